@@ -1,0 +1,3 @@
+//! What both backends of the k-NN graph stage share.
+
+pub mod key;

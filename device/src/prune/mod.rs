@@ -1,0 +1,3 @@
+//! What both backends of the pruning stage share.
+
+pub mod rule;

@@ -1,0 +1,89 @@
+//! The one error type of the library.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What went wrong, where, what was found and what was expected. Displays as one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Reading or writing a file failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: found {found}, expected {expected}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+        /// What it should hold.
+        expected: String,
+    },
+    /// A vector holds a NaN or an infinity.
+    #[error("{}: row {row}, dimension {dim}: found {value}, expected a finite number", source_name(path))]
+    NotFinite {
+        /// The file, if the vectors came from one.
+        path: Option<PathBuf>,
+        /// The row, from 0.
+        row: usize,
+        /// The dimension, from 0.
+        dim: usize,
+        /// The value found.
+        value: String,
+    },
+    /// An argument is out of its range or does not fit the others.
+    #[error("{what}: found {found}, expected {expected}")]
+    Argument {
+        /// The parameter, or the flag of the command line.
+        what: &'static str,
+        /// Its value.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// Two inputs do not belong together: dimensions, sizes, or an index and its base.
+    #[error("{what}: found {found}, expected {expected}")]
+    Mismatch {
+        /// What does not fit.
+        what: String,
+        /// Its value.
+        found: String,
+        /// The value of the other input.
+        expected: String,
+    },
+    /// The work was cancelled through its [`Progress`](crate::Progress).
+    #[error("interrupted")]
+    Cancelled,
+}
+
+/// The result of this library's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// For `map_err` on an operation on `path`.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn file(path: &Path, found: impl ToString, expected: impl ToString) -> Self {
+        Self::File { path: path.to_owned(), found: found.to_string(), expected: expected.to_string() }
+    }
+
+    pub(crate) fn argument(what: &'static str, found: impl ToString, expected: impl ToString) -> Self {
+        Self::Argument { what, found: found.to_string(), expected: expected.to_string() }
+    }
+
+    pub(crate) fn mismatch(what: impl ToString, found: impl ToString, expected: impl ToString) -> Self {
+        Self::Mismatch { what: what.to_string(), found: found.to_string(), expected: expected.to_string() }
+    }
+}
+
+fn source_name(path: &Option<PathBuf>) -> String {
+    path.as_ref().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
+}

@@ -1,0 +1,49 @@
+//! Metrics.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// How near two vectors are. Lists, indexes and results hold the distances given here; smaller is
+/// nearer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metric {
+    /// Squared Euclidean distance.
+    #[default]
+    L2,
+    /// Inner product: the distance is −⟨x, y⟩.
+    InnerProduct,
+    /// Cosine: the distance is 1 − cos; a zero vector is at distance 1 from all.
+    Cosine,
+}
+
+impl Metric {
+    /// `l2`, `ip` or `cosine`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::L2 => "l2",
+            Self::InnerProduct => "ip",
+            Self::Cosine => "cosine",
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Metric {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "l2" => Ok(Self::L2),
+            "ip" => Ok(Self::InnerProduct),
+            "cosine" => Ok(Self::Cosine),
+            _ => Err(Error::argument("metric", name, "l2, ip or cosine")),
+        }
+    }
+}
