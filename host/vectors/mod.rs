@@ -1,5 +1,6 @@
 //! Data sets: element types, file formats, metrics and distances.
 
+pub(crate) mod distance;
 mod element;
 mod format;
 mod metric;
@@ -21,6 +22,7 @@ pub(crate) use element::Element;
 pub use element::ElementType;
 pub use format::Format;
 pub use metric::Metric;
+pub(crate) use open::open_ids;
 pub use synth::Synth;
 pub use truth::GroundTruth;
 
@@ -40,7 +42,7 @@ pub const MAX_DIM: usize = 4096;
 /// assert_eq!((vectors.len(), vectors.dim()), (2, 3));
 /// # Ok::<(), tagore::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Vectors {
     storage: Storage,
     layout: Layout,
@@ -49,7 +51,7 @@ pub struct Vectors {
     checked: OnceLock<()>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Storage {
     Mapped(Arc<Mmap>),
     F32(Vec<f32>),
@@ -190,6 +192,11 @@ impl Vectors {
             Rows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
             rows => with_matrix!(rows, m => m.row(index).iter().map(|&x| Element::to_f32(x)).collect()),
         }
+    }
+
+    /// What to call these vectors in an error: their file, or `vectors`.
+    pub(crate) fn describe(&self) -> String {
+        self.path().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
     }
 
     pub(crate) fn rows(&self) -> Rows<'_> {

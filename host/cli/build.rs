@@ -1,0 +1,141 @@
+//! `tagore build`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::json;
+use tagore::{Builder, Collect, Error, Filter, KnnGraph, Result, Strategy};
+
+use super::options::{DescentOptions, Input, check_output, verify};
+use super::output::{Output, peak_host_bytes};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Where the index goes
+    #[arg(short, long, value_name = "INDEX")]
+    output: PathBuf,
+    /// The kind: cagra, nsg, nssg, vamana or dpg
+    #[arg(long = "index", value_name = "KIND")]
+    strategy: Strategy,
+    #[command(flatten)]
+    descent: DescentOptions,
+    #[command(flatten)]
+    prune: PruneOptions,
+    /// Prune this k-NN graph, written by `tagore knn`, instead of building one
+    #[arg(long, value_name = "KNN", conflicts_with_all = ["knn", "iterations", "start", "expand"])]
+    graph: Option<PathBuf>,
+    /// Measure the k-NN graph's recall on N random nodes
+    #[arg(long, value_name = "N")]
+    verify: Option<usize>,
+}
+
+/// What changes a kind's own parameters.
+#[derive(clap::Args)]
+struct PruneOptions {
+    /// The largest degree [default: 32; 50 for nsg and nssg]
+    #[arg(long, value_name = "R")]
+    degree: Option<usize>,
+    /// The most candidates per node
+    #[arg(long, value_name = "M")]
+    candidates: Option<usize>,
+    /// Slack of the distance filter, on squared distances [default: 1.2 for vamana, 1 for nsg]
+    #[arg(long, conflicts_with_all = ["angle", "threshold"])]
+    alpha: Option<f32>,
+    /// Least angle between neighbours of the angle filter, in degrees [default: 60]
+    #[arg(long, conflicts_with = "threshold")]
+    angle: Option<f32>,
+    /// How candidates are collected: 1-hop, 2-hop or path [default: the kind's]
+    #[arg(long)]
+    collect: Option<Collect>,
+    /// How candidates are filtered: dist, angle or rank [default: the kind's]
+    #[arg(long)]
+    filter: Option<Filter>,
+    /// The filter's threshold: alpha, degrees, or the most detours
+    #[arg(long, value_name = "X")]
+    threshold: Option<f32>,
+    /// With the rank filter, count a detour only if both its edges are of better rank
+    #[arg(long)]
+    strict_detours: bool,
+}
+
+impl PruneOptions {
+    fn apply(&self, strategy: Strategy) -> Result<Strategy> {
+        let set = |strategy, value: Option<usize>, with: fn(Strategy, usize) -> Strategy| match value {
+            Some(value) => with(strategy, value),
+            None => strategy,
+        };
+        let mut strategy = set(strategy, self.degree, Strategy::degree);
+        strategy = set(strategy, self.candidates, Strategy::candidates);
+        if let Some(collect) = self.collect {
+            strategy = strategy.collect(collect);
+        }
+        if let Some(filter) = self.filter.clone() {
+            strategy = strategy.filter(filter);
+        }
+        let name = strategy.filter_name();
+        let fits = |what, value: Option<f32>, filter: &str| match value {
+            Some(value) if name != filter => Err(Error::Argument {
+                what,
+                found: value.to_string(),
+                expected: format!("the {filter} filter, not {name}"),
+            }),
+            _ => Ok(value),
+        };
+        let alpha = fits("alpha", self.alpha, "dist")?;
+        let angle = fits("angle", self.angle, "angle")?;
+        strategy = match alpha.or(angle).or(self.threshold) {
+            Some(threshold) => strategy.threshold(threshold),
+            None => strategy,
+        };
+        Ok(strategy.strict_detours(self.strict_detours))
+    }
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        let began = Instant::now();
+        let strategy = self.prune.apply(self.strategy)?;
+        strategy.check()?;
+        check_output(&self.output)?;
+        let (base, read) = self.input.read()?;
+        let builder = Builder::new(strategy).descent(self.descent.descent(output));
+        let graph = match &self.graph {
+            Some(path) => KnnGraph::open(path, &base, self.descent.metric)?,
+            None => self.descent.build(&base, output)?,
+        };
+        let recall = self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
+        let pruning = Instant::now();
+        let index = builder.build_from(&base, &graph)?;
+        let prune = pruning.elapsed().as_secs_f64();
+        output.say(format_args!("prune     {prune:.2} s, mean degree {:.2}", index.mean_degree()));
+        let writing = Instant::now();
+        index.save(&self.output)?;
+        let write = writing.elapsed().as_secs_f64();
+        let total = began.elapsed().as_secs_f64();
+        output.say(format_args!("{}: {} of {} x {} in {total:.2} s", self.output.display(), index.kind(), base.len(), base.dim()));
+        let stats = graph.stats();
+        let mut event = json!({
+            "event": "build",
+            "index": index.kind(),
+            "n": base.len(),
+            "dim": base.dim(),
+            "device": self.descent.device.name(),
+            "seconds": {
+                "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds,
+                "prune": prune, "write": write, "total": total,
+            },
+            "peak_gpu_bytes": 0,
+            "peak_host_bytes": peak_host_bytes(),
+            "mean_degree": index.mean_degree(),
+            "distances": stats.distances,
+            "iterations": [stats.iterations.0, stats.iterations.1],
+        });
+        if let Some(recall) = recall {
+            event["recall"] = recall;
+        }
+        output.event(&event);
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! `tagore knn`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::json;
+use tagore::Result;
+
+use super::options::{DescentOptions, Input, check_output, verify};
+use super::output::{Output, peak_host_bytes};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Where the graph goes: GRAPH.ibin (ids) and GRAPH.fbin (distances)
+    #[arg(short, long, value_name = "GRAPH")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    descent: DescentOptions,
+    /// Measure recall on N random nodes against exact search
+    #[arg(long, value_name = "N")]
+    verify: Option<usize>,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        let began = Instant::now();
+        self.output.as_deref().map(check_output).transpose()?;
+        let (base, read) = self.input.read()?;
+        let graph = self.descent.build(&base, output)?;
+        let writing = Instant::now();
+        if let Some(path) = &self.output {
+            graph.save(path)?;
+        }
+        let write = writing.elapsed().as_secs_f64();
+        let total = began.elapsed().as_secs_f64();
+        let recall = self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
+        let stats = graph.stats();
+        let mut event = json!({
+            "event": "knn",
+            "n": base.len(),
+            "dim": base.dim(),
+            "knn": graph.k(),
+            "device": self.descent.device.name(),
+            "seconds": {
+                "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds, "write": write, "total": total,
+            },
+            "peak_gpu_bytes": 0,
+            "peak_host_bytes": peak_host_bytes(),
+            "distances": stats.distances,
+            "iterations": [stats.iterations.0, stats.iterations.1],
+        });
+        if let Some(recall) = recall {
+            event["recall"] = recall;
+        }
+        output.event(&event);
+        Ok(())
+    }
+}

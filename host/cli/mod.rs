@@ -1,0 +1,120 @@
+//! The command line: arguments, and one file per subcommand.
+
+mod build;
+mod convert;
+mod demo;
+mod doctor;
+mod eval;
+mod groundtruth;
+mod inspect;
+mod knn;
+mod options;
+mod output;
+mod search;
+mod synth;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use tagore::Error;
+
+use output::Output;
+
+/// Builds, searches and judges graph indexes for approximate nearest-neighbour search.
+#[derive(Parser)]
+#[command(name = "tagore", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print one JSON object per line on standard output
+    #[arg(long, global = true)]
+    json: bool,
+    /// Threads to work on [default: one per core]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build a graph index of a data set
+    Build(build::Args),
+    /// Build the k-nearest-neighbour graph alone
+    Knn(knn::Args),
+    /// Find the nearest neighbours of queries with an index
+    Search(search::Args),
+    /// Measure recall and throughput of an index at several beam widths
+    Eval(eval::Args),
+    /// Find the exact nearest neighbours of queries
+    Groundtruth(groundtruth::Args),
+    /// Make a synthetic data set
+    Synth(synth::Args),
+    /// Convert between vector formats, or export an index or a ground truth
+    Convert(convert::Args),
+    /// Say what is in a file, and check all of it
+    Inspect(inspect::Args),
+    /// Say what this machine offers
+    Doctor(doctor::Args),
+    /// Make a data set, build all five kinds of index and compare them
+    Demo(demo::Args),
+}
+
+/// Runs the command line of this process: 0 done, 1 failed, 2 wrong usage.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let output = Output::new(cli.json);
+    let cancel = output.progress().clone();
+    // Without a handler Ctrl-C still ends the process, only less tidily.
+    if let Err(error) = ctrlc::set_handler(move || cancel.cancel()) {
+        output.warn(format_args!("Ctrl-C will not be caught: {error}"));
+    }
+    let threads = cli.threads.map_or(0, usize::from);
+    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
+        output.error(format_args!("--threads: {error}"));
+        return ExitCode::FAILURE;
+    }
+    let done = match cli.command {
+        Command::Build(args) => args.run(&output),
+        Command::Knn(args) => args.run(&output),
+        Command::Search(args) => args.run(&output),
+        Command::Eval(args) => args.run(&output),
+        Command::Groundtruth(args) => args.run(&output),
+        Command::Synth(args) => args.run(&output),
+        Command::Convert(args) => args.run(&output),
+        Command::Inspect(args) => args.run(&output),
+        Command::Doctor(args) => args.run(&output),
+        Command::Demo(args) => args.run(&output),
+    };
+    output.finish();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // The library names a parameter; here it is a flag of the same name.
+        Err(error @ Error::Argument { what, .. }) => {
+            output.error(format_args!("{}{error}", if what.len() == 1 { "-" } else { "--" }));
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            output.error(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints what clap has to say: help in full, an error in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
+        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // There is nothing to be done about a closed standard error.
+        let _ = error.print();
+        return ExitCode::from(2);
+    }
+    let text = error.to_string();
+    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    Output::new(false).error(first.join(" ").trim_start_matches("error: "));
+    ExitCode::from(2)
+}

@@ -1,0 +1,136 @@
+//! Options that several subcommands share.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use tagore::{DEFAULT_KNN, Descent, Device, Error, Format, Iterations, KnnGraph, Metric, Result, Start, Vectors};
+
+use super::output::{Output, grouped};
+
+/// The base and how to read it.
+#[derive(clap::Args)]
+pub(crate) struct Input {
+    /// The data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    #[arg(short, long = "input", value_name = "BASE")]
+    pub input: PathBuf,
+    /// The format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+}
+
+impl Input {
+    /// Opens the base and checks all of it; the seconds that took.
+    pub(crate) fn read(&self) -> Result<(Vectors, f64)> {
+        let began = Instant::now();
+        let base = open(&self.input, self.format)?;
+        base.validate()?;
+        Ok((base, began.elapsed().as_secs_f64()))
+    }
+}
+
+/// Opens vectors in the given format, or in that of the file's extension.
+pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
+    match format {
+        Some(format) => Vectors::open_as(path, format),
+        None => Vectors::open(path),
+    }
+}
+
+/// How the k-NN graph is made.
+#[derive(clap::Args)]
+pub(crate) struct DescentOptions {
+    /// l2, ip (inner product) or cosine
+    #[arg(long, default_value = "l2")]
+    pub metric: Metric,
+    /// Neighbours per node of the k-NN graph [default: 96, or all others if there are fewer]
+    #[arg(long, value_name = "K")]
+    pub knn: Option<usize>,
+    /// Iterations of the two phases of descent: auto, or A,B
+    #[arg(long, default_value = "auto", value_name = "A,B")]
+    pub iterations: Iterations,
+    /// What descent starts from: auto or random
+    #[arg(long, default_value = "auto")]
+    pub start: Start,
+    /// Neighbours whose lists a node gathers per iteration of phase 2
+    #[arg(long, default_value_t = 4, value_name = "M")]
+    pub expand: usize,
+    /// The same seed gives the same bytes
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// auto or cpu
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+}
+
+impl DescentOptions {
+    pub(crate) fn descent(&self, output: &Output) -> Descent {
+        let descent = Descent::new()
+            .metric(self.metric)
+            .iterations(self.iterations)
+            .start(self.start)
+            .expand(self.expand)
+            .seed(self.seed)
+            .device(self.device)
+            .progress(output.progress().clone());
+        match self.knn {
+            Some(k) => descent.knn(k),
+            None => descent,
+        }
+    }
+
+    /// Builds the graph, and says so if the default k had to be clamped.
+    pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
+        let graph = self.descent(output).build(base)?;
+        if self.knn.is_none() && graph.k() < DEFAULT_KNN {
+            output.warn(format_args!(
+                "--knn {DEFAULT_KNN}, the default, is too many for {} rows: taking {}",
+                base.len(),
+                graph.k()
+            ));
+        }
+        let stats = graph.stats();
+        let share = stats.distances as f64 / (base.len() as f64).powi(2);
+        output.say(format_args!(
+            "descent   {:.2} s, iterations {},{}, {} distances ({share:.4} n^2)",
+            stats.seconds,
+            stats.iterations.0,
+            stats.iterations.1,
+            grouped(stats.distances)
+        ));
+        Ok(graph)
+    }
+}
+
+/// Recall at 10 and at k, as JSON and said to people.
+pub(crate) fn verify(
+    graph: &KnnGraph,
+    base: &Vectors,
+    sample: usize,
+    seed: u64,
+    output: &Output,
+) -> Result<serde_json::Value> {
+    let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
+    let recalls = tagore::knn_recall(graph, base, sample, &ks, seed, output.progress())?;
+    let mut object = serde_json::Map::new();
+    for (k, recall) in ks.iter().zip(&recalls) {
+        object.insert(k.to_string(), (*recall).into());
+        output.say(format_args!("verify    recall@{k} {recall:.4} over {} nodes", sample.min(base.len())));
+    }
+    Ok(object.into())
+}
+
+/// Checks, before any work is done, that `path` can be written to.
+pub(crate) fn check_output(path: &Path) -> Result<()> {
+    let expected = |expected: &str, found: &str| {
+        Err(Error::File { path: path.to_owned(), found: found.to_owned(), expected: expected.to_owned() })
+    };
+    if path.is_dir() {
+        return expected("a file to write", "a folder");
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            expected("a folder to write into", "no such folder")
+        }
+        _ => Ok(()),
+    }
+}

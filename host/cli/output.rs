@@ -1,0 +1,126 @@
+//! What the command says: JSON lines on standard output, everything for people on standard error.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use tagore::{Progress, Update};
+
+/// The two standard streams and the progress bar.
+pub(crate) struct Output {
+    json: bool,
+    progress: Progress,
+    bar: Arc<Mutex<Bar>>,
+}
+
+struct Bar {
+    bar: ProgressBar,
+    stage: &'static str,
+}
+
+impl Bar {
+    /// Shows `update`; a stage that begins anew replaces the bar.
+    fn show(&mut self, update: Update) {
+        if self.stage != update.stage || update.done == 0 {
+            self.bar.finish_and_clear();
+            // Hidden by itself where standard error is no terminal.
+            self.bar = ProgressBar::new(update.total).with_style(style()).with_message(update.stage);
+            self.bar.enable_steady_tick(Duration::from_millis(200));
+            self.stage = update.stage;
+        }
+        self.bar.set_position(update.done);
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg:>12} {bar:40} {percent:>3}% {elapsed} (left {eta})")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        let bar = Arc::new(Mutex::new(Bar { bar: ProgressBar::hidden(), stage: "" }));
+        let shown = Arc::clone(&bar);
+        let progress = Progress::new(move |update| {
+            // A thread that finds the bar busy goes on with its work; the next update will do.
+            if update.done == 0 {
+                shown.lock().unwrap_or_else(PoisonError::into_inner).show(update);
+            } else if let Ok(mut bar) = shown.try_lock() {
+                bar.show(update);
+            }
+        });
+        Self { json, progress, bar }
+    }
+
+    /// The handle that shows progress and stops at Ctrl-C.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Prints a JSON object as one line, if `--json` asks for it.
+    pub(crate) fn event(&self, event: &Value) {
+        if self.json {
+            // A reader that has gone away is no reason to stop the work.
+            let _ = writeln!(std::io::stdout().lock(), "{event}");
+        }
+    }
+
+    /// Prints a line for people.
+    pub(crate) fn say(&self, text: impl Display) {
+        self.finish();
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+
+    /// Prints a warning.
+    pub(crate) fn warn(&self, text: impl Display) {
+        self.say(format_args!("warning: {text}"));
+    }
+
+    /// Prints an error.
+    pub(crate) fn error(&self, text: impl Display) {
+        self.say(format_args!("error: {text}"));
+    }
+
+    /// Removes the progress bar.
+    pub(crate) fn finish(&self) {
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        bar.bar.finish_and_clear();
+        bar.stage = "";
+    }
+}
+
+/// The most resident memory this process has had, in bytes, where the system says.
+pub(crate) fn peak_host_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// A count with its thousands apart: 1,234,567.
+pub(crate) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(count), text);
+        }
+    }
+}

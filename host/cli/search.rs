@@ -1,0 +1,69 @@
+//! `tagore search`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::json;
+use tagore::{GroundTruth, Index, Result, Vectors, search};
+
+use super::options::check_output;
+use super::output::Output;
+
+/// An index, its base and queries.
+#[derive(clap::Args)]
+pub(crate) struct Searched {
+    /// The index
+    #[arg(long, value_name = "INDEX")]
+    index: PathBuf,
+    /// The data set that the index was built over
+    #[arg(long, value_name = "BASE")]
+    base: PathBuf,
+    /// The queries
+    #[arg(long, value_name = "QUERIES")]
+    queries: PathBuf,
+}
+
+impl Searched {
+    pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {
+        let index = Index::open(&self.index)?;
+        let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
+        Ok((index, base, queries))
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    searched: Searched,
+    /// Neighbours to find per query
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    /// Nodes the search keeps at a time: more find more and take longer
+    #[arg(long, default_value_t = 100, value_name = "L")]
+    beam: usize,
+    /// Where the ids and distances go, in the layout of a big-ann ground truth
+    #[arg(short, long, value_name = "RESULT")]
+    output: PathBuf,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        check_output(&self.output)?;
+        let (index, base, queries) = self.searched.open()?;
+        let began = Instant::now();
+        let result = search(&index, &base, &queries, self.k, self.beam, output.progress())?;
+        let seconds = began.elapsed().as_secs_f64();
+        let count = result.len() as f64;
+        let distances = result.computed() as f64 / count;
+        GroundTruth::from(result).save(&self.output)?;
+        output.say(format_args!(
+            "{count} queries in {seconds:.3} s, {distances:.0} distances each -> {}",
+            self.output.display()
+        ));
+        output.event(&json!({
+            "event": "search", "queries": count as u64, "k": self.k, "beam": self.beam,
+            "seconds": seconds, "qps": count / seconds, "distances": distances,
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! The k-NN graph by two-phase GNN-Descent (paper section 4).
+
+mod cpu;
+mod graph;
+mod lists;
+pub(crate) mod reverse;
+pub(crate) mod table;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+use tagore_device::descent::key::MAX_NODES;
+
+pub use graph::KnnGraph;
+
+use crate::vectors::space::Space;
+use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
+
+/// Neighbours per node unless the caller says otherwise.
+pub const DEFAULT_KNN: usize = 96;
+
+/// Most neighbours per node.
+pub const MAX_KNN: usize = 1024;
+
+/// How long the two phases run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Iterations {
+    /// Until few lists change.
+    #[default]
+    Auto,
+    /// So many iterations of phase 1, then so many of phase 2.
+    Fixed(u32, u32),
+}
+
+impl Iterations {
+    /// The most iterations of each phase.
+    fn limits(self) -> (u32, u32) {
+        match self {
+            Self::Auto => (20, 30),
+            Self::Fixed(join, refine) => (join, refine),
+        }
+    }
+}
+
+impl fmt::Display for Iterations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Fixed(join, refine) => write!(f, "{join},{refine}"),
+        }
+    }
+}
+
+impl FromStr for Iterations {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || Error::argument("iterations", text, "auto, or A,B such as 6,6");
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let (join, refine) = text.split_once(',').ok_or_else(wrong)?;
+        let number = |text: &str| text.trim().parse().ok().filter(|&n| n <= 1000).ok_or_else(wrong);
+        Ok(Self::Fixed(number(join)?, number(refine)?))
+    }
+}
+
+/// Where descent starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Whatever is fastest for the size: all pairs for small data, else random.
+    #[default]
+    Auto,
+    /// Random neighbours, as in the paper.
+    Random,
+}
+
+impl FromStr for Start {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "random" => Ok(Self::Random),
+            _ => Err(Error::argument("start", name, "auto or random")),
+        }
+    }
+}
+
+/// What a descent did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DescentStats {
+    /// Distances computed.
+    pub distances: u64,
+    /// Iterations run of phase 1 and of phase 2.
+    pub iterations: (u32, u32),
+    /// Wall time of the descent, without reading or checking the data.
+    pub seconds: f64,
+}
+
+/// Builds a k-NN graph.
+///
+/// ```
+/// use tagore::{Descent, Synth};
+/// let base = Synth::new(500, 16, 1)?.base();
+/// let graph = Descent::new().knn(10).seed(7).build(&base)?;
+/// assert_eq!((graph.len(), graph.k()), (500, 10));
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Descent {
+    knn: Option<usize>,
+    pub(crate) metric: Metric,
+    iterations: Iterations,
+    start: Start,
+    expand: usize,
+    pub(crate) seed: u64,
+    device: Device,
+    pub(crate) progress: Progress,
+}
+
+impl Default for Descent {
+    fn default() -> Self {
+        Self {
+            knn: None,
+            metric: Metric::L2,
+            iterations: Iterations::Auto,
+            start: Start::Auto,
+            expand: 4,
+            seed: 0,
+            device: Device::Auto,
+            progress: Progress::silent(),
+        }
+    }
+}
+
+impl Descent {
+    /// A descent with defaults: [`DEFAULT_KNN`] neighbours (fewer if there are not as many nodes),
+    /// L2, seed 0.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Neighbours per node, 1..=1024 and below the number of nodes.
+    pub fn knn(mut self, k: usize) -> Self {
+        self.knn = Some(k);
+        self
+    }
+
+    /// The metric; L2 unless set.
+    pub fn metric(mut self, metric: Metric) -> Self {
+        self.metric = metric;
+        self
+    }
+
+    /// How long the phases run; until they converge unless set.
+    pub fn iterations(mut self, iterations: Iterations) -> Self {
+        self.iterations = iterations;
+        self
+    }
+
+    /// Where the lists start from.
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Neighbours whose lists a node gathers per iteration of phase 2 (the paper's m), at least 1.
+    pub fn expand(mut self, neighbours: usize) -> Self {
+        self.expand = neighbours;
+        self
+    }
+
+    /// The seed; the same seed and input give the same graph on any number of threads.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Where it runs.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The handle that watches and cancels it.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Builds the graph of `base`.
+    ///
+    /// # Errors
+    /// If `base` is empty or holds a value that is not finite, a parameter is out of its range, an
+    /// explicit `knn` is not below the number of nodes, or the work is cancelled.
+    pub fn build(&self, base: &Vectors) -> Result<KnnGraph> {
+        let k = self.k_for(base)?;
+        self.build_in(&Space::new(base, self.metric)?, k)
+    }
+
+    /// The neighbours per node for `base`: as asked for, or the default clamped to what there is.
+    pub(crate) fn k_for(&self, base: &Vectors) -> Result<usize> {
+        let nodes = base.len();
+        if nodes == 0 {
+            return Err(Error::mismatch(base.describe(), "0 rows", "at least 1"));
+        }
+        if nodes as u64 > MAX_NODES {
+            return Err(Error::mismatch(base.describe(), format_args!("{nodes} rows"), "at most 2147483648 in memory"));
+        }
+        match self.knn {
+            None => Ok(DEFAULT_KNN.min(nodes - 1)),
+            Some(k) if k == 0 || k > MAX_KNN => Err(Error::argument("knn", k, format_args!("1 to {MAX_KNN}"))),
+            Some(k) if k >= nodes => {
+                Err(Error::argument("knn", k, format_args!("less than the {nodes} rows of {}", base.describe())))
+            }
+            Some(k) => Ok(k),
+        }
+    }
+
+    /// Builds the graph in a space that is prepared already.
+    pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
+        
+        if !(1..=64).contains(&self.expand) {
+            return Err(Error::argument("expand", self.expand, "1 to 64"));
+        }
+        let began = Instant::now();
+        let (nodes, metric) = (space.len(), self.metric);
+        // Below this size all pairs cost less than the joins would.
+        let all_pairs = self.start == Start::Auto && nodes <= ALL_PAIRS;
+        let (keys, mut stats) = if all_pairs || nodes <= k + 1 {
+            (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
+        } else {
+            let plan = cpu::Plan { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
+            cpu::descend(space, &plan, &self.progress)?
+        };
+        if stats.distances == 0 {
+            stats.distances = nodes as u64 * (nodes as u64 - 1);
+        }
+        stats.seconds = began.elapsed().as_secs_f64();
+        Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
+    }
+}
+
+/// The most nodes for which `Start::Auto` compares all pairs.
+const ALL_PAIRS: usize = 4096;

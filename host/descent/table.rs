@@ -1,0 +1,31 @@
+//! Rows of ids of one width.
+
+use rayon::prelude::*;
+
+/// Rows of at most `width` ids; unused slots at the end of a row hold `u32::MAX`.
+pub(crate) struct IdTable {
+    width: usize,
+    ids: Vec<u32>,
+}
+
+impl IdTable {
+    pub(crate) fn new(rows: usize, width: usize) -> Self {
+        Self { width, ids: vec![u32::MAX; rows * width] }
+    }
+
+    /// The ids of `row`.
+    pub(crate) fn row(&self, row: u32) -> &[u32] {
+        let ids = &self.ids[row as usize * self.width..][..self.width];
+        let used = ids.iter().position(|&id| id == u32::MAX).unwrap_or(self.width);
+        &ids[..used]
+    }
+
+    pub(crate) fn rows_mut(&mut self) -> rayon::slice::ChunksExactMut<'_, u32> {
+        self.ids.par_chunks_exact_mut(self.width)
+    }
+}
+
+/// Writes `ids` to the start of `slots`, as many as fit.
+pub(crate) fn fill(slots: &mut [u32], ids: impl Iterator<Item = u32>) {
+    slots.iter_mut().zip(ids).for_each(|(slot, id)| *slot = id);
+}

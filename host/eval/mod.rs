@@ -1,0 +1,7 @@
+//! How good results are: recall, throughput, plots.
+
+mod plot;
+mod recall;
+
+pub use plot::{Series, recall_qps_plot};
+pub use recall::{Evaluation, evaluate, knn_recall};

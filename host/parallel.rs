@@ -1,0 +1,43 @@
+//! Parallel loops over nodes with progress, cancellation and scratch memory.
+
+use rayon::prelude::*;
+
+use crate::Result;
+use crate::progress::StageProgress;
+
+/// Nodes that one task takes at a time: enough to hide its start, few enough to stop soon.
+const BLOCK: usize = 128;
+
+/// Calls `body(scratch, node)` for every node below `nodes`, in parallel; each task makes its own
+/// scratch. Stops with an error soon after the work is cancelled.
+pub(crate) fn for_each_node<S>(
+    nodes: usize,
+    stage: &StageProgress<'_>,
+    scratch: impl Fn() -> S + Sync + Send,
+    body: impl Fn(&mut S, u32) + Sync + Send,
+) -> Result<()> {
+    (0..nodes.div_ceil(BLOCK)).into_par_iter().try_for_each_init(scratch, |scratch, block| {
+        let nodes = block * BLOCK..((block + 1) * BLOCK).min(nodes);
+        stage.advance(nodes.len() as u64)?;
+        nodes.for_each(|node| body(scratch, node as u32));
+        Ok(())
+    })
+}
+
+/// As [`for_each_node`], with row `node` of `rows`, `width` values to a row, for the body to write.
+pub(crate) fn for_each_row<T: Send, S>(
+    rows: &mut [T],
+    width: usize,
+    stage: &StageProgress<'_>,
+    scratch: impl Fn() -> S + Sync + Send,
+    body: impl Fn(&mut S, u32, &mut [T]) + Sync + Send,
+) -> Result<()> {
+    let blocks = rows.par_chunks_mut(width * BLOCK).enumerate();
+    blocks.try_for_each_init(scratch, |scratch, (block, rows)| {
+        stage.advance((rows.len() / width) as u64)?;
+        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+            body(scratch, (block * BLOCK + index) as u32, row);
+        }
+        Ok(())
+    })
+}

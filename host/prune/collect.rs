@@ -1,0 +1,91 @@
+//! Collect: the candidates of one node (paper section 5.1).
+
+use tagore_device::descent::key::{self, Key};
+
+use super::strategy::Collect;
+use crate::descent::KnnGraph;
+use crate::search::beam::{BeamSearch, Graph, Limits};
+use crate::search::visited::Visited;
+use crate::vectors::space::Space;
+
+/// 2-hop collection looks at the nearest so many of the lists of the nearest so many neighbours.
+const HOP: usize = 32;
+
+/// Path collection keeps a beam of so many nodes and expands at most so many.
+const PATH: Limits = Limits { beam: 32, expansions: 10 };
+
+impl Graph for KnnGraph {
+    fn neighbors(&self, node: u32) -> &[u32] {
+        Self::neighbors(self, node as usize)
+    }
+}
+
+/// Collects the candidates of one node after another.
+pub(super) struct Collector<'a> {
+    space: &'a Space<'a>,
+    graph: &'a KnnGraph,
+    entries: &'a [u32],
+    mode: Collect,
+    limit: usize,
+    search: BeamSearch,
+    visited: Visited,
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn new(
+        space: &'a Space<'a>,
+        graph: &'a KnnGraph,
+        entries: &'a [u32],
+        mode: Collect,
+        limit: usize,
+    ) -> Self {
+        let nodes = if mode == Collect::Path { space.len() } else { 0 };
+        Self {
+            space,
+            graph,
+            entries,
+            mode,
+            limit,
+            search: BeamSearch::new(nodes),
+            visited: Visited::new(space.len()),
+            ids: Vec::new(),
+            distances: Vec::new(),
+        }
+    }
+
+    /// Writes to `candidates` the keys (rule distance, id) of the nearest candidates of `node`,
+    /// nearest first: different nodes, none of them `node`.
+    pub(super) fn collect(&mut self, node: u32, candidates: &mut Vec<Key>) {
+        let Self { space, graph, visited, ids, .. } = self;
+        let own = graph.neighbors(node as usize);
+        visited.clear();
+        visited.insert(node);
+        ids.clear();
+        ids.extend(own.iter().copied().filter(|&id| visited.insert(id)));
+        match self.mode {
+            Collect::OneHop => {}
+            Collect::TwoHop => {
+                for &via in own.iter().take(HOP) {
+                    let list = graph.neighbors(via as usize).iter().take(HOP);
+                    ids.extend(list.copied().filter(|&id| visited.insert(id)));
+                }
+            }
+            Collect::Path => self.search.run(space, *graph, space.point(node), self.entries, PATH, |key| {
+                let id = key as u32;
+                if visited.insert(id) {
+                    ids.push(id);
+                }
+            }),
+        }
+        space.rule_distances(node, ids, &mut self.distances);
+        candidates.clear();
+        candidates.extend(ids.iter().zip(&self.distances).map(|(&id, &distance)| key::pack(distance, id)));
+        if candidates.len() > self.limit {
+            candidates.select_nth_unstable(self.limit - 1);
+            candidates.truncate(self.limit);
+        }
+        candidates.sort_unstable();
+    }
+}

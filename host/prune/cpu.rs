@@ -1,0 +1,122 @@
+//! Collect-Filter-Store on the CPU (paper section 5.1, Algorithm 2).
+
+use tagore_device::descent::key::{self, Key};
+use tagore_device::random::{Draws, Stage};
+
+use super::collect::Collector;
+use super::filter::Pruner;
+use super::reach;
+use super::rows::Rows;
+use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
+use crate::Result;
+use crate::descent::KnnGraph;
+use crate::descent::reverse::Reverse;
+use crate::parallel::for_each_row;
+use crate::progress::Progress;
+use crate::search::visited::Visited;
+use crate::vectors::space::Space;
+
+/// Prunes `graph` into an index of at most `strategy.degree` edges per node: rows and entry points.
+pub(super) fn prune(
+    space: &Space<'_>,
+    graph: &KnnGraph,
+    strategy: &Strategy,
+    seed: u64,
+    progress: &Progress,
+) -> Result<(Rows, Vec<u32>)> {
+    let nodes = space.len();
+    let entries = entries(space, strategy.entry, seed);
+    let stage = progress.stage("prune", 2 * nodes as u64);
+    let degree = strategy.degree;
+
+    let forward_degree = if strategy.store == Store::Append { degree.div_ceil(2) } else { degree };
+    let mut forward = vec![key::NONE; nodes * forward_degree];
+    let scratch = || {
+        let collector = Collector::new(space, graph, &entries, strategy.collect, strategy.candidates);
+        (collector, Pruner::new(space, graph, strategy), Vec::new(), Vec::new())
+    };
+    for_each_row(&mut forward, forward_degree, &stage, scratch, |scratch, node, row| {
+        let (collector, pruner, candidates, accepted) = scratch;
+        collector.collect(node, candidates);
+        pruner.filter(candidates, forward_degree, accepted);
+        row[..accepted.len()].copy_from_slice(accepted);
+    })?;
+    let forward_of = |node: u32| {
+        let row = &forward[node as usize * forward_degree..][..forward_degree];
+        row.iter().copied().take_while(|&key| key != key::NONE)
+    };
+
+    let reverse = Reverse::new(nodes, |source, visit| {
+        for (key, place) in forward_of(source).zip(0..) {
+            // CAGRA knows ranks, not distances.
+            let rank = if strategy.store == Store::Interleave { place } else { (key >> 32) as u32 };
+            visit(key as u32, rank);
+        }
+    });
+
+    let mut ids = vec![u32::MAX; nodes * degree];
+    let scratch = || (Pruner::new(space, graph, strategy), Visited::new(nodes), Vec::new(), Vec::new(), Vec::new());
+    for_each_row(&mut ids, degree, &stage, scratch, |scratch, node, row| {
+        let (pruner, seen, edges, distances, accepted) = scratch;
+        seen.clear();
+        let forward = || forward_of(node).map(|key| key as u32);
+        let mut slots = row.iter_mut();
+        let mut fill = |ids: &mut dyn Iterator<Item = u32>| {
+            // The id first: a slot that is taken and then finds no id would be lost.
+            for (id, slot) in ids.filter(|&id| seen.insert(id)).zip(&mut slots) {
+                *slot = id;
+            }
+        };
+        match strategy.store {
+            Store::Interleave => {
+                fill(&mut forward().take(degree.div_ceil(2)));
+                fill(&mut reverse.sources(node));
+                fill(&mut forward());
+            }
+            Store::Append => {
+                fill(&mut forward());
+                fill(&mut reverse.sources(node));
+            }
+            Store::Refilter => {
+                edges.clear();
+                edges.extend(forward().chain(reverse.sources(node)).filter(|&id| seen.insert(id)));
+                space.rule_distances(node, edges, distances);
+                let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
+                keys.sort_unstable();
+                if keys.len() > degree {
+                    pruner.filter(&keys, degree, accepted);
+                    keys.clone_from(accepted);
+                }
+                row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);
+            }
+        }
+    })?;
+    let mut rows = Rows::from_padded(ids, degree);
+    if strategy.connect {
+        reach::connect(space, &mut rows, &entries, progress)?;
+    }
+    Ok((rows, entries))
+}
+
+/// The entry points: the medoid, or different random nodes (all nodes if there are few).
+fn entries(space: &Space<'_>, entry: Entry, seed: u64) -> Vec<u32> {
+    let nodes = space.len();
+    match entry {
+        Entry::Medoid => vec![space.medoid()],
+        Entry::Random if nodes <= RANDOM_ENTRIES => (0..nodes as u32).collect(),
+        Entry::Random => {
+            let draws = Draws::new(seed, Stage::Entry, 0, 0);
+            let mut entries = Vec::with_capacity(RANDOM_ENTRIES);
+            for draw in 0.. {
+                let node = draws.below(draw, nodes as u64) as u32;
+                if !entries.contains(&node) {
+                    entries.push(node);
+                }
+                if entries.len() == RANDOM_ENTRIES {
+                    break;
+                }
+            }
+            entries
+        }
+    }
+}

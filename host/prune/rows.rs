@@ -1,0 +1,58 @@
+//! The adjacency of an index while it is made.
+
+use crate::search::beam::Graph;
+
+/// A row of at most `stride` different ids per node; unused slots hold `u32::MAX`.
+pub(crate) struct Rows {
+    stride: usize,
+    degrees: Vec<u32>,
+    ids: Vec<u32>,
+}
+
+impl Rows {
+    pub(crate) fn new(nodes: usize, stride: usize) -> Self {
+        Self { stride, degrees: vec![0; nodes], ids: vec![u32::MAX; nodes * stride] }
+    }
+
+    /// Takes over rows that are padded with `u32::MAX`.
+    pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Self {
+        let degree = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
+        Self { stride, degrees: ids.chunks_exact(stride).map(degree).collect(), ids }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.degrees.len()
+    }
+
+    #[inline]
+    pub(crate) fn row(&self, node: u32) -> &[u32] {
+        &self.ids[node as usize * self.stride..][..self.degrees[node as usize] as usize]
+    }
+
+    /// Adds an edge; false if the row is full.
+    pub(crate) fn push(&mut self, node: u32, id: u32) -> bool {
+        let degree = self.degrees[node as usize] as usize;
+        if degree == self.stride {
+            return false;
+        }
+        self.ids[node as usize * self.stride + degree] = id;
+        self.degrees[node as usize] += 1;
+        true
+    }
+
+    /// Puts an edge in the place of another.
+    pub(crate) fn replace(&mut self, node: u32, slot: usize, id: u32) {
+        self.ids[node as usize * self.stride + slot] = id;
+    }
+
+    /// The degrees and the padded rows.
+    pub(crate) fn into_parts(self) -> (Vec<u32>, Vec<u32>) {
+        (self.degrees, self.ids)
+    }
+}
+
+impl Graph for Rows {
+    fn neighbors(&self, node: u32) -> &[u32] {
+        self.row(node)
+    }
+}

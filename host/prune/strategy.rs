@@ -1,0 +1,296 @@
+//! Strategies: which candidates are collected, how they are filtered and how rows are stored.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tagore_device::prune::rule::Rule;
+
+use crate::{Error, Result};
+
+/// How candidates are collected from the k-NN graph (paper section 5.1, Collect).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collect {
+    /// A node's own list.
+    OneHop,
+    /// Its own list and the lists of its nearest neighbours.
+    TwoHop,
+    /// What a short beam search for the node from the entry points meets, and its own list.
+    Path,
+}
+
+/// How candidates are filtered (paper section 5.1, Filter).
+#[derive(Clone)]
+pub enum Filter {
+    /// By distance: NSG's rule, Vamana's with a threshold alpha above 1.
+    Distance,
+    /// By the angle between neighbours, in degrees: NSSG's rule.
+    Angle,
+    /// By the spread of directions: DPG's greedy selection. It has no threshold.
+    Spread,
+    /// By detours: CAGRA's count. The threshold, if any, is the most detours an edge may have.
+    Rank,
+    /// A rule of the user's.
+    Custom(Arc<dyn Rule + Send + Sync>),
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Filter {
+    /// `dist`, `angle`, `spread`, `rank` or `custom`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Distance => "dist",
+            Self::Angle => "angle",
+            Self::Spread => "spread",
+            Self::Rank => "rank",
+            Self::Custom(_) => "custom",
+        }
+    }
+}
+
+impl Collect {
+    /// `1-hop`, `2-hop` or `path`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneHop => "1-hop",
+            Self::TwoHop => "2-hop",
+            Self::Path => "path",
+        }
+    }
+}
+
+impl FromStr for Collect {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "1-hop" => Ok(Self::OneHop),
+            "2-hop" => Ok(Self::TwoHop),
+            "path" => Ok(Self::Path),
+            _ => Err(Error::argument("collect", name, "1-hop, 2-hop or path")),
+        }
+    }
+}
+
+/// How forward and reverse edges become a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// CAGRA: the better half forward, then reverse edges by their rank in the list they come from,
+    /// then the rest of the forward edges.
+    Interleave,
+    /// DPG: half the degree forward, then reverse edges, nearest first.
+    Append,
+    /// NSG, NSSG, Vamana: forward and reverse edges together, filtered once more if too many.
+    Refilter,
+}
+
+/// Where searches begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// The node nearest to the mean.
+    Medoid,
+    /// [`RANDOM_ENTRIES`] seeded random nodes.
+    Random,
+}
+
+/// How many random nodes an index is entered at.
+pub(crate) const RANDOM_ENTRIES: usize = 32;
+
+/// The largest degree.
+pub const MAX_DEGREE: usize = 512;
+
+/// The most candidates per node.
+pub const MAX_CANDIDATES: usize = 8192;
+
+/// A kind of index and its parameters.
+///
+/// ```
+/// use tagore::{Collect, Strategy};
+/// let vamana = Strategy::vamana().degree(48).alpha(1.3);
+/// let mixed = Strategy::nsg().collect(Collect::TwoHop);
+/// # let _ = (vamana, mixed);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Strategy {
+    pub(crate) kind: String,
+    pub(crate) collect: Collect,
+    pub(crate) filter: Filter,
+    pub(crate) threshold: Option<f32>,
+    pub(crate) strict_detours: bool,
+    pub(crate) degree: usize,
+    pub(crate) candidates: usize,
+    pub(crate) store: Store,
+    pub(crate) connect: bool,
+    pub(crate) entry: Entry,
+}
+
+impl Strategy {
+    /// CAGRA (Ootomo et al. 2024): the edges with the fewest detours, then reverse edges; rows of
+    /// exactly the degree.
+    pub fn cagra() -> Self {
+        Self {
+            kind: "cagra".into(),
+            collect: Collect::OneHop,
+            filter: Filter::Rank,
+            threshold: None,
+            strict_detours: false,
+            degree: 32,
+            candidates: 1024,
+            store: Store::Interleave,
+            connect: false,
+            entry: Entry::Random,
+        }
+    }
+
+    /// NSG (Fu et al. 2019): no neighbour is nearer to another neighbour than to the node.
+    pub fn nsg() -> Self {
+        Self {
+            kind: "nsg".into(),
+            collect: Collect::Path,
+            filter: Filter::Distance,
+            threshold: Some(1.0),
+            degree: 50,
+            candidates: 200,
+            store: Store::Refilter,
+            connect: true,
+            entry: Entry::Medoid,
+            ..Self::cagra()
+        }
+    }
+
+    /// NSSG (Fu et al. 2022): neighbours are at least 60 degrees apart.
+    pub fn nssg() -> Self {
+        Self {
+            kind: "nssg".into(),
+            collect: Collect::TwoHop,
+            filter: Filter::Angle,
+            threshold: Some(60.0),
+            entry: Entry::Random,
+            ..Self::nsg()
+        }
+    }
+
+    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.2, on squared distances.
+    pub fn vamana() -> Self {
+        Self { kind: "vamana".into(), threshold: Some(1.2), degree: 32, ..Self::nsg() }
+    }
+
+    /// DPG (Li et al. 2019): neighbours in directions as different as can be, then reverse edges.
+    pub fn dpg() -> Self {
+        Self { kind: "dpg".into(), filter: Filter::Spread, store: Store::Append, ..Self::cagra() }
+    }
+
+    /// A rule of the user's on top of NSG's other steps; `threshold` is passed to the rule.
+    pub fn custom(name: &str, rule: impl Rule + Send + Sync + 'static, threshold: f32) -> Self {
+        Self {
+            kind: name.into(),
+            filter: Filter::Custom(Arc::new(rule)),
+            threshold: Some(threshold),
+            ..Self::nsg()
+        }
+    }
+
+    /// The built-in kinds.
+    pub fn all() -> [Self; 5] {
+        [Self::cagra(), Self::nsg(), Self::nssg(), Self::vamana(), Self::dpg()]
+    }
+
+    /// The name of the kind, such as `nsg`.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// The largest degree R.
+    pub fn max_degree(&self) -> usize {
+        self.degree
+    }
+
+    /// Sets the largest degree R, 1..=512.
+    pub fn degree(mut self, degree: usize) -> Self {
+        self.degree = degree;
+        self
+    }
+
+    /// Sets the most candidates per node (CandSize of the paper's Algorithm 2), 1..=8192.
+    pub fn candidates(mut self, candidates: usize) -> Self {
+        self.candidates = candidates;
+        self
+    }
+
+    /// Sets alpha of the distance filter.
+    pub fn alpha(self, alpha: f32) -> Self {
+        self.threshold(alpha)
+    }
+
+    /// Sets the least angle between neighbours, in degrees, of the angle filter.
+    pub fn angle(self, degrees: f32) -> Self {
+        self.threshold(degrees)
+    }
+
+    /// Sets the threshold of the filter, whichever it is.
+    pub fn threshold(mut self, threshold: f32) -> Self {
+        self.threshold = Some(threshold);
+        self
+    }
+
+    /// Sets how candidates are collected.
+    pub fn collect(mut self, collect: Collect) -> Self {
+        self.collect = collect;
+        self
+    }
+
+    /// Sets how candidates are filtered, with the threshold that filter has by default: 1 (distance),
+    /// 60 (angle), none (spread, rank).
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.threshold = match filter {
+            Filter::Distance => Some(1.0),
+            Filter::Angle => Some(60.0),
+            Filter::Spread | Filter::Rank => None,
+            Filter::Custom(_) => self.threshold,
+        };
+        self.filter = filter;
+        self
+    }
+
+    /// Counts a detour A → D → B only if D → B is of better rank than A → B too (the paper's form)
+    /// and not whenever A → D is (CAGRA's own code).
+    pub fn strict_detours(mut self, strict: bool) -> Self {
+        self.strict_detours = strict;
+        self
+    }
+
+    /// Checks the parameters against their ranges.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(1..=MAX_DEGREE).contains(&self.degree) {
+            return Err(Error::argument("degree", self.degree, format_args!("1 to {MAX_DEGREE}")));
+        }
+        if !(1..=MAX_CANDIDATES).contains(&self.candidates) {
+            return Err(Error::argument("candidates", self.candidates, format_args!("1 to {MAX_CANDIDATES}")));
+        }
+        let Some(threshold) = self.threshold else { return Ok(()) };
+        let (fits, expected) = match self.filter {
+            Filter::Distance => ((0.01..=100.0).contains(&threshold), "an alpha from 0.01 to 100"),
+            Filter::Angle => ((0.0..=180.0).contains(&threshold), "degrees from 0 to 180"),
+            Filter::Rank => (threshold >= 0.0, "a number of detours from 0"),
+            Filter::Spread => (false, "no threshold with this filter"),
+            Filter::Custom(_) => (threshold.is_finite(), "a finite number"),
+        };
+        if fits { Ok(()) } else { Err(Error::argument("threshold", threshold, expected)) }
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::all()
+            .into_iter()
+            .find(|strategy| strategy.kind == name)
+            .ok_or_else(|| Error::argument("index", name, "cagra, nsg, nssg, vamana or dpg"))
+    }
+}

@@ -1,0 +1,9 @@
+//! Searching: beam search over an index, and exact search.
+
+pub(crate) mod beam;
+mod cpu;
+pub(crate) mod exact;
+pub(crate) mod visited;
+
+pub(crate) use cpu::Searcher;
+pub use cpu::{SearchResult, search};

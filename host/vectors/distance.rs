@@ -1,0 +1,154 @@
+//! The distance kernel: one row against many, compiled once per instruction set.
+
+use super::{Element, Matrix};
+
+/// What a kernel computes of two rows.
+pub(crate) trait Product {
+    fn of<T: Element>(a: &[T], b: &[T]) -> f32;
+}
+
+/// Squared L2 distance.
+pub(crate) struct SquaredL2;
+
+impl Product for SquaredL2 {
+    #[inline(always)]
+    fn of<T: Element>(a: &[T], b: &[T]) -> f32 {
+        T::squared_l2(a, b)
+    }
+}
+
+/// Inner product.
+pub(crate) struct Dot;
+
+impl Product for Dot {
+    #[inline(always)]
+    fn of<T: Element>(a: &[T], b: &[T]) -> f32 {
+        T::dot(a, b)
+    }
+}
+
+/// Writes to `out[i]` the product of `row` with row `ids[i]` of `matrix`.
+///
+/// Every instruction set gives the same bytes (see [`Element`]); which one runs is found out at run
+/// time. `row` and the matrix have one dimension, `ids` and `out` one length.
+pub(crate) fn one_to_many<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+            // SAFETY: the processor has the features the function is compiled for.
+            return unsafe { x86::avx512::<P, T>(row, matrix, ids, out) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: as above.
+            return unsafe { x86::avx2::<P, T>(row, matrix, ids, out) };
+        }
+    }
+    portable::<P, T>(row, matrix, ids, out);
+}
+
+/// The instruction set that [`one_to_many`] uses here.
+pub(crate) fn instruction_set() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+            return "AVX-512";
+        }
+        if is_x86_feature_detected!("avx2") {
+            return "AVX2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "NEON" } else { "baseline" }
+}
+
+#[inline(always)]
+fn portable<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
+    for (distance, &id) in out.iter_mut().zip(ids) {
+        *distance = P::of(row, matrix.row(id as usize));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Element, Matrix, Product, portable};
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    pub(super) fn avx512<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
+        portable::<P, T>(row, matrix, ids, out);
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn avx2<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
+        portable::<P, T>(row, matrix, ids, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+    use tagore_device::random::{Draws, Stage};
+
+    // The definition: sixteen sums, added up as a tree, no product fused with a sum.
+    fn reference(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut sums = vec![0f32; 16];
+        for i in 0..a.len() {
+            sums[i % 16] += term(a[i], b[i]);
+        }
+        while sums.len() > 1 {
+            let half = sums.len() / 2;
+            sums = (0..half).map(|i| sums[i] + sums[i + half]).collect();
+        }
+        sums[0]
+    }
+
+    fn check<T: Element>(convert: impl Fn(f32) -> T) {
+        for dim in [1, 2, 3, 15, 16, 17, 31, 96, 97, 128, 960, 4096] {
+            let draws = Draws::new(7, Stage::Test, 0, dim as u64);
+            let values: Vec<T> = (0..5 * dim).map(|i| convert((draws.unit(i as u64) * 200.0 - 50.0) as f32)).collect();
+            let matrix = Matrix::new(&values, dim, dim);
+            let ids = [4, 0, 2, 2];
+            let f32s = |row: usize| matrix.row(row).iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+            let mut found = [f32::NAN; 4];
+            let mut expected = |found: &[f32], term: fn(f32, f32) -> f32, what: &str| {
+                for (i, &id) in ids.iter().enumerate() {
+                    let exact = reference(&f32s(1), &f32s(id as usize), term);
+                    // Integers are summed exactly, the reference rounds: equal as long as it is exact.
+                    if exact < 16_777_216.0 || T::TYPE.size() > 1 {
+                        assert_eq!(found[i].to_bits(), exact.to_bits(), "{what} {} dim {dim}", T::TYPE);
+                    }
+                }
+            };
+            for run in [one_to_many::<SquaredL2, T>, portable::<SquaredL2, T>] {
+                run(matrix.row(1), matrix, &ids, &mut found);
+                expected(&found, |x, y| (x - y) * (x - y), "l2");
+            }
+            for run in [one_to_many::<Dot, T>, portable::<Dot, T>] {
+                run(matrix.row(1), matrix, &ids, &mut found);
+                expected(&found, |x, y| x * y, "dot");
+            }
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_defined_bytes() {
+        check(|x| x);
+        check(f16::from_f32);
+        check(|x| x.clamp(0.0, 255.0) as u8);
+        check(|x| x.clamp(-128.0, 127.0) as i8);
+    }
+
+    #[test]
+    fn integer_sums_do_not_overflow() {
+        let values = [vec![0u8; 4096], vec![255u8; 4096]].concat();
+        let matrix = Matrix::new(&values, 4096, 4096);
+        let mut out = [0.0; 2];
+        one_to_many::<SquaredL2, u8>(matrix.row(0), matrix, &[0, 1], &mut out);
+        assert_eq!(out, [0.0, (4096u32 * 255 * 255) as f32]);
+        let values = [vec![-128i8; 4096], vec![127i8; 4096]].concat();
+        let matrix = Matrix::new(&values, 4096, 4096);
+        one_to_many::<SquaredL2, i8>(matrix.row(0), matrix, &[0, 1], &mut out);
+        assert_eq!(out, [0.0, (4096u32 * 255 * 255) as f32]);
+        one_to_many::<Dot, i8>(matrix.row(0), matrix, &[0, 1], &mut out);
+        assert_eq!(out, [(4096 * 128 * 128) as f32, -(4096.0 * 128.0 * 127.0)]);
+    }
+}

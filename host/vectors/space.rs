@@ -1,0 +1,229 @@
+//! A data set under a metric: the distances that building and searching ask for.
+//!
+//! Two kinds of distance exist (they differ but for L2): *list* distances order neighbour lists and
+//! results; *rule* distances, always squared L2, are what pruning rules, medoids and reverse edges
+//! compare. Cosine: rows are normalised once; list distances are half the squared L2 distance of
+//! unit vectors, which is 1 − cos without its cancellation between near vectors, and rule distances
+//! are 2(1 − cos). Inner product: list distances are −⟨x, y⟩; rule distances are squared L2 after
+//! one more coordinate `lift = sqrt(M² − |x|²)`, M the largest norm, has made all norms equal.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+
+use super::distance::{Dot, Product, SquaredL2, one_to_many};
+use super::{Element, Metric, Rows, Vectors, with_matrix};
+use crate::{Error, Result};
+
+/// A base under a metric.
+pub(crate) struct Space<'a> {
+    vectors: Cow<'a, Vectors>,
+    metric: Metric,
+    /// Inner product: the added coordinate of each row. Else empty.
+    lift: Vec<f32>,
+    /// Cosine: which rows are zero vectors; empty if none is.
+    zero: Vec<bool>,
+}
+
+/// Query vectors made ready for a space: of its element type, normalised under cosine.
+pub(crate) struct Queries<'a> {
+    vectors: Cow<'a, Vectors>,
+    zero: Vec<bool>,
+}
+
+/// One vector that distances are taken from.
+#[derive(Clone, Copy)]
+pub(crate) struct Point<'a> {
+    rows: Rows<'a>,
+    index: usize,
+    zero: bool,
+}
+
+impl<'a> Space<'a> {
+    /// Validates `base` and prepares it for `metric`.
+    pub(crate) fn new(base: &'a Vectors, metric: Metric) -> Result<Self> {
+        base.validate()?;
+        let (vectors, zero) = match metric {
+            Metric::Cosine => normalised(base)?,
+            Metric::L2 | Metric::InnerProduct => (Cow::Borrowed(base), Vec::new()),
+        };
+        let lift = if metric == Metric::InnerProduct { lift(base) } else { Vec::new() };
+        Ok(Self { vectors, metric, lift, zero })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.vectors.len()
+    }
+
+    pub(crate) fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// Validates `queries` and prepares them; an error if they do not fit this space.
+    pub(crate) fn queries<'q>(&self, queries: &'q Vectors) -> Result<Queries<'q>> {
+        if queries.dim() != self.vectors.dim() {
+            return Err(Error::mismatch(
+                queries.describe(),
+                format_args!("dimension {}", queries.dim()),
+                format_args!("{} as the base has", self.vectors.dim()),
+            ));
+        }
+        queries.validate()?;
+        let (vectors, zero) = match self.metric {
+            Metric::Cosine => normalised(queries)?,
+            Metric::L2 | Metric::InnerProduct => (queries.cast(self.vectors.element_type())?, Vec::new()),
+        };
+        Ok(Queries { vectors, zero })
+    }
+
+    /// Bytes of one row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.vectors.dim() * self.vectors.element_type().size()
+    }
+
+    /// Row `node` of the base as a point.
+    pub(crate) fn point(&self, node: u32) -> Point<'_> {
+        let index = node as usize;
+        Point { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+    }
+
+    /// The list distances from `point` to the rows `ids`.
+    pub(crate) fn list_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+        match self.metric {
+            Metric::L2 => self.products::<SquaredL2>(point, ids, out),
+            Metric::InnerProduct => {
+                self.products::<Dot>(point, ids, out);
+                out.iter_mut().for_each(|d| *d = -*d);
+            }
+            Metric::Cosine => {
+                self.unit_distances(point, ids, out);
+                out.iter_mut().for_each(|d| *d *= 0.5);
+            }
+        }
+    }
+
+    /// The rule distances (squared L2) from `node` to the rows `ids`.
+    pub(crate) fn rule_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
+        match self.metric {
+            Metric::L2 => self.products::<SquaredL2>(self.point(node), ids, out),
+            Metric::Cosine => self.unit_distances(self.point(node), ids, out),
+            Metric::InnerProduct => {
+                self.products::<SquaredL2>(self.point(node), ids, out);
+                let lift = self.lift[node as usize];
+                for (distance, &id) in out.iter_mut().zip(ids) {
+                    let difference = self.lift[id as usize] - lift;
+                    *distance += difference * difference;
+                }
+            }
+        }
+    }
+
+    /// Squared L2 distances of unit vectors; 2 where either is a zero vector.
+    fn unit_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+        self.products::<SquaredL2>(point, ids, out);
+        if point.zero {
+            out.fill(2.0);
+        } else if !self.zero.is_empty() {
+            for (distance, &id) in out.iter_mut().zip(ids) {
+                if self.zero[id as usize] {
+                    *distance = 2.0;
+                }
+            }
+        }
+    }
+
+    fn products<P: Product>(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+        out.clear();
+        out.resize(ids.len(), 0.0);
+        match (point.rows, self.vectors.rows()) {
+            (Rows::F32(p), Rows::F32(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (Rows::F16(p), Rows::F16(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (Rows::U8(p), Rows::U8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (Rows::I8(p), Rows::I8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }
+    }
+
+    /// The row nearest to the mean of all rows by rule distance: the medoid that entry points use.
+    pub(crate) fn medoid(&self) -> u32 {
+        let mean = self.mean();
+        let lift_mean = mean_of(self.lift.len(), |i| f64::from(self.lift[i]));
+        let distance = |row: usize| {
+            let spread = with_matrix!(self.vectors.rows(), m => {
+                let terms = m.row(row).iter().zip(&mean).map(|(x, y)| (f64::from(x.to_f32()) - y).powi(2));
+                terms.sum::<f64>()
+            });
+            spread + self.lift.get(row).map_or(0.0, |l| (f64::from(*l) - lift_mean).powi(2))
+        };
+        let nearest = (0..self.len())
+            .into_par_iter()
+            .map(|row| (distance(row), row))
+            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        nearest.map_or(0, |(_, row)| row as u32)
+    }
+
+    /// The mean of all rows, summed in fixed pieces: the same for any number of threads.
+    fn mean(&self) -> Vec<f64> {
+        const PIECE: usize = 4096;
+        let sum_of = |piece: usize| {
+            let mut sum = vec![0f64; self.vectors.dim()];
+            for row in piece * PIECE..((piece + 1) * PIECE).min(self.len()) {
+                with_matrix!(self.vectors.rows(), m => {
+                    m.row(row).iter().zip(&mut sum).for_each(|(x, s)| *s += f64::from(x.to_f32()));
+                });
+            }
+            sum
+        };
+        let pieces: Vec<Vec<f64>> = (0..self.len().div_ceil(PIECE)).into_par_iter().map(sum_of).collect();
+        let mut mean = vec![0f64; self.vectors.dim()];
+        for piece in pieces {
+            mean.iter_mut().zip(piece).for_each(|(m, s)| *m += s);
+        }
+        mean.iter_mut().for_each(|m| *m /= self.len().max(1) as f64);
+        mean
+    }
+}
+
+impl Queries<'_> {
+    pub(crate) fn len(&self) -> usize {
+        self.vectors.len()
+    }
+
+    pub(crate) fn point(&self, query: usize) -> Point<'_> {
+        Point { rows: self.vectors.rows(), index: query, zero: self.zero.get(query).copied().unwrap_or(false) }
+    }
+}
+
+fn mean_of(count: usize, value: impl Fn(usize) -> f64) -> f64 {
+    (0..count).map(value).sum::<f64>() / count.max(1) as f64
+}
+
+/// The rows scaled to unit length as f32, and which of them are zero vectors.
+fn normalised(vectors: &Vectors) -> Result<(Cow<'_, Vectors>, Vec<bool>)> {
+    let dim = vectors.dim();
+    let mut values = vec![0f32; vectors.len() * dim];
+    let mut zero = vec![false; vectors.len()];
+    values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().for_each(|(index, (out, zero))| {
+        let row = vectors.row(index);
+        // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
+        let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        *zero = norm == 0.0;
+        if norm > 0.0 {
+            out.iter_mut().zip(row.iter()).for_each(|(o, &x)| *o = (f64::from(x) / norm) as f32);
+        }
+    });
+    if !zero.contains(&true) {
+        zero.clear();
+    }
+    Ok((Cow::Owned(Vectors::from_f32(values, dim)?), zero))
+}
+
+/// The added coordinate of each row under inner product.
+fn lift(base: &Vectors) -> Vec<f32> {
+    let square = |row: usize| {
+        with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum::<f64>())
+    };
+    let squares: Vec<f64> = (0..base.len()).into_par_iter().map(square).collect();
+    let largest = squares.iter().copied().fold(0.0, f64::max);
+    squares.iter().map(|s| (largest - s).max(0.0).sqrt() as f32).collect()
+}
