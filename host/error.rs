@@ -25,9 +25,10 @@ pub enum Error {
         /// What it should hold.
         expected: String,
     },
-    /// A vector holds a NaN or an infinity.
-    #[error("{}: row {row}, dimension {dim}: found {value}, expected a finite number", source_name(path))]
-    NotFinite {
+    /// A vector holds a value that cannot be used: a NaN, an infinity, or one that the type it is
+    /// converted to does not have.
+    #[error("{}: row {row}, dimension {dim}: found {value}, expected {expected}", source_name(path))]
+    Value {
         /// The file, if the vectors came from one.
         path: Option<PathBuf>,
         /// The row, from 0.
@@ -36,6 +37,8 @@ pub enum Error {
         dim: usize,
         /// The value found.
         value: String,
+        /// The values that can be used.
+        expected: &'static str,
     },
     /// An argument is out of its range or does not fit the others.
     #[error("{what}: found {found}, expected {expected}")]

@@ -89,3 +89,49 @@ impl<'a> Collector<'a> {
         candidates.sort_unstable();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::descent::Descent;
+    use crate::vectors::{Metric, Synth};
+
+    #[test]
+    fn each_mode_collects_what_it_says() {
+        let base = Synth::new(600, 11, 5).unwrap().base();
+        let space = Space::new(&base, Metric::L2).unwrap();
+        let graph = Descent::new().knn(40).build(&base).unwrap();
+        let entries = [space.medoid()];
+        for mode in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
+            for limit in [5, 10_000] {
+                let mut collector = Collector::new(&space, &graph, &entries, mode, limit);
+                for node in [0u32, 17, 599] {
+                    let mut candidates = Vec::new();
+                    collector.collect(node, &mut candidates);
+                    assert!(candidates.windows(2).all(|pair| pair[0] < pair[1]), "sorted, no duplicates");
+                    assert!(candidates.len() <= limit && candidates.iter().all(|&key| key as u32 != node));
+                    let found: BTreeSet<u32> = candidates.iter().map(|&key| key as u32).collect();
+                    let own = graph.neighbors(node as usize);
+                    assert!(own[..5.min(limit)].iter().all(|id| found.contains(id)), "{mode:?} leaves out its own list");
+                    if limit < 10_000 {
+                        continue;
+                    }
+                    let mut expected: BTreeSet<u32> = own.iter().copied().collect();
+                    if mode == Collect::TwoHop {
+                        for &via in &own[..HOP] {
+                            expected.extend(&graph.neighbors(via as usize)[..HOP]);
+                        }
+                        expected.remove(&node);
+                    }
+                    if mode == Collect::Path {
+                        assert!(found.is_superset(&expected) && found.len() > expected.len());
+                    } else {
+                        assert_eq!(found, expected, "{mode:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -125,3 +125,164 @@ impl<'a> Pruner<'a> {
         accepted.extend(detours.iter().take(most).map(|&(_, place)| candidates[place as usize]));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descent::Descent;
+    use crate::vectors::{Metric, Vectors};
+    use tagore_device::prune::rule::TauMonotonic;
+    use tagore_device::random::{Draws, Stage};
+
+    /// Small integers, so that duplicates and ties abound.
+    fn base(rows: usize, dim: usize, seed: u64) -> Vectors {
+        let draws = Draws::new(seed, Stage::Test, 1, 0);
+        Vectors::from_u8((0..rows * dim).map(|i| draws.below(i as u64, 9) as u8).collect(), dim).unwrap()
+    }
+
+    fn rule_distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
+        let mut out = Vec::new();
+        space.rule_distances(a, &[b], &mut out);
+        out[0]
+    }
+
+    fn all_others(space: &Space<'_>, node: u32) -> Vec<Key> {
+        let others = (0..space.len() as u32).filter(|&id| id != node);
+        let mut keys: Vec<Key> = others.map(|id| key::pack(rule_distance(space, node, id), id)).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The serial algorithm: each candidate in turn, against every neighbour accepted before it.
+    fn serial(space: &Space<'_>, rule: &dyn Rule, t: f32, candidates: &[Key], most: usize) -> Vec<Key> {
+        let mut accepted: Vec<Key> = Vec::new();
+        for &c in candidates {
+            let kept = accepted.iter().all(|&a| {
+                let d_ac = rule_distance(space, a as u32, c as u32);
+                survives(rule, key::distance(c), key::distance(a), d_ac, t)
+            });
+            if kept && accepted.len() < most {
+                accepted.push(c);
+            }
+        }
+        accepted
+    }
+
+    /// The greedy selection by the smallest sum of scores, all sums computed anew at each step.
+    fn greedy(space: &Space<'_>, rule: &dyn Rule, candidates: &[Key], most: usize) -> Vec<Key> {
+        let mut accepted: Vec<Key> = Vec::new();
+        while accepted.len() < most.min(candidates.len()) {
+            let sum = |c: Key| {
+                let scores = accepted.iter().map(|&a| {
+                    let d_ac = rule_distance(space, a as u32, c as u32);
+                    rule.score(key::distance(c), key::distance(a), d_ac, 0.0)
+                });
+                scores.fold(0.0f32, |sum, score| sum + score)
+            };
+            let left = candidates.iter().copied().filter(|c| !accepted.contains(c));
+            let next = left.min_by(|&x, &y| sum(x).total_cmp(&sum(y)).then(x.cmp(&y))).unwrap();
+            accepted.push(next);
+        }
+        accepted
+    }
+
+    fn cases(check: impl Fn(&Space<'_>, &KnnGraph, u64)) {
+        for seed in 0..4 {
+            for (rows, dim) in [(2, 1), (3, 3), (33, 2), (97, 5), (128, 97)] {
+                for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+                    let base = base(rows, dim, seed);
+                    let space = Space::new(&base, metric).unwrap();
+                    let graph = Descent::new().metric(metric).knn(12.min(rows - 1)).build(&base).unwrap();
+                    check(&space, &graph, seed);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_wavefront_accepts_what_the_serial_algorithm_accepts() {
+        let tau = Filter::Custom(std::sync::Arc::new(TauMonotonic));
+        let filters: [(Filter, &dyn Rule, f32); 5] = [
+            (Filter::Distance, &Distance, 1.0),
+            (Filter::Distance, &Distance, 1.2),
+            (Filter::Angle, &Angle, 60.0),
+            (Filter::Angle, &Angle, 100.0),
+            (tau, &TauMonotonic, 0.3),
+        ];
+        cases(|space, graph, seed| {
+            for (filter, rule, threshold) in &filters {
+                let strategy = Strategy::nsg().filter(filter.clone()).threshold(*threshold);
+                let mut pruner = Pruner::new(space, graph, &strategy);
+                for node in [0, space.len() as u32 - 1] {
+                    let candidates = all_others(space, node);
+                    for most in [1, 7, 200] {
+                        let mut accepted = Vec::new();
+                        pruner.filter(&candidates, most, &mut accepted);
+                        let expected = serial(space, *rule, rule.prepare(*threshold), &candidates, most);
+                        assert_eq!(accepted, expected, "{filter:?} {threshold} node {node} most {most} seed {seed}");
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn spread_is_the_greedy_selection() {
+        cases(|space, graph, seed| {
+            let strategy = Strategy::dpg();
+            let mut pruner = Pruner::new(space, graph, &strategy);
+            let candidates = all_others(space, 0);
+            for most in [1, 5, 16] {
+                let mut accepted = Vec::new();
+                pruner.filter(&candidates, most, &mut accepted);
+                assert_eq!(accepted, greedy(space, &Spread, &candidates, most), "most {most} seed {seed}");
+            }
+        });
+    }
+
+    #[test]
+    fn detours_are_those_of_the_definition() {
+        cases(|space, graph, seed| {
+            for strict in [false, true] {
+                let strategy = Strategy::cagra().strict_detours(strict);
+                let mut pruner = Pruner::new(space, graph, &strategy);
+                for node in 0..space.len() as u32 {
+                    let candidates: Vec<Key> = (graph.neighbors(node as usize).iter())
+                        .map(|&id| key::pack(rule_distance(space, node, id), id))
+                        .collect();
+                    let detours = |place: usize| {
+                        let b = candidates[place] as u32;
+                        let passes = |d: usize| {
+                            let list = graph.neighbors(candidates[d] as u32 as usize);
+                            list.iter().position(|&id| id == b).is_some_and(|rank| !strict || rank < place)
+                        };
+                        (0..place).filter(|&d| passes(d)).count()
+                    };
+                    let mut expected: Vec<usize> = (0..candidates.len()).collect();
+                    expected.sort_by_key(|&place| (detours(place), place));
+                    let expected: Vec<Key> = expected.into_iter().map(|place| candidates[place]).collect();
+                    let mut accepted = Vec::new();
+                    pruner.filter(&candidates, 200, &mut accepted);
+                    assert_eq!(accepted, expected, "node {node} strict {strict} seed {seed}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_rank_threshold_drops_edges_with_more_detours() {
+        let base = base(60, 3, 1);
+        let space = Space::new(&base, Metric::L2).unwrap();
+        let graph = Descent::new().knn(20).build(&base).unwrap();
+        let (all, few) = (Strategy::cagra(), Strategy::cagra().threshold(2.0));
+        let candidates = all_others(&space, 5);
+        let run = |strategy: &Strategy| {
+            let mut accepted = Vec::new();
+            Pruner::new(&space, &graph, strategy).filter(&candidates, 100, &mut accepted);
+            accepted
+        };
+        let (all, few) = (run(&all), run(&few));
+        assert!(!few.is_empty() && few.len() < all.len());
+        assert_eq!(few, all[..few.len()]);
+    }
+}

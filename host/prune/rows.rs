@@ -10,6 +10,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    #[cfg(test)]
     pub(crate) fn new(nodes: usize, stride: usize) -> Self {
         Self { stride, degrees: vec![0; nodes], ids: vec![u32::MAX; nodes * stride] }
     }

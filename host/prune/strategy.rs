@@ -64,6 +64,19 @@ impl Collect {
     }
 }
 
+impl FromStr for Filter {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "dist" => Ok(Self::Distance),
+            "angle" => Ok(Self::Angle),
+            "rank" => Ok(Self::Rank),
+            _ => Err(Error::argument("filter", name, "dist, angle or rank")),
+        }
+    }
+}
+
 impl FromStr for Collect {
     type Err = Error;
 
@@ -264,8 +277,16 @@ impl Strategy {
         self
     }
 
-    /// Checks the parameters against their ranges.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// The name of the filter, such as `dist`.
+    pub const fn filter_name(&self) -> &'static str {
+        self.filter.name()
+    }
+
+    /// Checks the parameters against their ranges, as building does.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for the first that is out of its range.
+    pub fn check(&self) -> Result<()> {
         if !(1..=MAX_DEGREE).contains(&self.degree) {
             return Err(Error::argument("degree", self.degree, format_args!("1 to {MAX_DEGREE}")));
         }

@@ -46,8 +46,8 @@ pub(crate) fn one_to_many<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, 
     portable::<P, T>(row, matrix, ids, out);
 }
 
-/// The instruction set that [`one_to_many`] uses here.
-pub(crate) fn instruction_set() -> &'static str {
+/// The instruction set that distances are computed with here, such as `AVX2`.
+pub fn instruction_set() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {

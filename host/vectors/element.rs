@@ -1,6 +1,6 @@
 //! Element types of vectors, and how the distance kernels read them.
 
-use std::fmt::Display;
+use std::fmt;
 
 use half::f16;
 
@@ -38,14 +38,14 @@ impl ElementType {
     }
 }
 
-impl std::fmt::Display for ElementType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
 /// A component type the kernels are compiled for.
-pub(crate) trait Element: bytemuck::Pod + Display + Send + Sync {
+pub(crate) trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
     const TYPE: ElementType;
 
     /// The value as f32, exactly; defined for finite values.

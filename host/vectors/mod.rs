@@ -22,7 +22,8 @@ pub(crate) use element::Element;
 pub use element::ElementType;
 pub use format::Format;
 pub use metric::Metric;
-pub(crate) use open::open_ids;
+pub(crate) use open::{map, open_ids};
+pub(crate) use save::save_ids;
 pub use synth::Synth;
 pub use truth::GroundTruth;
 
@@ -153,6 +154,12 @@ impl Vectors {
     from_values!(from_u8, u8, U8);
     from_values!(from_i8, i8, I8);
 
+    /// Rows of a dimension that is known to be in range and to divide the number of values.
+    fn dense_f32(values: Vec<f32>, dim: usize) -> Self {
+        let layout = Layout::dense(ElementType::F32, values.len() / dim, dim);
+        Self::new(Storage::F32(values), layout, None)
+    }
+
     fn new(storage: Storage, layout: Layout, path: Option<PathBuf>) -> Self {
         Self { storage, layout, path, checked: OnceLock::new() }
     }
@@ -226,7 +233,7 @@ impl Vectors {
     /// and searching call it.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] or [`Error::File`] for the first row at fault.
+    /// [`Error::Value`] or [`Error::File`] for the first row at fault.
     pub fn validate(&self) -> Result<()> {
         if self.checked.get().is_none() {
             self.check_prefixes()?;
@@ -246,7 +253,11 @@ impl Vectors {
         let Some(row) = bad else { return Ok(()) };
         let values = matrix.row(row);
         let dim = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
-        Err(Error::NotFinite { path: self.path.clone(), row, dim, value: values[dim].to_string() })
+        Err(self.bad_value(row, dim, values[dim], "a finite number"))
+    }
+
+    fn bad_value(&self, row: usize, dim: usize, value: impl ToString, expected: &'static str) -> Error {
+        Error::Value { path: self.path.clone(), row, dim, value: value.to_string(), expected }
     }
 
     fn check_prefixes(&self) -> Result<()> {

@@ -55,10 +55,6 @@ impl<'a> Space<'a> {
         self.vectors.len()
     }
 
-    pub(crate) fn metric(&self) -> Metric {
-        self.metric
-    }
-
     /// Validates `queries` and prepares them; an error if they do not fit this space.
     pub(crate) fn queries<'q>(&self, queries: &'q Vectors) -> Result<Queries<'q>> {
         if queries.dim() != self.vectors.dim() {

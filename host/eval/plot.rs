@@ -1,0 +1,146 @@
+//! Recall against throughput, drawn as SVG.
+
+use std::path::Path;
+
+use plotters::prelude::*;
+
+use crate::atomic_file::AtomicFile;
+use crate::{Error, Result};
+
+/// One line of a plot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What the legend calls it.
+    pub name: String,
+    /// (recall, queries per second), in the order in which they are joined.
+    pub points: Vec<(f64, f64)>,
+}
+
+const SIZE: (u32, u32) = (880, 560);
+const TEXT: RGBColor = RGBColor(60, 60, 60);
+const GRID: RGBColor = RGBColor(228, 228, 228);
+
+/// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(90, 90, 90),
+];
+
+/// Writes an SVG of recall@`k` (right is better) against queries per second (up is better,
+/// logarithmic), one line a series.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
+    let path = path.as_ref();
+    let mut svg = String::new();
+    draw(&mut svg, title, k, series).map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(svg.as_bytes())?;
+    file.commit()
+}
+
+fn draw(svg: &mut String, title: &str, k: usize, series: &[Series]) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let font = |size: i32| ("sans-serif", size).into_font().color(&TEXT);
+    let (recalls, rates) = (recall_range(series), rate_range(series));
+    let mut chart = ChartBuilder::on(&root)
+        .margin(18)
+        .caption(title, ("sans-serif", 20).into_font().color(&TEXT))
+        .x_label_area_size(48)
+        .y_label_area_size(76)
+        .build_cartesian_2d(recalls.0..recalls.1, (rates.0..rates.1).log_scale())?;
+    let digits = if recalls.1 - recalls.0 < 0.02 { 3 } else { 2 };
+    chart
+        .configure_mesh()
+        .x_desc(format!("recall@{k}"))
+        .y_desc("queries per second")
+        .x_labels(8)
+        .y_labels(8)
+        .x_label_formatter(&|recall| format!("{recall:.digits$}"))
+        .y_label_formatter(&|rate| thousands(*rate))
+        .label_style(font(14))
+        .axis_desc_style(font(16))
+        .bold_line_style(GRID)
+        .light_line_style(WHITE)
+        .axis_style(GRID)
+        .draw()?;
+    for (series, colour) in series.iter().zip(COLOURS.into_iter().cycle()) {
+        let points = || series.points.iter().copied();
+        let line = LineSeries::new(points(), colour.stroke_width(2));
+        chart.draw_series(line)?.label(&series.name).legend(move |(x, y)| {
+            PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3))
+        });
+        chart.draw_series(points().map(|point| Circle::new(point, 4, colour.filled())))?;
+    }
+    // A faster index loses throughput to the right, so the upper right corner is the emptiest.
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(GRID)
+        .label_font(font(15))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// The range of the recall axis: the data and a margin, ending a little past 1 at most.
+fn recall_range(series: &[Series]) -> (f64, f64) {
+    let recalls = || series.iter().flat_map(|s| &s.points).map(|point| point.0);
+    let (low, high) = (recalls().fold(1.0, f64::min), recalls().fold(0.0, f64::max).max(0.01));
+    let margin = ((high - low) * 0.06).max(0.001);
+    ((low - margin).max(-0.01), (high + margin).min(1.002))
+}
+
+/// The range of the throughput axis: the data and a margin, at least a factor of two.
+fn rate_range(series: &[Series]) -> (f64, f64) {
+    let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.max(1e-3));
+    let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+    if low > high { (1.0, 10.0) } else { (low / 1.3, high * 1.5) }
+}
+
+/// 1500 as 1.5k, 2000000 as 2M.
+fn thousands(value: f64) -> String {
+    let (scaled, unit) = match value {
+        v if v >= 1e6 => (v / 1e6, "M"),
+        v if v >= 1e3 => (v / 1e3, "k"),
+        v => (v, ""),
+    };
+    let digits = usize::from(scaled < 10.0 && (scaled - scaled.round()).abs() > 0.05);
+    format!("{scaled:.digits$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_data_can_be_drawn() {
+        let line = |points: &[(f64, f64)]| Series { name: "nsg".to_owned(), points: points.to_vec() };
+        for series in [
+            vec![],
+            vec![line(&[])],
+            vec![line(&[(1.0, 1000.0)])],
+            vec![line(&[(1.0, 1000.0), (1.0, 500.0)]), line(&[])],
+            vec![line(&[(0.0, 0.0), (0.5, 1e9)])],
+        ] {
+            let mut svg = String::new();
+            draw(&mut svg, "title", 10, &series).unwrap();
+            assert!(svg.contains("</svg>") && svg.contains("recall@10") && !svg.contains("NaN"), "{series:?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_short() {
+        for (value, text) in [(950.0, "950"), (1500.0, "1.5k"), (20_000.0, "20k"), (3e6, "3M")] {
+            assert_eq!(thousands(value), text);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What identifies a data set.
+
+use crate::vectors::with_matrix;
+use crate::{ElementType, Error, Result, Vectors};
+
+/// Rows that the hash looks at.
+const ROWS: usize = 1024;
+
+/// What identifies a data set: its shape and a hash of rows spread over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// The number of rows.
+    pub rows: u64,
+    /// Components per row.
+    pub dim: u32,
+    /// The type of the components.
+    pub element: ElementType,
+    /// 64-bit FNV-1a of the bytes of at most 1,024 rows, the first and the last among them.
+    pub hash: u64,
+}
+
+impl Fingerprint {
+    /// The fingerprint of `vectors`.
+    pub fn of(vectors: &Vectors) -> Self {
+        let rows = vectors.len();
+        let taken = rows.min(ROWS);
+        let mut hash = 0xcbf2_9ce4_8422_2325;
+        for index in 0..taken {
+            // The first row, the last, and the others evenly between them.
+            let row = if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) };
+            with_matrix!(vectors.rows(), m => hash = fnv1a(hash, bytemuck::cast_slice(m.row(row))));
+        }
+        Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
+    }
+
+    /// An error that says in what `base`, a data set called `name`, is not the one of `index`.
+    pub(super) fn check(&self, base: &Self, index: &str, name: &str) -> Result<()> {
+        let shape = |f: &Self| format!("{} x {} {}", f.rows, f.dim, f.element);
+        if (base.rows, base.dim, base.element) != (self.rows, self.dim, self.element) {
+            return Err(Error::mismatch(name, shape(base), format_args!("{} as {index} was built over", shape(self))));
+        }
+        if base.hash != self.hash {
+            return Err(Error::mismatch(name, "other values", format_args!("the data that {index} was built over")));
+        }
+        Ok(())
+    }
+}
+
+fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv1a() {
+        // Published test vectors of the 64-bit variant.
+        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn the_last_row_counts() {
+        let of = |last: u8| {
+            let mut values = vec![1u8; 5000 * 3];
+            values[14_999] = last;
+            Fingerprint::of(&Vectors::from_u8(values, 3).unwrap())
+        };
+        assert_eq!(of(7), of(7));
+        assert_ne!(of(7).hash, of(8).hash);
+    }
+}

@@ -1,0 +1,251 @@
+//! The graph index: its type, the native file, one file per foreign format.
+
+mod adjacency;
+mod file;
+mod fingerprint;
+mod statistics;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+
+pub use fingerprint::Fingerprint;
+pub use statistics::Statistics;
+
+use crate::{Error, Metric, Result, Vectors};
+
+/// What an index is and how it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The kind, such as `nsg`.
+    pub kind: String,
+    /// The metric it was built for.
+    pub metric: Metric,
+    /// The seed it was built with.
+    pub seed: u64,
+    /// The parameters it was built with, by the names of the command line.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A graph index over a data set: at most `max_degree` neighbours per node, entry points, and what
+/// made it. The vectors are not part of it; ids are rows of the data set.
+#[derive(Debug)]
+pub struct Index {
+    description: Description,
+    fingerprint: Fingerprint,
+    max_degree: usize,
+    nodes: usize,
+    entries: Vec<u32>,
+    adjacency: Adjacency,
+    path: Option<PathBuf>,
+    /// Set once all ids have been found below n.
+    checked: OnceLock<()>,
+}
+
+/// A degree per node, and rows of `max_degree` ids padded with `u32::MAX`.
+#[derive(Debug)]
+enum Adjacency {
+    Owned { degrees: Vec<u32>, neighbors: Vec<u32> },
+    Mapped(file::MappedAdjacency),
+}
+
+impl Index {
+    pub(crate) fn new(
+        description: Description,
+        fingerprint: Fingerprint,
+        max_degree: usize,
+        degrees: Vec<u32>,
+        neighbors: Vec<u32>,
+        entries: Vec<u32>,
+    ) -> Self {
+        let nodes = degrees.len();
+        let adjacency = Adjacency::Owned { degrees, neighbors };
+        let index = Self {
+            description,
+            fingerprint,
+            max_degree,
+            nodes,
+            entries,
+            adjacency,
+            path: None,
+            checked: OnceLock::new(),
+        };
+        debug_assert!(index.first_bad_row().is_none() && index.check_ids().is_ok());
+        index
+    }
+
+    /// An index of a graph that was made elsewhere: `rows[i]` are the neighbours of node i of `base`.
+    ///
+    /// # Errors
+    /// If there are not as many rows as `base` has, there is no entry point, or a row or the entry
+    /// points hold an id that does not exist, a node's own id, or an id twice.
+    pub fn from_rows(description: Description, base: &Vectors, rows: &[Vec<u32>], entries: Vec<u32>) -> Result<Self> {
+        if rows.len() != base.len() {
+            return Err(Error::mismatch("rows", rows.len(), format_args!("{} as the base has", base.len())));
+        }
+        let max_degree = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let mut neighbors = vec![u32::MAX; rows.len() * max_degree];
+        for (node, row) in rows.iter().enumerate() {
+            neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
+        }
+        let index = Self {
+            description,
+            fingerprint: Fingerprint::of(base),
+            max_degree,
+            nodes: rows.len(),
+            entries,
+            adjacency: Adjacency::Owned { degrees: rows.iter().map(|row| row.len() as u32).collect(), neighbors },
+            path: None,
+            checked: OnceLock::new(),
+        };
+        index.check_graph()?;
+        Ok(index)
+    }
+
+    /// The number of nodes, n.
+    pub fn len(&self) -> usize {
+        self.nodes
+    }
+
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.nodes == 0
+    }
+
+    /// The largest degree a node may have, R.
+    pub fn max_degree(&self) -> usize {
+        self.max_degree
+    }
+
+    /// The neighbours of `node`. Those of a file that was damaged are cut to [`max_degree`]
+    /// (`verify` finds the damage).
+    ///
+    /// [`max_degree`]: Self::max_degree
+    ///
+    /// # Panics
+    /// If `node >= len()`.
+    #[inline]
+    pub fn neighbors(&self, node: usize) -> &[u32] {
+        let (degrees, neighbors) = self.parts();
+        let degree = (degrees[node] as usize).min(self.max_degree);
+        &neighbors[node * self.max_degree..][..degree]
+    }
+
+    /// The mean degree.
+    pub fn mean_degree(&self) -> f64 {
+        let edges: u64 = self.parts().0.par_iter().map(|&degree| u64::from(degree)).sum();
+        edges as f64 / self.nodes.max(1) as f64
+    }
+
+    /// The nodes that a search begins at.
+    pub fn entries(&self) -> &[u32] {
+        &self.entries
+    }
+
+    /// The metric it was built for.
+    pub fn metric(&self) -> Metric {
+        self.description.metric
+    }
+
+    /// The kind, such as `nsg`.
+    pub fn kind(&self) -> &str {
+        &self.description.kind
+    }
+
+    /// What it is and how it was made.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// What identifies the data set it was built over.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// What to call this index in an error.
+    fn describe(&self) -> String {
+        self.path.as_ref().map_or_else(|| "index".to_owned(), |path| path.display().to_string())
+    }
+
+    /// Degrees and padded rows.
+    #[inline]
+    fn parts(&self) -> (&[u32], &[u32]) {
+        match &self.adjacency {
+            Adjacency::Owned { degrees, neighbors } => (degrees, neighbors),
+            Adjacency::Mapped(mapped) => mapped.parts(),
+        }
+    }
+
+    /// Checks that this index was built over `base`.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], saying what differs.
+    pub fn check_base(&self, base: &Vectors) -> Result<()> {
+        self.fingerprint.check(&Fingerprint::of(base), &self.describe(), &base.describe())
+    }
+
+    /// Checks, once, that every id can be followed.
+    pub(crate) fn check_ids(&self) -> Result<()> {
+        if self.checked.get().is_none() {
+            let n = self.nodes as u32;
+            let bad = (0..self.nodes).into_par_iter().find_first(|&node| self.neighbors(node).iter().any(|&id| id >= n));
+            if let Some(node) = bad {
+                return Err(Error::mismatch(
+                    self.describe(),
+                    format_args!("an unknown id in row {node}"),
+                    format_args!("ids below {n}"),
+                ));
+            }
+            if let Some(entry) = self.entries.iter().find(|&&entry| entry >= n) {
+                let found = format!("entry point {entry}");
+                return Err(Error::mismatch(self.describe(), found, format_args!("ids below {n}")));
+            }
+            self.checked.get_or_init(|| ());
+        }
+        Ok(())
+    }
+
+    /// Reads all of the index and checks it: the checksums of a file, and that every row holds
+    /// different ids of other nodes and nothing behind them.
+    ///
+    /// # Errors
+    /// For the first fault found.
+    pub fn verify(&self) -> Result<()> {
+        if let Adjacency::Mapped(mapped) = &self.adjacency {
+            mapped.check_blocks(self.path.as_deref().unwrap_or(Path::new("index")))?;
+        }
+        self.check_graph()
+    }
+
+    fn check_graph(&self) -> Result<()> {
+        self.check_ids()?;
+        if self.entries.is_empty() && self.nodes > 0 {
+            return Err(Error::mismatch(self.describe(), "no entry points", "at least one"));
+        }
+        match self.first_bad_row() {
+            None => Ok(()),
+            Some(node) => Err(Error::mismatch(
+                self.describe(),
+                format_args!("a wrong row {node}"),
+                "different ids of other nodes, as many as its degree",
+            )),
+        }
+    }
+
+    fn first_bad_row(&self) -> Option<usize> {
+        let (degrees, neighbors) = self.parts();
+        let good = |node: usize| {
+            let row = &neighbors[node * self.max_degree..][..self.max_degree];
+            let degree = degrees[node] as usize;
+            if degree > self.max_degree || row[degree..].iter().any(|&id| id != u32::MAX) {
+                return false;
+            }
+            let mut ids = row[..degree].to_vec();
+            ids.sort_unstable();
+            ids.windows(2).all(|pair| pair[0] != pair[1]) && !ids.contains(&(node as u32))
+        };
+        (0..self.nodes).into_par_iter().with_min_len(256).find_first(|&node| !good(node))
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of the library through its public interface, and of the command.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+mod build;
+mod command;
+mod formats;
+mod index_file;
+mod knn;
+mod reference;
+mod search;
