@@ -3,8 +3,8 @@
 
 mod build;
 mod command;
-mod formats;
-mod index_file;
+// mod formats;
+// mod index_file;
 mod knn;
 mod reference;
 mod search;

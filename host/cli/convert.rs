@@ -37,21 +37,29 @@ impl Content {
         if Index::is_index(path) {
             return Ok(Self::Index(Index::open(path)?));
         }
-        let known = format.or_else(|| Format::of(path).ok());
-        match known {
-            Some(format) if !format.holds_ids() => {
-                // An array of integers of four bytes is no vectors; it may be ids.
-                open(path, Some(format)).map(Self::Vectors).or_else(|error| match format {
-                    Format::Npy => GroundTruth::open(path).map(Self::Ids).map_err(|_| error),
-                    _ => Err(error),
-                })
+        let format = match format.map_or_else(|| Format::of(path), Ok) {
+            Ok(format) => format,
+            Err(unknown) => {
+                // Ids with distances are told by their size. Of anything else the extension must say
+                // what it is; that of `bin` says that there is a header.
+                let ids = GroundTruth::open(path)?;
+                let told = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
+                return if told {
+                    Ok(Self::Ids(ids))
+                } else {
+                    Err(unknown)
+                };
             }
-            Some(_) => Ok(Self::Ids(GroundTruth::open(path)?)),
-            // A ground truth is told by its size; of anything else the extension must say what it is.
-            None => GroundTruth::open(path).map(Self::Ids).map_err(|error| match error {
-                Error::Io { .. } => error,
-                _ => Format::of(path).err().unwrap_or(error),
-            }),
+        };
+        if format.holds_ids() {
+            return Ok(Self::Ids(GroundTruth::open(path)?));
+        }
+        match open(path, Some(format)) {
+            // An array of integers of four bytes is no vectors, but it may be ids.
+            Err(error) if format == Format::Npy => {
+                GroundTruth::open(path).map(Self::Ids).map_err(|_| error)
+            }
+            vectors => Ok(Self::Vectors(vectors?)),
         }
     }
 }
@@ -84,7 +92,10 @@ impl Args {
                 (truth.len(), truth.k())
             }
         };
-        output.say(format_args!("{}: {rows} x {cols} as {to}", self.output.display()));
+        output.say(format_args!(
+            "{}: {rows} x {cols} as {to}",
+            self.output.display()
+        ));
         output.event(&json!({
             "event": "convert", "input": self.input, "output": self.output, "format": to.name(), "rows": rows, "cols": cols,
         }));

@@ -13,11 +13,11 @@ use super::lists::{Lists, SharedLists};
 use super::reverse::Reverse;
 use super::table::{IdTable, fill};
 use super::{DescentStats, Iterations};
+use crate::Result;
 use crate::parallel::for_each_node;
 use crate::progress::{Progress, StageProgress};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
-use crate::Result;
 
 /// New and old neighbours that a node brings to its join in phase 1, each; as many reverse ones.
 pub(super) const SAMPLE: usize = 24;
@@ -34,11 +34,23 @@ pub(super) struct Plan {
 }
 
 /// Runs both phases; `space` has more than `plan.k` nodes.
-pub(super) fn descend(space: &Space<'_>, plan: &Plan, progress: &Progress) -> Result<(Vec<Key>, DescentStats)> {
+pub(super) fn descend(
+    space: &Space<'_>,
+    plan: &Plan,
+    progress: &Progress,
+) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
     let (most_join, most_refine) = plan.iterations.limits();
-    let stage = progress.stage("descent", (nodes as u64) * u64::from(1 + most_join + most_refine));
-    let descent = Descent { space, plan, stage, distances: AtomicU64::new(0) };
+    let stage = progress.stage(
+        "descent",
+        (nodes as u64) * u64::from(1 + most_join + most_refine),
+    );
+    let descent = Descent {
+        space,
+        plan,
+        stage,
+        distances: AtomicU64::new(0),
+    };
     let mut lists = Lists::new(nodes, plan.k);
     descent.start(&mut lists)?;
     let mut stats = DescentStats::default();
@@ -93,13 +105,21 @@ impl Descent<'_> {
     }
 
     /// Computes the distances from `node` to `scratch.others` and offers each to both lists.
-    fn offer_all(&self, lists: &SharedLists<'_>, node: u32, others: &[u32], distances: &mut Vec<f32>) {
-        self.space.list_distances(self.space.point(node), others, distances);
+    fn offer_all(
+        &self,
+        lists: &SharedLists<'_>,
+        node: u32,
+        others: &[u32],
+        distances: &mut Vec<f32>,
+    ) {
+        self.space
+            .list_distances(self.space.point(node), others, distances);
         for (&other, &distance) in others.iter().zip(distances.iter()) {
             lists.offer(node, other, distance);
             lists.offer(other, node, distance);
         }
-        self.distances.fetch_add(others.len() as u64, Ordering::Relaxed);
+        self.distances
+            .fetch_add(others.len() as u64, Ordering::Relaxed);
     }
 
     /// Gives every node random neighbours, all different.
@@ -107,21 +127,26 @@ impl Descent<'_> {
         let nodes = self.space.len();
         let wanted = lists.k().min(nodes - 1);
         let shared = lists.shared();
-        for_each_node(nodes, &self.stage, || self.scratch(), |scratch, node| {
-            let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
-            scratch.visited.clear();
-            scratch.visited.insert(node);
-            scratch.others.clear();
-            let mut draw = 0;
-            while scratch.others.len() < wanted {
-                let id = draws.below(draw, nodes as u64) as u32;
-                draw += 1;
-                if scratch.visited.insert(id) {
-                    scratch.others.push(id);
+        for_each_node(
+            nodes,
+            &self.stage,
+            || self.scratch(),
+            |scratch, node| {
+                let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
+                scratch.visited.clear();
+                scratch.visited.insert(node);
+                scratch.others.clear();
+                let mut draw = 0;
+                while scratch.others.len() < wanted {
+                    let id = draws.below(draw, nodes as u64) as u32;
+                    draw += 1;
+                    if scratch.visited.insert(id) {
+                        scratch.others.push(id);
+                    }
                 }
-            }
-            self.offer_all(&shared, node, &scratch.others, &mut scratch.distances);
-        })
+                self.offer_all(&shared, node, &scratch.others, &mut scratch.distances);
+            },
+        )
     }
 
     /// One iteration of phase 1: every node compares the new neighbours it has sampled, forward and
@@ -134,7 +159,12 @@ impl Descent<'_> {
         let reverse = |table: &IdTable, part: u32| {
             Reverse::new(nodes, |source, visit| {
                 // A random rank: which of many reverse neighbours are taken is a fair draw.
-                let draws = Draws::new(self.plan.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
+                let draws = Draws::new(
+                    self.plan.seed,
+                    Stage::Sample,
+                    iteration * 2 + part,
+                    u64::from(source),
+                );
                 for (index, &target) in table.row(source).iter().enumerate() {
                     visit(target, draws.bits(index as u64) as u32);
                 }
@@ -142,23 +172,40 @@ impl Descent<'_> {
         };
         let (reverse_new, reverse_old) = (reverse(&new, 0), reverse(&old, 1));
         let shared = lists.shared();
-        for_each_node(nodes, &self.stage, || self.scratch(), |scratch, node| {
-            let Scratch { visited, joined, others, distances } = scratch;
-            visited.clear();
-            joined.clear();
-            let gather = |joined: &mut Vec<u32>, visited: &mut Visited, forward: &IdTable, reverse: &Reverse| {
-                let ids = forward.row(node).iter().copied().chain(reverse.sources(node).take(SAMPLE));
-                joined.extend(ids.filter(|&id| visited.insert(id)));
-            };
-            gather(joined, visited, &new, &reverse_new);
-            let new_ones = joined.len();
-            gather(joined, visited, &old, &reverse_old);
-            for index in 0..new_ones {
-                others.clear();
-                others.extend_from_slice(&joined[index + 1..]);
-                self.offer_all(&shared, joined[index], others, distances);
-            }
-        })?;
+        for_each_node(
+            nodes,
+            &self.stage,
+            || self.scratch(),
+            |scratch, node| {
+                let Scratch {
+                    visited,
+                    joined,
+                    others,
+                    distances,
+                } = scratch;
+                visited.clear();
+                joined.clear();
+                let gather = |joined: &mut Vec<u32>,
+                              visited: &mut Visited,
+                              forward: &IdTable,
+                              reverse: &Reverse| {
+                    let ids = forward
+                        .row(node)
+                        .iter()
+                        .copied()
+                        .chain(reverse.sources(node).take(SAMPLE));
+                    joined.extend(ids.filter(|&id| visited.insert(id)));
+                };
+                gather(joined, visited, &new, &reverse_new);
+                let new_ones = joined.len();
+                gather(joined, visited, &old, &reverse_old);
+                for index in 0..new_ones {
+                    others.clear();
+                    others.extend_from_slice(&joined[index + 1..]);
+                    self.offer_all(&shared, joined[index], others, distances);
+                }
+            },
+        )?;
         Ok(fresh)
     }
 
@@ -169,24 +216,46 @@ impl Descent<'_> {
         let used = expand(lists, self.plan.expand);
         let near = nearest(lists, GATHER);
         let reverse = Reverse::new(nodes, |source, visit| {
-            near.row(source).iter().zip(0..).for_each(|(&target, rank)| visit(target, rank));
+            near.row(source)
+                .iter()
+                .zip(0..)
+                .for_each(|(&target, rank)| visit(target, rank));
         });
         let before = lists.last_keys();
         let shared = lists.shared();
-        for_each_node(nodes, &self.stage, || self.scratch(), |scratch, node| {
-            let Scratch { visited, others, distances, .. } = scratch;
-            visited.clear();
-            others.clear();
-            visited.insert(node);
-            near.row(node).iter().for_each(|&id| _ = visited.insert(id));
-            for &via in used.row(node) {
-                let ids = near.row(via).iter().copied().chain(reverse.sources(via).take(GATHER));
-                others.extend(ids.filter(|&id| visited.insert(id)));
-            }
-            self.offer_all(&shared, node, others, distances);
-        })?;
+        for_each_node(
+            nodes,
+            &self.stage,
+            || self.scratch(),
+            |scratch, node| {
+                let Scratch {
+                    visited,
+                    others,
+                    distances,
+                    ..
+                } = scratch;
+                visited.clear();
+                others.clear();
+                visited.insert(node);
+                near.row(node).iter().for_each(|&id| _ = visited.insert(id));
+                for &via in used.row(node) {
+                    let ids = near
+                        .row(via)
+                        .iter()
+                        .copied()
+                        .chain(reverse.sources(via).take(GATHER));
+                    others.extend(ids.filter(|&id| visited.insert(id)));
+                }
+                self.offer_all(&shared, node, others, distances);
+            },
+        )?;
         drop(shared);
-        let changed = lists.last_keys().iter().zip(&before).filter(|(now, then)| now != then).count();
+        let changed = lists
+            .last_keys()
+            .iter()
+            .zip(&before)
+            .filter(|(now, then)| now != then)
+            .count();
         Ok(changed as f64 / nodes as f64)
     }
 }
@@ -194,39 +263,60 @@ impl Descent<'_> {
 /// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each; the
 /// former count as visited from here on.
 fn sample(lists: &mut Lists) -> (IdTable, IdTable) {
-    let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE), IdTable::new(lists.len(), SAMPLE));
-    (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
-        let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
-            let keys = row.iter().filter(|&&k| k != key::NONE && key::is_unvisited(k) == unvisited);
-            keys.take(SAMPLE).map(|&k| key::id(k)).collect()
-        };
-        fill(old, held(row, false).into_iter());
-        fill(new, held(row, true).into_iter());
-        let sampled = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k)).take(SAMPLE);
-        sampled.for_each(|k| *k = key::plain(*k));
-    });
+    let (mut new, mut old) = (
+        IdTable::new(lists.len(), SAMPLE),
+        IdTable::new(lists.len(), SAMPLE),
+    );
+    (lists.rows_mut(), new.rows_mut(), old.rows_mut())
+        .into_par_iter()
+        .for_each(|(row, new, old)| {
+            let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
+                let keys = row
+                    .iter()
+                    .filter(|&&k| k != key::NONE && key::is_unvisited(k) == unvisited);
+                keys.take(SAMPLE).map(|&k| key::id(k)).collect()
+            };
+            fill(old, held(row, false).into_iter());
+            fill(new, held(row, true).into_iter());
+            let sampled = row
+                .iter_mut()
+                .filter(|k| **k != key::NONE && key::is_unvisited(**k))
+                .take(SAMPLE);
+            sampled.for_each(|k| *k = key::plain(*k));
+        });
     (new, old)
 }
 
 /// The `count` nearest unvisited neighbours of each node, which count as visited from here on.
 fn expand(lists: &mut Lists, count: usize) -> IdTable {
     let mut used = IdTable::new(lists.len(), count);
-    (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
-        let unvisited = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k));
-        let expanded = unvisited.map(|k| {
-            *k = key::plain(*k);
-            key::id(*k)
+    (lists.rows_mut(), used.rows_mut())
+        .into_par_iter()
+        .for_each(|(row, used)| {
+            let unvisited = row
+                .iter_mut()
+                .filter(|k| **k != key::NONE && key::is_unvisited(**k));
+            let expanded = unvisited.map(|k| {
+                *k = key::plain(*k);
+                key::id(*k)
+            });
+            fill(used, expanded.take(count));
         });
-        fill(used, expanded.take(count));
-    });
     used
 }
 
 /// The nearest neighbours of each node, at most `count`, as they are now.
 fn nearest(lists: &Lists, count: usize) -> IdTable {
     let mut near = IdTable::new(lists.len(), count.min(lists.k()));
-    (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {
-        fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));
-    });
+    (lists.rows(), near.rows_mut())
+        .into_par_iter()
+        .for_each(|(row, near)| {
+            fill(
+                near,
+                row.iter()
+                    .take_while(|&&k| k != key::NONE)
+                    .map(|&k| key::id(k)),
+            );
+        });
     near
 }

@@ -14,7 +14,10 @@ pub(super) struct Lists {
 
 impl Lists {
     pub(super) fn new(nodes: usize, k: usize) -> Self {
-        Self { k, keys: vec![key::NONE; nodes * k] }
+        Self {
+            k,
+            keys: vec![key::NONE; nodes * k],
+        }
     }
 
     pub(super) fn k(&self) -> usize {
@@ -44,12 +47,19 @@ impl Lists {
 
     /// Flags every neighbour as unvisited.
     pub(super) fn mark_unvisited(&mut self) {
-        self.keys.par_iter_mut().filter(|k| **k != key::NONE).for_each(|k| *k |= key::UNVISITED);
+        self.keys
+            .par_iter_mut()
+            .filter(|k| **k != key::NONE)
+            .for_each(|k| *k |= key::UNVISITED);
     }
 
     /// The share of all slots that hold an unvisited neighbour.
     pub(super) fn unvisited_share(&self) -> f64 {
-        let unvisited = self.keys.par_iter().filter(|&&k| k != key::NONE && key::is_unvisited(k)).count();
+        let unvisited = self
+            .keys
+            .par_iter()
+            .filter(|&&k| k != key::NONE && key::is_unvisited(k))
+            .count();
         unvisited as f64 / self.keys.len() as f64
     }
 
@@ -63,8 +73,19 @@ impl Lists {
     /// A list ends as the `k` smallest of what it held and all that was offered to it, whatever the
     /// order of the offers: that is why the result does not depend on the number of threads.
     pub(super) fn shared(&mut self) -> SharedLists<'_> {
-        let worst = self.keys.par_chunks_exact(self.k).map(|row| AtomicU32::new(worst(row))).collect();
-        SharedLists { rows: self.keys.par_chunks_exact_mut(self.k).map(Mutex::new).collect(), worst }
+        let worst = self
+            .keys
+            .par_chunks_exact(self.k)
+            .map(|row| AtomicU32::new(worst(row)))
+            .collect();
+        SharedLists {
+            rows: self
+                .keys
+                .par_chunks_exact_mut(self.k)
+                .map(Mutex::new)
+                .collect(),
+            worst,
+        }
     }
 }
 
@@ -82,7 +103,9 @@ impl SharedLists<'_> {
         let worst_now = &self.worst[node as usize];
         // A stale value is greater than the true one, so nothing is lost by reading it unlocked.
         if key::ordered(distance) <= worst_now.load(Ordering::Relaxed) {
-            let mut row = self.rows[node as usize].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut row = self.rows[node as usize]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if insert(&mut row, key::pack(distance, id) | key::UNVISITED) {
                 worst_now.store(worst(&row), Ordering::Relaxed);
             }
@@ -115,10 +138,14 @@ mod tests {
     fn the_order_of_offers_does_not_matter() {
         for seed in 0..20 {
             let draws = Draws::new(seed, Stage::Test, 0, 0);
-            let mut offers: Vec<(u32, f32)> =
-                (0..200).map(|i| draws.below(i, 60) as u32).map(|id| (id, (id % 7) as f32)).collect();
-            let mut expected: Vec<Key> =
-                offers.iter().map(|&(id, d)| key::pack(d, id) | key::UNVISITED).collect();
+            let mut offers: Vec<(u32, f32)> = (0..200)
+                .map(|i| draws.below(i, 60) as u32)
+                .map(|id| (id, (id % 7) as f32))
+                .collect();
+            let mut expected: Vec<Key> = offers
+                .iter()
+                .map(|&(id, d)| key::pack(d, id) | key::UNVISITED)
+                .collect();
             expected.sort_unstable();
             expected.dedup();
             expected.truncate(16);
@@ -126,7 +153,9 @@ mod tests {
                 offers.rotate_left(rotation);
                 let mut lists = Lists::new(1, 16);
                 let shared = lists.shared();
-                offers.par_iter().for_each(|&(id, d)| shared.offer(0, id, d));
+                offers
+                    .par_iter()
+                    .for_each(|&(id, d)| shared.offer(0, id, d));
                 drop(shared);
                 assert_eq!(lists.row(0), expected, "seed {seed}, rotation {rotation}");
             }
@@ -138,7 +167,14 @@ mod tests {
         let mut row = [key::pack(1.0, 4), key::pack(2.0, 2), key::NONE];
         assert!(!insert(&mut row, key::pack(2.0, 2) | key::UNVISITED));
         assert!(insert(&mut row, key::pack(2.0, 1) | key::UNVISITED));
-        assert_eq!(row, [key::pack(1.0, 4), key::pack(2.0, 1) | key::UNVISITED, key::pack(2.0, 2)]);
+        assert_eq!(
+            row,
+            [
+                key::pack(1.0, 4),
+                key::pack(2.0, 1) | key::UNVISITED,
+                key::pack(2.0, 2)
+            ]
+        );
         assert!(!insert(&mut row, key::pack(3.0, 0)));
     }
 }

@@ -61,7 +61,13 @@ impl FromStr for Iterations {
             return Ok(Self::Auto);
         }
         let (join, refine) = text.split_once(',').ok_or_else(wrong)?;
-        let number = |text: &str| text.trim().parse().ok().filter(|&n| n <= 1000).ok_or_else(wrong);
+        let number = |text: &str| {
+            text.trim()
+                .parse()
+                .ok()
+                .filter(|&n| n <= 1000)
+                .ok_or_else(wrong)
+        };
         Ok(Self::Fixed(number(join)?, number(refine)?))
     }
 }
@@ -207,21 +213,28 @@ impl Descent {
             return Err(Error::mismatch(base.describe(), "0 rows", "at least 1"));
         }
         if nodes as u64 > MAX_NODES {
-            return Err(Error::mismatch(base.describe(), format_args!("{nodes} rows"), "at most 2147483648 in memory"));
+            return Err(Error::mismatch(
+                base.describe(),
+                format_args!("{nodes} rows"),
+                "at most 2147483648 in memory",
+            ));
         }
         match self.knn {
             None => Ok(DEFAULT_KNN.min(nodes - 1)),
-            Some(k) if k == 0 || k > MAX_KNN => Err(Error::argument("knn", k, format_args!("1 to {MAX_KNN}"))),
-            Some(k) if k >= nodes => {
-                Err(Error::argument("knn", k, format_args!("less than the {nodes} rows of {}", base.describe())))
+            Some(k) if k == 0 || k > MAX_KNN => {
+                Err(Error::argument("knn", k, format_args!("1 to {MAX_KNN}")))
             }
+            Some(k) if k >= nodes => Err(Error::argument(
+                "knn",
+                k,
+                format_args!("less than the {nodes} rows of {}", base.describe()),
+            )),
             Some(k) => Ok(k),
         }
     }
 
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
-        
         if !(1..=64).contains(&self.expand) {
             return Err(Error::argument("expand", self.expand, "1 to 64"));
         }
@@ -230,9 +243,17 @@ impl Descent {
         // Below this size all pairs cost less than the joins would.
         let all_pairs = self.start == Start::Auto && nodes <= ALL_PAIRS;
         let (keys, mut stats) = if all_pairs || nodes <= k + 1 {
-            (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
+            (
+                search::exact::all_pairs(space, k, &self.progress)?,
+                DescentStats::default(),
+            )
         } else {
-            let plan = cpu::Plan { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
+            let plan = cpu::Plan {
+                k,
+                iterations: self.iterations,
+                expand: self.expand,
+                seed: self.seed,
+            };
             cpu::descend(space, &plan, &self.progress)?
         };
         if stats.distances == 0 {

@@ -36,16 +36,27 @@ const COLOURS: [RGBColor; 7] = [
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
+pub fn recall_qps_plot(
+    path: impl AsRef<Path>,
+    title: &str,
+    k: usize,
+    series: &[Series],
+) -> Result<()> {
     let path = path.as_ref();
     let mut svg = String::new();
-    draw(&mut svg, title, k, series).map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
+    draw(&mut svg, title, k, series)
+        .map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
     let mut file = AtomicFile::create(path)?;
     file.write_all(svg.as_bytes())?;
     file.commit()
 }
 
-fn draw(svg: &mut String, title: &str, k: usize, series: &[Series]) -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn draw(
+    svg: &mut String,
+    title: &str,
+    k: usize,
+    series: &[Series],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let font = |size: i32| ("sans-serif", size).into_font().color(&TEXT);
@@ -55,7 +66,10 @@ fn draw(svg: &mut String, title: &str, k: usize, series: &[Series]) -> std::resu
         .caption(title, ("sans-serif", 20).into_font().color(&TEXT))
         .x_label_area_size(48)
         .y_label_area_size(76)
-        .build_cartesian_2d(recalls.0..recalls.1, (rates.0..rates.1).log_scale())?;
+        .build_cartesian_2d(
+            recalls.0..recalls.1,
+            (rates.0..rates.1).log_scale().with_key_points(ticks(rates)),
+        )?;
     let digits = if recalls.1 - recalls.0 < 0.02 { 3 } else { 2 };
     chart
         .configure_mesh()
@@ -74,9 +88,12 @@ fn draw(svg: &mut String, title: &str, k: usize, series: &[Series]) -> std::resu
     for (series, colour) in series.iter().zip(COLOURS.into_iter().cycle()) {
         let points = || series.points.iter().copied();
         let line = LineSeries::new(points(), colour.stroke_width(2));
-        chart.draw_series(line)?.label(&series.name).legend(move |(x, y)| {
-            PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3))
-        });
+        chart
+            .draw_series(line)?
+            .label(&series.name)
+            .legend(move |(x, y)| {
+                PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3))
+            });
         chart.draw_series(points().map(|point| Circle::new(point, 4, colour.filled())))?;
     }
     // A faster index loses throughput to the right, so the upper right corner is the emptiest.
@@ -94,16 +111,38 @@ fn draw(svg: &mut String, title: &str, k: usize, series: &[Series]) -> std::resu
 /// The range of the recall axis: the data and a margin, ending a little past 1 at most.
 fn recall_range(series: &[Series]) -> (f64, f64) {
     let recalls = || series.iter().flat_map(|s| &s.points).map(|point| point.0);
-    let (low, high) = (recalls().fold(1.0, f64::min), recalls().fold(0.0, f64::max).max(0.01));
+    let (low, high) = (
+        recalls().fold(1.0, f64::min),
+        recalls().fold(0.0, f64::max).max(0.01),
+    );
     let margin = ((high - low) * 0.06).max(0.001);
     ((low - margin).max(-0.01), (high + margin).min(1.002))
 }
 
 /// The range of the throughput axis: the data and a margin, at least a factor of two.
 fn rate_range(series: &[Series]) -> (f64, f64) {
-    let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.max(1e-3));
-    let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
-    if low > high { (1.0, 10.0) } else { (low / 1.3, high * 1.5) }
+    let rates = || {
+        series
+            .iter()
+            .flat_map(|s| &s.points)
+            .map(|point| point.1.max(1e-3))
+    };
+    let (low, high) = (
+        rates().fold(f64::INFINITY, f64::min),
+        rates().fold(0.0, f64::max),
+    );
+    if low > high {
+        (1.0, 10.0)
+    } else {
+        (low / 1.3, high * 1.5)
+    }
+}
+
+/// 1, 2 and 5 times the powers of ten that lie in a range.
+fn ticks((low, high): (f64, f64)) -> Vec<f64> {
+    let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let steps = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(decade)));
+    steps.filter(|tick| (low..=high).contains(tick)).collect()
 }
 
 /// 1500 as 1.5k, 2000000 as 2M.
@@ -123,7 +162,10 @@ mod tests {
 
     #[test]
     fn any_data_can_be_drawn() {
-        let line = |points: &[(f64, f64)]| Series { name: "nsg".to_owned(), points: points.to_vec() };
+        let line = |points: &[(f64, f64)]| Series {
+            name: "nsg".to_owned(),
+            points: points.to_vec(),
+        };
         for series in [
             vec![],
             vec![line(&[])],
@@ -133,13 +175,21 @@ mod tests {
         ] {
             let mut svg = String::new();
             draw(&mut svg, "title", 10, &series).unwrap();
-            assert!(svg.contains("</svg>") && svg.contains("recall@10") && !svg.contains("NaN"), "{series:?}");
+            assert!(
+                svg.contains("</svg>") && svg.contains("recall@10") && !svg.contains("NaN"),
+                "{series:?}"
+            );
         }
     }
 
     #[test]
     fn rates_are_short() {
-        for (value, text) in [(950.0, "950"), (1500.0, "1.5k"), (20_000.0, "20k"), (3e6, "3M")] {
+        for (value, text) in [
+            (950.0, "950"),
+            (1500.0, "1.5k"),
+            (20_000.0, "20k"),
+            (3e6, "3M"),
+        ] {
             assert_eq!(thousands(value), text);
         }
     }

@@ -43,13 +43,20 @@ pub fn evaluate(
     let searcher = Searcher::new(index, base)?;
     let space = searcher.space();
     let prepared = space.queries(queries)?;
+    if queries.is_empty() {
+        return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
+    }
     let farthest = farthest_true(space, &prepared, truth, k)?;
     let mut evaluations = Vec::with_capacity(beams.len());
     for &beam in beams {
         let began = Instant::now();
         let result = searcher.run(&prepared, k, beam, progress)?;
         let seconds = began.elapsed().as_secs_f64();
-        let hits: usize = farthest.iter().enumerate().map(|(query, &far)| hits(result.distances(query), far)).sum();
+        let hits: usize = farthest
+            .iter()
+            .enumerate()
+            .map(|(query, &far)| hits(result.distances(query), far))
+            .sum();
         let count = queries.len() as f64;
         evaluations.push(Evaluation {
             beam,
@@ -63,20 +70,37 @@ pub fn evaluate(
 }
 
 /// The distance of the k-th true neighbour of each query, computed as the search computes it.
-fn farthest_true(space: &Space<'_>, queries: &Queries<'_>, truth: &GroundTruth, k: usize) -> Result<Vec<f32>> {
+fn farthest_true(
+    space: &Space<'_>,
+    queries: &Queries<'_>,
+    truth: &GroundTruth,
+    k: usize,
+) -> Result<Vec<f32>> {
     if truth.len() != queries.len() {
         let expected = format!("{} as there are queries", queries.len());
-        return Err(Error::mismatch("ground truth", format_args!("{} rows", truth.len()), expected));
+        return Err(Error::mismatch(
+            "ground truth",
+            format_args!("{} rows", truth.len()),
+            expected,
+        ));
     }
     if k == 0 || k > truth.k() {
-        return Err(Error::argument("k", k, format_args!("1 to the {} of the ground truth", truth.k())));
+        return Err(Error::argument(
+            "k",
+            k,
+            format_args!("1 to the {} of the ground truth", truth.k()),
+        ));
     }
     let mut distances = Vec::new();
     let farthest = |query: usize| {
         let ids = &truth.ids(query)[..k];
         if let Some(&unknown) = ids.iter().find(|&&id| id as usize >= space.len()) {
             let expected = format!("an id below the {} rows of the base", space.len());
-            return Err(Error::mismatch("ground truth", format_args!("id {unknown} for query {query}"), expected));
+            return Err(Error::mismatch(
+                "ground truth",
+                format_args!("id {unknown} for query {query}"),
+                expected,
+            ));
         }
         space.list_distances(queries.point(query), ids, &mut distances);
         Ok(distances.iter().copied().fold(f32::NEG_INFINITY, f32::max))
@@ -104,7 +128,11 @@ pub fn knn_recall(
 ) -> Result<Vec<f64>> {
     if graph.len() != base.len() {
         let expected = format!("{} as the base has", base.len());
-        return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
+        return Err(Error::mismatch(
+            "k-NN graph",
+            format_args!("{} nodes", graph.len()),
+            expected,
+        ));
     }
     let space = Space::new(base, graph.metric())?;
     let nodes = sampled(base.len(), sample, seed);
@@ -114,12 +142,21 @@ pub fn knn_recall(
         let hits: usize = nodes
             .iter()
             .zip(truth.chunks_exact(k))
-            .map(|(&node, truth)| hits(&graph.distances(node as usize)[..at], key::distance(truth[at - 1])))
+            .map(|(&node, truth)| {
+                hits(
+                    &graph.distances(node as usize)[..at],
+                    key::distance(truth[at - 1]),
+                )
+            })
             .sum();
         hits as f64 / (nodes.len() * at) as f64
     };
     // A graph without edges, of a single node, misses nothing.
-    Ok(ks.iter().map(|&at| at.min(k)).map(|at| if at == 0 { 1.0 } else { recall(at) }).collect())
+    Ok(ks
+        .iter()
+        .map(|&at| at.min(k))
+        .map(|at| if at == 0 { 1.0 } else { recall(at) })
+        .collect())
 }
 
 /// Different random nodes, sorted: `count` of them, or all.

@@ -27,27 +27,46 @@ impl Fingerprint {
         let mut hash = 0xcbf2_9ce4_8422_2325;
         for index in 0..taken {
             // The first row, the last, and the others evenly between them.
-            let row = if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) };
+            let row = if taken == 1 {
+                0
+            } else {
+                index * (rows - 1) / (taken - 1)
+            };
             with_matrix!(vectors.rows(), m => hash = fnv1a(hash, bytemuck::cast_slice(m.row(row))));
         }
-        Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
+        Self {
+            rows: rows as u64,
+            dim: vectors.dim() as u32,
+            element: vectors.element_type(),
+            hash,
+        }
     }
 
     /// An error that says in what `base`, a data set called `name`, is not the one of `index`.
     pub(super) fn check(&self, base: &Self, index: &str, name: &str) -> Result<()> {
         let shape = |f: &Self| format!("{} x {} {}", f.rows, f.dim, f.element);
         if (base.rows, base.dim, base.element) != (self.rows, self.dim, self.element) {
-            return Err(Error::mismatch(name, shape(base), format_args!("{} as {index} was built over", shape(self))));
+            return Err(Error::mismatch(
+                name,
+                shape(base),
+                format_args!("{} as {index} was built over", shape(self)),
+            ));
         }
         if base.hash != self.hash {
-            return Err(Error::mismatch(name, "other values", format_args!("the data that {index} was built over")));
+            return Err(Error::mismatch(
+                name,
+                "other values",
+                format_args!("the data that {index} was built over"),
+            ));
         }
         Ok(())
     }
 }
 
 fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    bytes.iter().fold(hash, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -59,7 +78,10 @@ mod tests {
         // Published test vectors of the 64-bit variant.
         assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"), 0x8594_4171_f739_67e8);
+        assert_eq!(
+            fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"),
+            0x8594_4171_f739_67e8
+        );
     }
 
     #[test]

@@ -47,7 +47,10 @@ pub struct Index {
 /// A degree per node, and rows of `max_degree` ids padded with `u32::MAX`.
 #[derive(Debug)]
 enum Adjacency {
-    Owned { degrees: Vec<u32>, neighbors: Vec<u32> },
+    Owned {
+        degrees: Vec<u32>,
+        neighbors: Vec<u32>,
+    },
     Mapped(file::MappedAdjacency),
 }
 
@@ -81,9 +84,18 @@ impl Index {
     /// # Errors
     /// If there are not as many rows as `base` has, there is no entry point, or a row or the entry
     /// points hold an id that does not exist, a node's own id, or an id twice.
-    pub fn from_rows(description: Description, base: &Vectors, rows: &[Vec<u32>], entries: Vec<u32>) -> Result<Self> {
+    pub fn from_rows(
+        description: Description,
+        base: &Vectors,
+        rows: &[Vec<u32>],
+        entries: Vec<u32>,
+    ) -> Result<Self> {
         if rows.len() != base.len() {
-            return Err(Error::mismatch("rows", rows.len(), format_args!("{} as the base has", base.len())));
+            return Err(Error::mismatch(
+                "rows",
+                rows.len(),
+                format_args!("{} as the base has", base.len()),
+            ));
         }
         let max_degree = rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut neighbors = vec![u32::MAX; rows.len() * max_degree];
@@ -96,7 +108,10 @@ impl Index {
             max_degree,
             nodes: rows.len(),
             entries,
-            adjacency: Adjacency::Owned { degrees: rows.iter().map(|row| row.len() as u32).collect(), neighbors },
+            adjacency: Adjacency::Owned {
+                degrees: rows.iter().map(|row| row.len() as u32).collect(),
+                neighbors,
+            },
             path: None,
             checked: OnceLock::new(),
         };
@@ -135,7 +150,12 @@ impl Index {
 
     /// The mean degree.
     pub fn mean_degree(&self) -> f64 {
-        let edges: u64 = self.parts().0.par_iter().map(|&degree| u64::from(degree)).sum();
+        let edges: u64 = self
+            .parts()
+            .0
+            .par_iter()
+            .map(|&degree| u64::from(degree))
+            .sum();
         edges as f64 / self.nodes.max(1) as f64
     }
 
@@ -166,7 +186,9 @@ impl Index {
 
     /// What to call this index in an error.
     fn describe(&self) -> String {
-        self.path.as_ref().map_or_else(|| "index".to_owned(), |path| path.display().to_string())
+        self.path
+            .as_ref()
+            .map_or_else(|| "index".to_owned(), |path| path.display().to_string())
     }
 
     /// Degrees and padded rows.
@@ -183,14 +205,17 @@ impl Index {
     /// # Errors
     /// [`Error::Mismatch`], saying what differs.
     pub fn check_base(&self, base: &Vectors) -> Result<()> {
-        self.fingerprint.check(&Fingerprint::of(base), &self.describe(), &base.describe())
+        self.fingerprint
+            .check(&Fingerprint::of(base), &self.describe(), &base.describe())
     }
 
     /// Checks, once, that every id can be followed.
     pub(crate) fn check_ids(&self) -> Result<()> {
         if self.checked.get().is_none() {
             let n = self.nodes as u32;
-            let bad = (0..self.nodes).into_par_iter().find_first(|&node| self.neighbors(node).iter().any(|&id| id >= n));
+            let bad = (0..self.nodes)
+                .into_par_iter()
+                .find_first(|&node| self.neighbors(node).iter().any(|&id| id >= n));
             if let Some(node) = bad {
                 return Err(Error::mismatch(
                     self.describe(),
@@ -200,7 +225,11 @@ impl Index {
             }
             if let Some(entry) = self.entries.iter().find(|&&entry| entry >= n) {
                 let found = format!("entry point {entry}");
-                return Err(Error::mismatch(self.describe(), found, format_args!("ids below {n}")));
+                return Err(Error::mismatch(
+                    self.describe(),
+                    found,
+                    format_args!("ids below {n}"),
+                ));
             }
             self.checked.get_or_init(|| ());
         }
@@ -222,7 +251,11 @@ impl Index {
     fn check_graph(&self) -> Result<()> {
         self.check_ids()?;
         if self.entries.is_empty() && self.nodes > 0 {
-            return Err(Error::mismatch(self.describe(), "no entry points", "at least one"));
+            return Err(Error::mismatch(
+                self.describe(),
+                "no entry points",
+                "at least one",
+            ));
         }
         match self.first_bad_row() {
             None => Ok(()),
@@ -246,6 +279,9 @@ impl Index {
             ids.sort_unstable();
             ids.windows(2).all(|pair| pair[0] != pair[1]) && !ids.contains(&(node as u32))
         };
-        (0..self.nodes).into_par_iter().with_min_len(256).find_first(|&node| !good(node))
+        (0..self.nodes)
+            .into_par_iter()
+            .with_min_len(256)
+            .find_first(|&node| !good(node))
     }
 }

@@ -62,12 +62,18 @@ impl BeamSearch {
         self.visit(space, point, entries, limits.beam, &mut met);
         let mut cursor = 0;
         for _ in 0..limits.expansions {
-            let Some(next) = self.beam[cursor..].iter().position(|slot| !slot.expanded) else { break };
+            let Some(next) = self.beam[cursor..].iter().position(|slot| !slot.expanded) else {
+                break;
+            };
             let current = cursor + next;
             self.beam[current].expanded = true;
             let neighbors = graph.neighbors(self.beam[current].key as u32);
             let lowest = self.visit(space, point, neighbors, limits.beam, &mut met);
-            cursor = if lowest <= current { lowest } else { current + 1 };
+            cursor = if lowest <= current {
+                lowest
+            } else {
+                current + 1
+            };
         }
     }
 
@@ -82,7 +88,8 @@ impl BeamSearch {
         met: &mut impl FnMut(Key),
     ) -> usize {
         self.fresh.clear();
-        self.fresh.extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
+        self.fresh
+            .extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
         space.list_distances(point, &self.fresh, &mut self.distances);
         self.computed += self.fresh.len() as u64;
         let mut lowest = usize::MAX;
@@ -96,7 +103,13 @@ impl BeamSearch {
                 self.beam.pop();
             }
             let place = self.beam.partition_point(|slot| slot.key < key);
-            self.beam.insert(place, Slot { key, expanded: false });
+            self.beam.insert(
+                place,
+                Slot {
+                    key,
+                    expanded: false,
+                },
+            );
             lowest = lowest.min(place);
         }
         lowest

@@ -18,13 +18,29 @@ const QUERIES: usize = 32;
 /// # Errors
 /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite, or the
 /// work is cancelled.
-pub fn ground_truth(base: &Vectors, queries: &Vectors, metric: Metric, k: usize, progress: &Progress) -> Result<GroundTruth> {
+pub fn ground_truth(
+    base: &Vectors,
+    queries: &Vectors,
+    metric: Metric,
+    k: usize,
+    progress: &Progress,
+) -> Result<GroundTruth> {
     if k == 0 || k > base.len() {
-        return Err(Error::argument("k", k, format_args!("1 to the {} rows of {}", base.len(), base.describe())));
+        return Err(Error::argument(
+            "k",
+            k,
+            format_args!("1 to the {} rows of {}", base.len(), base.describe()),
+        ));
     }
     let space = Space::new(base, metric)?;
     let queries = space.queries(queries)?;
-    let keys = nearest(&space, queries.len(), |query| (queries.point(query), None), k, progress)?;
+    let keys = nearest(
+        &space,
+        queries.len(),
+        |query| (queries.point(query), None),
+        k,
+        progress,
+    )?;
     let ids = keys.par_iter().map(|&key| key as u32).collect();
     let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
     GroundTruth::new(k, ids, Some(distances))
@@ -32,11 +48,21 @@ pub fn ground_truth(base: &Vectors, queries: &Vectors, metric: Metric, k: usize,
 
 /// The exact k-NN lists of all nodes, `k` keys to a row.
 pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
-    neighbors_of(space, &(0..space.len() as u32).collect::<Vec<_>>(), k, progress)
+    neighbors_of(
+        space,
+        &(0..space.len() as u32).collect::<Vec<_>>(),
+        k,
+        progress,
+    )
 }
 
 /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
-pub(crate) fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
+pub(crate) fn neighbors_of(
+    space: &Space<'_>,
+    nodes: &[u32],
+    k: usize,
+    progress: &Progress,
+) -> Result<Vec<Key>> {
     let point = |index: usize| (space.point(nodes[index]), Some(nodes[index]));
     nearest(space, nodes.len(), point, k, progress)
 }
@@ -57,27 +83,29 @@ fn nearest<'p>(
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
     let ids: Vec<u32> = (0..space.len() as u32).collect();
     let mut keys = vec![key::NONE; count * k];
-    keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(Vec::new, |distances, (block, rows)| {
-        let first = block * QUERIES;
-        let mut best: Vec<Best> = (0..rows.len() / k).map(|_| Best::new(k)).collect();
-        for tile in ids.chunks(tile) {
-            progress.check()?;
-            for (index, best) in best.iter_mut().enumerate() {
-                let (point, itself) = point(first + index);
-                space.list_distances(point, tile, distances);
-                for (&id, &distance) in tile.iter().zip(distances.iter()) {
-                    if Some(id) != itself {
-                        best.offer(key::pack(distance, id));
+    keys.par_chunks_mut(k * QUERIES)
+        .enumerate()
+        .try_for_each_init(Vec::new, |distances, (block, rows)| {
+            let first = block * QUERIES;
+            let mut best: Vec<Best> = (0..rows.len() / k).map(|_| Best::new(k)).collect();
+            for tile in ids.chunks(tile) {
+                progress.check()?;
+                for (index, best) in best.iter_mut().enumerate() {
+                    let (point, itself) = point(first + index);
+                    space.list_distances(point, tile, distances);
+                    for (&id, &distance) in tile.iter().zip(distances.iter()) {
+                        if Some(id) != itself {
+                            best.offer(key::pack(distance, id));
+                        }
                     }
                 }
             }
-        }
-        stage.advance(best.len() as u64)?;
-        for (row, best) in rows.chunks_exact_mut(k).zip(best) {
-            row.copy_from_slice(&best.finish());
-        }
-        Ok(())
-    })?;
+            stage.advance(best.len() as u64)?;
+            for (row, best) in rows.chunks_exact_mut(k).zip(best) {
+                row.copy_from_slice(&best.finish());
+            }
+            Ok(())
+        })?;
     Ok(keys)
 }
 
@@ -91,7 +119,11 @@ struct Best {
 
 impl Best {
     fn new(k: usize) -> Self {
-        Self { k, keys: Vec::with_capacity(2 * k + 64), bound: Key::MAX }
+        Self {
+            k,
+            keys: Vec::with_capacity(2 * k + 64),
+            bound: Key::MAX,
+        }
     }
 
     #[inline]

@@ -27,7 +27,13 @@ impl Vectors {
     /// If a value is not finite or does not exist in the target type, or the file cannot be written.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
         self.validate()?;
-        let mut writer = VectorWriter::create(path.as_ref(), format, self.element_type(), self.len(), self.dim())?;
+        let mut writer = VectorWriter::create(
+            path.as_ref(),
+            format,
+            self.element_type(),
+            self.len(),
+            self.dim(),
+        )?;
         writer.write(self)?;
         writer.commit()
     }
@@ -91,11 +97,21 @@ pub(super) struct VectorWriter {
 
 impl VectorWriter {
     /// Begins a file of `rows` rows; `element` is the type of an npy file.
-    pub(super) fn create(path: &Path, format: Format, element: ElementType, rows: usize, dim: usize) -> Result<Self> {
+    pub(super) fn create(
+        path: &Path,
+        format: Format,
+        element: ElementType,
+        rows: usize,
+        dim: usize,
+    ) -> Result<Self> {
         let element = match format {
             Format::Npy => element,
             Format::Ivecs | Format::Ibin => {
-                return Err(Error::file(path, format_args!("vectors to write as ids ({format})"), "a vector format"));
+                return Err(Error::file(
+                    path,
+                    format_args!("vectors to write as ids ({format})"),
+                    "a vector format",
+                ));
             }
             _ => format.element().unwrap_or(element),
         };
@@ -106,7 +122,11 @@ impl VectorWriter {
             Format::Npy => file.write_all(&npy_header(npy_type(element), rows, dim))?,
             _ => file.write_all(&bin_header(rows, dim))?,
         }
-        Ok(Self { file, element, prefix })
+        Ok(Self {
+            file,
+            element,
+            prefix,
+        })
     }
 
     /// Appends all rows of `vectors`.
@@ -149,7 +169,13 @@ pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) ->
             }
             return file.commit();
         }
-        _ => return Err(Error::file(path, format_args!("ids to write as vectors ({format})"), "ibin, ivecs or npy")),
+        _ => {
+            return Err(Error::file(
+                path,
+                format_args!("ids to write as vectors ({format})"),
+                "ibin, ivecs or npy",
+            ));
+        }
     }
     file.write_all(bytemuck::cast_slice(ids))?;
     file.commit()
@@ -174,7 +200,8 @@ const fn npy_type(element: ElementType) -> &'static str {
 /// The header of a NumPy file, version 1.0: magic, version, length, a Python dictionary, and spaces
 /// up to a multiple of 64 bytes.
 fn npy_header(descr: &str, rows: usize, cols: usize) -> Vec<u8> {
-    let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
+    let dictionary =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
     let length = (10 + dictionary.len() + 1).next_multiple_of(64) - 10;
     let mut header = b"\x93NUMPY\x01\x00".to_vec();
     header.extend((length as u16).to_le_bytes());
