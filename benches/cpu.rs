@@ -1,8 +1,5 @@
 //! Speed of the CPU backend's parts: `cargo bench`. Answers are checked by the tests, not here.
-#![expect(
-    missing_docs,
-    reason = "a benchmark has no readers of its documentation"
-)]
+#![expect(missing_docs, reason = "a benchmark has no readers of its documentation")]
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at the first error")]
 
 use divan::Bencher;
@@ -28,9 +25,9 @@ fn graph(base: &Vectors) -> KnnGraph {
 fn exact_search_f32(bencher: Bencher<'_, '_>, dim: usize) {
     let base = base(dim);
     let queries = Synth::new(ROWS, dim, 1).unwrap().queries(100);
-    bencher.counter(ItemsCount::new(100 * ROWS)).bench(|| {
-        tagore::ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap()
-    });
+    bencher
+        .counter(ItemsCount::new(100 * ROWS))
+        .bench(|| tagore::ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap());
 }
 
 /// Joins, offers and merges: both phases of descent.
@@ -38,9 +35,7 @@ fn exact_search_f32(bencher: Bencher<'_, '_>, dim: usize) {
 fn descent(bencher: Bencher<'_, '_>, knn: usize) {
     let base = base(96);
     let descent = Descent::new().knn(knn).start(Start::Random);
-    bencher
-        .counter(ItemsCount::new(ROWS))
-        .bench(|| descent.build(&base).unwrap());
+    bencher.counter(ItemsCount::new(ROWS)).bench(|| descent.build(&base).unwrap());
 }
 
 /// Collect, filter and store, per kind.
@@ -49,9 +44,7 @@ fn prune(bencher: Bencher<'_, '_>, kind: &str) {
     let base = base(96);
     let graph = graph(&base);
     let builder = Builder::new(kind.parse::<Strategy>().unwrap());
-    bencher
-        .counter(ItemsCount::new(ROWS))
-        .bench(|| builder.build_from(&base, &graph).unwrap());
+    bencher.counter(ItemsCount::new(ROWS)).bench(|| builder.build_from(&base, &graph).unwrap());
 }
 
 /// Beam search of 1,000 queries for 10 neighbours, per beam width.
@@ -59,9 +52,7 @@ fn prune(bencher: Bencher<'_, '_>, kind: &str) {
 fn search(bencher: Bencher<'_, '_>, beam: usize) {
     let synth = Synth::new(ROWS, 96, 1).unwrap();
     let (base, queries) = (synth.base(), synth.queries(1000));
-    let index = Builder::new(Strategy::nsg())
-        .build_from(&base, &graph(&base))
-        .unwrap();
+    let index = Builder::new(Strategy::nsg()).build_from(&base, &graph(&base)).unwrap();
     bencher
         .counter(ItemsCount::new(1000usize))
         .bench(|| tagore::search(&index, &base, &queries, 10, beam, &Progress::silent()).unwrap());

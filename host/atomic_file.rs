@@ -26,35 +26,23 @@ impl AtomicFile {
             // Those of any new file, less the umask; a temporary file's own are narrower.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        let file = builder
-            .tempfile_in(folder(target))
-            .map_err(Error::io(target))?;
-        Ok(Self {
-            target: target.to_owned(),
-            writer: BufWriter::with_capacity(1 << 20, file),
-        })
+        let file = builder.tempfile_in(folder(target)).map_err(Error::io(target))?;
+        Ok(Self { target: target.to_owned(), writer: BufWriter::with_capacity(1 << 20, file) })
     }
 
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writer
-            .write_all(bytes)
-            .map_err(Error::io(&self.target))
+        self.writer.write_all(bytes).map_err(Error::io(&self.target))
     }
 
     /// Moves the file into the target's place once all of it is on the disk.
     pub(crate) fn commit(self) -> Result<()> {
         let Self { target, writer } = self;
-        let file = writer
-            .into_inner()
-            .map_err(|error| Error::io(&target)(error.into_error()))?;
+        let file = writer.into_inner().map_err(|error| Error::io(&target)(error.into_error()))?;
         file.as_file().sync_all().map_err(Error::io(&target))?;
-        file.persist(&target)
-            .map_err(|error| Error::io(&target)(error.error))?;
+        file.persist(&target).map_err(|error| Error::io(&target)(error.error))?;
         // The rename itself lasts once the folder is on the disk; only Unix can say so.
         if cfg!(unix) {
-            File::open(folder(&target))
-                .and_then(|folder| folder.sync_all())
-                .map_err(Error::io(&target))?;
+            File::open(folder(&target)).and_then(|folder| folder.sync_all()).map_err(Error::io(&target))?;
         }
         Ok(())
     }
@@ -72,11 +60,8 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = folder
-            .read_dir()
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> =
+            folder.read_dir().unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -105,10 +90,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_target() {
-        let error = AtomicFile::create(Path::new("/no/such/folder/x.bin"))
-            .err()
-            .unwrap()
-            .to_string();
+        let error = AtomicFile::create(Path::new("/no/such/folder/x.bin")).err().unwrap().to_string();
         assert!(error.starts_with("/no/such/folder/x.bin: "), "{error}");
     }
 }

@@ -43,11 +43,7 @@ impl FromStr for Device {
         match name {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
-            _ => Err(Error::argument(
-                "device",
-                name,
-                "auto or cpu (this version has no CUDA backend yet)",
-            )),
+            _ => Err(Error::argument("device", name, "auto or cpu (this version has no CUDA backend yet)")),
         }
     }
 }

@@ -27,10 +27,7 @@ pub enum Error {
     },
     /// A vector holds a value that cannot be used: a NaN, an infinity, or one that the type it is
     /// converted to does not have.
-    #[error(
-        "{}: row {row}, dimension {dim}: found {value}, expected {expected}",
-        source_name(path)
-    )]
+    #[error("{}: row {row}, dimension {dim}: found {value}, expected {expected}", source_name(path))]
     Value {
         /// The file, if the vectors came from one.
         path: Option<PathBuf>,
@@ -74,46 +71,22 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// For `map_err` on an operation on `path`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Io {
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::Io { path: path.to_owned(), source }
     }
 
     pub(crate) fn file(path: &Path, found: impl ToString, expected: impl ToString) -> Self {
-        Self::File {
-            path: path.to_owned(),
-            found: found.to_string(),
-            expected: expected.to_string(),
-        }
+        Self::File { path: path.to_owned(), found: found.to_string(), expected: expected.to_string() }
     }
 
-    pub(crate) fn argument(
-        what: &'static str,
-        found: impl ToString,
-        expected: impl ToString,
-    ) -> Self {
-        Self::Argument {
-            what,
-            found: found.to_string(),
-            expected: expected.to_string(),
-        }
+    pub(crate) fn argument(what: &'static str, found: impl ToString, expected: impl ToString) -> Self {
+        Self::Argument { what, found: found.to_string(), expected: expected.to_string() }
     }
 
-    pub(crate) fn mismatch(
-        what: impl ToString,
-        found: impl ToString,
-        expected: impl ToString,
-    ) -> Self {
-        Self::Mismatch {
-            what: what.to_string(),
-            found: found.to_string(),
-            expected: expected.to_string(),
-        }
+    pub(crate) fn mismatch(what: impl ToString, found: impl ToString, expected: impl ToString) -> Self {
+        Self::Mismatch { what: what.to_string(), found: found.to_string(), expected: expected.to_string() }
     }
 }
 
 fn source_name(path: &Option<PathBuf>) -> String {
-    path.as_ref()
-        .map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
+    path.as_ref().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
 }

@@ -16,14 +16,12 @@ pub(crate) fn for_each_node<S>(
     scratch: impl Fn() -> S + Sync + Send,
     body: impl Fn(&mut S, u32) + Sync + Send,
 ) -> Result<()> {
-    (0..nodes.div_ceil(BLOCK))
-        .into_par_iter()
-        .try_for_each_init(scratch, |scratch, block| {
-            let nodes = block * BLOCK..((block + 1) * BLOCK).min(nodes);
-            stage.advance(nodes.len() as u64)?;
-            nodes.for_each(|node| body(scratch, node as u32));
-            Ok(())
-        })
+    (0..nodes.div_ceil(BLOCK)).into_par_iter().try_for_each_init(scratch, |scratch, block| {
+        let nodes = block * BLOCK..((block + 1) * BLOCK).min(nodes);
+        stage.advance(nodes.len() as u64)?;
+        nodes.for_each(|node| body(scratch, node as u32));
+        Ok(())
+    })
 }
 
 /// As [`for_each_node`], with row `node` of `rows`, `width` values to a row, for the body to write.

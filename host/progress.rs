@@ -36,10 +36,7 @@ pub struct Progress {
 impl Progress {
     /// A handle that calls `sink` with each update, from the threads that do the work.
     pub fn new(sink: impl Fn(Update) + Send + Sync + 'static) -> Self {
-        Self {
-            cancelled: Arc::default(),
-            sink: Some(Arc::new(sink)),
-        }
+        Self { cancelled: Arc::default(), sink: Some(Arc::new(sink)) }
     }
 
     /// A handle that no one watches and no one cancels.
@@ -58,25 +55,12 @@ impl Progress {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_cancelled() {
-            Err(Error::Cancelled)
-        } else {
-            Ok(())
-        }
+        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     pub(crate) fn stage(&self, stage: &'static str, total: u64) -> StageProgress<'_> {
-        self.report(Update {
-            stage,
-            done: 0,
-            total,
-        });
-        StageProgress {
-            progress: self,
-            stage,
-            total,
-            done: AtomicU64::new(0),
-        }
+        self.report(Update { stage, done: 0, total });
+        StageProgress { progress: self, stage, total, done: AtomicU64::new(0) }
     }
 
     fn report(&self, update: Update) {
@@ -88,9 +72,7 @@ impl Progress {
 
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Progress")
-            .field("cancelled", &self.is_cancelled())
-            .finish_non_exhaustive()
+        f.debug_struct("Progress").field("cancelled", &self.is_cancelled()).finish_non_exhaustive()
     }
 }
 
@@ -107,11 +89,7 @@ impl StageProgress<'_> {
     pub(crate) fn advance(&self, units: u64) -> Result<()> {
         self.progress.check()?;
         let done = self.done.fetch_add(units, Ordering::Relaxed) + units;
-        self.progress.report(Update {
-            stage: self.stage,
-            done,
-            total: self.total,
-        });
+        self.progress.report(Update { stage: self.stage, done, total: self.total });
         Ok(())
     }
 }

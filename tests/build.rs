@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tagore::{
-    Builder, Collect, Descent, Description, Error, Filter, Index, Metric, Progress, Start,
-    Strategy, Synth, Vectors, evaluate, ground_truth,
+    Builder, Collect, Descent, Description, Error, Filter, Index, Metric, Progress, Start, Strategy, Synth,
+    Vectors, evaluate, ground_truth,
 };
 use tagore_device::prune::rule::{Rule, TauMonotonic};
 
@@ -14,9 +14,7 @@ use crate::reference::{check_graph, hard_cases, reachable, uniform};
 const CONNECTED: [&str; 3] = ["nsg", "nssg", "vamana"];
 
 fn rows(index: &Index) -> Vec<Vec<u32>> {
-    (0..index.len())
-        .map(|node| index.neighbors(node).to_vec())
-        .collect()
+    (0..index.len()).map(|node| index.neighbors(node).to_vec()).collect()
 }
 
 #[test]
@@ -26,10 +24,7 @@ fn every_kind_keeps_its_promises_on_hard_data() {
             let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
             for strategy in Strategy::all() {
                 let degree = strategy.max_degree();
-                let index = Builder::new(strategy)
-                    .metric(metric)
-                    .build_from(&base, &graph)
-                    .unwrap();
+                let index = Builder::new(strategy).metric(metric).build_from(&base, &graph).unwrap();
                 let what = format!("{} on {name}, {metric}", index.kind());
                 check_graph(&index, &what);
                 index.verify().unwrap();
@@ -58,11 +53,8 @@ fn every_kind_builds_at_every_small_size() {
                 if CONNECTED.contains(&index.kind()) {
                     assert_eq!(reachable(&index), n, "{what}");
                 }
-                let result =
-                    tagore::search(&index, &base, &base, 1, 100, &Progress::silent()).unwrap();
-                let found = (0..n)
-                    .filter(|&query| result.distances(query)[0] == 0.0)
-                    .count();
+                let result = tagore::search(&index, &base, &base, 1, 100, &Progress::silent()).unwrap();
+                let found = (0..n).filter(|&query| result.distances(query)[0] == 0.0).count();
                 assert!(found * 10 >= n * 9, "{what}: found {found} of themselves");
             }
         }
@@ -77,31 +69,15 @@ fn every_kind_finds_the_neighbours_of_queries() {
         let truth = ground_truth(&base, &queries, metric, 10, &Progress::silent()).unwrap();
         let graph = Descent::new().metric(metric).knn(64).build(&base).unwrap();
         for strategy in Strategy::all() {
-            let index = Builder::new(strategy)
-                .metric(metric)
-                .build_from(&base, &graph)
-                .unwrap();
-            let found = evaluate(
-                &index,
-                &base,
-                &queries,
-                &truth,
-                10,
-                &[20, 100],
-                &Progress::silent(),
-            )
-            .unwrap();
+            let index = Builder::new(strategy).metric(metric).build_from(&base, &graph).unwrap();
+            let found =
+                evaluate(&index, &base, &queries, &truth, 10, &[20, 100], &Progress::silent()).unwrap();
             let what = format!("{}, {metric}: {found:?}", index.kind());
             assert!(
-                found[1].recall > 0.98
-                    && found[0].recall > 0.85
-                    && found[0].recall < found[1].recall,
+                found[1].recall > 0.98 && found[0].recall > 0.85 && found[0].recall < found[1].recall,
                 "{what}"
             );
-            assert!(
-                found[0].distances < found[1].distances && found[1].distances < 2500.0,
-                "{what}"
-            );
+            assert!(found[0].distances < found[1].distances && found[1].distances < 2500.0, "{what}");
         }
     }
 }
@@ -110,30 +86,10 @@ fn every_kind_finds_the_neighbours_of_queries() {
 fn inner_product_finds_the_largest_products() {
     let base = uniform(2000, 12, 3);
     let queries = uniform(100, 12, 4);
-    let truth = ground_truth(
-        &base,
-        &queries,
-        Metric::InnerProduct,
-        10,
-        &Progress::silent(),
-    )
-    .unwrap();
+    let truth = ground_truth(&base, &queries, Metric::InnerProduct, 10, &Progress::silent()).unwrap();
     for strategy in [Strategy::nsg(), Strategy::vamana(), Strategy::cagra()] {
-        let index = Builder::new(strategy)
-            .metric(Metric::InnerProduct)
-            .knn(64)
-            .build(&base)
-            .unwrap();
-        let found = evaluate(
-            &index,
-            &base,
-            &queries,
-            &truth,
-            10,
-            &[100],
-            &Progress::silent(),
-        )
-        .unwrap();
+        let index = Builder::new(strategy).metric(Metric::InnerProduct).knn(64).build(&base).unwrap();
+        let found = evaluate(&index, &base, &queries, &truth, 10, &[100], &Progress::silent()).unwrap();
         assert!(found[0].recall > 0.9, "{}: {found:?}", index.kind());
     }
 }
@@ -143,19 +99,10 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     let base = Synth::new(2500, 18, 6).unwrap().base();
     let folder = tempfile::tempdir().unwrap();
     let build = |strategy: Strategy, threads: usize, seed: u64| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        let builder = Builder::new(strategy)
-            .knn(24)
-            .start(Start::Random)
-            .seed(seed);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let builder = Builder::new(strategy).knn(24).start(Start::Random).seed(seed);
         let path = folder.path().join("x.tagore");
-        pool.install(|| builder.build(&base))
-            .unwrap()
-            .save(&path)
-            .unwrap();
+        pool.install(|| builder.build(&base)).unwrap().save(&path).unwrap();
         std::fs::read(&path).unwrap()
     };
     for strategy in Strategy::all() {
@@ -171,16 +118,8 @@ fn collect_filter_and_threshold_mix_freely() {
     let graph = Descent::new().knn(40).build(&base).unwrap();
     let mut different = std::collections::HashSet::new();
     for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
-        for filter in [
-            Filter::Distance,
-            Filter::Angle,
-            Filter::Spread,
-            Filter::Rank,
-        ] {
-            let strategy = Strategy::nsg()
-                .collect(collect)
-                .filter(filter.clone())
-                .degree(12);
+        for filter in [Filter::Distance, Filter::Angle, Filter::Spread, Filter::Rank] {
+            let strategy = Strategy::nsg().collect(collect).filter(filter.clone()).degree(12);
             let index = Builder::new(strategy).build_from(&base, &graph).unwrap();
             let what = format!("{collect:?} {filter:?}");
             check_graph(&index, &what);
@@ -196,12 +135,7 @@ fn collect_filter_and_threshold_mix_freely() {
 fn a_larger_alpha_and_a_smaller_angle_keep_more_edges() {
     let base = Synth::new(1500, 16, 6).unwrap().base();
     let graph = Descent::new().knn(48).build(&base).unwrap();
-    let degree = |strategy: Strategy| {
-        Builder::new(strategy)
-            .build_from(&base, &graph)
-            .unwrap()
-            .mean_degree()
-    };
+    let degree = |strategy: Strategy| Builder::new(strategy).build_from(&base, &graph).unwrap().mean_degree();
     assert!(degree(Strategy::vamana().alpha(1.0)) < degree(Strategy::vamana().alpha(1.3)));
     assert!(degree(Strategy::nssg().angle(70.0)) < degree(Strategy::nssg().angle(50.0)));
 }
@@ -217,21 +151,12 @@ fn a_rule_of_the_users_prunes() {
     }
     let base = uniform(300, 4, 1);
     let graph = Descent::new().knn(30).build(&base).unwrap();
-    let all = Builder::new(Strategy::custom("all", All, 0.0).degree(300))
-        .build_from(&base, &graph)
-        .unwrap();
+    let all = Builder::new(Strategy::custom("all", All, 0.0).degree(300)).build_from(&base, &graph).unwrap();
     for node in 0..300 {
-        assert!(
-            graph
-                .neighbors(node)
-                .iter()
-                .all(|id| all.neighbors(node).contains(id))
-        );
+        assert!(graph.neighbors(node).iter().all(|id| all.neighbors(node).contains(id)));
     }
     assert_eq!(all.kind(), "all");
-    let tau = Builder::new(Strategy::custom("tau-mng", TauMonotonic, 0.5))
-        .build_from(&base, &graph)
-        .unwrap();
+    let tau = Builder::new(Strategy::custom("tau-mng", TauMonotonic, 0.5)).build_from(&base, &graph).unwrap();
     check_graph(&tau, "tau-mng");
     assert!(tau.mean_degree() < all.mean_degree());
 }
@@ -245,58 +170,30 @@ fn parameters_out_of_range_are_errors() {
     };
     assert_eq!(what(Builder::new(Strategy::nsg().degree(0))), "degree");
     assert_eq!(what(Builder::new(Strategy::nsg().degree(513))), "degree");
-    assert_eq!(
-        what(Builder::new(Strategy::nsg().candidates(0))),
-        "candidates"
-    );
-    assert_eq!(
-        what(Builder::new(Strategy::vamana().alpha(f32::NAN))),
-        "threshold"
-    );
-    assert_eq!(
-        what(Builder::new(Strategy::vamana().alpha(-1.0))),
-        "threshold"
-    );
-    assert_eq!(
-        what(Builder::new(Strategy::nssg().angle(181.0))),
-        "threshold"
-    );
-    assert_eq!(
-        what(Builder::new(Strategy::dpg().threshold(1.0))),
-        "threshold"
-    );
+    assert_eq!(what(Builder::new(Strategy::nsg().candidates(0))), "candidates");
+    assert_eq!(what(Builder::new(Strategy::vamana().alpha(f32::NAN))), "threshold");
+    assert_eq!(what(Builder::new(Strategy::vamana().alpha(-1.0))), "threshold");
+    assert_eq!(what(Builder::new(Strategy::nssg().angle(181.0))), "threshold");
+    assert_eq!(what(Builder::new(Strategy::dpg().threshold(1.0))), "threshold");
     assert_eq!(what(Builder::new(Strategy::nsg()).knn(200)), "knn");
-    assert_eq!(
-        what(Builder::new(Strategy::nsg()).descent(Descent::new().expand(0))),
-        "expand"
-    );
+    assert_eq!(what(Builder::new(Strategy::nsg()).descent(Descent::new().expand(0))), "expand");
 }
 
 #[test]
 fn a_graph_of_other_data_is_refused() {
     let (base, other) = (uniform(100, 4, 1), uniform(90, 4, 1));
     let graph = Descent::new().knn(10).build(&base).unwrap();
-    let error = Builder::new(Strategy::nsg())
-        .build_from(&other, &graph)
-        .unwrap_err()
-        .to_string();
+    let error = Builder::new(Strategy::nsg()).build_from(&other, &graph).unwrap_err().to_string();
     assert!(error.contains("100") && error.contains("90"), "{error}");
     let builder = Builder::new(Strategy::nsg()).metric(Metric::Cosine);
-    assert!(matches!(
-        builder.build_from(&base, &graph),
-        Err(Error::Mismatch { .. })
-    ));
+    assert!(matches!(builder.build_from(&base, &graph), Err(Error::Mismatch { .. })));
 }
 
 #[test]
 fn a_graph_made_elsewhere_becomes_an_index() {
     let base = Vectors::from_f32(vec![0.0, 1.0, 2.0, 3.0], 1).unwrap();
-    let description = || Description {
-        kind: "line".into(),
-        metric: Metric::L2,
-        seed: 0,
-        parameters: BTreeMap::new(),
-    };
+    let description =
+        || Description { kind: "line".into(), metric: Metric::L2, seed: 0, parameters: BTreeMap::new() };
     let line = [vec![1], vec![0, 2], vec![1, 3], vec![2]];
     let index = Index::from_rows(description(), &base, &line, vec![0]).unwrap();
     let query = Vectors::from_f32(vec![2.9], 1).unwrap();

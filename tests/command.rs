@@ -15,9 +15,7 @@ struct Session {
 impl Session {
     /// base.fbin (500 × 8), query.fbin (20 rows), gt.bin (10 neighbours), index.tagore (nsg).
     fn new() -> Self {
-        let session = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let session = Self { folder: tempfile::tempdir().unwrap() };
         let synth = Synth::new(500, 8, 1).unwrap();
         synth.base().save(session.path("base.fbin")).unwrap();
         synth.queries(20).save(session.path("query.fbin")).unwrap();
@@ -32,10 +30,7 @@ impl Session {
 
     fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tagore"));
-        command
-            .args(arguments.split_whitespace())
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null());
+        command.args(arguments.split_whitespace()).current_dir(self.folder.path()).stdin(Stdio::null());
         command
     }
 
@@ -49,10 +44,7 @@ impl Session {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{arguments}: {stderr}");
         let stdout = String::from_utf8(output.stdout).unwrap();
-        stdout
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Runs the command, which must end with `code`, one line that holds all of `words`, nothing on
@@ -62,21 +54,11 @@ impl Session {
         let output = self.run(&format!("{arguments} --json"));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
-        let errors: Vec<&str> = stderr
-            .lines()
-            .filter(|line| line.starts_with("error: "))
-            .collect();
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
         assert_eq!(errors.len(), 1, "{arguments}: {stderr}");
-        assert!(
-            stderr.trim_end().ends_with(errors[0]),
-            "{arguments}: more than one line of error: {stderr}"
-        );
+        assert!(stderr.trim_end().ends_with(errors[0]), "{arguments}: more than one line of error: {stderr}");
         for word in words {
-            assert!(
-                errors[0].contains(word),
-                "{arguments}: '{word}' is not in: {}",
-                errors[0]
-            );
+            assert!(errors[0].contains(word), "{arguments}: '{word}' is not in: {}", errors[0]);
         }
         assert!(output.stdout.is_empty(), "{arguments}");
         assert_eq!(self.names(), before, "{arguments}: files were left behind");
@@ -88,36 +70,24 @@ impl Session {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = folder
-        .read_dir()
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
 
 #[test]
 fn a_session_from_data_to_judgement() {
-    let s = Session {
-        folder: tempfile::tempdir().unwrap(),
-    };
+    let s = Session { folder: tempfile::tempdir().unwrap() };
     s.succeeds("synth -o base.fbin --n 2000 --dim 24 --seed 3");
     s.succeeds("synth -o query.fbin --n 2000 --dim 24 --seed 3 --queries 50");
     s.succeeds("groundtruth --base base.fbin --queries query.fbin -k 20 -o gt.bin");
     let knn = &s.succeeds("knn -i base.fbin -o graph --knn 32 --verify 200")[0];
-    assert_eq!(
-        (knn["event"].as_str(), knn["knn"].as_u64()),
-        (Some("knn"), Some(32))
-    );
-    assert!(
-        knn["recall"]["32"].as_f64().unwrap() > 0.99
-            && knn["recall"]["10"].as_f64().unwrap() > 0.99
-    );
+    assert_eq!((knn["event"].as_str(), knn["knn"].as_u64()), (Some("knn"), Some(32)));
+    assert!(knn["recall"]["32"].as_f64().unwrap() > 0.99 && knn["recall"]["10"].as_f64().unwrap() > 0.99);
     for kind in ["cagra", "nsg", "nssg", "vamana", "dpg"] {
-        let build = &s.succeeds(&format!(
-            "build -i base.fbin -o {kind}.tagore --index {kind} --graph graph"
-        ))[0];
+        let build =
+            &s.succeeds(&format!("build -i base.fbin -o {kind}.tagore --index {kind} --graph graph"))[0];
         for key in [
             "event",
             "index",
@@ -135,17 +105,10 @@ fn a_session_from_data_to_judgement() {
             );
         }
         for key in ["read", "copy", "jit", "descent", "prune", "write", "total"] {
-            assert!(
-                build["seconds"][key].is_number(),
-                "no seconds.{key}: {build}"
-            );
+            assert!(build["seconds"][key].is_number(), "no seconds.{key}: {build}");
         }
         assert_eq!(
-            (
-                build["index"].as_str(),
-                build["n"].as_u64(),
-                build["dim"].as_u64()
-            ),
+            (build["index"].as_str(), build["n"].as_u64(), build["dim"].as_u64()),
             (Some(kind), Some(2000), Some(24))
         );
 
@@ -155,49 +118,25 @@ fn a_session_from_data_to_judgement() {
         assert_eq!(evals.len(), 2);
         for (eval, beam) in evals.iter().zip([20, 100]) {
             assert_eq!(
-                (
-                    eval["event"].as_str(),
-                    eval["beam"].as_u64(),
-                    eval["k"].as_u64()
-                ),
+                (eval["event"].as_str(), eval["beam"].as_u64(), eval["k"].as_u64()),
                 (Some("eval"), Some(beam), Some(10))
             );
             assert!(eval["qps"].is_number() && eval["distances"].is_number());
         }
-        assert!(
-            evals[1]["recall"].as_f64().unwrap() > 0.97,
-            "{kind}: {evals:?}"
-        );
-        assert!(
-            std::fs::read_to_string(s.path(&format!("{kind}.svg")))
-                .unwrap()
-                .contains("</svg>")
-        );
+        assert!(evals[1]["recall"].as_f64().unwrap() > 0.97, "{kind}: {evals:?}");
+        assert!(std::fs::read_to_string(s.path(&format!("{kind}.svg"))).unwrap().contains("</svg>"));
 
         let inspect = &s.succeeds(&format!("inspect {kind}.tagore"))[0];
-        assert_eq!(
-            (
-                inspect["self_edges"].as_u64(),
-                inspect["duplicate_edges"].as_u64()
-            ),
-            (Some(0), Some(0))
-        );
+        assert_eq!((inspect["self_edges"].as_u64(), inspect["duplicate_edges"].as_u64()), (Some(0), Some(0)));
         assert!(kind == "cagra" || kind == "dpg" || inspect["unreachable"] == 0);
     }
     s.succeeds("search --index nsg.tagore --base base.fbin --queries query.fbin -k 5 --beam 50 -o found.bin");
     let inspect = &s.succeeds("inspect found.bin")[0];
-    assert_eq!(
-        (inspect["rows"].as_u64(), inspect["k"].as_u64()),
-        (Some(50), Some(5))
-    );
+    assert_eq!((inspect["rows"].as_u64(), inspect["k"].as_u64()), (Some(50), Some(5)));
     assert_eq!(inspect["distances"], true);
     let inspect = &s.succeeds("inspect base.fbin")[0];
     assert_eq!(
-        (
-            inspect["n"].as_u64(),
-            inspect["dim"].as_u64(),
-            inspect["type"].as_str()
-        ),
+        (inspect["n"].as_u64(), inspect["dim"].as_u64(), inspect["type"].as_str()),
         (Some(2000), Some(24), Some("f32"))
     );
     assert_eq!(s.succeeds("doctor")[0]["event"], "doctor");
@@ -212,10 +151,7 @@ fn the_same_seed_gives_the_same_file_on_one_thread_and_on_two() {
             "build -i base.fbin -o {name} --index vamana --knn 20 --start random --seed 4 --threads {threads}"
         ));
     }
-    assert_eq!(
-        std::fs::read(s.path("one.tagore")).unwrap(),
-        std::fs::read(s.path("two.tagore")).unwrap()
-    );
+    assert_eq!(std::fs::read(s.path("one.tagore")).unwrap(), std::fs::read(s.path("two.tagore")).unwrap());
 }
 
 #[test]
@@ -225,10 +161,7 @@ fn an_index_and_a_ground_truth_are_exported_as_ibin() {
     s.succeeds("convert gt.bin gt.ibin");
     let u32s = |name: &str| -> Vec<u32> {
         let bytes = std::fs::read(s.path(name)).unwrap();
-        bytes
-            .chunks_exact(4)
-            .map(|b| u32::from_le_bytes(b.try_into().unwrap()))
-            .collect()
+        bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
     };
     let index = tagore::Index::open(s.path("index.tagore")).unwrap();
     let (graph, entries, truth) = (u32s("x.ibin"), u32s("x.entries.ibin"), u32s("gt.ibin"));
@@ -239,13 +172,12 @@ fn an_index_and_a_ground_truth_are_exported_as_ibin() {
         assert_eq!(&row[..neighbors.len()], neighbors);
         assert!(row[neighbors.len()..].iter().all(|&id| id == u32::MAX));
     }
-    assert_eq!(
-        entries,
-        [&[index.entries().len() as u32, 1], index.entries()].concat()
-    );
+    assert_eq!(entries, [&[index.entries().len() as u32, 1], index.entries()].concat());
     assert_eq!((truth[0], truth[1], truth.len()), (20, 10, 2 + 200));
     // Ids without distances judge as well.
-    s.succeeds("eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.ibin --beams 20");
+    s.succeeds(
+        "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.ibin --beams 20",
+    );
 }
 
 #[test]
@@ -257,26 +189,14 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
         &["--index", "hnsw", "cagra, nsg, nssg, vamana or dpg"],
     );
     s.fails(2, "build -i base.fbin -o x.tagore", &["--index"]);
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --nonsense 3",
-        &["--nonsense"],
-    );
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --nonsense 3", &["--nonsense"]);
     s.fails(
         2,
         "build -i base.fbin -o x.tagore --index nsg --knn 500",
         &["--knn", "500", "less than the 500 rows", "base.fbin"],
     );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --knn ten",
-        &["--knn", "ten"],
-    );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --degree 0",
-        &["--degree", "0", "1 to 512"],
-    );
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --knn ten", &["--knn", "ten"]);
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --degree 0", &["--degree", "0", "1 to 512"]);
     s.fails(
         2,
         "build -i base.fbin -o x.tagore --index nsg --angle 50",
@@ -287,41 +207,17 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
         "build -i base.fbin -o x.tagore --index nssg --alpha 1.5",
         &["--alpha", "the dist filter, not angle"],
     );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index dpg --threshold 5",
-        &["--threshold", "no threshold"],
-    );
+    s.fails(2, "build -i base.fbin -o x.tagore --index dpg --threshold 5", &["--threshold", "no threshold"]);
     s.fails(
         2,
         "build -i base.fbin -o x.tagore --index nsg --metric hamming",
         &["--metric", "hamming", "l2, ip or cosine"],
     );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --device cuda",
-        &["--device", "cuda", "no CUDA"],
-    );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --iterations 5",
-        &["--iterations", "5", "A,B"],
-    );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --collect 3-hop",
-        &["--collect", "3-hop"],
-    );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --filter best",
-        &["--filter", "best"],
-    );
-    s.fails(
-        2,
-        "build -i base.fbin -o x.tagore --index nsg --threads 0",
-        &["--threads", "0"],
-    );
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --device cuda", &["--device", "cuda", "no CUDA"]);
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --iterations 5", &["--iterations", "5", "A,B"]);
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --collect 3-hop", &["--collect", "3-hop"]);
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --filter best", &["--filter", "best"]);
+    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --threads 0", &["--threads", "0"]);
     s.fails(2, "knn -i base.fbin --knn 0", &["--knn", "0", "1 to 1024"]);
     s.fails(
         2,
@@ -333,21 +229,17 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
         "search --index index.tagore --base base.fbin --queries query.fbin --beam 5 -o x.bin",
         &["--beam", "5", "at least k = 10"],
     );
-    s.fails(2, "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.bin -k 11", &["-k", "11", "10 of the ground truth"]);
-    s.fails(2, "synth -o x.fbin --n 0 --dim 8", &["--n", "0"]);
     s.fails(
         2,
-        "synth -o x.fbin --n 10 --dim 5000",
-        &["--dim", "5000", "1 to 4096"],
+        "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.bin -k 11",
+        &["-k", "11", "10 of the ground truth"],
     );
+    s.fails(2, "synth -o x.fbin --n 0 --dim 8", &["--n", "0"]);
+    s.fails(2, "synth -o x.fbin --n 10 --dim 5000", &["--dim", "5000", "1 to 4096"]);
     s.fails(2, "convert base.fbin x.bin --to xyz", &["--to", "xyz"]);
     let help = s.run("--help");
     assert_eq!(help.status.code(), Some(0));
-    assert!(
-        String::from_utf8(help.stdout)
-            .unwrap()
-            .contains("groundtruth")
-    );
+    assert!(String::from_utf8(help.stdout).unwrap().contains("groundtruth"));
     assert_eq!(s.run("").status.code(), Some(2));
 }
 
@@ -358,39 +250,18 @@ fn bad_files_end_with_1_and_are_named() {
     let write = |name: &str, bytes: &[u8]| std::fs::write(s.path(name), bytes).unwrap();
     write("cut.fbin", &base[..base.len() - 1]);
     write("long.fbin", &[base.as_slice(), &[0]].concat());
-    write(
-        "huge.fbin",
-        &[
-            &u32::MAX.to_le_bytes()[..],
-            &4000u32.to_le_bytes(),
-            &[0; 64],
-        ]
-        .concat(),
-    );
-    write(
-        "dim0.fbin",
-        &[&5u32.to_le_bytes()[..], &0u32.to_le_bytes()].concat(),
-    );
+    write("huge.fbin", &[&u32::MAX.to_le_bytes()[..], &4000u32.to_le_bytes(), &[0; 64]].concat());
+    write("dim0.fbin", &[&5u32.to_le_bytes()[..], &0u32.to_le_bytes()].concat());
     write("empty.fbin", &[]);
-    write(
-        "none.fbin",
-        &[&0u32.to_le_bytes()[..], &8u32.to_le_bytes()].concat(),
-    );
+    write("none.fbin", &[&0u32.to_le_bytes()[..], &8u32.to_le_bytes()].concat());
     let mut nan = base.clone();
     nan[8 + 4 * (8 * 3 + 2)..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     write("nan.fbin", &nan);
     write("what.xyz", &base);
-    Synth::new(500, 9, 1)
-        .unwrap()
-        .queries(20)
-        .save(s.path("dim9.fbin"))
-        .unwrap();
+    Synth::new(500, 9, 1).unwrap().queries(20).save(s.path("dim9.fbin")).unwrap();
     let mut other: Vec<f32> = Vectors::open(s.path("base.fbin")).unwrap().row(0).to_vec();
     other.resize(500 * 8, 1.0);
-    Vectors::from_f32(other, 8)
-        .unwrap()
-        .save(s.path("other.fbin"))
-        .unwrap();
+    Vectors::from_f32(other, 8).unwrap().save(s.path("other.fbin")).unwrap();
     let index = std::fs::read(s.path("index.tagore")).unwrap();
     write("cut.tagore", &index[..index.len() - 5000]);
     let mut flipped = index.clone();
@@ -401,12 +272,8 @@ fn bad_files_end_with_1_and_are_named() {
     write("header.tagore", &header);
     std::fs::create_dir(s.path("folder")).unwrap();
 
-    for command in [
-        "build -o x.tagore --index nsg -i",
-        "knn -o x -i",
-        "inspect",
-        "convert --to fvecs x.out",
-    ] {
+    for command in ["build -o x.tagore --index nsg -i", "knn -o x -i", "inspect", "convert --to fvecs x.out"]
+    {
         // `convert IN OUT`: the file under test comes first.
         let with = |file: &str| match command.strip_prefix("convert ") {
             Some(_) => format!("convert {file} x.out --to fvecs"),
@@ -414,65 +281,23 @@ fn bad_files_end_with_1_and_are_named() {
         };
         s.fails(1, &with("missing.fbin"), &["missing.fbin", "No such file"]);
         s.fails(1, &with("cut.fbin"), &["cut.fbin", "16007 bytes", "16008"]);
-        s.fails(
-            1,
-            &with("long.fbin"),
-            &["long.fbin", "16009 bytes", "16008"],
-        );
-        s.fails(
-            1,
-            &with("huge.fbin"),
-            &["huge.fbin", "72 bytes", "4294967295 x 4000"],
-        );
-        s.fails(
-            1,
-            &with("dim0.fbin"),
-            &["dim0.fbin", "dimension 0", "1 to 4096"],
-        );
+        s.fails(1, &with("long.fbin"), &["long.fbin", "16009 bytes", "16008"]);
+        s.fails(1, &with("huge.fbin"), &["huge.fbin", "72 bytes", "4294967295 x 4000"]);
+        s.fails(1, &with("dim0.fbin"), &["dim0.fbin", "dimension 0", "1 to 4096"]);
         s.fails(1, &with("empty.fbin"), &["empty.fbin", "an empty file"]);
-        s.fails(
-            1,
-            &with("nan.fbin"),
-            &["nan.fbin", "row 3", "dimension 2", "NaN", "finite"],
-        );
+        s.fails(1, &with("nan.fbin"), &["nan.fbin", "row 3", "dimension 2", "NaN", "finite"]);
         s.fails(1, &with("what.xyz"), &["what.xyz", "extension xyz", "fbin"]);
         s.fails(1, &with("folder"), &["folder"]);
     }
-    s.fails(
-        1,
-        "build -i none.fbin -o x.tagore --index nsg",
-        &["none.fbin", "0 rows", "at least 1"],
-    );
-    s.fails(
-        1,
-        "build -i base.fbin -o nowhere/x.tagore --index nsg",
-        &["nowhere/x.tagore", "no such folder"],
-    );
-    s.fails(
-        1,
-        "build -i base.fbin -o folder --index nsg",
-        &["folder", "a folder", "a file"],
-    );
-    s.fails(
-        1,
-        "build -i base.fbin -o x.tagore --index nsg --graph missing",
-        &["missing.ibin"],
-    );
-    s.fails(
-        1,
-        "convert base.fbin x.u8bin",
-        &["base.fbin", "row 0", "dimension 0", "u8"],
-    );
-    s.fails(
-        1,
-        "convert index.tagore x.fbin",
-        &["x.fbin", "index.tagore", "ibin"],
-    );
+    s.fails(1, "build -i none.fbin -o x.tagore --index nsg", &["none.fbin", "0 rows", "at least 1"]);
+    s.fails(1, "build -i base.fbin -o nowhere/x.tagore --index nsg", &["nowhere/x.tagore", "no such folder"]);
+    s.fails(1, "build -i base.fbin -o folder --index nsg", &["folder", "a folder", "a file"]);
+    s.fails(1, "build -i base.fbin -o x.tagore --index nsg --graph missing", &["missing.ibin"]);
+    s.fails(1, "convert base.fbin x.u8bin", &["base.fbin", "row 0", "dimension 0", "u8"]);
+    s.fails(1, "convert index.tagore x.fbin", &["x.fbin", "index.tagore", "ibin"]);
 
     let searched = |index: &str, base: &str, queries: &str, truth: &str| {
-        format!(
-            "eval --index {index} --base {base} --queries {queries} --groundtruth {truth} --plot x.svg"
-        )
+        format!("eval --index {index} --base {base} --queries {queries} --groundtruth {truth} --plot x.svg")
     };
     s.fails(
         1,
@@ -494,54 +319,28 @@ fn bad_files_end_with_1_and_are_named() {
         &searched("index.tagore", "base.fbin", "base.fbin", "gt.bin"),
         &["ground truth", "20 rows", "500"],
     );
-    s.fails(
-        1,
-        &searched("base.fbin", "base.fbin", "query.fbin", "gt.bin"),
-        &["base.fbin", "a tagore index"],
-    );
-    s.fails(
-        1,
-        &searched("cut.tagore", "base.fbin", "query.fbin", "gt.bin"),
-        &["cut.tagore", "bytes"],
-    );
-    s.fails(
-        1,
-        &searched("header.tagore", "base.fbin", "query.fbin", "gt.bin"),
-        &["header.tagore", "header"],
-    );
-    s.fails(
-        1,
-        &searched("index.tagore", "base.fbin", "query.fbin", "missing.bin"),
-        &["missing.bin"],
-    );
+    s.fails(1, &searched("base.fbin", "base.fbin", "query.fbin", "gt.bin"), &["base.fbin", "a tagore index"]);
+    s.fails(1, &searched("cut.tagore", "base.fbin", "query.fbin", "gt.bin"), &["cut.tagore", "bytes"]);
+    s.fails(1, &searched("header.tagore", "base.fbin", "query.fbin", "gt.bin"), &["header.tagore", "header"]);
+    s.fails(1, &searched("index.tagore", "base.fbin", "query.fbin", "missing.bin"), &["missing.bin"]);
     s.fails(1, "inspect flipped.tagore", &["flipped.tagore", "expected"]);
 }
 
 #[test]
 fn a_default_k_that_is_too_large_is_clamped_with_a_warning() {
     let s = Session::new();
-    Synth::new(40, 4, 1)
-        .unwrap()
-        .base()
-        .save(s.path("small.fbin"))
-        .unwrap();
+    Synth::new(40, 4, 1).unwrap().base().save(s.path("small.fbin")).unwrap();
     let output = s.run("build -i small.fbin -o small.tagore --index cagra");
     assert_eq!(output.status.code(), Some(0));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        stderr.contains("warning: --knn 96") && stderr.contains("39"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("warning: --knn 96") && stderr.contains("39"), "{stderr}");
 }
 
 #[test]
 fn every_format_converts_to_every_other_and_back() {
     let s = Session::new();
     let whole: Vec<u8> = (0..30 * 7).map(|i| (i * 37 % 120) as u8).collect();
-    Vectors::from_u8(whole, 7)
-        .unwrap()
-        .save(s.path("start.u8bin"))
-        .unwrap();
+    Vectors::from_u8(whole, 7).unwrap().save(s.path("start.u8bin")).unwrap();
     let formats = ["fvecs", "bvecs", "fbin", "f16bin", "i8bin", "npy", "u8bin"];
     let mut last = "start.u8bin".to_owned();
     for format in formats {
@@ -549,10 +348,7 @@ fn every_format_converts_to_every_other_and_back() {
         s.succeeds(&format!("convert {last} {next}"));
         last = next;
     }
-    assert_eq!(
-        std::fs::read(s.path("start.u8bin")).unwrap(),
-        std::fs::read(s.path("step.u8bin")).unwrap()
-    );
+    assert_eq!(std::fs::read(s.path("start.u8bin")).unwrap(), std::fs::read(s.path("step.u8bin")).unwrap());
 }
 
 #[cfg(unix)]
@@ -565,21 +361,10 @@ fn a_full_disk_leaves_nothing_behind() {
         "trap '' XFSZ; ulimit -f 16; exec {} build -i base.fbin -o x.tagore --index nsg",
         env!("CARGO_BIN_EXE_tagore")
     );
-    let output = Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(s.folder.path())
-        .output()
-        .unwrap();
+    let output = Command::new("sh").args(["-c", &script]).current_dir(s.folder.path()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr
-            .lines()
-            .last()
-            .unwrap()
-            .starts_with("error: x.tagore: "),
-        "{stderr}"
-    );
+    assert!(stderr.lines().last().unwrap().starts_with("error: x.tagore: "), "{stderr}");
     assert_eq!(s.names(), before);
 }
 
@@ -587,24 +372,13 @@ fn a_full_disk_leaves_nothing_behind() {
 #[test]
 fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
     let s = Session::new();
-    Synth::new(20_000, 64, 1)
-        .unwrap()
-        .base()
-        .save(s.path("large.fbin"))
-        .unwrap();
+    Synth::new(20_000, 64, 1).unwrap().base().save(s.path("large.fbin")).unwrap();
     let before = s.names();
     // Far more iterations than there is time for.
     let mut command = s.command("build -i large.fbin -o x.tagore --index nsg --iterations 900,900");
-    let child = command
-        .stderr(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(1500));
-    let killed = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -11,43 +11,22 @@ fn check_rows(graph: &KnnGraph, base: &Vectors, what: &str) {
     for node in 0..graph.len() {
         let (ids, distances) = (graph.neighbors(node), graph.distances(node));
         let pairs: Vec<(f32, u32)> = distances.iter().copied().zip(ids.iter().copied()).collect();
-        assert!(
-            pairs.windows(2).all(|p| p[0] < p[1]),
-            "{what}: row {node} is not sorted: {pairs:?}"
-        );
-        assert!(
-            !ids.contains(&(node as u32)),
-            "{what}: row {node} holds itself"
-        );
+        assert!(pairs.windows(2).all(|p| p[0] < p[1]), "{what}: row {node} is not sorted: {pairs:?}");
+        assert!(!ids.contains(&(node as u32)), "{what}: row {node} holds itself");
         let mut different = ids.to_vec();
         different.sort_unstable();
         different.dedup();
-        assert_eq!(
-            different.len(),
-            ids.len(),
-            "{what}: row {node} holds an id twice"
-        );
+        assert_eq!(different.len(), ids.len(), "{what}: row {node} holds an id twice");
         for (&id, &found) in ids.iter().zip(distances) {
             let exact = distance(graph.metric(), &base.row(node), &base.row(id as usize));
-            let norm = |row: usize| {
-                base.row(row)
-                    .iter()
-                    .map(|&x| f64::from(x).powi(2))
-                    .sum::<f64>()
-                    .sqrt()
-            };
+            let norm = |row: usize| base.row(row).iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
             // A sum of products of both signs is as exact as its terms are large.
             let epsilon = match graph.metric() {
                 Metric::L2 => 0.0,
                 Metric::Cosine => 1e-6,
                 Metric::InnerProduct => 1e-6 * norm(node) * norm(id as usize),
             };
-            approx::assert_relative_eq!(
-                f64::from(found),
-                exact,
-                max_relative = 1e-5,
-                epsilon = epsilon
-            );
+            approx::assert_relative_eq!(f64::from(found), exact, max_relative = 1e-5, epsilon = epsilon);
         }
     }
 }
@@ -59,11 +38,7 @@ fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
         let truth = nearest_distances(base, &base.row(node), Some(node), graph.metric(), graph.k());
         let far = truth[graph.k() - 1];
         let reach = far + far.abs() * 1e-4 + 1e-6;
-        hits += graph
-            .distances(node)
-            .iter()
-            .filter(|&&d| f64::from(d) <= reach)
-            .count();
+        hits += graph.distances(node).iter().filter(|&&d| f64::from(d) <= reach).count();
     }
     hits as f64 / (base.len() * graph.k()) as f64
 }
@@ -71,13 +46,7 @@ fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
 #[test]
 fn small_data_gets_the_exact_graph() {
     for metric in METRICS {
-        for (rows, dim, k) in [
-            (2, 1, 1),
-            (3, 97, 2),
-            (31, 1, 30),
-            (97, 3, 13),
-            (200, 17, 96),
-        ] {
+        for (rows, dim, k) in [(2, 1, 1), (3, 97, 2), (31, 1, 30), (97, 3, 13), (200, 17, 96)] {
             let base = uniform(rows, dim, 11);
             let graph = Descent::new().metric(metric).knn(k).build(&base).unwrap();
             let what = format!("{rows} x {dim}, k {k}, {metric}");
@@ -92,24 +61,12 @@ fn descent_from_random_lists_finds_nearly_all_neighbours() {
     for metric in METRICS {
         for (rows, dim, k) in [(1500, 24, 10), (1501, 97, 33), (2500, 3, 20)] {
             let base = Synth::new(rows, dim, 3).unwrap().base();
-            let graph = Descent::new()
-                .metric(metric)
-                .knn(k)
-                .start(Start::Random)
-                .build(&base)
-                .unwrap();
+            let graph = Descent::new().metric(metric).knn(k).start(Start::Random).build(&base).unwrap();
             check_rows(&graph, &base, "synth");
             let recall = recall(&graph, &base);
             // Inner product is no metric: a neighbour's neighbour need not be near.
-            let floor = if metric == Metric::InnerProduct {
-                0.80
-            } else {
-                0.97
-            };
-            assert!(
-                recall > floor,
-                "{rows} x {dim}, k {k}, {metric}: recall {recall}"
-            );
+            let floor = if metric == Metric::InnerProduct { 0.80 } else { 0.97 };
+            assert!(recall > floor, "{rows} x {dim}, k {k}, {metric}: recall {recall}");
         }
     }
 }
@@ -119,12 +76,7 @@ fn each_phase_alone_improves_the_lists() {
     let base = Synth::new(3000, 32, 4).unwrap().base();
     let recall = |join, refine| {
         let iterations = Iterations::Fixed(join, refine);
-        let graph = Descent::new()
-            .knn(20)
-            .start(Start::Random)
-            .iterations(iterations)
-            .build(&base)
-            .unwrap();
+        let graph = Descent::new().knn(20).start(Start::Random).iterations(iterations).build(&base).unwrap();
         assert_eq!(graph.stats().iterations, (join, refine));
         recall(&graph, &base)
     };
@@ -140,19 +92,11 @@ fn hard_data_gives_a_right_graph() {
     for (name, base) in hard_cases(300, 7, 5) {
         for metric in METRICS {
             for start in [Start::Auto, Start::Random] {
-                let graph = Descent::new()
-                    .metric(metric)
-                    .knn(15)
-                    .start(start)
-                    .build(&base)
-                    .unwrap();
+                let graph = Descent::new().metric(metric).knn(15).start(start).build(&base).unwrap();
                 let what = format!("{name}, {metric}, {start:?}");
                 check_rows(&graph, &base, &what);
                 let recall = recall(&graph, &base);
-                assert!(
-                    recall > if start == Start::Auto { 0.999 } else { 0.8 },
-                    "{what}: recall {recall}"
-                );
+                assert!(recall > if start == Start::Auto { 0.999 } else { 0.8 }, "{what}: recall {recall}");
             }
         }
     }
@@ -162,14 +106,9 @@ fn hard_data_gives_a_right_graph() {
 fn every_element_type_gives_the_graph_of_its_values() {
     let values: Vec<u8> = (0..500 * 9).map(|i| (i * 7919 % 101) as u8).collect();
     let reference = Descent::new().knn(12).start(Start::Random);
-    let u8s = reference
-        .build(&Vectors::from_u8(values.clone(), 9).unwrap())
-        .unwrap();
+    let u8s = reference.build(&Vectors::from_u8(values.clone(), 9).unwrap()).unwrap();
     let i8s = values.iter().map(|&x| x as i8).collect();
-    let f16s = values
-        .iter()
-        .map(|&x| half::f16::from_f32(f32::from(x)))
-        .collect();
+    let f16s = values.iter().map(|&x| half::f16::from_f32(f32::from(x))).collect();
     let f32s = values.iter().map(|&x| f32::from(x)).collect();
     for other in [
         Vectors::from_i8(i8s, 9).unwrap(),
@@ -178,12 +117,7 @@ fn every_element_type_gives_the_graph_of_its_values() {
     ] {
         let graph = reference.build(&other).unwrap();
         for node in 0..500 {
-            assert_eq!(
-                graph.neighbors(node),
-                u8s.neighbors(node),
-                "{}",
-                other.element_type()
-            );
+            assert_eq!(graph.neighbors(node), u8s.neighbors(node), "{}", other.element_type());
         }
     }
 }
@@ -192,15 +126,10 @@ fn every_element_type_gives_the_graph_of_its_values() {
 fn the_same_seed_gives_the_same_graph_on_any_number_of_threads() {
     let base = Synth::new(3000, 20, 8).unwrap().base();
     let build = |threads: usize, seed: u64| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let descent = Descent::new().knn(24).start(Start::Random).seed(seed);
         let graph = pool.install(|| descent.build(&base)).unwrap();
-        (0..3000)
-            .flat_map(|node| graph.neighbors(node).to_vec())
-            .collect::<Vec<u32>>()
+        (0..3000).flat_map(|node| graph.neighbors(node).to_vec()).collect::<Vec<u32>>()
     };
     let one = build(1, 5);
     assert!(one == build(2, 5) && one == build(3, 5));
@@ -213,20 +142,11 @@ fn k_is_clamped_by_default_and_checked_when_given() {
     assert_eq!(Descent::new().build(&base).unwrap().k(), 4);
     for k in [0, 5, 6, 5000] {
         let error = Descent::new().knn(k).build(&base).unwrap_err();
-        assert!(
-            matches!(error, Error::Argument { what: "knn", .. }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Argument { what: "knn", .. }), "{error}");
     }
     assert_eq!(Descent::new().build(&uniform(1, 3, 1)).unwrap().k(), 0);
     let empty = Vectors::from_f32(vec![], 3).unwrap();
-    assert!(
-        Descent::new()
-            .build(&empty)
-            .unwrap_err()
-            .to_string()
-            .contains("0 rows")
-    );
+    assert!(Descent::new().build(&empty).unwrap_err().to_string().contains("0 rows"));
 }
 
 #[test]
@@ -243,22 +163,16 @@ fn a_saved_graph_comes_back() {
         }
     }
     let other = uniform(51, 4, 2);
-    let error = KnnGraph::open(folder.path().join("graph"), &other, Metric::L2)
-        .unwrap_err()
-        .to_string();
+    let error = KnnGraph::open(folder.path().join("graph"), &other, Metric::L2).unwrap_err().to_string();
     assert!(error.contains("50 rows") && error.contains("51"), "{error}");
 }
 
 #[test]
 fn measured_recall_is_that_of_the_reference() {
     let base = Synth::new(5000, 16, 2).unwrap().base();
-    let descent = Descent::new()
-        .knn(20)
-        .start(Start::Random)
-        .iterations(Iterations::Fixed(2, 0));
+    let descent = Descent::new().knn(20).start(Start::Random).iterations(Iterations::Fixed(2, 0));
     let graph = descent.build(&base).unwrap();
-    let measured =
-        knn_recall(&graph, &base, 5000, &[20], 1, &tagore::Progress::silent()).unwrap()[0];
+    let measured = knn_recall(&graph, &base, 5000, &[20], 1, &tagore::Progress::silent()).unwrap()[0];
     approx::assert_abs_diff_eq!(measured, recall(&graph, &base), epsilon = 1e-3);
     let sampled = knn_recall(&graph, &base, 500, &[20], 1, &tagore::Progress::silent()).unwrap()[0];
     approx::assert_abs_diff_eq!(measured, sampled, epsilon = 0.05);

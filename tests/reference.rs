@@ -13,11 +13,7 @@ pub fn distance(metric: Metric, a: &[f32], b: &[f32]) -> f64 {
         Metric::Cosine => {
             let norm = |v: &[f32]| v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
             let product = norm(a) * norm(b);
-            if product == 0.0 {
-                1.0
-            } else {
-                1.0 - dot / product
-            }
+            if product == 0.0 { 1.0 } else { 1.0 - dot / product }
         }
     }
 }
@@ -31,9 +27,7 @@ pub fn nearest_distances(
     k: usize,
 ) -> Vec<f64> {
     let others = (0..base.len()).filter(|&row| Some(row) != itself);
-    let mut distances: Vec<f64> = others
-        .map(|row| distance(metric, point, &base.row(row)))
-        .collect();
+    let mut distances: Vec<f64> = others.map(|row| distance(metric, point, &base.row(row))).collect();
     distances.sort_by(f64::total_cmp);
     distances.truncate(k);
     distances
@@ -42,9 +36,7 @@ pub fn nearest_distances(
 /// Uniform f32 values from -10 to 10.
 pub fn uniform(rows: usize, dim: usize, seed: u64) -> Vectors {
     let draws = Draws::new(seed, Stage::Test, 2, 0);
-    let values = (0..rows * dim)
-        .map(|i| (draws.unit(i as u64) * 20.0 - 10.0) as f32)
-        .collect();
+    let values = (0..rows * dim).map(|i| (draws.unit(i as u64) * 20.0 - 10.0) as f32).collect();
     Vectors::from_f32(values, dim).unwrap()
 }
 
@@ -60,27 +52,17 @@ pub fn hard_cases(rows: usize, dim: usize, seed: u64) -> Vec<(&'static str, Vect
         ("noise", from(&noise_at)),
         ("all equal", from(&|_, _| 3.5)),
         ("all zero", from(&|_, _| 0.0)),
-        (
-            "a quarter duplicated",
-            from(&|row, d| noise_at(if row % 4 == 0 { 0 } else { row }, d)),
-        ),
+        ("a quarter duplicated", from(&|row, d| noise_at(if row % 4 == 0 { 0 } else { row }, d))),
         ("pairs", from(&|row, d| noise_at(row / 2, d))),
         (
             "two clusters far apart",
             from(&|row, d| noise_at(row, d) * 1e-3 + if row % 2 == 0 { 0.0 } else { 1e4 }),
         ),
-        (
-            "one far row",
-            from(&|row, d| if row == 0 { 1e6 } else { noise_at(row, d) }),
-        ),
+        ("one far row", from(&|row, d| if row == 0 { 1e6 } else { noise_at(row, d) })),
         (
             "a zero row",
             from(&|row, d| {
-                if row == rows / 2 {
-                    0.0
-                } else {
-                    noise_at(row, d)
-                }
+                if row == rows / 2 { 0.0 } else { noise_at(row, d) }
             }),
         ),
         ("tiny values", from(&|row, d| noise_at(row, d) * 1e-6)),
@@ -94,29 +76,16 @@ pub fn check_graph(index: &Index, what: &str) {
     let n = index.len();
     for node in 0..n {
         let mut row = index.neighbors(node).to_vec();
-        assert!(
-            row.len() <= index.max_degree(),
-            "{what}: degree {} at {node}",
-            row.len()
-        );
-        assert!(
-            row.iter().all(|&id| (id as usize) < n),
-            "{what}: an unknown id at {node}"
-        );
-        assert!(
-            !row.contains(&(node as u32)),
-            "{what}: a self edge at {node}"
-        );
+        assert!(row.len() <= index.max_degree(), "{what}: degree {} at {node}", row.len());
+        assert!(row.iter().all(|&id| (id as usize) < n), "{what}: an unknown id at {node}");
+        assert!(!row.contains(&(node as u32)), "{what}: a self edge at {node}");
         let edges = row.len();
         row.sort_unstable();
         row.dedup();
         assert_eq!(row.len(), edges, "{what}: a duplicate edge at {node}");
     }
     assert!(!index.entries().is_empty(), "{what}: no entry points");
-    assert!(
-        index.entries().iter().all(|&id| (id as usize) < n),
-        "{what}: an unknown entry point"
-    );
+    assert!(index.entries().iter().all(|&id| (id as usize) < n), "{what}: an unknown entry point");
 }
 
 /// How many nodes can be reached from the entry points.

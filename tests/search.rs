@@ -1,8 +1,8 @@
 //! Exact and beam search against plain references.
 
 use tagore::{
-    Builder, Device, ElementType, Error, GroundTruth, Metric, Progress, Strategy, Synth, Vectors,
-    evaluate, ground_truth, search,
+    Builder, Device, ElementType, Error, GroundTruth, Metric, Progress, Strategy, Synth, Vectors, evaluate,
+    ground_truth, search,
 };
 
 use crate::reference::{nearest_distances, uniform};
@@ -10,12 +10,8 @@ use crate::reference::{nearest_distances, uniform};
 #[test]
 fn exact_search_is_exact() {
     for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
-        for (rows, dim, queries, k) in [
-            (1, 1, 1, 1),
-            (97, 1, 3, 97),
-            (1003, 97, 33, 13),
-            (3000, 8, 65, 100),
-        ] {
+        for (rows, dim, queries, k) in [(1, 1, 1, 1), (97, 1, 3, 97), (1003, 97, 33, 13), (3000, 8, 65, 100)]
+        {
             let (base, queries) = (uniform(rows, dim, 1), uniform(queries, dim, 2));
             let truth = ground_truth(&base, &queries, metric, k, &Progress::silent()).unwrap();
             for query in 0..queries.len() {
@@ -42,14 +38,8 @@ fn zero_vectors_are_at_cosine_distance_one() {
     let base = Vectors::from_f32(vec![0.0, 0.0, 3.0, 4.0, 0.0, 0.0], 2).unwrap();
     let queries = Vectors::from_f32(vec![0.0, 0.0, 6.0, 8.0], 2).unwrap();
     let truth = ground_truth(&base, &queries, Metric::Cosine, 3, &Progress::silent()).unwrap();
-    assert_eq!(
-        (truth.ids(0), truth.distances(0).unwrap()),
-        (&[0, 1, 2][..], &[1.0; 3][..])
-    );
-    assert_eq!(
-        (truth.ids(1), truth.distances(1).unwrap()),
-        (&[1, 0, 2][..], &[0.0, 1.0, 1.0][..])
-    );
+    assert_eq!((truth.ids(0), truth.distances(0).unwrap()), (&[0, 1, 2][..], &[1.0; 3][..]));
+    assert_eq!((truth.ids(1), truth.distances(1).unwrap()), (&[1, 0, 2][..], &[0.0, 1.0, 1.0][..]));
 }
 
 #[test]
@@ -62,34 +52,18 @@ fn a_beam_as_wide_as_the_data_finds_everything_reachable() {
         assert_eq!(result.ids(query), truth.ids(query));
         assert_eq!(Some(result.distances(query)), truth.distances(query));
     }
-    assert_eq!(
-        result.computed(),
-        40 * 300,
-        "every node's distance is computed once"
-    );
+    assert_eq!(result.computed(), 40 * 300, "every node's distance is computed once");
 }
 
 #[test]
 fn recall_allows_ties_and_counts_distances() {
     // Two of each point: of two equals either may be found.
     let base = Vectors::from_u8((0..200u8).map(|i| i / 2).collect(), 1).unwrap();
-    let index = Builder::new(Strategy::vamana())
-        .knn(20)
-        .build(&base)
-        .unwrap();
+    let index = Builder::new(Strategy::vamana()).knn(20).build(&base).unwrap();
     let queries = Vectors::from_u8((0..100).collect(), 1).unwrap();
     let swapped: Vec<u32> = (0..100).map(|i| 2 * i + 1).collect();
     let truth = GroundTruth::new(1, swapped, None).unwrap();
-    let found = evaluate(
-        &index,
-        &base,
-        &queries,
-        &truth,
-        1,
-        &[40],
-        &Progress::silent(),
-    )
-    .unwrap();
+    let found = evaluate(&index, &base, &queries, &truth, 1, &[40], &Progress::silent()).unwrap();
     assert_eq!(found[0].recall, 1.0);
     assert!(found[0].distances >= 40.0 && found[0].qps > 0.0);
 }
@@ -98,17 +72,12 @@ fn recall_allows_ties_and_counts_distances() {
 fn queries_of_another_type_are_converted_if_they_can_be() {
     let base = Vectors::from_u8((0..60u8).collect(), 3).unwrap();
     assert_eq!(base.element_type(), ElementType::U8);
-    let index = Builder::new(Strategy::nsg())
-        .device(Device::Cpu)
-        .build(&base)
-        .unwrap();
+    let index = Builder::new(Strategy::nsg()).device(Device::Cpu).build(&base).unwrap();
     let whole = Vectors::from_f32(vec![3.0, 4.0, 5.0], 3).unwrap();
     let result = search(&index, &base, &whole, 1, 10, &Progress::silent()).unwrap();
     assert_eq!((result.ids(0), result.distances(0)), (&[1][..], &[0.0][..]));
     let fraction = Vectors::from_f32(vec![3.0, 4.5, 5.0], 3).unwrap();
-    let error = search(&index, &base, &fraction, 1, 10, &Progress::silent())
-        .unwrap_err()
-        .to_string();
+    let error = search(&index, &base, &fraction, 1, 10, &Progress::silent()).unwrap_err().to_string();
     assert!(error.contains("4.5") && error.contains("u8"), "{error}");
 }
 
@@ -118,15 +87,9 @@ fn what_does_not_fit_is_an_error() {
     let index = Builder::new(Strategy::nsg()).build(&base).unwrap();
     let silent = Progress::silent();
     let wrong_dim = search(&index, &base, &uniform(3, 5, 1), 10, 20, &silent).unwrap_err();
-    assert!(
-        matches!(&wrong_dim, Error::Mismatch { found, .. } if found == "dimension 5"),
-        "{wrong_dim}"
-    );
+    assert!(matches!(&wrong_dim, Error::Mismatch { found, .. } if found == "dimension 5"), "{wrong_dim}");
     let other = uniform(100, 4, 2);
-    assert!(matches!(
-        search(&index, &other, &base, 10, 20, &silent),
-        Err(Error::Mismatch { .. })
-    ));
+    assert!(matches!(search(&index, &other, &base, 10, 20, &silent), Err(Error::Mismatch { .. })));
     for (k, beam, what) in [(0, 10, "k"), (101, 200, "k"), (10, 9, "beam")] {
         match search(&index, &base, &base, k, beam, &silent).unwrap_err() {
             Error::Argument { what: found, .. } => assert_eq!(found, what),
@@ -137,21 +100,9 @@ fn what_does_not_fit_is_an_error() {
     let error = evaluate(&index, &base, &uniform(6, 4, 3), &truth, 10, &[20], &silent).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
     let error = evaluate(&index, &base, &uniform(5, 4, 3), &truth, 11, &[20], &silent).unwrap_err();
-    assert!(
-        matches!(error, Error::Argument { what: "k", .. }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Argument { what: "k", .. }), "{error}");
     let foreign = GroundTruth::new(1, vec![0, 1, 2, 3, 100], None).unwrap();
-    let error = evaluate(
-        &index,
-        &base,
-        &uniform(5, 4, 3),
-        &foreign,
-        1,
-        &[20],
-        &silent,
-    )
-    .unwrap_err();
+    let error = evaluate(&index, &base, &uniform(5, 4, 3), &foreign, 1, &[20], &silent).unwrap_err();
     assert!(error.to_string().contains("id 100"), "{error}");
 }
 
@@ -160,14 +111,6 @@ fn no_queries_are_no_work() {
     let synth = Synth::new(100, 4, 1).unwrap();
     let base = synth.base();
     let index = Builder::new(Strategy::cagra()).build(&base).unwrap();
-    let result = search(
-        &index,
-        &base,
-        &synth.queries(0),
-        10,
-        20,
-        &Progress::silent(),
-    )
-    .unwrap();
+    let result = search(&index, &base, &synth.queries(0), 10, 20, &Progress::silent()).unwrap();
     assert!(result.is_empty() && result.computed() == 0);
 }

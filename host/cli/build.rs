@@ -62,11 +62,10 @@ struct PruneOptions {
 
 impl PruneOptions {
     fn apply(&self, strategy: Strategy) -> Result<Strategy> {
-        let set =
-            |strategy, value: Option<usize>, with: fn(Strategy, usize) -> Strategy| match value {
-                Some(value) => with(strategy, value),
-                None => strategy,
-            };
+        let set = |strategy, value: Option<usize>, with: fn(Strategy, usize) -> Strategy| match value {
+            Some(value) => with(strategy, value),
+            None => strategy,
+        };
         let mut strategy = set(strategy, self.degree, Strategy::degree);
         strategy = set(strategy, self.candidates, Strategy::candidates);
         if let Some(collect) = self.collect {
@@ -106,17 +105,12 @@ impl Args {
             Some(path) => KnnGraph::open(path, &base, self.descent.metric)?,
             None => self.descent.build(&base, output)?,
         };
-        let recall = self
-            .verify
-            .map(|sample| verify(&graph, &base, sample, self.descent.seed, output))
-            .transpose()?;
+        let recall =
+            self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
         let pruning = Instant::now();
         let index = builder.build_from(&base, &graph)?;
         let prune = pruning.elapsed().as_secs_f64();
-        output.say(format_args!(
-            "prune     {prune:.2} s, mean degree {:.2}",
-            index.mean_degree()
-        ));
+        output.say(format_args!("prune     {prune:.2} s, mean degree {:.2}", index.mean_degree()));
         let writing = Instant::now();
         index.save(&self.output)?;
         let write = writing.elapsed().as_secs_f64();

@@ -44,11 +44,7 @@ impl Content {
                 // what it is; that of `bin` says that there is a header.
                 let ids = GroundTruth::open(path)?;
                 let told = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
-                return if told {
-                    Ok(Self::Ids(ids))
-                } else {
-                    Err(unknown)
-                };
+                return if told { Ok(Self::Ids(ids)) } else { Err(unknown) };
             }
         };
         if format.holds_ids() {
@@ -56,9 +52,7 @@ impl Content {
         }
         match open(path, Some(format)) {
             // An array of integers of four bytes is no vectors, but it may be ids.
-            Err(error) if format == Format::Npy => {
-                GroundTruth::open(path).map(Self::Ids).map_err(|_| error)
-            }
+            Err(error) if format == Format::Npy => GroundTruth::open(path).map(Self::Ids).map_err(|_| error),
             vectors => Ok(Self::Vectors(vectors?)),
         }
     }
@@ -92,10 +86,7 @@ impl Args {
                 (truth.len(), truth.k())
             }
         };
-        output.say(format_args!(
-            "{}: {rows} x {cols} as {to}",
-            self.output.display()
-        ));
+        output.say(format_args!("{}: {rows} x {cols} as {to}", self.output.display()));
         output.event(&json!({
             "event": "convert", "input": self.input, "output": self.output, "format": to.name(), "rows": rows, "cols": cols,
         }));

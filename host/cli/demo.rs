@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{
-    Builder, Descent, Metric, Result, Strategy, Synth, evaluate, ground_truth, recall_qps_plot,
-};
+use tagore::{Builder, Descent, Metric, Result, Strategy, Synth, evaluate, ground_truth, recall_qps_plot};
 
 use super::eval::{event, series};
 use super::options::check_output;
@@ -34,9 +32,7 @@ impl Args {
         let progress = output.progress();
         let synth = Synth::new(ROWS, DIM, self.seed)?;
         let (base, queries) = (synth.base(), synth.queries(QUERIES));
-        output.say(format_args!(
-            "{ROWS} synthetic vectors of dimension {DIM}, {QUERIES} queries"
-        ));
+        output.say(format_args!("{ROWS} synthetic vectors of dimension {DIM}, {QUERIES} queries"));
         let truth = ground_truth(&base, &queries, Metric::L2, K, progress)?;
         let descent = Descent::new().seed(self.seed).progress(progress.clone());
         let graph = descent.build(&base)?;
@@ -46,13 +42,8 @@ impl Args {
             graph.k()
         ));
         output.say("");
-        let beams = BEAMS
-            .map(|beam| format!("{:>19}", format!("beam {beam}")))
-            .concat();
-        output.say(format_args!(
-            "{:>7} {:>8} {:>7}{beams}",
-            "", "build s", "degree"
-        ));
+        let beams = BEAMS.map(|beam| format!("{:>19}", format!("beam {beam}"))).concat();
+        output.say(format_args!("{:>7} {:>8} {:>7}{beams}", "", "build s", "degree"));
         output.say(format_args!(
             "{:>7} {:>8} {:>7}{}",
             "index",
@@ -63,15 +54,11 @@ impl Args {
         let mut lines = Vec::new();
         for strategy in Strategy::all() {
             let began = Instant::now();
-            let index = Builder::new(strategy)
-                .descent(descent.clone())
-                .build_from(&base, &graph)?;
+            let index = Builder::new(strategy).descent(descent.clone()).build_from(&base, &graph)?;
             let seconds = descended + began.elapsed().as_secs_f64();
             let evaluations = evaluate(&index, &base, &queries, &truth, K, &BEAMS, progress)?;
-            let found: String = evaluations
-                .iter()
-                .map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps))
-                .collect();
+            let found: String =
+                evaluations.iter().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
             output.say(format_args!(
                 "{:>7} {seconds:>8.2} {:>7.1}{found}",
                 index.kind(),
@@ -81,18 +68,13 @@ impl Args {
                 "event": "build", "index": index.kind(), "n": ROWS, "dim": DIM, "device": "cpu",
                 "seconds": { "descent": descended, "total": seconds }, "mean_degree": index.mean_degree(),
             }));
-            evaluations
-                .iter()
-                .for_each(|evaluation| output.event(&event(evaluation)));
+            evaluations.iter().for_each(|evaluation| output.event(&event(evaluation)));
             lines.push(series(index.kind(), &evaluations));
         }
         let title = format!("{ROWS} synthetic vectors of dimension {DIM}");
         recall_qps_plot(&self.output, &title, K, &lines)?;
         output.say("");
-        output.say(format_args!(
-            "recall against throughput: {}",
-            self.output.display()
-        ));
+        output.say(format_args!("recall against throughput: {}", self.output.display()));
         Ok(())
     }
 }

@@ -12,15 +12,10 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = memory_bytes();
-        let gib = memory.map_or("unknown".to_owned(), |bytes| {
-            format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
-        });
+        let gib = memory
+            .map_or("unknown".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
         output.say(format_args!("tagore    {}", env!("CARGO_PKG_VERSION")));
-        output.say(format_args!(
-            "system    {} {}",
-            std::env::consts::OS,
-            std::env::consts::ARCH
-        ));
+        output.say(format_args!("system    {} {}", std::env::consts::OS, std::env::consts::ARCH));
         output.say(format_args!(
             "cpu       {cores} cores, {} threads, {}",
             rayon::current_num_threads(),
@@ -40,9 +35,7 @@ impl Args {
 /// The memory of this machine, where the system says.
 fn memory_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }

@@ -20,12 +20,7 @@ pub(crate) struct Args {
     #[arg(short, default_value_t = 10)]
     k: usize,
     /// Beam widths to measure
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "20,50,100",
-        value_name = "L,.."
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "20,50,100", value_name = "L,..")]
     beams: Vec<usize>,
     /// Draw recall against throughput
     #[arg(long, value_name = "SVG")]
@@ -38,15 +33,7 @@ impl Args {
         let (index, base, queries) = self.searched.open()?;
         let truth = GroundTruth::open(&self.groundtruth)?;
         let progress = output.progress();
-        let evaluations = evaluate(
-            &index,
-            &base,
-            &queries,
-            &truth,
-            self.k,
-            &self.beams,
-            progress,
-        )?;
+        let evaluations = evaluate(&index, &base, &queries, &truth, self.k, &self.beams, progress)?;
         output.say(format_args!(
             "{:>6} {:>10} {:>10} {:>10}",
             "beam",
@@ -55,25 +42,12 @@ impl Args {
             "distances"
         ));
         for evaluation in &evaluations {
-            let Evaluation {
-                beam,
-                recall,
-                qps,
-                distances,
-                ..
-            } = evaluation;
-            output.say(format_args!(
-                "{beam:>6} {recall:>10.4} {qps:>10.0} {distances:>10.0}"
-            ));
+            let Evaluation { beam, recall, qps, distances, .. } = evaluation;
+            output.say(format_args!("{beam:>6} {recall:>10.4} {qps:>10.0} {distances:>10.0}"));
             output.event(&event(evaluation));
         }
         if let Some(path) = &self.plot {
-            let title = format!(
-                "{} over {} vectors of dimension {}",
-                index.kind(),
-                base.len(),
-                base.dim()
-            );
+            let title = format!("{} over {} vectors of dimension {}", index.kind(), base.len(), base.dim());
             recall_qps_plot(path, &title, self.k, &[series(index.kind(), &evaluations)])?;
         }
         Ok(())
@@ -82,20 +56,11 @@ impl Args {
 
 /// An evaluation as a JSON line.
 pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
-    let Evaluation {
-        beam,
-        k,
-        recall,
-        qps,
-        distances,
-    } = evaluation;
+    let Evaluation { beam, k, recall, qps, distances } = evaluation;
     json!({ "event": "eval", "beam": beam, "k": k, "recall": recall, "qps": qps, "distances": distances })
 }
 
 /// Evaluations as a line of a plot.
 pub(crate) fn series(name: &str, evaluations: &[Evaluation]) -> Series {
-    Series {
-        name: name.to_owned(),
-        points: evaluations.iter().map(|e| (e.recall, e.qps)).collect(),
-    }
+    Series { name: name.to_owned(), points: evaluations.iter().map(|e| (e.recall, e.qps)).collect() }
 }

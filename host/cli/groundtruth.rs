@@ -39,11 +39,7 @@ impl Args {
         let truth = ground_truth(&base, &queries, self.metric, self.k, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         truth.save(&self.output)?;
-        output.say(format_args!(
-            "{} queries in {seconds:.2} s -> {}",
-            queries.len(),
-            self.output.display()
-        ));
+        output.say(format_args!("{} queries in {seconds:.2} s -> {}", queries.len(), self.output.display()));
         output.event(&json!({
             "event": "groundtruth", "n": base.len(), "dim": base.dim(), "queries": queries.len(), "k": self.k,
             "device": self.device.name(), "seconds": seconds,

@@ -31,11 +31,7 @@ impl Args {
         index.verify()?;
         let (statistics, base) = (index.statistics(), index.fingerprint());
         let description = index.description();
-        output.say(format_args!(
-            "{}: {} index, sound",
-            self.file.display(),
-            index.kind()
-        ));
+        output.say(format_args!("{}: {} index, sound", self.file.display(), index.kind()));
         output.say(format_args!(
             "base        {} x {} {}, {}",
             base.rows,
@@ -43,16 +39,9 @@ impl Args {
             base.element,
             index.metric()
         ));
-        let parameters: Vec<String> = description
-            .parameters
-            .iter()
-            .map(|(k, v)| format!("{k} {v}"))
-            .collect();
-        output.say(format_args!(
-            "parameters  {}, seed {}",
-            parameters.join(", "),
-            description.seed
-        ));
+        let parameters: Vec<String> =
+            description.parameters.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        output.say(format_args!("parameters  {}, seed {}", parameters.join(", "), description.seed));
         output.say(format_args!(
             "degree      {:.2} on average, {} to {} of at most {}",
             index.mean_degree(),
@@ -96,17 +85,8 @@ impl Args {
 
     fn ids(&self, ids: &GroundTruth, output: &Output) -> Result<()> {
         let distances = ids.has_distances();
-        let with = if distances {
-            "ids and distances"
-        } else {
-            "ids"
-        };
-        output.say(format_args!(
-            "{}: {} x {} {with}",
-            self.file.display(),
-            ids.len(),
-            ids.k()
-        ));
+        let with = if distances { "ids and distances" } else { "ids" };
+        output.say(format_args!("{}: {} x {} {with}", self.file.display(), ids.len(), ids.k()));
         output.event(&json!({
             "event": "inspect", "file": self.file, "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
         }));

@@ -35,10 +35,8 @@ impl Args {
         }
         let write = writing.elapsed().as_secs_f64();
         let total = began.elapsed().as_secs_f64();
-        let recall = self
-            .verify
-            .map(|sample| verify(&graph, &base, sample, self.descent.seed, output))
-            .transpose()?;
+        let recall =
+            self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
         let stats = graph.stats();
         let mut event = json!({
             "event": "knn",

@@ -72,10 +72,7 @@ pub(crate) fn main() -> ExitCode {
         output.warn(format_args!("Ctrl-C will not be caught: {error}"));
     }
     let threads = cli.threads.map_or(0, usize::from);
-    if let Err(error) = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build_global()
-    {
+    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         output.error(format_args!("--threads: {error}"));
         return ExitCode::FAILURE;
     }
@@ -96,10 +93,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The library names a parameter; here it is a flag of the same name.
         Err(error @ Error::Argument { what, .. }) => {
-            output.error(format_args!(
-                "{}{error}",
-                if what == "k" { "-" } else { "--" }
-            ));
+            output.error(format_args!("{}{error}", if what == "k" { "-" } else { "--" }));
             ExitCode::from(2)
         }
         Err(error) => {
@@ -111,16 +105,8 @@ pub(crate) fn main() -> ExitCode {
 
 /// Prints what clap has to say: help in full, an error in one line.
 fn usage(error: &clap::Error) -> ExitCode {
-    if matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-    ) || !error.use_stderr()
-    {
-        return if error.print().is_ok() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        };
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
+        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // There is nothing to be done about a closed standard error.
@@ -128,11 +114,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = error.to_string();
-    let first: Vec<&str> = text
-        .lines()
-        .take_while(|line| !line.trim().is_empty())
-        .map(str::trim)
-        .collect();
+    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     Output::new(false).error(first.join(" ").trim_start_matches("error: "));
     ExitCode::from(2)
 }

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use tagore::{
-    DEFAULT_KNN, Descent, Device, Error, Format, Iterations, KnnGraph, Metric, Result, Start,
-    Vectors,
+    DEFAULT_KNN, Descent, Device, Error, Format, Iterations, KnnGraph, Metric, Result, Start, Vectors,
 };
 
 use super::output::{Output, grouped};
@@ -112,19 +111,12 @@ pub(crate) fn verify(
     seed: u64,
     output: &Output,
 ) -> Result<serde_json::Value> {
-    let ks = if graph.k() > 10 {
-        vec![10, graph.k()]
-    } else {
-        vec![graph.k()]
-    };
+    let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
     let recalls = tagore::knn_recall(graph, base, sample, &ks, seed, output.progress())?;
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
-        output.say(format_args!(
-            "verify    recall@{k} {recall:.4} over {} nodes",
-            sample.min(base.len())
-        ));
+        output.say(format_args!("verify    recall@{k} {recall:.4} over {} nodes", sample.min(base.len())));
     }
     Ok(object.into())
 }
@@ -132,11 +124,7 @@ pub(crate) fn verify(
 /// Checks, before any work is done, that `path` can be written to.
 pub(crate) fn check_output(path: &Path) -> Result<()> {
     let expected = |expected: &str, found: &str| {
-        Err(Error::File {
-            path: path.to_owned(),
-            found: found.to_owned(),
-            expected: expected.to_owned(),
-        })
+        Err(Error::File { path: path.to_owned(), found: found.to_owned(), expected: expected.to_owned() })
     };
     if path.is_dir() {
         return expected("a file to write", "a folder");

@@ -27,9 +27,7 @@ impl Bar {
         if self.stage != update.stage || update.done == 0 {
             self.bar.finish_and_clear();
             // Hidden by itself where standard error is no terminal.
-            self.bar = ProgressBar::new(update.total)
-                .with_style(style())
-                .with_message(update.stage);
+            self.bar = ProgressBar::new(update.total).with_style(style()).with_message(update.stage);
             self.bar.enable_steady_tick(Duration::from_millis(200));
             self.stage = update.stage;
         }
@@ -44,27 +42,17 @@ fn style() -> ProgressStyle {
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        let bar = Arc::new(Mutex::new(Bar {
-            bar: ProgressBar::hidden(),
-            stage: "",
-        }));
+        let bar = Arc::new(Mutex::new(Bar { bar: ProgressBar::hidden(), stage: "" }));
         let shown = Arc::clone(&bar);
         let progress = Progress::new(move |update| {
             // A thread that finds the bar busy goes on with its work; the next update will do.
             if update.done == 0 {
-                shown
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .show(update);
+                shown.lock().unwrap_or_else(PoisonError::into_inner).show(update);
             } else if let Ok(mut bar) = shown.try_lock() {
                 bar.show(update);
             }
         });
-        Self {
-            json,
-            progress,
-            bar,
-        }
+        Self { json, progress, bar }
     }
 
     /// The handle that shows progress and stops at Ctrl-C.
@@ -107,9 +95,7 @@ impl Output {
 /// The most resident memory this process has had, in bytes, where the system says.
 pub(crate) fn peak_host_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }
@@ -133,12 +119,7 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        for (count, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1_234_567, "1,234,567"),
-        ] {
+        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(count), text);
         }
     }

@@ -51,14 +51,7 @@ impl Args {
         check_output(&self.output)?;
         let (index, base, queries) = self.searched.open()?;
         let began = Instant::now();
-        let result = search(
-            &index,
-            &base,
-            &queries,
-            self.k,
-            self.beam,
-            output.progress(),
-        )?;
+        let result = search(&index, &base, &queries, self.k, self.beam, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);

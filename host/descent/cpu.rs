@@ -41,31 +41,24 @@ pub(super) fn descend(
 ) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
     let (most_join, most_refine) = plan.iterations.limits();
-    let stage = progress.stage(
-        "descent",
-        (nodes as u64) * u64::from(1 + most_join + most_refine),
-    );
-    let descent = Descent {
-        space,
-        plan,
-        stage,
-        distances: AtomicU64::new(0),
-    };
-    let mut lists = Lists::new(nodes, plan.k);
-    descent.start(&mut lists)?;
+    let stage = progress.stage("descent", (nodes as u64) * u64::from(1 + most_join + most_refine));
+    let descent = Descent { space, plan, stage, distances: AtomicU64::new(0) };
+    let mut lists = descent.start(Lists::new(nodes, plan.k))?;
     let mut stats = DescentStats::default();
     while stats.iterations.0 < most_join {
-        let fresh = descent.join(&mut lists, stats.iterations.0)?;
+        lists = descent.join(lists, stats.iterations.0)?;
         stats.iterations.0 += 1;
-        if plan.iterations == Iterations::Auto && fresh < STOP_JOIN {
+        if plan.iterations == Iterations::Auto && lists.unvisited_share() < STOP_JOIN {
             break;
         }
     }
     lists.mark_unvisited();
     while stats.iterations.1 < most_refine {
-        let changed = descent.refine(&mut lists)?;
+        let before = lists.last_keys();
+        lists = descent.refine(lists)?;
         stats.iterations.1 += 1;
-        if plan.iterations == Iterations::Auto && changed < STOP_REFINE {
+        let changed = lists.last_keys().iter().zip(&before).filter(|(now, then)| now != then).count();
+        if plan.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
             break;
         }
     }
@@ -73,11 +66,12 @@ pub(super) fn descend(
     Ok((lists.into_keys(), stats))
 }
 
-/// `auto` leaves phase 1 once a smaller share than this of the list entries is new.
-const STOP_JOIN: f64 = 0.05;
+/// `auto` leaves phase 1 once a smaller share than this of the list entries is new. Waiting longer costs
+/// a third of the time or more and gains 0.002 of recall (docs/measurements.md).
+const STOP_JOIN: f64 = 0.35;
 
 /// `auto` ends phase 2 once a smaller share than this of the lists still changes.
-const STOP_REFINE: f64 = 0.05;
+const STOP_REFINE: f64 = 0.1;
 
 struct Descent<'a> {
     space: &'a Space<'a>,
@@ -105,218 +99,143 @@ impl Descent<'_> {
     }
 
     /// Computes the distances from `node` to `scratch.others` and offers each to both lists.
-    fn offer_all(
-        &self,
-        lists: &SharedLists<'_>,
-        node: u32,
-        others: &[u32],
-        distances: &mut Vec<f32>,
-    ) {
-        self.space
-            .list_distances(self.space.point(node), others, distances);
+    fn offer_all(&self, lists: &SharedLists, node: u32, others: &[u32], distances: &mut Vec<f32>) {
+        self.space.list_distances(self.space.point(node), others, distances);
         for (&other, &distance) in others.iter().zip(distances.iter()) {
-            lists.offer(node, other, distance);
             lists.offer(other, node, distance);
         }
-        self.distances
-            .fetch_add(others.len() as u64, Ordering::Relaxed);
+        for (&other, &distance) in others.iter().zip(distances.iter()) {
+            lists.offer(node, other, distance);
+        }
+        self.distances.fetch_add(others.len() as u64, Ordering::Relaxed);
     }
 
     /// Gives every node random neighbours, all different.
-    fn start(&self, lists: &mut Lists) -> Result<()> {
+    fn start(&self, lists: Lists) -> Result<Lists> {
         let nodes = self.space.len();
         let wanted = lists.k().min(nodes - 1);
-        let shared = lists.shared();
-        for_each_node(
-            nodes,
-            &self.stage,
-            || self.scratch(),
-            |scratch, node| {
-                let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
-                scratch.visited.clear();
-                scratch.visited.insert(node);
-                scratch.others.clear();
-                let mut draw = 0;
-                while scratch.others.len() < wanted {
-                    let id = draws.below(draw, nodes as u64) as u32;
-                    draw += 1;
-                    if scratch.visited.insert(id) {
-                        scratch.others.push(id);
-                    }
+        let shared = lists.share();
+        let scratch = || self.scratch();
+        for_each_node(nodes, &self.stage, scratch, |scratch, node| {
+            let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
+            scratch.visited.clear();
+            scratch.visited.insert(node);
+            scratch.others.clear();
+            let mut draw = 0;
+            while scratch.others.len() < wanted {
+                let id = draws.below(draw, nodes as u64) as u32;
+                draw += 1;
+                if scratch.visited.insert(id) {
+                    scratch.others.push(id);
                 }
-                self.offer_all(&shared, node, &scratch.others, &mut scratch.distances);
-            },
-        )
+            }
+            self.offer_all(&shared, node, &scratch.others, &mut scratch.distances);
+        })?;
+        Ok(shared.into_lists())
     }
 
     /// One iteration of phase 1: every node compares the new neighbours it has sampled, forward and
-    /// reverse, with each other and with its old ones. Returns the share of list entries that were
-    /// new before it.
-    fn join(&self, lists: &mut Lists, iteration: u32) -> Result<f64> {
+    /// reverse, with each other and with its old ones.
+    fn join(&self, mut lists: Lists, iteration: u32) -> Result<Lists> {
         let nodes = self.space.len();
-        let fresh = lists.unvisited_share();
-        let (new, old) = sample(lists);
+        let (new, old) = sample(&mut lists);
         let reverse = |table: &IdTable, part: u32| {
             Reverse::new(nodes, |source, visit| {
                 // A random rank: which of many reverse neighbours are taken is a fair draw.
-                let draws = Draws::new(
-                    self.plan.seed,
-                    Stage::Sample,
-                    iteration * 2 + part,
-                    u64::from(source),
-                );
+                let draws =
+                    Draws::new(self.plan.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
                 for (index, &target) in table.row(source).iter().enumerate() {
                     visit(target, draws.bits(index as u64) as u32);
                 }
             })
         };
         let (reverse_new, reverse_old) = (reverse(&new, 0), reverse(&old, 1));
-        let shared = lists.shared();
-        for_each_node(
-            nodes,
-            &self.stage,
-            || self.scratch(),
-            |scratch, node| {
-                let Scratch {
-                    visited,
-                    joined,
-                    others,
-                    distances,
-                } = scratch;
-                visited.clear();
-                joined.clear();
-                let gather = |joined: &mut Vec<u32>,
-                              visited: &mut Visited,
-                              forward: &IdTable,
-                              reverse: &Reverse| {
-                    let ids = forward
-                        .row(node)
-                        .iter()
-                        .copied()
-                        .chain(reverse.sources(node).take(SAMPLE));
+        let shared = lists.share();
+        let scratch = || self.scratch();
+        for_each_node(nodes, &self.stage, scratch, |scratch, node| {
+            let Scratch { visited, joined, others, distances } = scratch;
+            visited.clear();
+            joined.clear();
+            let gather =
+                |joined: &mut Vec<u32>, visited: &mut Visited, forward: &IdTable, reverse: &Reverse| {
+                    let ids = forward.row(node).iter().copied().chain(reverse.sources(node).take(SAMPLE));
                     joined.extend(ids.filter(|&id| visited.insert(id)));
                 };
-                gather(joined, visited, &new, &reverse_new);
-                let new_ones = joined.len();
-                gather(joined, visited, &old, &reverse_old);
-                for index in 0..new_ones {
-                    others.clear();
-                    others.extend_from_slice(&joined[index + 1..]);
-                    self.offer_all(&shared, joined[index], others, distances);
-                }
-            },
-        )?;
-        Ok(fresh)
+            gather(joined, visited, &new, &reverse_new);
+            let new_ones = joined.len();
+            gather(joined, visited, &old, &reverse_old);
+            for index in 0..new_ones {
+                others.clear();
+                others.extend_from_slice(&joined[index + 1..]);
+                self.offer_all(&shared, joined[index], others, distances);
+            }
+        })?;
+        Ok(shared.into_lists())
     }
 
     /// One iteration of phase 2: every node meets the lists and reverse lists of its nearest
-    /// neighbours that it has not used before. Returns the share of lists that changed.
-    fn refine(&self, lists: &mut Lists) -> Result<f64> {
+    /// neighbours that it has not used before.
+    fn refine(&self, mut lists: Lists) -> Result<Lists> {
         let nodes = self.space.len();
-        let used = expand(lists, self.plan.expand);
-        let near = nearest(lists, GATHER);
+        let used = expand(&mut lists, self.plan.expand);
+        let near = nearest(&lists, GATHER);
         let reverse = Reverse::new(nodes, |source, visit| {
-            near.row(source)
-                .iter()
-                .zip(0..)
-                .for_each(|(&target, rank)| visit(target, rank));
+            near.row(source).iter().zip(0..).for_each(|(&target, rank)| visit(target, rank));
         });
-        let before = lists.last_keys();
-        let shared = lists.shared();
-        for_each_node(
-            nodes,
-            &self.stage,
-            || self.scratch(),
-            |scratch, node| {
-                let Scratch {
-                    visited,
-                    others,
-                    distances,
-                    ..
-                } = scratch;
-                visited.clear();
-                others.clear();
-                visited.insert(node);
-                near.row(node).iter().for_each(|&id| _ = visited.insert(id));
-                for &via in used.row(node) {
-                    let ids = near
-                        .row(via)
-                        .iter()
-                        .copied()
-                        .chain(reverse.sources(via).take(GATHER));
-                    others.extend(ids.filter(|&id| visited.insert(id)));
-                }
-                self.offer_all(&shared, node, others, distances);
-            },
-        )?;
-        drop(shared);
-        let changed = lists
-            .last_keys()
-            .iter()
-            .zip(&before)
-            .filter(|(now, then)| now != then)
-            .count();
-        Ok(changed as f64 / nodes as f64)
+        let shared = lists.share();
+        let scratch = || self.scratch();
+        for_each_node(nodes, &self.stage, scratch, |scratch, node| {
+            let Scratch { visited, others, distances, .. } = scratch;
+            visited.clear();
+            others.clear();
+            visited.insert(node);
+            near.row(node).iter().for_each(|&id| _ = visited.insert(id));
+            for &via in used.row(node) {
+                let ids = near.row(via).iter().copied().chain(reverse.sources(via).take(GATHER));
+                others.extend(ids.filter(|&id| visited.insert(id)));
+            }
+            self.offer_all(&shared, node, others, distances);
+        })?;
+        Ok(shared.into_lists())
     }
 }
 
 /// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each; the
 /// former count as visited from here on.
 fn sample(lists: &mut Lists) -> (IdTable, IdTable) {
-    let (mut new, mut old) = (
-        IdTable::new(lists.len(), SAMPLE),
-        IdTable::new(lists.len(), SAMPLE),
-    );
-    (lists.rows_mut(), new.rows_mut(), old.rows_mut())
-        .into_par_iter()
-        .for_each(|(row, new, old)| {
-            let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
-                let keys = row
-                    .iter()
-                    .filter(|&&k| k != key::NONE && key::is_unvisited(k) == unvisited);
-                keys.take(SAMPLE).map(|&k| key::id(k)).collect()
-            };
-            fill(old, held(row, false).into_iter());
-            fill(new, held(row, true).into_iter());
-            let sampled = row
-                .iter_mut()
-                .filter(|k| **k != key::NONE && key::is_unvisited(**k))
-                .take(SAMPLE);
-            sampled.for_each(|k| *k = key::plain(*k));
-        });
+    let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE), IdTable::new(lists.len(), SAMPLE));
+    (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
+        let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
+            let keys = row.iter().filter(|&&k| k != key::NONE && key::is_unvisited(k) == unvisited);
+            keys.take(SAMPLE).map(|&k| key::id(k)).collect()
+        };
+        fill(old, held(row, false).into_iter());
+        fill(new, held(row, true).into_iter());
+        let sampled = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k)).take(SAMPLE);
+        sampled.for_each(|k| *k = key::plain(*k));
+    });
     (new, old)
 }
 
 /// The `count` nearest unvisited neighbours of each node, which count as visited from here on.
 fn expand(lists: &mut Lists, count: usize) -> IdTable {
     let mut used = IdTable::new(lists.len(), count);
-    (lists.rows_mut(), used.rows_mut())
-        .into_par_iter()
-        .for_each(|(row, used)| {
-            let unvisited = row
-                .iter_mut()
-                .filter(|k| **k != key::NONE && key::is_unvisited(**k));
-            let expanded = unvisited.map(|k| {
-                *k = key::plain(*k);
-                key::id(*k)
-            });
-            fill(used, expanded.take(count));
+    (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
+        let unvisited = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k));
+        let expanded = unvisited.map(|k| {
+            *k = key::plain(*k);
+            key::id(*k)
         });
+        fill(used, expanded.take(count));
+    });
     used
 }
 
 /// The nearest neighbours of each node, at most `count`, as they are now.
 fn nearest(lists: &Lists, count: usize) -> IdTable {
     let mut near = IdTable::new(lists.len(), count.min(lists.k()));
-    (lists.rows(), near.rows_mut())
-        .into_par_iter()
-        .for_each(|(row, near)| {
-            fill(
-                near,
-                row.iter()
-                    .take_while(|&&k| k != key::NONE)
-                    .map(|&k| key::id(k)),
-            );
-        });
+    (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {
+        fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));
+    });
     near
 }

@@ -32,14 +32,7 @@ impl KnnGraph {
     ) -> Self {
         let ids = keys.par_iter().map(|&k| key::id(k)).collect();
         let distances = keys.par_iter().map(|&k| key::distance(k)).collect();
-        Self {
-            k,
-            metric,
-            nodes,
-            ids,
-            distances,
-            stats,
-        }
+        Self { k, metric, nodes, ids, distances, stats }
     }
 
     /// The number of nodes.
@@ -116,38 +109,17 @@ impl KnnGraph {
         values.validate()?;
         if (values.len(), values.dim()) != (table.rows, table.cols) {
             let found = format!("{} x {}", values.len(), values.dim());
-            let expected = format!(
-                "{} x {} as {} has",
-                table.rows,
-                table.cols,
-                ids_path.display()
-            );
+            let expected = format!("{} x {} as {} has", table.rows, table.cols, ids_path.display());
             return Err(Error::file(&distances_path, found, expected));
         }
         if table.rows != base.len() {
             let expected = format!("{} as {} has", base.len(), base.describe());
-            return Err(Error::file(
-                &ids_path,
-                format_args!("{} rows", table.rows),
-                expected,
-            ));
+            return Err(Error::file(&ids_path, format_args!("{} rows", table.rows), expected));
         }
-        let distances = (0..values.len())
-            .flat_map(|row| values.row(row).into_owned())
-            .collect();
+        let distances = (0..values.len()).flat_map(|row| values.row(row).into_owned()).collect();
         let (nodes, k) = (table.rows, table.cols);
-        let graph = Self {
-            k,
-            metric,
-            nodes,
-            ids: table.ids,
-            distances,
-            stats: DescentStats::default(),
-        };
-        match (0..nodes)
-            .into_par_iter()
-            .find_first(|&node| !graph.row_is_sound(node))
-        {
+        let graph = Self { k, metric, nodes, ids: table.ids, distances, stats: DescentStats::default() };
+        match (0..nodes).into_par_iter().find_first(|&node| !graph.row_is_sound(node)) {
             None => Ok(graph),
             Some(node) => Err(Error::file(
                 &ids_path,
@@ -162,9 +134,7 @@ impl KnnGraph {
         let mut sorted = ids.to_vec();
         sorted.sort_unstable();
         sorted.windows(2).all(|pair| pair[0] != pair[1])
-            && ids
-                .iter()
-                .all(|&id| (id as usize) < self.nodes && id as usize != node)
+            && ids.iter().all(|&id| (id as usize) < self.nodes && id as usize != node)
             && distances.windows(2).all(|pair| pair[0] <= pair[1])
     }
 }

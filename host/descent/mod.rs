@@ -61,13 +61,7 @@ impl FromStr for Iterations {
             return Ok(Self::Auto);
         }
         let (join, refine) = text.split_once(',').ok_or_else(wrong)?;
-        let number = |text: &str| {
-            text.trim()
-                .parse()
-                .ok()
-                .filter(|&n| n <= 1000)
-                .ok_or_else(wrong)
-        };
+        let number = |text: &str| text.trim().parse().ok().filter(|&n| n <= 1000).ok_or_else(wrong);
         Ok(Self::Fixed(number(join)?, number(refine)?))
     }
 }
@@ -243,17 +237,9 @@ impl Descent {
         // Below this size all pairs cost less than the joins would.
         let all_pairs = self.start == Start::Auto && nodes <= ALL_PAIRS;
         let (keys, mut stats) = if all_pairs || nodes <= k + 1 {
-            (
-                search::exact::all_pairs(space, k, &self.progress)?,
-                DescentStats::default(),
-            )
+            (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
         } else {
-            let plan = cpu::Plan {
-                k,
-                iterations: self.iterations,
-                expand: self.expand,
-                seed: self.seed,
-            };
+            let plan = cpu::Plan { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
             cpu::descend(space, &plan, &self.progress)?
         };
         if stats.distances == 0 {

@@ -14,10 +14,7 @@ pub(crate) struct Reverse {
 impl Reverse {
     /// Turns round the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)`
     /// for each edge of `source`, the same ones each time it is called.
-    pub(crate) fn new(
-        nodes: usize,
-        edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
-    ) -> Self {
+    pub(crate) fn new(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
         let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
         let sources = || (0..nodes as u32).into_par_iter().with_min_len(256);
         sources().for_each(|source| {
@@ -37,10 +34,7 @@ impl Reverse {
             edges_of(source, &mut |target, rank| {
                 let filled = counts[target as usize].fetch_sub(1, Ordering::Relaxed);
                 let slot = offsets[target as usize + 1] - filled as usize;
-                slots[slot].store(
-                    (u64::from(rank) << 32) | u64::from(source),
-                    Ordering::Relaxed,
-                );
+                slots[slot].store((u64::from(rank) << 32) | u64::from(source), Ordering::Relaxed);
             });
         });
         let mut edges: Vec<u64> = slots.into_iter().map(AtomicU64::into_inner).collect();
@@ -52,18 +46,14 @@ impl Reverse {
             rows.push(row);
             rest = tail;
         }
-        rows.into_par_iter()
-            .with_min_len(256)
-            .for_each(|row| row.sort_unstable());
+        rows.into_par_iter().with_min_len(256).for_each(|row| row.sort_unstable());
         Self { offsets, edges }
     }
 
     /// The sources of the edges to `node`, smallest rank first.
     pub(crate) fn sources(&self, node: u32) -> impl ExactSizeIterator<Item = u32> + '_ {
         let node = node as usize;
-        self.edges[self.offsets[node]..self.offsets[node + 1]]
-            .iter()
-            .map(|&edge| edge as u32)
+        self.edges[self.offsets[node]..self.offsets[node + 1]].iter().map(|&edge| edge as u32)
     }
 }
 
@@ -73,12 +63,9 @@ mod tests {
 
     #[test]
     fn sources_come_by_rank_and_then_by_id() {
-        let edges: [&[(u32, u32)]; 4] =
-            [&[(1, 5), (3, 0)], &[(3, 2)], &[(1, 5), (3, 1)], &[(1, 1)]];
+        let edges: [&[(u32, u32)]; 4] = [&[(1, 5), (3, 0)], &[(3, 2)], &[(1, 5), (3, 1)], &[(1, 1)]];
         let reverse = Reverse::new(4, |source, visit| {
-            edges[source as usize]
-                .iter()
-                .for_each(|&(target, rank)| visit(target, rank));
+            edges[source as usize].iter().for_each(|&(target, rank)| visit(target, rank));
         });
         let sources = |node| reverse.sources(node).collect::<Vec<_>>();
         assert!(sources(0).is_empty());

@@ -10,19 +10,13 @@ pub(crate) struct IdTable {
 
 impl IdTable {
     pub(crate) fn new(rows: usize, width: usize) -> Self {
-        Self {
-            width,
-            ids: vec![u32::MAX; rows * width],
-        }
+        Self { width, ids: vec![u32::MAX; rows * width] }
     }
 
     /// The ids of `row`.
     pub(crate) fn row(&self, row: u32) -> &[u32] {
         let ids = &self.ids[row as usize * self.width..][..self.width];
-        let used = ids
-            .iter()
-            .position(|&id| id == u32::MAX)
-            .unwrap_or(self.width);
+        let used = ids.iter().position(|&id| id == u32::MAX).unwrap_or(self.width);
         &ids[..used]
     }
 

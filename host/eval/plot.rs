@@ -36,12 +36,7 @@ const COLOURS: [RGBColor; 7] = [
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn recall_qps_plot(
-    path: impl AsRef<Path>,
-    title: &str,
-    k: usize,
-    series: &[Series],
-) -> Result<()> {
+pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
     let path = path.as_ref();
     let mut svg = String::new();
     draw(&mut svg, title, k, series)
@@ -91,9 +86,7 @@ fn draw(
         chart
             .draw_series(line)?
             .label(&series.name)
-            .legend(move |(x, y)| {
-                PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3))
-            });
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3)));
         chart.draw_series(points().map(|point| Circle::new(point, 4, colour.filled())))?;
     }
     // A faster index loses throughput to the right, so the upper right corner is the emptiest.
@@ -111,31 +104,16 @@ fn draw(
 /// The range of the recall axis: the data and a margin, ending a little past 1 at most.
 fn recall_range(series: &[Series]) -> (f64, f64) {
     let recalls = || series.iter().flat_map(|s| &s.points).map(|point| point.0);
-    let (low, high) = (
-        recalls().fold(1.0, f64::min),
-        recalls().fold(0.0, f64::max).max(0.01),
-    );
+    let (low, high) = (recalls().fold(1.0, f64::min), recalls().fold(0.0, f64::max).max(0.01));
     let margin = ((high - low) * 0.06).max(0.001);
     ((low - margin).max(-0.01), (high + margin).min(1.002))
 }
 
 /// The range of the throughput axis: the data and a margin, at least a factor of two.
 fn rate_range(series: &[Series]) -> (f64, f64) {
-    let rates = || {
-        series
-            .iter()
-            .flat_map(|s| &s.points)
-            .map(|point| point.1.max(1e-3))
-    };
-    let (low, high) = (
-        rates().fold(f64::INFINITY, f64::min),
-        rates().fold(0.0, f64::max),
-    );
-    if low > high {
-        (1.0, 10.0)
-    } else {
-        (low / 1.3, high * 1.5)
-    }
+    let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.max(1e-3));
+    let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+    if low > high { (1.0, 10.0) } else { (low / 1.3, high * 1.5) }
 }
 
 /// 1, 2 and 5 times the powers of ten that lie in a range.
@@ -162,10 +140,7 @@ mod tests {
 
     #[test]
     fn any_data_can_be_drawn() {
-        let line = |points: &[(f64, f64)]| Series {
-            name: "nsg".to_owned(),
-            points: points.to_vec(),
-        };
+        let line = |points: &[(f64, f64)]| Series { name: "nsg".to_owned(), points: points.to_vec() };
         for series in [
             vec![],
             vec![line(&[])],
@@ -184,12 +159,7 @@ mod tests {
 
     #[test]
     fn rates_are_short() {
-        for (value, text) in [
-            (950.0, "950"),
-            (1500.0, "1.5k"),
-            (20_000.0, "20k"),
-            (3e6, "3M"),
-        ] {
+        for (value, text) in [(950.0, "950"), (1500.0, "1.5k"), (20_000.0, "20k"), (3e6, "3M")] {
             assert_eq!(thousands(value), text);
         }
     }

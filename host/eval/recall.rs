@@ -52,11 +52,8 @@ pub fn evaluate(
         let began = Instant::now();
         let result = searcher.run(&prepared, k, beam, progress)?;
         let seconds = began.elapsed().as_secs_f64();
-        let hits: usize = farthest
-            .iter()
-            .enumerate()
-            .map(|(query, &far)| hits(result.distances(query), far))
-            .sum();
+        let hits: usize =
+            farthest.iter().enumerate().map(|(query, &far)| hits(result.distances(query), far)).sum();
         let count = queries.len() as f64;
         evaluations.push(Evaluation {
             beam,
@@ -78,18 +75,10 @@ fn farthest_true(
 ) -> Result<Vec<f32>> {
     if truth.len() != queries.len() {
         let expected = format!("{} as there are queries", queries.len());
-        return Err(Error::mismatch(
-            "ground truth",
-            format_args!("{} rows", truth.len()),
-            expected,
-        ));
+        return Err(Error::mismatch("ground truth", format_args!("{} rows", truth.len()), expected));
     }
     if k == 0 || k > truth.k() {
-        return Err(Error::argument(
-            "k",
-            k,
-            format_args!("1 to the {} of the ground truth", truth.k()),
-        ));
+        return Err(Error::argument("k", k, format_args!("1 to the {} of the ground truth", truth.k())));
     }
     let mut distances = Vec::new();
     let farthest = |query: usize| {
@@ -128,11 +117,7 @@ pub fn knn_recall(
 ) -> Result<Vec<f64>> {
     if graph.len() != base.len() {
         let expected = format!("{} as the base has", base.len());
-        return Err(Error::mismatch(
-            "k-NN graph",
-            format_args!("{} nodes", graph.len()),
-            expected,
-        ));
+        return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
     }
     let space = Space::new(base, graph.metric())?;
     let nodes = sampled(base.len(), sample, seed);
@@ -142,21 +127,12 @@ pub fn knn_recall(
         let hits: usize = nodes
             .iter()
             .zip(truth.chunks_exact(k))
-            .map(|(&node, truth)| {
-                hits(
-                    &graph.distances(node as usize)[..at],
-                    key::distance(truth[at - 1]),
-                )
-            })
+            .map(|(&node, truth)| hits(&graph.distances(node as usize)[..at], key::distance(truth[at - 1])))
             .sum();
         hits as f64 / (nodes.len() * at) as f64
     };
     // A graph without edges, of a single node, misses nothing.
-    Ok(ks
-        .iter()
-        .map(|&at| at.min(k))
-        .map(|at| if at == 0 { 1.0 } else { recall(at) })
-        .collect())
+    Ok(ks.iter().map(|&at| at.min(k)).map(|at| if at == 0 { 1.0 } else { recall(at) }).collect())
 }
 
 /// Different random nodes, sorted: `count` of them, or all.

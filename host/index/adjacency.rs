@@ -15,18 +15,9 @@ impl Index {
     pub fn save_adjacency(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.max_degree() == 0 {
-            return Err(Error::file(
-                path,
-                "an index without edges",
-                "a degree of at least 1",
-            ));
+            return Err(Error::file(path, "an index without edges", "a degree of at least 1"));
         }
-        save_ids(
-            &path.with_extension("entries.ibin"),
-            Format::Ibin,
-            1,
-            self.entries(),
-        )?;
+        save_ids(&path.with_extension("entries.ibin"), Format::Ibin, 1, self.entries())?;
         save_ids(path, Format::Ibin, self.max_degree(), self.parts().1)
     }
 }

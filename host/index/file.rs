@@ -23,13 +23,7 @@ const PAGE: usize = 4096;
 const BLOCK: usize = 1 << 20;
 
 /// The sections, in the order in which they lie in the file.
-const SECTIONS: [&str; 5] = [
-    "description",
-    "entry points",
-    "degrees",
-    "adjacency",
-    "checksums",
-];
+const SECTIONS: [&str; 5] = ["description", "entry points", "degrees", "adjacency", "checksums"];
 const DESCRIPTION: usize = 0;
 const ENTRIES: usize = 1;
 const DEGREES: usize = 2;
@@ -69,12 +63,7 @@ const fn element_tag(element: ElementType) -> u32 {
     }
 }
 
-const ELEMENTS: [ElementType; 4] = [
-    ElementType::F32,
-    ElementType::F16,
-    ElementType::U8,
-    ElementType::I8,
-];
+const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
 impl Index {
     /// Writes the index. The file appears when it is complete; one of that name stays until then.
@@ -83,20 +72,9 @@ impl Index {
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let Description {
-            kind,
-            metric,
-            seed,
-            parameters,
-        } = self.description.clone();
-        let json = Json {
-            kind,
-            metric: metric.name().to_owned(),
-            seed,
-            parameters,
-        };
-        let description =
-            serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
+        let Description { kind, metric, seed, parameters } = self.description.clone();
+        let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
+        let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
         let (degrees, neighbors) = self.parts();
         let mut contents: [&[u8]; 5] = [
             &description,
@@ -105,10 +83,7 @@ impl Index {
             bytemuck::cast_slice(neighbors),
             &[],
         ];
-        let checksums: Vec<u32> = contents
-            .iter()
-            .flat_map(|content| block_checksums(content))
-            .collect();
+        let checksums: Vec<u32> = contents.iter().flat_map(|content| block_checksums(content)).collect();
         contents[CHECKSUMS] = bytemuck::cast_slice(&checksums);
 
         let header = self.header(&contents.map(<[u8]>::len));
@@ -131,10 +106,7 @@ impl Index {
         put(AT_ENTRIES, &(self.entries.len() as u32).to_le_bytes());
         put(AT_BASE_ROWS, &self.fingerprint.rows.to_le_bytes());
         put(AT_BASE_DIM, &self.fingerprint.dim.to_le_bytes());
-        put(
-            AT_BASE_ELEMENT,
-            &element_tag(self.fingerprint.element).to_le_bytes(),
-        );
+        put(AT_BASE_ELEMENT, &element_tag(self.fingerprint.element).to_le_bytes());
         put(AT_BASE_HASH, &self.fingerprint.hash.to_le_bytes());
         let mut offset = PAGE;
         for (section, &length) in lengths.iter().enumerate() {
@@ -162,13 +134,10 @@ impl Index {
         let json: Json = serde_json::from_slice(&map[header.sections[DESCRIPTION].clone()])
             .map_err(|error| Error::file(path, format_args!("description: {error}"), "JSON"))?;
         let description = Description {
-            metric: json.metric.parse().map_err(|_| {
-                Error::file(
-                    path,
-                    format_args!("metric {}", json.metric),
-                    "l2, ip or cosine",
-                )
-            })?,
+            metric: json
+                .metric
+                .parse()
+                .map_err(|_| Error::file(path, format_args!("metric {}", json.metric), "l2, ip or cosine"))?,
             kind: json.kind,
             seed: json.seed,
             parameters: json.parameters,
@@ -180,10 +149,7 @@ impl Index {
             max_degree: header.max_degree,
             nodes: header.nodes,
             entries,
-            adjacency: Adjacency::Mapped(MappedAdjacency {
-                map,
-                sections: header.sections,
-            }),
+            adjacency: Adjacency::Mapped(MappedAdjacency { map, sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
         })
@@ -193,10 +159,7 @@ impl Index {
     pub fn is_index(path: &Path) -> bool {
         use std::io::Read;
         let mut magic = [0; MAGIC.len()];
-        std::fs::File::open(path)
-            .and_then(|mut file| file.read_exact(&mut magic))
-            .is_ok()
-            && magic == *MAGIC
+        std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *MAGIC
     }
 }
 
@@ -211,14 +174,9 @@ struct Header {
 impl Header {
     fn read(path: &Path, map: &[u8]) -> Result<Self> {
         let page = map.get(..PAGE).ok_or_else(|| {
-            Error::file(
-                path,
-                format_args!("{} bytes", map.len()),
-                format_args!("a header of {PAGE}"),
-            )
+            Error::file(path, format_args!("{} bytes", map.len()), format_args!("a header of {PAGE}"))
         })?;
-        let u32_at =
-            |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
+        let u32_at = |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
         if page[..MAGIC.len()] != *MAGIC {
             return Err(Error::file(path, "another kind of file", "a tagore index"));
@@ -231,30 +189,15 @@ impl Header {
             ));
         }
         if crc32fast::hash(&page[..AT_CRC]) != u32_at(AT_CRC) {
-            return Err(Error::file(
-                path,
-                "a damaged header",
-                "one that matches its checksum",
-            ));
+            return Err(Error::file(path, "a damaged header", "one that matches its checksum"));
         }
         if u64_at(AT_FILE_BYTES) != map.len() as u64 {
             let expected = format!("{} as its header says", u64_at(AT_FILE_BYTES));
-            return Err(Error::file(
-                path,
-                format_args!("{} bytes", map.len()),
-                expected,
-            ));
+            return Err(Error::file(path, format_args!("{} bytes", map.len()), expected));
         }
-        let element = ELEMENTS
-            .get(u32_at(AT_BASE_ELEMENT) as usize)
-            .copied()
-            .ok_or_else(|| {
-                Error::file(
-                    path,
-                    format_args!("element type {}", u32_at(AT_BASE_ELEMENT)),
-                    "0 to 3",
-                )
-            })?;
+        let element = ELEMENTS.get(u32_at(AT_BASE_ELEMENT) as usize).copied().ok_or_else(|| {
+            Error::file(path, format_args!("element type {}", u32_at(AT_BASE_ELEMENT)), "0 to 3")
+        })?;
         let fingerprint = Fingerprint {
             rows: u64_at(AT_BASE_ROWS),
             dim: u32_at(AT_BASE_DIM),
@@ -266,9 +209,7 @@ impl Header {
             let at = AT_SECTIONS + section * SECTION_BYTES;
             (u64_at(at), u64_at(at + 8))
         };
-        let blocks: u64 = (0..CHECKSUMS)
-            .map(|section| entry(section).1.div_ceil(BLOCK as u64))
-            .sum();
+        let blocks: u64 = (0..CHECKSUMS).map(|section| entry(section).1.div_ceil(BLOCK as u64)).sum();
         let lengths = [
             Some(entry(DESCRIPTION).1),
             Some(4 * u64::from(u32_at(AT_ENTRIES))),
@@ -285,16 +226,10 @@ impl Header {
             if offset != end || Some(length) != expected || length > map.len() as u64 - end {
                 let found = format!("section {} at {offset}, {length} bytes", SECTIONS[section]);
                 let expected = expected.map_or("too many".to_owned(), |bytes| bytes.to_string());
-                return Err(Error::file(
-                    path,
-                    found,
-                    format_args!("it at {end}, {expected} bytes"),
-                ));
+                return Err(Error::file(path, found, format_args!("it at {end}, {expected} bytes")));
             }
             sections[section] = offset as usize..(offset + length) as usize;
-            end = (offset + length)
-                .next_multiple_of(PAGE as u64)
-                .min(map.len() as u64);
+            end = (offset + length).next_multiple_of(PAGE as u64).min(map.len() as u64);
         }
         if end != map.len() as u64 {
             return Err(Error::file(
@@ -310,12 +245,7 @@ impl Header {
                 format_args!("{} as the base", fingerprint.rows),
             ));
         }
-        Ok(Self {
-            nodes: nodes as usize,
-            max_degree: max_degree as usize,
-            fingerprint,
-            sections,
-        })
+        Ok(Self { nodes: nodes as usize, max_degree: max_degree as usize, fingerprint, sections })
     }
 }
 
@@ -356,9 +286,7 @@ impl MappedAdjacency {
         }
         let padded = |section: &Range<usize>| {
             let page_end = section.end.next_multiple_of(PAGE).min(self.map.len());
-            self.map[section.end..page_end]
-                .iter()
-                .all(|&byte| byte == 0)
+            self.map[section.end..page_end].iter().all(|&byte| byte == 0)
         };
         match self.sections.iter().position(|section| !padded(section)) {
             None => Ok(()),

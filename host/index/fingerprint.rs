@@ -27,19 +27,10 @@ impl Fingerprint {
         let mut hash = 0xcbf2_9ce4_8422_2325;
         for index in 0..taken {
             // The first row, the last, and the others evenly between them.
-            let row = if taken == 1 {
-                0
-            } else {
-                index * (rows - 1) / (taken - 1)
-            };
+            let row = if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) };
             with_matrix!(vectors.rows(), m => hash = fnv1a(hash, bytemuck::cast_slice(m.row(row))));
         }
-        Self {
-            rows: rows as u64,
-            dim: vectors.dim() as u32,
-            element: vectors.element_type(),
-            hash,
-        }
+        Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
     }
 
     /// An error that says in what `base`, a data set called `name`, is not the one of `index`.
@@ -64,9 +55,7 @@ impl Fingerprint {
 }
 
 fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -78,10 +67,7 @@ mod tests {
         // Published test vectors of the 64-bit variant.
         assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(
-            fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"),
-            0x8594_4171_f739_67e8
-        );
+        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]

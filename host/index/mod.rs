@@ -47,10 +47,7 @@ pub struct Index {
 /// A degree per node, and rows of `max_degree` ids padded with `u32::MAX`.
 #[derive(Debug)]
 enum Adjacency {
-    Owned {
-        degrees: Vec<u32>,
-        neighbors: Vec<u32>,
-    },
+    Owned { degrees: Vec<u32>, neighbors: Vec<u32> },
     Mapped(file::MappedAdjacency),
 }
 
@@ -91,11 +88,7 @@ impl Index {
         entries: Vec<u32>,
     ) -> Result<Self> {
         if rows.len() != base.len() {
-            return Err(Error::mismatch(
-                "rows",
-                rows.len(),
-                format_args!("{} as the base has", base.len()),
-            ));
+            return Err(Error::mismatch("rows", rows.len(), format_args!("{} as the base has", base.len())));
         }
         let max_degree = rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut neighbors = vec![u32::MAX; rows.len() * max_degree];
@@ -150,12 +143,7 @@ impl Index {
 
     /// The mean degree.
     pub fn mean_degree(&self) -> f64 {
-        let edges: u64 = self
-            .parts()
-            .0
-            .par_iter()
-            .map(|&degree| u64::from(degree))
-            .sum();
+        let edges: u64 = self.parts().0.par_iter().map(|&degree| u64::from(degree)).sum();
         edges as f64 / self.nodes.max(1) as f64
     }
 
@@ -186,9 +174,7 @@ impl Index {
 
     /// What to call this index in an error.
     fn describe(&self) -> String {
-        self.path
-            .as_ref()
-            .map_or_else(|| "index".to_owned(), |path| path.display().to_string())
+        self.path.as_ref().map_or_else(|| "index".to_owned(), |path| path.display().to_string())
     }
 
     /// Degrees and padded rows.
@@ -205,8 +191,7 @@ impl Index {
     /// # Errors
     /// [`Error::Mismatch`], saying what differs.
     pub fn check_base(&self, base: &Vectors) -> Result<()> {
-        self.fingerprint
-            .check(&Fingerprint::of(base), &self.describe(), &base.describe())
+        self.fingerprint.check(&Fingerprint::of(base), &self.describe(), &base.describe())
     }
 
     /// Checks, once, that every id can be followed.
@@ -225,11 +210,7 @@ impl Index {
             }
             if let Some(entry) = self.entries.iter().find(|&&entry| entry >= n) {
                 let found = format!("entry point {entry}");
-                return Err(Error::mismatch(
-                    self.describe(),
-                    found,
-                    format_args!("ids below {n}"),
-                ));
+                return Err(Error::mismatch(self.describe(), found, format_args!("ids below {n}")));
             }
             self.checked.get_or_init(|| ());
         }
@@ -251,11 +232,7 @@ impl Index {
     fn check_graph(&self) -> Result<()> {
         self.check_ids()?;
         if self.entries.is_empty() && self.nodes > 0 {
-            return Err(Error::mismatch(
-                self.describe(),
-                "no entry points",
-                "at least one",
-            ));
+            return Err(Error::mismatch(self.describe(), "no entry points", "at least one"));
         }
         match self.first_bad_row() {
             None => Ok(()),
@@ -279,9 +256,6 @@ impl Index {
             ids.sort_unstable();
             ids.windows(2).all(|pair| pair[0] != pair[1]) && !ids.contains(&(node as u32))
         };
-        (0..self.nodes)
-            .into_par_iter()
-            .with_min_len(256)
-            .find_first(|&node| !good(node))
+        (0..self.nodes).into_par_iter().with_min_len(256).find_first(|&node| !good(node))
     }
 }

@@ -38,11 +38,7 @@ impl Index {
             duplicate_edges += (edges - row.len()) as u64;
         }
         Statistics {
-            edges: degrees
-                .iter()
-                .zip(0..)
-                .map(|(&nodes, degree): (&u64, u64)| nodes * degree)
-                .sum(),
+            edges: degrees.iter().zip(0..).map(|(&nodes, degree): (&u64, u64)| nodes * degree).sum(),
             min_degree: degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0),
             max_degree: degrees.iter().rposition(|&nodes| nodes > 0).unwrap_or(0),
             degrees,

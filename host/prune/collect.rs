@@ -12,10 +12,7 @@ use crate::vectors::space::Space;
 const HOP: usize = 32;
 
 /// Path collection keeps a beam of so many nodes and expands at most so many.
-const PATH: Limits = Limits {
-    beam: 32,
-    expansions: 10,
-};
+const PATH: Limits = Limits { beam: 32, expansions: 10 };
 
 impl Graph for KnnGraph {
     fn neighbors(&self, node: u32) -> &[u32] {
@@ -44,11 +41,7 @@ impl<'a> Collector<'a> {
         mode: Collect,
         limit: usize,
     ) -> Self {
-        let nodes = if mode == Collect::Path {
-            space.len()
-        } else {
-            0
-        };
+        let nodes = if mode == Collect::Path { space.len() } else { 0 };
         Self {
             space,
             graph,
@@ -65,13 +58,7 @@ impl<'a> Collector<'a> {
     /// Writes to `candidates` the keys (rule distance, id) of the nearest candidates of `node`,
     /// nearest first: different nodes, none of them `node`.
     pub(super) fn collect(&mut self, node: u32, candidates: &mut Vec<Key>) {
-        let Self {
-            space,
-            graph,
-            visited,
-            ids,
-            ..
-        } = self;
+        let Self { space, graph, visited, ids, .. } = self;
         let own = graph.neighbors(node as usize);
         visited.clear();
         visited.insert(node);
@@ -85,27 +72,16 @@ impl<'a> Collector<'a> {
                     ids.extend(list.copied().filter(|&id| visited.insert(id)));
                 }
             }
-            Collect::Path => self.search.run(
-                space,
-                *graph,
-                space.point(node),
-                self.entries,
-                PATH,
-                |key| {
-                    let id = key as u32;
-                    if visited.insert(id) {
-                        ids.push(id);
-                    }
-                },
-            ),
+            Collect::Path => self.search.run(space, *graph, space.point(node), self.entries, PATH, |key| {
+                let id = key as u32;
+                if visited.insert(id) {
+                    ids.push(id);
+                }
+            }),
         }
         space.rule_distances(node, ids, &mut self.distances);
         candidates.clear();
-        candidates.extend(
-            ids.iter()
-                .zip(&self.distances)
-                .map(|(&id, &distance)| key::pack(distance, id)),
-        );
+        candidates.extend(ids.iter().zip(&self.distances).map(|(&id, &distance)| key::pack(distance, id)));
         if candidates.len() > self.limit {
             candidates.select_nth_unstable(self.limit - 1);
             candidates.truncate(self.limit);
@@ -134,14 +110,8 @@ mod tests {
                 for node in [0u32, 17, 599] {
                     let mut candidates = Vec::new();
                     collector.collect(node, &mut candidates);
-                    assert!(
-                        candidates.windows(2).all(|pair| pair[0] < pair[1]),
-                        "sorted, no duplicates"
-                    );
-                    assert!(
-                        candidates.len() <= limit
-                            && candidates.iter().all(|&key| key as u32 != node)
-                    );
+                    assert!(candidates.windows(2).all(|pair| pair[0] < pair[1]), "sorted, no duplicates");
+                    assert!(candidates.len() <= limit && candidates.iter().all(|&key| key as u32 != node));
                     let found: BTreeSet<u32> = candidates.iter().map(|&key| key as u32).collect();
                     let own = graph.neighbors(node as usize);
                     assert!(

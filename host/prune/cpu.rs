@@ -29,39 +29,18 @@ pub(super) fn prune(
     let stage = progress.stage("prune", 2 * nodes as u64);
     let degree = strategy.degree;
 
-    let forward_degree = if strategy.store == Store::Append {
-        degree.div_ceil(2)
-    } else {
-        degree
-    };
+    let forward_degree = if strategy.store == Store::Append { degree.div_ceil(2) } else { degree };
     let mut forward = vec![key::NONE; nodes * forward_degree];
     let scratch = || {
-        let collector = Collector::new(
-            space,
-            graph,
-            &entries,
-            strategy.collect,
-            strategy.candidates,
-        );
-        (
-            collector,
-            Pruner::new(space, graph, strategy),
-            Vec::new(),
-            Vec::new(),
-        )
+        let collector = Collector::new(space, graph, &entries, strategy.collect, strategy.candidates);
+        (collector, Pruner::new(space, graph, strategy), Vec::new(), Vec::new())
     };
-    for_each_row(
-        &mut forward,
-        forward_degree,
-        &stage,
-        scratch,
-        |scratch, node, row| {
-            let (collector, pruner, candidates, accepted) = scratch;
-            collector.collect(node, candidates);
-            pruner.filter(candidates, forward_degree, accepted);
-            row[..accepted.len()].copy_from_slice(accepted);
-        },
-    )?;
+    for_each_row(&mut forward, forward_degree, &stage, scratch, |scratch, node, row| {
+        let (collector, pruner, candidates, accepted) = scratch;
+        collector.collect(node, candidates);
+        pruner.filter(candidates, forward_degree, accepted);
+        row[..accepted.len()].copy_from_slice(accepted);
+    })?;
     let forward_of = |node: u32| {
         let row = &forward[node as usize * forward_degree..][..forward_degree];
         row.iter().copied().take_while(|&key| key != key::NONE)
@@ -70,25 +49,14 @@ pub(super) fn prune(
     let reverse = Reverse::new(nodes, |source, visit| {
         for (key, place) in forward_of(source).zip(0..) {
             // CAGRA knows ranks, not distances.
-            let rank = if strategy.store == Store::Interleave {
-                place
-            } else {
-                (key >> 32) as u32
-            };
+            let rank = if strategy.store == Store::Interleave { place } else { (key >> 32) as u32 };
             visit(key as u32, rank);
         }
     });
 
     let mut ids = vec![u32::MAX; nodes * degree];
-    let scratch = || {
-        (
-            Pruner::new(space, graph, strategy),
-            Visited::new(nodes),
-            Vec::new(),
-            Vec::new(),
-            Vec::new(),
-        )
-    };
+    let scratch =
+        || (Pruner::new(space, graph, strategy), Visited::new(nodes), Vec::new(), Vec::new(), Vec::new());
     for_each_row(&mut ids, degree, &stage, scratch, |scratch, node, row| {
         let (pruner, seen, edges, distances, accepted) = scratch;
         seen.clear();
@@ -112,25 +80,16 @@ pub(super) fn prune(
             }
             Store::Refilter => {
                 edges.clear();
-                edges.extend(
-                    forward()
-                        .chain(reverse.sources(node))
-                        .filter(|&id| seen.insert(id)),
-                );
+                edges.extend(forward().chain(reverse.sources(node)).filter(|&id| seen.insert(id)));
                 space.rule_distances(node, edges, distances);
-                let mut keys: Vec<Key> = edges
-                    .iter()
-                    .zip(&*distances)
-                    .map(|(&id, &d)| key::pack(d, id))
-                    .collect();
+                let mut keys: Vec<Key> =
+                    edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
                 keys.sort_unstable();
                 if keys.len() > degree {
                     pruner.filter(&keys, degree, accepted);
                     keys.clone_from(accepted);
                 }
-                row.iter_mut()
-                    .zip(keys)
-                    .for_each(|(slot, key)| *slot = key as u32);
+                row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);
             }
         }
     })?;

@@ -27,11 +27,7 @@ struct Candidate {
 
 impl<'a> Pruner<'a> {
     pub(super) fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
-        let places = if matches!(strategy.filter, Filter::Rank) {
-            space.len()
-        } else {
-            0
-        };
+        let places = if matches!(strategy.filter, Filter::Rank) { space.len() } else { 0 };
         Self {
             space,
             graph,
@@ -52,9 +48,7 @@ impl<'a> Pruner<'a> {
             Filter::Distance => self.select(&Distance, threshold, candidates, most, accepted),
             Filter::Angle => self.select(&Angle, threshold, candidates, most, accepted),
             Filter::Spread => self.select(&Spread, threshold, candidates, most, accepted),
-            Filter::Custom(rule) => {
-                self.select(rule.as_ref(), threshold, candidates, most, accepted)
-            }
+            Filter::Custom(rule) => self.select(rule.as_ref(), threshold, candidates, most, accepted),
             Filter::Rank => self.rank(candidates, most, accepted),
         }
     }
@@ -71,13 +65,7 @@ impl<'a> Pruner<'a> {
         accepted: &mut Vec<Key>,
     ) {
         let t = rule.prepare(threshold);
-        let Self {
-            space,
-            alive,
-            ids,
-            distances,
-            ..
-        } = self;
+        let Self { space, alive, ids, distances, .. } = self;
         accepted.clear();
         alive.clear();
         alive.extend(candidates.iter().map(|&key| Candidate { key, score: 0.0 }));
@@ -85,13 +73,8 @@ impl<'a> Pruner<'a> {
             let next = match rule.form() {
                 Form::Keep => 0,
                 // The first of equals is the nearest: the candidates stay in their order.
-                Form::Score => (1..alive.len()).fold(0, |best, i| {
-                    if alive[i].score < alive[best].score {
-                        i
-                    } else {
-                        best
-                    }
-                }),
+                Form::Score => (1..alive.len())
+                    .fold(0, |best, i| if alive[i].score < alive[best].score { i } else { best }),
             };
             let neighbour = alive.remove(next).key;
             accepted.push(neighbour);
@@ -117,12 +100,7 @@ impl<'a> Pruner<'a> {
     /// CAGRA: the candidates with the fewest detours, nearer ones first among equals. A detour of B
     /// is a better-ranked candidate D whose list holds B.
     fn rank(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
-        let Self {
-            graph,
-            detours,
-            places,
-            ..
-        } = self;
+        let Self { graph, detours, places, .. } = self;
         detours.clear();
         for (&key, place) in candidates.iter().zip(0..) {
             places[key as u32 as usize] = place;
@@ -148,12 +126,7 @@ impl<'a> Pruner<'a> {
         }
         detours.sort_unstable();
         accepted.clear();
-        accepted.extend(
-            detours
-                .iter()
-                .take(most)
-                .map(|&(_, place)| candidates[place as usize]),
-        );
+        accepted.extend(detours.iter().take(most).map(|&(_, place)| candidates[place as usize]));
     }
 }
 
@@ -168,13 +141,7 @@ mod tests {
     /// Small integers, so that duplicates and ties abound.
     fn base(rows: usize, dim: usize, seed: u64) -> Vectors {
         let draws = Draws::new(seed, Stage::Test, 1, 0);
-        Vectors::from_u8(
-            (0..rows * dim)
-                .map(|i| draws.below(i as u64, 9) as u8)
-                .collect(),
-            dim,
-        )
-        .unwrap()
+        Vectors::from_u8((0..rows * dim).map(|i| draws.below(i as u64, 9) as u8).collect(), dim).unwrap()
     }
 
     fn rule_distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
@@ -185,21 +152,13 @@ mod tests {
 
     fn all_others(space: &Space<'_>, node: u32) -> Vec<Key> {
         let others = (0..space.len() as u32).filter(|&id| id != node);
-        let mut keys: Vec<Key> = others
-            .map(|id| key::pack(rule_distance(space, node, id), id))
-            .collect();
+        let mut keys: Vec<Key> = others.map(|id| key::pack(rule_distance(space, node, id), id)).collect();
         keys.sort_unstable();
         keys
     }
 
     /// The serial algorithm: each candidate in turn, against every neighbour accepted before it.
-    fn serial(
-        space: &Space<'_>,
-        rule: &dyn Rule,
-        t: f32,
-        candidates: &[Key],
-        most: usize,
-    ) -> Vec<Key> {
+    fn serial(space: &Space<'_>, rule: &dyn Rule, t: f32, candidates: &[Key], most: usize) -> Vec<Key> {
         let mut accepted: Vec<Key> = Vec::new();
         for &c in candidates {
             let kept = accepted.iter().all(|&a| {
@@ -225,9 +184,7 @@ mod tests {
                 scores.fold(0.0f32, |sum, score| sum + score)
             };
             let left = candidates.iter().copied().filter(|c| !accepted.contains(c));
-            let next = left
-                .min_by(|&x, &y| sum(x).total_cmp(&sum(y)).then(x.cmp(&y)))
-                .unwrap();
+            let next = left.min_by(|&x, &y| sum(x).total_cmp(&sum(y)).then(x.cmp(&y))).unwrap();
             accepted.push(next);
         }
         accepted
@@ -239,11 +196,7 @@ mod tests {
                 for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
                     let base = base(rows, dim, seed);
                     let space = Space::new(&base, metric).unwrap();
-                    let graph = Descent::new()
-                        .metric(metric)
-                        .knn(12.min(rows - 1))
-                        .build(&base)
-                        .unwrap();
+                    let graph = Descent::new().metric(metric).knn(12.min(rows - 1)).build(&base).unwrap();
                     check(&space, &graph, seed);
                 }
             }
@@ -269,8 +222,7 @@ mod tests {
                     for most in [1, 7, 200] {
                         let mut accepted = Vec::new();
                         pruner.filter(&candidates, most, &mut accepted);
-                        let expected =
-                            serial(space, *rule, rule.prepare(*threshold), &candidates, most);
+                        let expected = serial(space, *rule, rule.prepare(*threshold), &candidates, most);
                         assert_eq!(
                             accepted, expected,
                             "{filter:?} {threshold} node {node} most {most} seed {seed}"
@@ -290,11 +242,7 @@ mod tests {
             for most in [1, 5, 16] {
                 let mut accepted = Vec::new();
                 pruner.filter(&candidates, most, &mut accepted);
-                assert_eq!(
-                    accepted,
-                    greedy(space, &Spread, &candidates, most),
-                    "most {most} seed {seed}"
-                );
+                assert_eq!(accepted, greedy(space, &Spread, &candidates, most), "most {most} seed {seed}");
             }
         });
     }
@@ -313,24 +261,16 @@ mod tests {
                         let b = candidates[place] as u32;
                         let passes = |d: usize| {
                             let list = graph.neighbors(candidates[d] as u32 as usize);
-                            list.iter()
-                                .position(|&id| id == b)
-                                .is_some_and(|rank| !strict || rank < place)
+                            list.iter().position(|&id| id == b).is_some_and(|rank| !strict || rank < place)
                         };
                         (0..place).filter(|&d| passes(d)).count()
                     };
                     let mut expected: Vec<usize> = (0..candidates.len()).collect();
                     expected.sort_by_key(|&place| (detours(place), place));
-                    let expected: Vec<Key> = expected
-                        .into_iter()
-                        .map(|place| candidates[place])
-                        .collect();
+                    let expected: Vec<Key> = expected.into_iter().map(|place| candidates[place]).collect();
                     let mut accepted = Vec::new();
                     pruner.filter(&candidates, 200, &mut accepted);
-                    assert_eq!(
-                        accepted, expected,
-                        "node {node} strict {strict} seed {seed}"
-                    );
+                    assert_eq!(accepted, expected, "node {node} strict {strict} seed {seed}");
                 }
             }
         });

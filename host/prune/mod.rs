@@ -35,10 +35,7 @@ pub struct Builder {
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
-        Self {
-            strategy,
-            descent: Descent::new(),
-        }
+        Self { strategy, descent: Descent::new() }
     }
 
     /// Uses all settings of `descent` for the k-NN graph.
@@ -110,31 +107,17 @@ impl Builder {
         self.descent.k_for(base)?;
         if graph.len() != base.len() {
             let expected = format!("{} rows as {} has", base.len(), base.describe());
-            return Err(Error::mismatch(
-                "k-NN graph",
-                format_args!("{} nodes", graph.len()),
-                expected,
-            ));
+            return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
         }
         if graph.metric() != self.descent.metric {
-            return Err(Error::mismatch(
-                "k-NN graph",
-                graph.metric(),
-                self.descent.metric,
-            ));
+            return Err(Error::mismatch("k-NN graph", graph.metric(), self.descent.metric));
         }
         self.prune(base, &Space::new(base, self.descent.metric)?, graph)
     }
 
     fn prune(&self, base: &Vectors, space: &Space<'_>, graph: &KnnGraph) -> Result<Index> {
         let descent = &self.descent;
-        let (rows, entries) = cpu::prune(
-            space,
-            graph,
-            &self.strategy,
-            descent.seed,
-            &descent.progress,
-        )?;
+        let (rows, entries) = cpu::prune(space, graph, &self.strategy, descent.seed, &descent.progress)?;
         let (degrees, neighbors) = rows.into_parts();
         let description = Description {
             kind: self.strategy.kind.clone(),
@@ -142,14 +125,7 @@ impl Builder {
             seed: descent.seed,
             parameters: self.parameters(graph),
         };
-        Ok(Index::new(
-            description,
-            Fingerprint::of(base),
-            self.strategy.degree,
-            degrees,
-            neighbors,
-            entries,
-        ))
+        Ok(Index::new(description, Fingerprint::of(base), self.strategy.degree, degrees, neighbors, entries))
     }
 
     /// What made the index, by the names of the command line.
@@ -168,10 +144,7 @@ impl Builder {
             parameters.insert("threshold".to_owned(), threshold.to_string());
         }
         if matches!(strategy.filter, Filter::Rank) {
-            parameters.insert(
-                "strict-detours".to_owned(),
-                strategy.strict_detours.to_string(),
-            );
+            parameters.insert("strict-detours".to_owned(), strategy.strict_detours.to_string());
         }
         parameters
     }

@@ -9,10 +9,7 @@ use crate::search::beam::{BeamSearch, Limits};
 use crate::vectors::space::Space;
 
 /// The search for the reached nodes nearest to an unreached one.
-const NEAREST: Limits = Limits {
-    beam: 64,
-    expansions: usize::MAX,
-};
+const NEAREST: Limits = Limits { beam: 64, expansions: usize::MAX };
 
 /// A node that has no parent in the tree yet.
 const UNREACHED: u32 = u32::MAX;
@@ -31,10 +28,7 @@ pub(super) fn connect(
     progress: &Progress,
 ) -> Result<usize> {
     let nodes = rows.len();
-    let mut tree = Tree {
-        parent: vec![UNREACHED; nodes],
-        queue: Vec::new(),
-    };
+    let mut tree = Tree { parent: vec![UNREACHED; nodes], queue: Vec::new() };
     for &entry in entries {
         tree.reach(entry, entry);
     }
@@ -50,9 +44,7 @@ pub(super) fn connect(
         let near: Vec<u32> = search.found().map(|key| key as u32).collect();
         if !attach_nearest(space, rows, &mut tree, node, near) {
             // The search met only nodes whose edges all carry the tree; some other node has room.
-            let reached = (0..nodes as u32)
-                .filter(|&id| tree.parent[id as usize] != UNREACHED)
-                .collect();
+            let reached = (0..nodes as u32).filter(|&id| tree.parent[id as usize] != UNREACHED).collect();
             attach_nearest(space, rows, &mut tree, node, reached);
         }
         attached += 1;
@@ -62,20 +54,10 @@ pub(super) fn connect(
 }
 
 /// Hangs `node` on the nearest of `reached` that can take it; false if none can.
-fn attach_nearest(
-    space: &Space<'_>,
-    rows: &mut Rows,
-    tree: &mut Tree,
-    node: u32,
-    reached: Vec<u32>,
-) -> bool {
+fn attach_nearest(space: &Space<'_>, rows: &mut Rows, tree: &mut Tree, node: u32, reached: Vec<u32>) -> bool {
     let mut distances = Vec::new();
     space.rule_distances(node, &reached, &mut distances);
-    let mut keys: Vec<u64> = reached
-        .iter()
-        .zip(&distances)
-        .map(|(&id, &d)| key::pack(d, id))
-        .collect();
+    let mut keys: Vec<u64> = reached.iter().zip(&distances).map(|(&id, &d)| key::pack(d, id)).collect();
     keys.sort_unstable();
     for parent in keys.into_iter().map(|key| key as u32) {
         if rows.push(parent, node) || replace_longest(space, rows, tree, parent, node) {
@@ -87,13 +69,7 @@ fn attach_nearest(
 }
 
 /// Replaces the longest edge of `parent` that does not carry the tree by one to `node`.
-fn replace_longest(
-    space: &Space<'_>,
-    rows: &mut Rows,
-    tree: &Tree,
-    parent: u32,
-    node: u32,
-) -> bool {
+fn replace_longest(space: &Space<'_>, rows: &mut Rows, tree: &Tree, parent: u32, node: u32) -> bool {
     let neighbors = rows.row(parent).to_vec();
     let mut distances = Vec::new();
     space.rule_distances(parent, &neighbors, &mut distances);
@@ -139,16 +115,10 @@ mod tests {
     use crate::vectors::{Metric, Vectors};
 
     fn reachable(rows: &Rows, entries: &[u32]) -> usize {
-        let mut tree = Tree {
-            parent: vec![UNREACHED; rows.len()],
-            queue: Vec::new(),
-        };
+        let mut tree = Tree { parent: vec![UNREACHED; rows.len()], queue: Vec::new() };
         entries.iter().for_each(|&entry| tree.reach(entry, entry));
         tree.grow(rows);
-        tree.parent
-            .iter()
-            .filter(|&&parent| parent != UNREACHED)
-            .count()
+        tree.parent.iter().filter(|&&parent| parent != UNREACHED).count()
     }
 
     /// `n` points on a line, each with the given edges.
@@ -157,9 +127,7 @@ mod tests {
         let space = Space::new(&base, Metric::L2).unwrap();
         let mut rows = Rows::new(n, degree);
         for node in 0..n as u32 {
-            edges(node)
-                .into_iter()
-                .for_each(|id| assert!(rows.push(node, id)));
+            edges(node).into_iter().for_each(|id| assert!(rows.push(node, id)));
         }
         let missing = n - reachable(&rows, entries);
         let attached = connect(&space, &mut rows, entries, &Progress::silent()).unwrap();
@@ -169,11 +137,7 @@ mod tests {
             let mut row = rows.row(node).to_vec();
             row.sort_unstable();
             row.dedup();
-            assert_eq!(
-                row.len(),
-                rows.row(node).len(),
-                "a duplicate edge at {node}"
-            );
+            assert_eq!(row.len(), rows.row(node).len(), "a duplicate edge at {node}");
             assert!(!row.contains(&node) && row.len() <= degree);
         }
     }
@@ -189,9 +153,7 @@ mod tests {
     fn full_rows_give_up_an_edge_outside_the_tree() {
         // Pairs that know only each other: every row is full at degree 1.
         check(40, 1, &[0], |node| vec![node ^ 1]);
-        check(41, 2, &[0, 7], |node| {
-            if node == 40 { vec![] } else { vec![node ^ 1] }
-        });
+        check(41, 2, &[0, 7], |node| if node == 40 { vec![] } else { vec![node ^ 1] });
         // A ring needs nothing.
         check(30, 1, &[3], |node| vec![(node + 1) % 30]);
     }

@@ -12,21 +12,13 @@ pub(crate) struct Rows {
 impl Rows {
     #[cfg(test)]
     pub(crate) fn new(nodes: usize, stride: usize) -> Self {
-        Self {
-            stride,
-            degrees: vec![0; nodes],
-            ids: vec![u32::MAX; nodes * stride],
-        }
+        Self { stride, degrees: vec![0; nodes], ids: vec![u32::MAX; nodes * stride] }
     }
 
     /// Takes over rows that are padded with `u32::MAX`.
     pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Self {
         let degree = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
-        Self {
-            stride,
-            degrees: ids.chunks_exact(stride).map(degree).collect(),
-            ids,
-        }
+        Self { stride, degrees: ids.chunks_exact(stride).map(degree).collect(), ids }
     }
 
     pub(crate) fn len(&self) -> usize {

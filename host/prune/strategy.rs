@@ -190,12 +190,7 @@ impl Strategy {
 
     /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.2, on squared distances.
     pub fn vamana() -> Self {
-        Self {
-            kind: "vamana".into(),
-            threshold: Some(1.2),
-            degree: 32,
-            ..Self::nsg()
-        }
+        Self { kind: "vamana".into(), threshold: Some(1.2), degree: 32, ..Self::nsg() }
     }
 
     /// DPG (Li et al. 2019): neighbours in directions as different as can be, then reverse edges.
@@ -221,13 +216,7 @@ impl Strategy {
 
     /// The built-in kinds.
     pub fn all() -> [Self; 5] {
-        [
-            Self::cagra(),
-            Self::nsg(),
-            Self::nssg(),
-            Self::vamana(),
-            Self::dpg(),
-        ]
+        [Self::cagra(), Self::nsg(), Self::nssg(), Self::vamana(), Self::dpg()]
     }
 
     /// The name of the kind, such as `nsg`.
@@ -305,11 +294,7 @@ impl Strategy {
     /// [`Error::Argument`] for the first that is out of its range.
     pub fn check(&self) -> Result<()> {
         if !(1..=MAX_DEGREE).contains(&self.degree) {
-            return Err(Error::argument(
-                "degree",
-                self.degree,
-                format_args!("1 to {MAX_DEGREE}"),
-            ));
+            return Err(Error::argument("degree", self.degree, format_args!("1 to {MAX_DEGREE}")));
         }
         if !(1..=MAX_CANDIDATES).contains(&self.candidates) {
             return Err(Error::argument(
@@ -322,20 +307,13 @@ impl Strategy {
             return Ok(());
         };
         let (fits, expected) = match self.filter {
-            Filter::Distance => (
-                (0.01..=100.0).contains(&threshold),
-                "an alpha from 0.01 to 100",
-            ),
+            Filter::Distance => ((0.01..=100.0).contains(&threshold), "an alpha from 0.01 to 100"),
             Filter::Angle => ((0.0..=180.0).contains(&threshold), "degrees from 0 to 180"),
             Filter::Rank => (threshold >= 0.0, "a number of detours from 0"),
             Filter::Spread => (false, "no threshold with this filter"),
             Filter::Custom(_) => (threshold.is_finite(), "a finite number"),
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(Error::argument("threshold", threshold, expected))
-        }
+        if fits { Ok(()) } else { Err(Error::argument("threshold", threshold, expected)) }
     }
 }
 

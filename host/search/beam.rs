@@ -69,11 +69,7 @@ impl BeamSearch {
             self.beam[current].expanded = true;
             let neighbors = graph.neighbors(self.beam[current].key as u32);
             let lowest = self.visit(space, point, neighbors, limits.beam, &mut met);
-            cursor = if lowest <= current {
-                lowest
-            } else {
-                current + 1
-            };
+            cursor = if lowest <= current { lowest } else { current + 1 };
         }
     }
 
@@ -88,8 +84,7 @@ impl BeamSearch {
         met: &mut impl FnMut(Key),
     ) -> usize {
         self.fresh.clear();
-        self.fresh
-            .extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
+        self.fresh.extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
         space.list_distances(point, &self.fresh, &mut self.distances);
         self.computed += self.fresh.len() as u64;
         let mut lowest = usize::MAX;
@@ -103,13 +98,7 @@ impl BeamSearch {
                 self.beam.pop();
             }
             let place = self.beam.partition_point(|slot| slot.key < key);
-            self.beam.insert(
-                place,
-                Slot {
-                    key,
-                    expanded: false,
-                },
-            );
+            self.beam.insert(place, Slot { key, expanded: false });
             lowest = lowest.min(place);
         }
         lowest

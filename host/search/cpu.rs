@@ -79,10 +79,7 @@ impl<'a> Searcher<'a> {
     pub(crate) fn new(index: &'a Index, base: &'a Vectors) -> Result<Self> {
         index.check_base(base)?;
         index.check_ids()?;
-        Ok(Self {
-            index,
-            space: Space::new(base, index.metric())?,
-        })
+        Ok(Self { index, space: Space::new(base, index.metric())? })
     }
 
     pub(crate) fn space(&self) -> &Space<'a> {
@@ -104,42 +101,22 @@ impl<'a> Searcher<'a> {
             ));
         }
         if beam < k {
-            return Err(Error::argument(
-                "beam",
-                beam,
-                format_args!("at least k = {k}"),
-            ));
+            return Err(Error::argument("beam", beam, format_args!("at least k = {k}")));
         }
         let stage = progress.stage("search", queries.len() as u64);
         let computed = AtomicU64::new(0);
-        let limits = Limits {
-            beam,
-            expansions: usize::MAX,
-        };
+        let limits = Limits { beam, expansions: usize::MAX };
         let mut keys = vec![key::NONE; queries.len() * k];
         let scratch = || BeamSearch::new(self.index.len());
         for_each_row(&mut keys, k, &stage, scratch, |search, query, row| {
             let before = search.computed();
             let point = queries.point(query as usize);
-            search.run(
-                &self.space,
-                self.index,
-                point,
-                self.index.entries(),
-                limits,
-                |_| (),
-            );
-            row.iter_mut()
-                .zip(search.found())
-                .for_each(|(slot, key)| *slot = key);
+            search.run(&self.space, self.index, point, self.index.entries(), limits, |_| ());
+            row.iter_mut().zip(search.found()).for_each(|(slot, key)| *slot = key);
             computed.fetch_add(search.computed() - before, Ordering::Relaxed);
         })?;
         let distance = |&key: &u64| {
-            if key == key::NONE {
-                f32::INFINITY
-            } else {
-                key::distance(key)
-            }
+            if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
         Ok(SearchResult {
             k,

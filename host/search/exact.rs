@@ -34,13 +34,7 @@ pub fn ground_truth(
     }
     let space = Space::new(base, metric)?;
     let queries = space.queries(queries)?;
-    let keys = nearest(
-        &space,
-        queries.len(),
-        |query| (queries.point(query), None),
-        k,
-        progress,
-    )?;
+    let keys = nearest(&space, queries.len(), |query| (queries.point(query), None), k, progress)?;
     let ids = keys.par_iter().map(|&key| key as u32).collect();
     let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
     GroundTruth::new(k, ids, Some(distances))
@@ -48,12 +42,7 @@ pub fn ground_truth(
 
 /// The exact k-NN lists of all nodes, `k` keys to a row.
 pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
-    neighbors_of(
-        space,
-        &(0..space.len() as u32).collect::<Vec<_>>(),
-        k,
-        progress,
-    )
+    neighbors_of(space, &(0..space.len() as u32).collect::<Vec<_>>(), k, progress)
 }
 
 /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
@@ -83,9 +72,9 @@ fn nearest<'p>(
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
     let ids: Vec<u32> = (0..space.len() as u32).collect();
     let mut keys = vec![key::NONE; count * k];
-    keys.par_chunks_mut(k * QUERIES)
-        .enumerate()
-        .try_for_each_init(Vec::new, |distances, (block, rows)| {
+    keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
+        Vec::new,
+        |distances, (block, rows)| {
             let first = block * QUERIES;
             let mut best: Vec<Best> = (0..rows.len() / k).map(|_| Best::new(k)).collect();
             for tile in ids.chunks(tile) {
@@ -105,7 +94,8 @@ fn nearest<'p>(
                 row.copy_from_slice(&best.finish());
             }
             Ok(())
-        })?;
+        },
+    )?;
     Ok(keys)
 }
 
@@ -119,11 +109,7 @@ struct Best {
 
 impl Best {
     fn new(k: usize) -> Self {
-        Self {
-            k,
-            keys: Vec::with_capacity(2 * k + 64),
-            bound: Key::MAX,
-        }
+        Self { k, keys: Vec::with_capacity(2 * k + 64), bound: Key::MAX }
     }
 
     #[inline]

@@ -9,10 +9,7 @@ pub(crate) struct Visited {
 impl Visited {
     /// An empty set for ids below `nodes`.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self {
-            words: vec![0; nodes.div_ceil(64)],
-            touched: Vec::new(),
-        }
+        Self { words: vec![0; nodes.div_ceil(64)], touched: Vec::new() }
     }
 
     /// Adds `id`; false if it was in the set.

@@ -62,20 +62,11 @@ pub fn instruction_set() -> &'static str {
             return "AVX2";
         }
     }
-    if cfg!(target_arch = "aarch64") {
-        "NEON"
-    } else {
-        "baseline"
-    }
+    if cfg!(target_arch = "aarch64") { "NEON" } else { "baseline" }
 }
 
 #[inline(always)]
-fn portable<P: Product, T: Element>(
-    row: &[T],
-    matrix: Matrix<'_, T>,
-    ids: &[u32],
-    out: &mut [f32],
-) {
+fn portable<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
     for (distance, &id) in out.iter_mut().zip(ids) {
         *distance = P::of(row, matrix.row(id as usize));
     }
@@ -128,30 +119,18 @@ mod tests {
     fn check<T: Element>(convert: impl Fn(f32) -> T) {
         for dim in [1, 2, 3, 15, 16, 17, 31, 96, 97, 128, 960, 4096] {
             let draws = Draws::new(7, Stage::Test, 0, dim as u64);
-            let values: Vec<T> = (0..5 * dim)
-                .map(|i| convert((draws.unit(i as u64) * 200.0 - 50.0) as f32))
-                .collect();
+            let values: Vec<T> =
+                (0..5 * dim).map(|i| convert((draws.unit(i as u64) * 200.0 - 50.0) as f32)).collect();
             let matrix = Matrix::new(&values, dim, dim);
             let ids = [4, 0, 2, 2];
-            let f32s = |row: usize| {
-                matrix
-                    .row(row)
-                    .iter()
-                    .map(|x| x.to_f32())
-                    .collect::<Vec<_>>()
-            };
+            let f32s = |row: usize| matrix.row(row).iter().map(|x| x.to_f32()).collect::<Vec<_>>();
             let mut found = [f32::NAN; 4];
             let expected = |found: &[f32], term: fn(f32, f32) -> f32, what: &str| {
                 for (i, &id) in ids.iter().enumerate() {
                     let exact = reference(&f32s(1), &f32s(id as usize), term);
                     // Integers are summed exactly, the reference rounds: equal as long as it is exact.
                     if exact < 16_777_216.0 || T::TYPE.size() > 1 {
-                        assert_eq!(
-                            found[i].to_bits(),
-                            exact.to_bits(),
-                            "{what} {} dim {dim}",
-                            T::TYPE
-                        );
+                        assert_eq!(found[i].to_bits(), exact.to_bits(), "{what} {} dim {dim}", T::TYPE);
                     }
                 }
             };

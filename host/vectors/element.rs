@@ -118,10 +118,7 @@ macro_rules! integer_kernels {
 
         #[inline(always)]
         fn dot(a: &[Self], b: &[Self]) -> f32 {
-            let terms = a
-                .iter()
-                .zip(b)
-                .map(|(&x, &y)| i32::from(i16::from(x)) * i32::from(i16::from(y)));
+            let terms = a.iter().zip(b).map(|(&x, &y)| i32::from(i16::from(x)) * i32::from(i16::from(y)));
             terms.sum::<i32>() as f32
         }
     };
@@ -208,9 +205,7 @@ impl Element for i8 {
 
     fn from_f32(value: f32) -> Option<Self> {
         let rounded = value.round_ties_even();
-        (-128.0..=127.0)
-            .contains(&rounded)
-            .then_some(rounded as Self)
+        (-128.0..=127.0).contains(&rounded).then_some(rounded as Self)
     }
 
     integer_kernels!();
@@ -225,11 +220,7 @@ mod tests {
         for bits in 0..=u16::MAX {
             let value = f16::from_bits(bits);
             if value.is_finite() {
-                assert_eq!(
-                    Element::to_f32(value).to_bits(),
-                    value.to_f32().to_bits(),
-                    "{bits:#x}"
-                );
+                assert_eq!(Element::to_f32(value).to_bits(), value.to_f32().to_bits(), "{bits:#x}");
             }
         }
     }

@@ -80,16 +80,11 @@ impl Format {
     /// If there is no extension, or an unknown one.
     pub fn of(path: &Path) -> Result<Self> {
         let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
-        let known = extension
-            .as_deref()
-            .and_then(|e| Self::ALL.into_iter().find(|format| format.name() == e));
+        let known =
+            extension.as_deref().and_then(|e| Self::ALL.into_iter().find(|format| format.name() == e));
         known.ok_or_else(|| {
             let found = extension.map_or("no extension".to_owned(), |e| format!("extension {e}"));
-            Error::file(
-                path,
-                found,
-                format_args!("{} (or give the format)", names()),
-            )
+            Error::file(path, found, format_args!("{} (or give the format)", names()))
         })
     }
 }

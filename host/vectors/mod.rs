@@ -76,14 +76,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Rows one after another from byte 0.
     pub(crate) fn dense(element: ElementType, rows: usize, dim: usize) -> Self {
-        Self {
-            element,
-            rows,
-            dim,
-            offset: 0,
-            stride: dim * element.size(),
-            prefixed: false,
-        }
+        Self { element, rows, dim, offset: 0, stride: dim * element.size(), prefixed: false }
     }
 }
 
@@ -138,7 +131,11 @@ macro_rules! from_values {
         pub fn $name(values: Vec<$type>, dim: usize) -> Result<Self> {
             check_dim(dim)?;
             if values.len() % dim != 0 {
-                return Err(Error::argument("values", values.len(), format_args!("a multiple of dim = {dim}")));
+                return Err(Error::argument(
+                    "values",
+                    values.len(),
+                    format_args!("a multiple of dim = {dim}"),
+                ));
             }
             let layout = Layout::dense(ElementType::$variant, values.len() / dim, dim);
             check_rows(layout.rows)?;
@@ -148,22 +145,14 @@ macro_rules! from_values {
 }
 
 fn check_dim(dim: usize) -> Result<()> {
-    if (1..=MAX_DIM).contains(&dim) {
-        Ok(())
-    } else {
-        Err(Error::argument("dim", dim, "1 to 4096"))
-    }
+    if (1..=MAX_DIM).contains(&dim) { Ok(()) } else { Err(Error::argument("dim", dim, "1 to 4096")) }
 }
 
 fn check_rows(rows: usize) -> Result<()> {
     if rows <= MAX_ROWS {
         Ok(())
     } else {
-        Err(Error::argument(
-            "rows",
-            rows,
-            format_args!("at most {MAX_ROWS}"),
-        ))
+        Err(Error::argument("rows", rows, format_args!("at most {MAX_ROWS}")))
     }
 }
 
@@ -180,12 +169,7 @@ impl Vectors {
     }
 
     fn new(storage: Storage, layout: Layout, path: Option<PathBuf>) -> Self {
-        Self {
-            storage,
-            layout,
-            path,
-            checked: OnceLock::new(),
-        }
+        Self { storage, layout, path, checked: OnceLock::new() }
     }
 
     /// The number of rows, n.
@@ -229,8 +213,7 @@ impl Vectors {
 
     /// What to call these vectors in an error: their file, or `vectors`.
     pub(crate) fn describe(&self) -> String {
-        self.path()
-            .map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
+        self.path().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
     }
 
     pub(crate) fn rows(&self) -> Rows<'_> {
@@ -249,24 +232,10 @@ impl Vectors {
     }
 
     fn matrix<'a, T: Element>(&self, map: &'a Mmap) -> Matrix<'a, T> {
-        let Layout {
-            rows,
-            dim,
-            offset,
-            stride,
-            ..
-        } = self.layout;
-        let end = if rows == 0 {
-            offset
-        } else {
-            offset + (rows - 1) * stride + dim * size_of::<T>()
-        };
+        let Layout { rows, dim, offset, stride, .. } = self.layout;
+        let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + dim * size_of::<T>() };
         // Opening checked that the file is this long and that every row is aligned.
-        Matrix::new(
-            bytemuck::cast_slice(&map[offset..end]),
-            stride / size_of::<T>(),
-            dim,
-        )
+        Matrix::new(bytemuck::cast_slice(&map[offset..end]), stride / size_of::<T>(), dim)
     }
 
     /// Checks that every value is finite and that every row of an fvecs or bvecs file has the
@@ -290,47 +259,27 @@ impl Vectors {
 
     fn check_finite<T: Element>(&self, matrix: Matrix<'_, T>) -> Result<()> {
         let finite = |row: &usize| matrix.row(*row).iter().all(|x| x.is_finite());
-        let bad = (0..self.len())
-            .into_par_iter()
-            .with_min_len(1024)
-            .find_first(|row| !finite(row));
+        let bad = (0..self.len()).into_par_iter().with_min_len(1024).find_first(|row| !finite(row));
         let Some(row) = bad else { return Ok(()) };
         let values = matrix.row(row);
         let dim = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
         Err(self.bad_value(row, dim, values[dim], "a finite number"))
     }
 
-    fn bad_value(
-        &self,
-        row: usize,
-        dim: usize,
-        value: impl ToString,
-        expected: &'static str,
-    ) -> Error {
-        Error::Value {
-            path: self.path.clone(),
-            row,
-            dim,
-            value: value.to_string(),
-            expected,
-        }
+    fn bad_value(&self, row: usize, dim: usize, value: impl ToString, expected: &'static str) -> Error {
+        Error::Value { path: self.path.clone(), row, dim, value: value.to_string(), expected }
     }
 
     fn check_prefixes(&self) -> Result<()> {
         let (Storage::Mapped(map), true) = (&self.storage, self.layout.prefixed) else {
             return Ok(());
         };
-        let Layout {
-            rows, dim, stride, ..
-        } = self.layout;
+        let Layout { rows, dim, stride, .. } = self.layout;
         let prefix = |row: usize| {
             let start = row * stride;
             i32::from_le_bytes([map[start], map[start + 1], map[start + 2], map[start + 3]])
         };
-        let bad = (0..rows)
-            .into_par_iter()
-            .with_min_len(1024)
-            .find_first(|&row| prefix(row) != dim as i32);
+        let bad = (0..rows).into_par_iter().with_min_len(1024).find_first(|&row| prefix(row) != dim as i32);
         let (Some(row), Some(path)) = (bad, &self.path) else {
             return Ok(());
         };

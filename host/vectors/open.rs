@@ -59,20 +59,14 @@ impl Vectors {
         if layout.offset % layout.element.size() != 0 {
             return Ok(copied(&map, layout, path));
         }
-        Ok(Self::new(
-            Storage::Mapped(Arc::new(map)),
-            layout,
-            Some(path.to_owned()),
-        ))
+        Ok(Self::new(Storage::Mapped(Arc::new(map)), layout, Some(path.to_owned())))
     }
 }
 
 /// The rows of a map in memory of their own, which is aligned for their type.
 fn copied(map: &Mmap, layout: Layout, path: &Path) -> Vectors {
     fn values<T: Element>(map: &Mmap, layout: Layout) -> Vec<T> {
-        bytemuck::pod_collect_to_vec(
-            &map[layout.offset..layout.offset + layout.rows * layout.stride],
-        )
+        bytemuck::pod_collect_to_vec(&map[layout.offset..layout.offset + layout.rows * layout.stride])
     }
     let storage = match layout.element {
         ElementType::F32 => Storage::F32(values(map, layout)),
@@ -100,9 +94,7 @@ pub(crate) fn map(path: &Path) -> Result<Mmap> {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from(u32::from_le_bytes(
-        bytes.get(at..at + 4)?.try_into().ok()?,
-    )))
+    Some(u64::from(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -119,28 +111,13 @@ struct Bin {
 impl Bin {
     /// The bytes of a file of this shape; none if they do not fit 64 bits.
     fn bytes(&self, size: usize) -> Option<u64> {
-        self.rows
-            .checked_mul(self.cols)?
-            .checked_mul(size as u64)?
-            .checked_add(self.header as u64)
+        self.rows.checked_mul(self.cols)?.checked_mul(size as u64)?.checked_add(self.header as u64)
     }
 
     /// The headers a file may have: two u32, or two u64.
     fn candidates(bytes: &[u8]) -> impl Iterator<Item = Self> {
-        let short = u32_at(bytes, 0)
-            .zip(u32_at(bytes, 4))
-            .map(|(rows, cols)| Self {
-                header: 8,
-                rows,
-                cols,
-            });
-        let long = u64_at(bytes, 0)
-            .zip(u64_at(bytes, 8))
-            .map(|(rows, cols)| Self {
-                header: 16,
-                rows,
-                cols,
-            });
+        let short = u32_at(bytes, 0).zip(u32_at(bytes, 4)).map(|(rows, cols)| Self { header: 8, rows, cols });
+        let long = u64_at(bytes, 0).zip(u64_at(bytes, 8)).map(|(rows, cols)| Self { header: 16, rows, cols });
         short.into_iter().chain(long)
     }
 
@@ -157,16 +134,11 @@ impl Bin {
                 "a header of at least 8 bytes",
             ));
         };
-        let expected = bin
-            .bytes(size)
-            .map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+        let expected = bin.bytes(size).map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
         Err(Error::file(
             path,
             format_args!("{} bytes", bytes.len()),
-            format_args!(
-                "{expected} for the {} x {} of its header",
-                bin.rows, bin.cols
-            ),
+            format_args!("{expected} for the {} x {} of its header", bin.rows, bin.cols),
         ))
     }
 }
@@ -174,10 +146,7 @@ impl Bin {
 fn bin_layout(path: &Path, bytes: &[u8], element: ElementType) -> Result<Layout> {
     let bin = Bin::of(path, bytes, element.size())?;
     let (rows, dim) = (bin.rows as usize, bin.cols as usize);
-    Ok(Layout {
-        offset: bin.header,
-        ..Layout::dense(element, rows, dim)
-    })
+    Ok(Layout { offset: bin.header, ..Layout::dense(element, rows, dim) })
 }
 
 fn vecs_layout(path: &Path, bytes: &[u8], element: ElementType) -> Result<Layout> {
@@ -204,14 +173,7 @@ fn vecs_layout(path: &Path, bytes: &[u8], element: ElementType) -> Result<Layout
             format_args!("a multiple of {stride}, a row of dimension {dim}"),
         ));
     }
-    Ok(Layout {
-        element,
-        rows: bytes.len() / stride,
-        dim,
-        offset: 4,
-        stride,
-        prefixed: true,
-    })
+    Ok(Layout { element, rows: bytes.len() / stride, dim, offset: 4, stride, prefixed: true })
 }
 
 fn npy_layout(path: &Path, bytes: &[u8]) -> Result<Layout> {
@@ -229,10 +191,7 @@ fn npy_layout(path: &Path, bytes: &[u8]) -> Result<Layout> {
             ));
         }
     };
-    Ok(Layout {
-        offset: npy.offset,
-        ..Layout::dense(element, npy.rows, npy.cols)
-    })
+    Ok(Layout { offset: npy.offset, ..Layout::dense(element, npy.rows, npy.cols) })
 }
 
 /// The header of a NumPy file of two dimensions in C order.
@@ -250,34 +209,18 @@ impl Npy {
         let mut rest = bytes;
         let file = NpyFile::new(&mut rest).map_err(|error| {
             let what = error.to_string();
-            Error::file(
-                path,
-                what.lines().next().unwrap_or("another file"),
-                "a NumPy header",
-            )
+            Error::file(path, what.lines().next().unwrap_or("another file"), "a NumPy header")
         })?;
         let descr = file.dtype().descr();
         let DType::Plain(plain) = file.dtype() else {
-            return Err(Error::file(
-                path,
-                format_args!("type {descr}"),
-                "a plain number",
-            ));
+            return Err(Error::file(path, format_args!("type {descr}"), "a plain number"));
         };
         if plain.endianness() == npyz::Endianness::Big {
-            return Err(Error::file(
-                path,
-                format_args!("type {descr}"),
-                "little-endian numbers",
-            ));
+            return Err(Error::file(path, format_args!("type {descr}"), "little-endian numbers"));
         }
         let (shape, order) = (file.shape().to_vec(), file.order());
         let &[rows, cols] = shape.as_slice() else {
-            return Err(Error::file(
-                path,
-                format_args!("shape {shape:?}"),
-                "two dimensions",
-            ));
+            return Err(Error::file(path, format_args!("shape {shape:?}"), "two dimensions"));
         };
         if order != npyz::Order::C && rows > 1 && cols > 1 {
             return Err(Error::file(path, "Fortran order", "C order"));
@@ -285,29 +228,16 @@ impl Npy {
         let (kind, size) = (plain.type_char(), plain.size_field() as usize);
         drop(file);
         let offset = bytes.len() - rest.len();
-        let bin = Bin {
-            header: offset,
-            rows,
-            cols,
-        };
+        let bin = Bin { header: offset, rows, cols };
         if bin.bytes(size) != Some(bytes.len() as u64) {
-            let expected = bin
-                .bytes(size)
-                .map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+            let expected = bin.bytes(size).map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
             return Err(Error::file(
                 path,
                 format_args!("{} bytes", bytes.len()),
                 format_args!("{expected} for the shape {shape:?} of its header"),
             ));
         }
-        Ok(Self {
-            descr,
-            kind,
-            size,
-            rows: rows as usize,
-            cols: cols as usize,
-            offset,
-        })
+        Ok(Self { descr, kind, size, rows: rows as usize, cols: cols as usize, offset })
     }
 }
 
@@ -336,36 +266,20 @@ pub(crate) fn open_ids(path: &Path) -> Result<IdMatrix> {
                 }
                 ids.extend(bytes[4..].chunks_exact(4).map(id));
             }
-            Ok(IdMatrix {
-                rows: layout.rows,
-                cols: layout.dim,
-                ids,
-            })
+            Ok(IdMatrix { rows: layout.rows, cols: layout.dim, ids })
         }
         Ok(Format::Npy) => {
             let npy = Npy::of(path, &map)?;
             if npy.size != 4 || !matches!(npy.kind, TypeChar::Int | TypeChar::Uint) {
-                return Err(Error::file(
-                    path,
-                    format_args!("type {}", npy.descr),
-                    "u4 or i4",
-                ));
+                return Err(Error::file(path, format_args!("type {}", npy.descr), "u4 or i4"));
             }
             let ids = map[npy.offset..].chunks_exact(4).map(id).collect();
-            Ok(IdMatrix {
-                rows: npy.rows,
-                cols: npy.cols,
-                ids,
-            })
+            Ok(IdMatrix { rows: npy.rows, cols: npy.cols, ids })
         }
         _ => {
             let bin = Bin::of(path, &map, 4)?;
             let ids = map[bin.header..].chunks_exact(4).map(id).collect();
-            Ok(IdMatrix {
-                rows: bin.rows as usize,
-                cols: bin.cols as usize,
-                ids,
-            })
+            Ok(IdMatrix { rows: bin.rows as usize, cols: bin.cols as usize, ids })
         }
     }
 }
@@ -386,12 +300,6 @@ pub(crate) fn open_truth(path: &Path) -> Result<Option<(IdMatrix, Vec<f32>)>> {
             cols: bin.cols as usize,
             ids: ids.chunks_exact(4).map(id).collect(),
         };
-        (
-            matrix,
-            distances
-                .chunks_exact(4)
-                .map(|bytes| f32::from_bits(id(bytes)))
-                .collect(),
-        )
+        (matrix, distances.chunks_exact(4).map(|bytes| f32::from_bits(id(bytes))).collect())
     }))
 }

@@ -27,13 +27,8 @@ impl Vectors {
     /// If a value is not finite or does not exist in the target type, or the file cannot be written.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
         self.validate()?;
-        let mut writer = VectorWriter::create(
-            path.as_ref(),
-            format,
-            self.element_type(),
-            self.len(),
-            self.dim(),
-        )?;
+        let mut writer =
+            VectorWriter::create(path.as_ref(), format, self.element_type(), self.len(), self.dim())?;
         writer.write(self)?;
         writer.commit()
     }
@@ -122,11 +117,7 @@ impl VectorWriter {
             Format::Npy => file.write_all(&npy_header(npy_type(element), rows, dim))?,
             _ => file.write_all(&bin_header(rows, dim))?,
         }
-        Ok(Self {
-            file,
-            element,
-            prefix,
-        })
+        Ok(Self { file, element, prefix })
     }
 
     /// Appends all rows of `vectors`.
@@ -200,8 +191,7 @@ const fn npy_type(element: ElementType) -> &'static str {
 /// The header of a NumPy file, version 1.0: magic, version, length, a Python dictionary, and spaces
 /// up to a multiple of 64 bytes.
 fn npy_header(descr: &str, rows: usize, cols: usize) -> Vec<u8> {
-    let dictionary =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
+    let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
     let length = (10 + dictionary.len() + 1).next_multiple_of(64) - 10;
     let mut header = b"\x93NUMPY\x01\x00".to_vec();
     header.extend((length as u16).to_le_bytes());

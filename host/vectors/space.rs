@@ -47,17 +47,8 @@ impl<'a> Space<'a> {
             Metric::Cosine => normalised(base)?,
             Metric::L2 | Metric::InnerProduct => (Cow::Borrowed(base), Vec::new()),
         };
-        let lift = if metric == Metric::InnerProduct {
-            lift(base)
-        } else {
-            Vec::new()
-        };
-        Ok(Self {
-            vectors,
-            metric,
-            lift,
-            zero,
-        })
+        let lift = if metric == Metric::InnerProduct { lift(base) } else { Vec::new() };
+        Ok(Self { vectors, metric, lift, zero })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,9 +67,7 @@ impl<'a> Space<'a> {
         queries.validate()?;
         let (vectors, zero) = match self.metric {
             Metric::Cosine => normalised(queries)?,
-            Metric::L2 | Metric::InnerProduct => {
-                (queries.cast(self.vectors.element_type())?, Vec::new())
-            }
+            Metric::L2 | Metric::InnerProduct => (queries.cast(self.vectors.element_type())?, Vec::new()),
         };
         Ok(Queries { vectors, zero })
     }
@@ -91,11 +80,7 @@ impl<'a> Space<'a> {
     /// Row `node` of the base as a point.
     pub(crate) fn point(&self, node: u32) -> Point<'_> {
         let index = node as usize;
-        Point {
-            rows: self.vectors.rows(),
-            index,
-            zero: self.zero.get(index).copied().unwrap_or(false),
-        }
+        Point { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 
     /// The list distances from `point` to the rows `ids`.
@@ -164,11 +149,7 @@ impl<'a> Space<'a> {
                 let terms = m.row(row).iter().zip(&mean).map(|(x, y)| (f64::from(x.to_f32()) - y).powi(2));
                 terms.sum::<f64>()
             });
-            spread
-                + self
-                    .lift
-                    .get(row)
-                    .map_or(0.0, |l| (f64::from(*l) - lift_mean).powi(2))
+            spread + self.lift.get(row).map_or(0.0, |l| (f64::from(*l) - lift_mean).powi(2))
         };
         let nearest = (0..self.len())
             .into_par_iter()
@@ -189,10 +170,7 @@ impl<'a> Space<'a> {
             }
             sum
         };
-        let pieces: Vec<Vec<f64>> = (0..self.len().div_ceil(PIECE))
-            .into_par_iter()
-            .map(sum_of)
-            .collect();
+        let pieces: Vec<Vec<f64>> = (0..self.len().div_ceil(PIECE)).into_par_iter().map(sum_of).collect();
         let mut mean = vec![0f64; self.vectors.dim()];
         for piece in pieces {
             mean.iter_mut().zip(piece).for_each(|(m, s)| *m += s);
@@ -225,25 +203,15 @@ fn normalised(vectors: &Vectors) -> Result<(Cow<'_, Vectors>, Vec<bool>)> {
     let dim = vectors.dim();
     let mut values = vec![0f32; vectors.len() * dim];
     let mut zero = vec![false; vectors.len()];
-    values
-        .par_chunks_exact_mut(dim)
-        .zip(&mut zero)
-        .enumerate()
-        .for_each(|(index, (out, zero))| {
-            let row = vectors.row(index);
-            // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
-            let norm = row
-                .iter()
-                .map(|&x| f64::from(x).powi(2))
-                .sum::<f64>()
-                .sqrt();
-            *zero = norm == 0.0;
-            if norm > 0.0 {
-                out.iter_mut()
-                    .zip(row.iter())
-                    .for_each(|(o, &x)| *o = (f64::from(x) / norm) as f32);
-            }
-        });
+    values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().for_each(|(index, (out, zero))| {
+        let row = vectors.row(index);
+        // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
+        let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        *zero = norm == 0.0;
+        if norm > 0.0 {
+            out.iter_mut().zip(row.iter()).for_each(|(o, &x)| *o = (f64::from(x) / norm) as f32);
+        }
+    });
     if !zero.contains(&true) {
         zero.clear();
     }
@@ -255,8 +223,5 @@ fn lift(base: &Vectors) -> Vec<f32> {
     let square = |row: usize| with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum::<f64>());
     let squares: Vec<f64> = (0..base.len()).into_par_iter().map(square).collect();
     let largest = squares.iter().copied().fold(0.0, f64::max);
-    squares
-        .iter()
-        .map(|s| (largest - s).max(0.0).sqrt() as f32)
-        .collect()
+    squares.iter().map(|s| (largest - s).max(0.0).sqrt() as f32).collect()
 }

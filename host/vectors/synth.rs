@@ -49,12 +49,7 @@ impl Synth {
         let draws = Draws::new(seed, Stage::Synth, MATRIX, 0);
         let mut matrix = vec![0f32; dim.min(INTRINSIC) * dim];
         normals(&draws, 0, &mut matrix);
-        Ok(Self {
-            n,
-            dim,
-            seed,
-            matrix,
-        })
+        Ok(Self { n, dim, seed, matrix })
     }
 
     /// The data set itself.
@@ -80,26 +75,15 @@ impl Synth {
     ///
     /// # Errors
     /// If the format holds no floats, the file cannot be written, or the work is cancelled.
-    pub fn write(
-        &self,
-        rows: Range<u64>,
-        path: &Path,
-        format: Format,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub fn write(&self, rows: Range<u64>, path: &Path, format: Format, progress: &Progress) -> Result<()> {
         if !matches!(format, Format::Npy)
             && !matches!(format.element(), Some(ElementType::F32 | ElementType::F16))
         {
-            return Err(Error::file(
-                path,
-                format_args!("format {format}"),
-                "fbin, f16bin, fvecs or npy",
-            ));
+            return Err(Error::file(path, format_args!("format {format}"), "fbin, f16bin, fvecs or npy"));
         }
         let count = rows.end.saturating_sub(rows.start);
         let stage = progress.stage("synth", count);
-        let mut writer =
-            VectorWriter::create(path, format, ElementType::F32, count as usize, self.dim)?;
+        let mut writer = VectorWriter::create(path, format, ElementType::F32, count as usize, self.dim)?;
         let mut first = rows.start;
         while first < rows.end {
             let last = rows.end.min(first + PIECE);

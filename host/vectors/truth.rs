@@ -22,16 +22,9 @@ impl GroundTruth {
     /// If `k` is 0 or does not divide the number of ids, or there are not as many distances as ids.
     pub fn new(k: usize, ids: Vec<u32>, distances: Option<Vec<f32>>) -> Result<Self> {
         if k == 0 || ids.len() % k != 0 {
-            return Err(Error::argument(
-                "k",
-                k,
-                format_args!("a divisor of the {} ids", ids.len()),
-            ));
+            return Err(Error::argument("k", k, format_args!("a divisor of the {} ids", ids.len())));
         }
-        if let Some(distances) = distances
-            .as_ref()
-            .filter(|distances| distances.len() != ids.len())
-        {
+        if let Some(distances) = distances.as_ref().filter(|distances| distances.len() != ids.len()) {
             return Err(Error::mismatch(
                 "distances",
                 distances.len(),
@@ -101,9 +94,7 @@ impl GroundTruth {
     /// # Panics
     /// If `query >= len()`.
     pub fn distances(&self, query: usize) -> Option<&[f32]> {
-        self.distances
-            .as_ref()
-            .map(|distances| &distances[query * self.k..][..self.k])
+        self.distances.as_ref().map(|distances| &distances[query * self.k..][..self.k])
     }
 
     /// Whether distances are known.
@@ -124,10 +115,6 @@ impl From<SearchResult> for GroundTruth {
     /// What a search found, for writing it in the same layout.
     fn from(result: SearchResult) -> Self {
         let (k, ids, distances) = result.into_parts();
-        Self {
-            k,
-            ids,
-            distances: Some(distances),
-        }
+        Self { k, ids, distances: Some(distances) }
     }
 }

@@ -25,11 +25,7 @@ pub const fn ordered(distance: f32) -> u32 {
 /// The inverse of [`ordered`].
 #[inline(always)]
 pub const fn from_ordered(bits: u32) -> f32 {
-    let flip = if bits & 0x8000_0000 != 0 {
-        0x8000_0000
-    } else {
-        u32::MAX
-    };
+    let flip = if bits & 0x8000_0000 != 0 { 0x8000_0000 } else { u32::MAX };
     f32::from_bits(bits ^ flip)
 }
 
@@ -69,18 +65,7 @@ mod tests {
 
     #[test]
     fn keys_sort_as_their_distances_and_then_by_id() {
-        let distances = [
-            f32::NEG_INFINITY,
-            -1e30,
-            -1.5,
-            -1e-40,
-            0.0,
-            1e-40,
-            0.5,
-            1.0,
-            1e30,
-            f32::INFINITY,
-        ];
+        let distances = [f32::NEG_INFINITY, -1e30, -1.5, -1e-40, 0.0, 1e-40, 0.5, 1.0, 1e30, f32::INFINITY];
         for pair in distances.windows(2) {
             assert!(pack(pair[0], 7) < pack(pair[1], 3), "{pair:?}");
         }

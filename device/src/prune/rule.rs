@@ -102,11 +102,7 @@ impl Rule for TauMonotonic {
 #[inline(always)]
 pub fn cosine(d_pc: f32, d_pa: f32, d_ac: f32) -> f32 {
     let length = 2.0 * d_pc.sqrt() * d_pa.sqrt();
-    if length == 0.0 {
-        1.0
-    } else {
-        (d_pc + d_pa - d_ac) / length
-    }
+    if length == 0.0 { 1.0 } else { (d_pc + d_pa - d_ac) / length }
 }
 
 /// Whether `rule` keeps candidate c beside the accepted neighbour a.
@@ -116,11 +112,7 @@ pub fn cosine(d_pc: f32, d_pa: f32, d_ac: f32) -> f32 {
 /// other and to nothing else. Here such a neighbour shuts out only what coincides with it.
 #[inline(always)]
 pub fn survives<R: Rule + ?Sized>(rule: &R, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool {
-    if d_pa == 0.0 {
-        d_ac > 0.0
-    } else {
-        rule.keep(d_pc, d_pa, d_ac, t)
-    }
+    if d_pa == 0.0 { d_ac > 0.0 } else { rule.keep(d_pc, d_pa, d_ac, t) }
 }
 
 #[cfg(test)]
@@ -130,11 +122,7 @@ mod tests {
     // p at the origin of a plane; squared distances of c and a from p and from each other.
     fn squares(c: [f32; 2], a: [f32; 2]) -> (f32, f32, f32) {
         let square = |x: f32, y: f32| x * x + y * y;
-        (
-            square(c[0], c[1]),
-            square(a[0], a[1]),
-            square(c[0] - a[0], c[1] - a[1]),
-        )
+        (square(c[0], c[1]), square(a[0], a[1]), square(c[0] - a[0], c[1] - a[1]))
     }
 
     fn keeps(rule: &dyn Rule, c: [f32; 2], a: [f32; 2], threshold: f32) -> bool {
@@ -154,19 +142,8 @@ mod tests {
 
     #[test]
     fn angle_rule_compares_with_the_threshold() {
-        let at = |degrees: f32| {
-            [
-                degrees.to_radians().cos() * 3.0,
-                degrees.to_radians().sin() * 3.0,
-            ]
-        };
-        for (angle, kept) in [
-            (0.0, false),
-            (59.0, false),
-            (61.0, true),
-            (90.0, true),
-            (180.0, true),
-        ] {
+        let at = |degrees: f32| [degrees.to_radians().cos() * 3.0, degrees.to_radians().sin() * 3.0];
+        for (angle, kept) in [(0.0, false), (59.0, false), (61.0, true), (90.0, true), (180.0, true)] {
             assert_eq!(keeps(&Angle, at(angle), [1.0, 0.0], 60.0), kept, "{angle}");
         }
         assert!(!keeps(&Angle, at(100.0), [1.0, 0.0], 120.0));
