@@ -1,4 +1,34 @@
-//! `tagore` builds graph indexes for approximate nearest-neighbour search.
+//! Graph indexes for approximate nearest-neighbour search: a k-NN graph by two-phase GNN-Descent,
+//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana or DPG, after Li et al., *Scalable Graph
+//! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), "the paper" throughout.
+//!
+//! ```
+//! use tagore::{Builder, Index, Metric, Progress, Strategy, Synth, ground_truth, search};
+//!
+//! # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
+//! # let path = folder.path().join("sift.tagore");
+//! let synth = Synth::new(2000, 24, 1)?; // or Vectors::open("sift_base.fvecs")
+//! let (base, queries) = (synth.base(), synth.queries(20));
+//! Builder::new(Strategy::nsg()).knn(32).build(&base)?.save(&path)?;
+//!
+//! let index = Index::open(&path)?;
+//! let found = search(&index, &base, &queries, 10, 100, &Progress::silent())?;
+//! let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent())?;
+//! assert_eq!(found.ids(0)[0], truth.ids(0)[0]);
+//! # Ok::<(), tagore::Error>(())
+//! ```
+//!
+//! Work runs in parallel on the rayon pool that the call is made in: `pool.install(|| ...)` chooses
+//! another. The same seed and input give the same bytes on any number of threads. Nothing is printed;
+//! long work takes a [`Progress`] that reports and cancels.
+
+#[cfg(target_endian = "big")]
+compile_error!("files are little-endian and are used as they lie in memory");
+
+// The code in the README is tested as the documentation is.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod atomic_file;
 mod descent;

@@ -4,7 +4,7 @@
 mod build;
 mod command;
 // mod formats;
-// mod index_file;
+mod index_file;
 mod knn;
 mod reference;
 mod search;

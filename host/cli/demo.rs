@@ -14,7 +14,11 @@ const ROWS: usize = 20_000;
 const DIM: usize = 96;
 const QUERIES: usize = 1000;
 const K: usize = 10;
-const BEAMS: [usize; 3] = [20, 50, 100];
+/// Beams of the plot.
+const BEAMS: [usize; 8] = [10, 15, 20, 30, 50, 70, 100, 150];
+
+/// Beams of the table.
+const SHOWN: [usize; 3] = [20, 50, 100];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -42,7 +46,7 @@ impl Args {
             graph.k()
         ));
         output.say("");
-        let beams = BEAMS.map(|beam| format!("{:>19}", format!("beam {beam}"))).concat();
+        let beams = SHOWN.map(|beam| format!("{:>19}", format!("beam {beam}"))).concat();
         output.say(format_args!("{:>7} {:>8} {:>7}{beams}", "", "build s", "degree"));
         output.say(format_args!(
             "{:>7} {:>8} {:>7}{}",
@@ -57,8 +61,8 @@ impl Args {
             let index = Builder::new(strategy).descent(descent.clone()).build_from(&base, &graph)?;
             let seconds = descended + began.elapsed().as_secs_f64();
             let evaluations = evaluate(&index, &base, &queries, &truth, K, &BEAMS, progress)?;
-            let found: String =
-                evaluations.iter().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
+            let shown = || evaluations.iter().filter(|evaluation| SHOWN.contains(&evaluation.beam));
+            let found: String = shown().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
             output.say(format_args!(
                 "{:>7} {seconds:>8.2} {:>7.1}{found}",
                 index.kind(),
@@ -68,7 +72,7 @@ impl Args {
                 "event": "build", "index": index.kind(), "n": ROWS, "dim": DIM, "device": "cpu",
                 "seconds": { "descent": descended, "total": seconds }, "mean_degree": index.mean_degree(),
             }));
-            evaluations.iter().for_each(|evaluation| output.event(&event(evaluation)));
+            shown().for_each(|evaluation| output.event(&event(evaluation)));
             lines.push(series(index.kind(), &evaluations));
         }
         let title = format!("{ROWS} synthetic vectors of dimension {DIM}");

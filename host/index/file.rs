@@ -271,17 +271,12 @@ impl MappedAdjacency {
     /// Compares the checksum of every block with the one in the file.
     pub(super) fn check_blocks(&self, path: &Path) -> Result<()> {
         let mut expected = self.u32s(CHECKSUMS).iter();
-        for section in 0..CHECKSUMS {
-            let found = block_checksums(&self.map[self.sections[section].clone()]);
-            // `zip` would take one checksum too many from `expected` at the end of a section.
-            for (block, found) in found.into_iter().enumerate() {
-                if expected.next() != Some(&found) {
-                    return Err(Error::file(
-                        path,
-                        format_args!("damage in block {block} of section {}", SECTIONS[section]),
-                        "blocks that match their checksums",
-                    ));
-                }
+        for (section, name) in self.sections[..CHECKSUMS].iter().zip(SECTIONS) {
+            let found = block_checksums(&self.map[section.clone()]);
+            // Not `zip`, which would take one checksum too many at the end of a section.
+            if let Some(block) = found.iter().position(|found| expected.next() != Some(found)) {
+                let found = format!("damage in block {block} of section {name}");
+                return Err(Error::file(path, found, "blocks that match their checksums"));
             }
         }
         let padded = |section: &Range<usize>| {

@@ -1,0 +1,230 @@
+//! The native index file: its bytes, and what happens to damaged ones.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tagore::{Builder, Description, Index, Metric, Progress, Strategy, Vectors, search};
+
+use crate::reference::{check_graph, uniform};
+
+const PAGE: usize = 4096;
+
+fn tiny_base() -> Vectors {
+    Vectors::from_u8(vec![0, 0, 1, 0, 2, 0, 3, 0, 200, 7], 2).unwrap()
+}
+
+/// Five nodes in a chain, entered at two.
+fn tiny() -> Index {
+    let parameters = BTreeMap::from([("degree".to_owned(), "3".to_owned()), ("knn".to_owned(), "4".to_owned())]);
+    let description = Description { kind: "chain".into(), metric: Metric::L2, seed: 7, parameters };
+    let rows = [vec![1], vec![0, 2], vec![1, 3, 4], vec![2], vec![]];
+    Index::from_rows(description, &tiny_base(), &rows, vec![2, 0]).unwrap()
+}
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chain.tagore")
+}
+
+/// Writes `bytes` to a file and says what opening it, or else verifying it, complains of.
+fn complaint(bytes: &[u8]) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    std::fs::write(&path, bytes).unwrap();
+    let error = match Index::open(&path) {
+        Err(error) => error,
+        Ok(index) => {
+            // Whatever is wrong with it, looking at it is safe.
+            let statistics = index.statistics();
+            assert!(statistics.max_degree <= index.max_degree());
+            index.verify().err()?
+        }
+    };
+    let text = error.to_string();
+    assert!(!text.contains('\n') && text.contains("x.tagore"), "{text}");
+    Some(text)
+}
+
+/// The bytes with a header checksum that fits them.
+fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let crc = crc32fast::hash(&bytes[..PAGE - 4]);
+    bytes[PAGE - 4..PAGE].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn the_golden_file_is_written_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("chain.tagore");
+    tiny().save(&path).unwrap();
+    let written = std::fs::read(&path).unwrap();
+    if std::env::var_os("TAGORE_BLESS").is_some() {
+        std::fs::write(golden(), &written).unwrap();
+    }
+    assert!(written == std::fs::read(golden()).unwrap(), "the format has changed: a new version?");
+
+    let index = Index::open(golden()).unwrap();
+    index.verify().unwrap();
+    index.check_base(&tiny_base()).unwrap();
+    assert_eq!(index.description(), tiny().description());
+    assert_eq!(index.fingerprint(), tiny().fingerprint());
+    assert_eq!((index.len(), index.max_degree(), index.entries()), (5, 3, &[2, 0][..]));
+    assert_eq!(index.neighbors(2), [1, 3, 4]);
+    assert!(index.neighbors(4).is_empty());
+    let statistics = index.statistics();
+    assert_eq!((statistics.edges, statistics.unreachable, statistics.degrees), (7, 0, vec![1, 2, 1, 1]));
+}
+
+#[test]
+fn the_layout_is_the_documented_one() {
+    let bytes = std::fs::read(golden()).unwrap();
+    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!(&bytes[..8], b"TAGOREIX");
+    assert_eq!((u32_at(8), u64_at(16), u32_at(24), u32_at(28)), (1, 5, 3, 2));
+    assert_eq!((u64_at(32), u32_at(40), u32_at(44), u64_at(56)), (5, 2, 2, bytes.len() as u64));
+    assert_eq!(u32_at(PAGE - 4), crc32fast::hash(&bytes[..PAGE - 4]));
+    let section = |i: usize| u64_at(64 + 16 * i) as usize..(u64_at(64 + 16 * i) + u64_at(72 + 16 * i)) as usize;
+    assert!((0..5).all(|i| section(i).start % PAGE == 0));
+    let json: serde_json::Value = serde_json::from_slice(&bytes[section(0)]).unwrap();
+    assert_eq!((json["kind"].as_str(), json["metric"].as_str(), json["seed"].as_u64()), (Some("chain"), Some("l2"), Some(7)));
+    let adjacency: Vec<u32> = section(3).step_by(4).map(u32_at).collect();
+    let none = u32::MAX;
+    assert_eq!(adjacency, [1, none, none, 0, 2, none, 1, 3, 4, 2, none, none, none, none, none]);
+    for i in 0..4 {
+        assert_eq!(u32_at(section(4).start + 4 * i), crc32fast::hash(&bytes[section(i)]), "one block a section here");
+    }
+}
+
+#[test]
+fn what_is_built_comes_back_and_searches_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for n in [1, 2, 33, 700] {
+        let base = uniform(n, 5, 3);
+        for strategy in Strategy::all() {
+            let path = folder.path().join("x.tagore");
+            let built = Builder::new(strategy).build(&base).unwrap();
+            built.save(&path).unwrap();
+            let read = Index::open(&path).unwrap();
+            check_graph(&read, built.kind());
+            read.verify().unwrap();
+            assert_eq!(read.description(), built.description());
+            assert_eq!(read.entries(), built.entries());
+            assert!((0..n).all(|node| read.neighbors(node) == built.neighbors(node)));
+            let queries = uniform(10, 5, 4);
+            let found = |index| search(index, &base, &queries, 1, 20, &Progress::silent()).unwrap();
+            assert!((0..10).all(|query| found(&read).ids(query) == found(&built).ids(query)));
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let bytes = std::fs::read(golden()).unwrap();
+    for length in [0, 1, 7, 8, 100, PAGE - 1, PAGE, PAGE + 1, bytes.len() - PAGE, bytes.len() - 1] {
+        assert!(complaint(&bytes[..length]).is_some(), "cut to {length} bytes");
+    }
+    assert!(complaint(&[bytes.as_slice(), &[0]].concat()).is_some(), "a byte too many");
+    assert!(complaint(&[bytes.as_slice(), &[0; PAGE]].concat()).is_some(), "a page too many");
+    assert!(complaint(&bytes).is_none());
+}
+
+#[test]
+fn every_flipped_bit_is_found() {
+    let bytes = std::fs::read(golden()).unwrap();
+    // All of the header and of the used bytes, and a sample of the zeros between them.
+    let used = |at: usize| bytes[at] != 0 || at < 256 || at % 97 == 0;
+    for at in (0..bytes.len()).filter(|&at| used(at)) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        assert!(complaint(&flipped).is_some(), "a flipped bit in byte {at}");
+    }
+}
+
+#[test]
+fn a_header_that_lies_is_refused() {
+    let bytes = std::fs::read(golden()).unwrap();
+    let with = |at: usize, value: &[u8]| {
+        let mut changed = bytes.clone();
+        changed[at..at + value.len()].copy_from_slice(value);
+        complaint(&resealed(changed)).unwrap_or_else(|| panic!("{value:?} at {at} went unnoticed"))
+    };
+    assert!(with(0, b"TAGOREXX").contains("expected a tagore index"));
+    assert!(with(8, &2u32.to_le_bytes()).contains("found version 2, expected version 1"));
+    for huge in [6, 1 << 20, u64::MAX / 4, u64::MAX] {
+        with(16, &huge.to_le_bytes());
+    }
+    for huge in [4, 1 << 20, u32::MAX] {
+        with(24, &huge.to_le_bytes());
+        with(28, &huge.to_le_bytes());
+    }
+    with(32, &6u64.to_le_bytes());
+    with(44, &4u32.to_le_bytes());
+    with(56, &1u64.to_le_bytes());
+    for section in 0..5 {
+        // Moved onto another section, out of the file, or stretched.
+        let at = 64 + 16 * section;
+        for offset in [0, PAGE as u64 * 2 + 4, bytes.len() as u64, u64::MAX] {
+            with(at, &offset.to_le_bytes());
+        }
+        for length in [0, PAGE as u64 * 64, u64::MAX] {
+            with(at + 8, &length.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn wrong_rows_are_found_and_never_followed() {
+    let bytes = std::fs::read(golden()).unwrap();
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (entries, degrees, adjacency) = (u64_at(80), u64_at(96), u64_at(112));
+    let folder = tempfile::tempdir().unwrap();
+    for (at, value) in [
+        (entries, 5),
+        (entries, u32::MAX),
+        (degrees, 4),
+        (degrees, u32::MAX),
+        (degrees, 0),
+        (adjacency, 5),
+        (adjacency, u32::MAX),
+        (adjacency, 0),
+    ] {
+        let mut changed = bytes.clone();
+        changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        assert!(complaint(&changed).is_some(), "{value} at {at}");
+        // A search follows what it can and refuses what it cannot; it does not crash.
+        let path = folder.path().join("x.tagore");
+        std::fs::write(&path, &changed).unwrap();
+        let index = Index::open(&path).unwrap();
+        let result = search(&index, &tiny_base(), &tiny_base(), 1, 5, &Progress::silent());
+        let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
+        assert_eq!(result.is_err(), unknown, "{value} at {at}");
+    }
+}
+
+#[test]
+fn a_failed_save_leaves_the_old_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    tiny().save(&path).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    // A folder in the place of the file: it cannot be replaced.
+    let taken = folder.path().join("taken.tagore");
+    std::fs::create_dir(&taken).unwrap();
+    let error = tiny().save(&taken).unwrap_err().to_string();
+    assert!(error.contains("taken.tagore"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 2, "nothing is left behind");
+}
+
+#[test]
+fn another_base_is_refused_and_the_difference_named() {
+    let index = Index::open(golden()).unwrap();
+    let refused = |base: Vectors, words: &[&str]| {
+        let error = index.check_base(&base).unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)) && error.contains("chain.tagore"), "{error}");
+    };
+    refused(Vectors::from_u8(vec![0; 12], 2).unwrap(), &["6 x 2 u8", "5 x 2 u8"]);
+    refused(Vectors::from_u8(vec![0; 15], 3).unwrap(), &["5 x 3 u8"]);
+    refused(Vectors::from_i8(vec![0; 10], 2).unwrap(), &["5 x 2 i8"]);
+    refused(Vectors::from_u8(vec![0; 10], 2).unwrap(), &["other values"]);
+}
