@@ -1,5 +1,4 @@
 //! Speed of the CPU backend's parts: `cargo bench`. Answers are checked by the tests, not here.
-#![expect(missing_docs, reason = "a benchmark has no readers of its documentation")]
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at the first error")]
 
 use divan::Bencher;

@@ -1,56 +1,87 @@
-//! Files that appear complete or not at all.
+//! Files that appear under their name whole, or not at all.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// A file under a temporary name in the folder of its target; [`commit`](Self::commit) syncs it and
-/// puts it in the target's place. Dropped before that, it leaves nothing behind. Every error names
-/// the target.
+/// Bytes gathered before the operating system is asked to write.
+const BUFFER: usize = 1 << 20;
+
+/// A file being written. It has a hidden temporary name in the folder of its target until
+/// [`commit`](Self::commit) renames it; dropped before that, it is deleted and an older file under the
+/// target's name stays as it was.
+#[derive(Debug)]
 pub(crate) struct AtomicFile {
-    target: PathBuf,
     writer: BufWriter<NamedTempFile>,
+    target: PathBuf,
 }
 
 impl AtomicFile {
+    /// Starts a file that will be `target`.
+    ///
+    /// # Errors
+    /// If the folder of `target` does not exist or cannot be written to, or something that is not a
+    /// regular file has that name: renaming over a device or a pipe would destroy it.
     pub(crate) fn create(target: &Path) -> Result<Self> {
+        if fs::metadata(target).is_ok_and(|found| !found.is_file()) {
+            let refused = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(Error::Io { path: target.to_owned(), source: refused });
+        }
         let mut builder = tempfile::Builder::new();
         builder.prefix(".tagore-");
+        // Temporary files are private by default; this one is the user's, so the umask decides.
         #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // Those of any new file, less the umask; a temporary file's own are narrower.
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let file = builder.tempfile_in(folder(target)).map_err(Error::io(target))?;
-        Ok(Self { target: target.to_owned(), writer: BufWriter::with_capacity(1 << 20, file) })
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        // The kind alone: the whole error names the temporary file, of which the user knows nothing.
+        let file = builder
+            .tempfile_in(folder(target))
+            .map_err(|error| Error::Io { path: target.to_owned(), source: error.kind().into() })?;
+        Ok(Self { writer: BufWriter::with_capacity(BUFFER, file), target: target.to_owned() })
     }
 
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// If they cannot be written.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(Error::io(&self.target))
     }
 
-    /// Moves the file into the target's place once all of it is on the disk.
+    /// Puts the file in the place of its target once all of it is on the disk.
+    ///
+    /// # Errors
+    /// If that fails; nothing is left behind then.
     pub(crate) fn commit(self) -> Result<()> {
-        let Self { target, writer } = self;
-        let file = writer.into_inner().map_err(|error| Error::io(&target)(error.into_error()))?;
-        file.as_file().sync_all().map_err(Error::io(&target))?;
-        file.persist(&target).map_err(|error| Error::io(&target)(error.error))?;
-        // The rename itself lasts once the folder is on the disk; only Unix can say so.
-        if cfg!(unix) {
-            File::open(folder(&target)).and_then(|folder| folder.sync_all()).map_err(Error::io(&target))?;
-        }
-        Ok(())
+        let Self { writer, target } = self;
+        let commit = || {
+            let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            file.persist(&target).map_err(|failed| failed.error)?;
+            // A rename lasts only once the folder has been written too; only unix can ask for that.
+            if cfg!(unix) { File::open(folder(&target))?.sync_all() } else { Ok(()) }
+        };
+        commit().map_err(Error::io(&target))
     }
 }
 
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// The folder that `target` is in; a bare name is in the current one.
 fn folder(target: &Path) -> &Path {
     match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
 }
@@ -60,37 +91,51 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            folder.read_dir().unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     #[test]
-    fn a_file_appears_when_it_is_complete() {
-        let folder = tempfile::tempdir().unwrap();
-        let target = folder.path().join("x.bin");
-        std::fs::write(&target, b"old").unwrap();
+    fn a_committed_file_replaces_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out.bin");
+        fs::write(&target, "old").unwrap();
         let mut file = AtomicFile::create(&target).unwrap();
         file.write_all(b"new").unwrap();
-        assert_eq!(std::fs::read(&target).unwrap(), b"old");
+        assert_eq!(fs::read(&target).unwrap(), b"old", "the target changed before the commit");
         file.commit().unwrap();
-        assert_eq!(std::fs::read(&target).unwrap(), b"new");
-        assert_eq!(names(folder.path()), ["x.bin"]);
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        assert_eq!(names(dir.path()), ["out.bin"]);
     }
 
     #[test]
     fn a_dropped_file_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut file = AtomicFile::create(&folder.path().join("x.bin")).unwrap();
-        file.write_all(&[1; 3 << 20]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = AtomicFile::create(&dir.path().join("out.bin")).unwrap();
+        file.write_all(&[7; 3 << 20]).unwrap();
         drop(file);
-        assert!(names(folder.path()).is_empty());
+        assert!(names(dir.path()).is_empty());
     }
 
     #[test]
     fn errors_name_the_target() {
-        let error = AtomicFile::create(Path::new("/no/such/folder/x.bin")).err().unwrap().to_string();
-        assert!(error.starts_with("/no/such/folder/x.bin: "), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("missing").join("out.bin");
+        let error = AtomicFile::create(&target).unwrap_err().to_string();
+        assert!(error.starts_with(&target.display().to_string()), "{error}");
+        let error = AtomicFile::create(dir.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: not a regular file", dir.path().display()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_umask_decides_who_may_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (plain, target) = (dir.path().join("plain"), dir.path().join("atomic"));
+        fs::write(&plain, "").unwrap();
+        AtomicFile::create(&target).unwrap().commit().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&target), mode(&plain));
     }
 }

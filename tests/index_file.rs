@@ -15,7 +15,8 @@ fn tiny_base() -> Vectors {
 
 /// Five nodes in a chain, entered at two.
 fn tiny() -> Index {
-    let parameters = BTreeMap::from([("degree".to_owned(), "3".to_owned()), ("knn".to_owned(), "4".to_owned())]);
+    let parameters =
+        BTreeMap::from([("degree".to_owned(), "3".to_owned()), ("knn".to_owned(), "4".to_owned())]);
     let description = Description { kind: "chain".into(), metric: Metric::L2, seed: 7, parameters };
     let rows = [vec![1], vec![0, 2], vec![1, 3, 4], vec![2], vec![]];
     Index::from_rows(description, &tiny_base(), &rows, vec![2, 0]).unwrap()
@@ -83,15 +84,23 @@ fn the_layout_is_the_documented_one() {
     assert_eq!((u32_at(8), u64_at(16), u32_at(24), u32_at(28)), (1, 5, 3, 2));
     assert_eq!((u64_at(32), u32_at(40), u32_at(44), u64_at(56)), (5, 2, 2, bytes.len() as u64));
     assert_eq!(u32_at(PAGE - 4), crc32fast::hash(&bytes[..PAGE - 4]));
-    let section = |i: usize| u64_at(64 + 16 * i) as usize..(u64_at(64 + 16 * i) + u64_at(72 + 16 * i)) as usize;
+    let section =
+        |i: usize| u64_at(64 + 16 * i) as usize..(u64_at(64 + 16 * i) + u64_at(72 + 16 * i)) as usize;
     assert!((0..5).all(|i| section(i).start % PAGE == 0));
     let json: serde_json::Value = serde_json::from_slice(&bytes[section(0)]).unwrap();
-    assert_eq!((json["kind"].as_str(), json["metric"].as_str(), json["seed"].as_u64()), (Some("chain"), Some("l2"), Some(7)));
+    assert_eq!(
+        (json["kind"].as_str(), json["metric"].as_str(), json["seed"].as_u64()),
+        (Some("chain"), Some("l2"), Some(7))
+    );
     let adjacency: Vec<u32> = section(3).step_by(4).map(u32_at).collect();
     let none = u32::MAX;
     assert_eq!(adjacency, [1, none, none, 0, 2, none, 1, 3, 4, 2, none, none, none, none, none]);
     for i in 0..4 {
-        assert_eq!(u32_at(section(4).start + 4 * i), crc32fast::hash(&bytes[section(i)]), "one block a section here");
+        assert_eq!(
+            u32_at(section(4).start + 4 * i),
+            crc32fast::hash(&bytes[section(i)]),
+            "one block a section here"
+        );
     }
 }
 
@@ -132,7 +141,7 @@ fn every_truncation_is_refused() {
 fn every_flipped_bit_is_found() {
     let bytes = std::fs::read(golden()).unwrap();
     // All of the header and of the used bytes, and a sample of the zeros between them.
-    let used = |at: usize| bytes[at] != 0 || at < 256 || at % 97 == 0;
+    let used = |at: usize| bytes[at] != 0 || at < 256 || at.is_multiple_of(97);
     for at in (0..bytes.len()).filter(|&at| used(at)) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << (at % 8);

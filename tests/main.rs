@@ -3,7 +3,7 @@
 
 mod build;
 mod command;
-// mod formats;
+mod formats;
 mod index_file;
 mod knn;
 mod reference;

@@ -37,7 +37,7 @@ impl Args {
         output.say(format_args!(
             "{:>6} {:>10} {:>10} {:>10}",
             "beam",
-            format_args!("recall@{}", self.k),
+            format!("recall@{}", self.k),
             "QPS",
             "distances"
         ));

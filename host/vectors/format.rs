@@ -1,4 +1,4 @@
-//! The names of file formats.
+//! File formats and the extensions that tell them.
 
 use std::fmt;
 use std::path::Path;
@@ -7,31 +7,43 @@ use std::str::FromStr;
 use super::ElementType;
 use crate::{Error, Result};
 
-/// A file format of rows of one width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A file format of vectors or ids. All of them are little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Rows of an i32 dimension and f32 values.
+    /// f32 rows, each after its dimension as an i32.
     Fvecs,
-    /// Rows of an i32 dimension and u8 values.
+    /// u8 rows, each after its dimension as an i32.
     Bvecs,
-    /// Rows of an i32 dimension and i32 ids.
+    /// Rows of 32-bit ids, each after their number as an i32.
     Ivecs,
-    /// A header of rows and dimension, then f32 values.
+    /// The numbers of rows and of columns, as two u32 or two u64, then f32 rows.
     Fbin,
-    /// A header of rows and dimension, then f16 values.
+    /// As [`Fbin`](Self::Fbin), with f16 rows.
     F16bin,
-    /// A header of rows and dimension, then u8 values.
+    /// As [`Fbin`](Self::Fbin), with u8 rows.
     U8bin,
-    /// A header of rows and dimension, then i8 values.
+    /// As [`Fbin`](Self::Fbin), with i8 rows.
     I8bin,
-    /// A header of rows and width, then u32 ids.
+    /// As [`Fbin`](Self::Fbin), with rows of 32-bit ids.
     Ibin,
-    /// A NumPy array of two dimensions.
+    /// A two-dimensional array as NumPy saves it.
+    Npy,
+}
+
+/// How a format frames its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Every row follows its own length.
+    Vecs,
+    /// A header with the numbers of rows and columns, then the rows.
+    Bin,
+    /// A header in words, then the rows.
     Npy,
 }
 
 impl Format {
-    const ALL: [Self; 9] = [
+    /// Every format.
+    pub const ALL: [Self; 9] = [
         Self::Fvecs,
         Self::Bvecs,
         Self::Ivecs,
@@ -43,7 +55,7 @@ impl Format {
         Self::Npy,
     ];
 
-    /// The name, which is also the file extension.
+    /// The name, which is also the extension, such as `fbin`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fvecs => "fvecs",
@@ -58,7 +70,26 @@ impl Format {
         }
     }
 
-    /// The element type of vectors in this format; none for ids and for npy, which says it itself.
+    /// The format that the extension of `path` names, in upper or lower case. The suffix that the
+    /// big-ann tools give to the first rows of a larger file, as in `base.fbin.crop_nb_1000`, is left
+    /// out of account.
+    ///
+    /// # Errors
+    /// If there is no extension or it is not the name of a format.
+    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let whole = extension(path);
+        let cropped = whole.as_deref().is_some_and(|e| e.starts_with("crop_nb_"));
+        let told = if cropped { path.file_stem().and_then(|stem| extension(Path::new(stem))) } else { whole };
+        match told {
+            Some(name) => name
+                .parse()
+                .map_err(|_| Error::file(path, format_args!("the extension .{name}"), names(&Self::ALL))),
+            None => Err(Error::file(path, "no extension", names(&Self::ALL))),
+        }
+    }
+
+    /// The type of the vectors; none for npy, whose header tells it, and for ids.
     pub const fn element(self) -> Option<ElementType> {
         match self {
             Self::Fvecs | Self::Fbin => Some(ElementType::F32),
@@ -69,28 +100,33 @@ impl Format {
         }
     }
 
-    /// Whether the format holds ids, not vectors.
+    pub(super) const fn framing(self) -> Framing {
+        match self {
+            Self::Fvecs | Self::Bvecs | Self::Ivecs => Framing::Vecs,
+            Self::Fbin | Self::F16bin | Self::U8bin | Self::I8bin | Self::Ibin => Framing::Bin,
+            Self::Npy => Framing::Npy,
+        }
+    }
+
+    /// Whether files of this format hold ids, never vectors. Those of npy may hold either.
     pub const fn holds_ids(self) -> bool {
         matches!(self, Self::Ivecs | Self::Ibin)
     }
 
-    /// The format that the extension of `path` names.
-    ///
-    /// # Errors
-    /// If there is no extension, or an unknown one.
-    pub fn of(path: &Path) -> Result<Self> {
-        let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
-        let known =
-            extension.as_deref().and_then(|e| Self::ALL.into_iter().find(|format| format.name() == e));
-        known.ok_or_else(|| {
-            let found = extension.map_or("no extension".to_owned(), |e| format!("extension {e}"));
-            Error::file(path, found, format_args!("{} (or give the format)", names()))
-        })
+    /// Whether files of this format may hold ids.
+    pub(super) const fn may_hold_ids(self) -> bool {
+        matches!(self, Self::Ivecs | Self::Ibin | Self::Npy)
     }
-}
 
-fn names() -> String {
-    Format::ALL.map(Format::name).join(", ")
+    /// The names of the formats that may hold vectors, for errors.
+    pub(super) fn vector_names() -> String {
+        names(&Self::ALL.into_iter().filter(|format| !format.holds_ids()).collect::<Vec<_>>())
+    }
+
+    /// The names of the formats that may hold ids, for errors.
+    pub(super) fn id_names() -> String {
+        names(&Self::ALL.into_iter().filter(|format| format.may_hold_ids()).collect::<Vec<_>>())
+    }
 }
 
 impl fmt::Display for Format {
@@ -103,9 +139,50 @@ impl FromStr for Format {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.name() == name)
-            .ok_or_else(|| Error::argument("format", name, names()))
+        let known = Self::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| Error::argument("format", name, names(&Self::ALL)))
+    }
+}
+
+fn extension(path: &Path) -> Option<String> {
+    path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase())
+}
+
+/// `a, b or c`
+fn names(formats: &[Format]) -> String {
+    let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_tell_formats() {
+        for format in Format::ALL {
+            assert_eq!(format.name().parse::<Format>().unwrap(), format);
+            assert_eq!(Format::of(format!("a.b/x.{format}")).unwrap(), format);
+            assert_eq!(Format::of(format!("x.{}", format.name().to_uppercase())).unwrap(), format);
+            assert!(format.may_hold_ids() || format.element().is_some());
+        }
+        assert_eq!(Format::of("base.1B.u8bin.crop_nb_1000000").unwrap(), Format::U8bin);
+    }
+
+    #[test]
+    fn an_error_says_what_was_found() {
+        let all = "fvecs, bvecs, ivecs, fbin, f16bin, u8bin, i8bin, ibin or npy";
+        let text = |path: &str| Format::of(path).unwrap_err().to_string();
+        assert_eq!(text("a/x.csv"), format!("a/x.csv: found the extension .csv, expected {all}"));
+        assert_eq!(text("a.b/x"), format!("a.b/x: found no extension, expected {all}"));
+        assert_eq!(text("x.crop_nb_5"), format!("x.crop_nb_5: found no extension, expected {all}"));
+        assert_eq!(
+            "csv".parse::<Format>().unwrap_err().to_string(),
+            format!("format: found csv, expected {all}")
+        );
+        assert_eq!(Format::vector_names(), "fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy");
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod distance;
 mod element;
 mod format;
 mod metric;
+mod npy;
 mod open;
 mod save;
 pub(crate) mod space;

@@ -1,305 +1,301 @@
-//! Opening files: sizes are checked against the header before anything else, and rows stay where
-//! they are in the mapped file.
+//! Opening files of vectors and of ids. A file's size is checked against its header before anything is
+//! allocated.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::Mmap;
-use npyz::{DType, NpyFile, TypeChar};
 
-use super::{Element, ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors};
+use super::format::Framing;
+use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors, npy};
 use crate::{Error, Result};
 
+#[cfg(target_endian = "big")]
+compile_error!("files are little-endian and are used as they lie in memory");
+
 impl Vectors {
-    /// Opens a file in the format of its extension, without reading its rows: they are read where
-    /// they lie when they are used. The file must not be changed or cut short while it is open.
+    /// Opens a file of vectors, its format told by its extension (see [`Format::of`]).
+    ///
+    /// The file is mapped, not read: opening takes no time and no memory, however large it is. It must
+    /// not be changed or truncated while the vectors are in use; replacing it by renaming another file
+    /// over it is fine. Values are checked by [`validate`](Self::validate), not here.
     ///
     /// # Errors
-    /// If the file cannot be opened, its extension is unknown, its header makes no sense, or its
-    /// size is not what the header says. Values are checked by [`validate`](Self::validate).
+    /// If the file cannot be opened, its extension is not that of a format of vectors, its size is not
+    /// what its header says, the dimension is not in 1..=4096, or there are more than [`MAX_ROWS`] rows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        Self::open_as(path, Format::of(path)?)
+        let source = Source::open(path)?;
+        source.vectors(Format::of(path)?)
     }
 
-    /// Opens a file in the given format; see [`open`](Self::open).
+    /// Opens a file of vectors of the given format, whatever its extension; see [`open`](Self::open).
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_as(path: impl AsRef<Path>, format: Format) -> Result<Self> {
-        let path = path.as_ref();
-        let map = map(path)?;
-        let layout = match format {
-            Format::Fvecs => vecs_layout(path, &map, ElementType::F32)?,
-            Format::Bvecs => vecs_layout(path, &map, ElementType::U8)?,
-            Format::Fbin | Format::F16bin | Format::U8bin | Format::I8bin => {
-                bin_layout(path, &map, format.element().unwrap_or(ElementType::F32))?
-            }
-            Format::Npy => npy_layout(path, &map)?,
-            Format::Ivecs | Format::Ibin => {
-                return Err(Error::file(path, format_args!("ids ({format})"), "vectors"));
-            }
-        };
-        if !(1..=MAX_DIM).contains(&layout.dim) {
-            return Err(Error::file(
-                path,
-                format_args!("dimension {}", layout.dim),
-                format_args!("1 to {MAX_DIM}"),
-            ));
-        }
-        if layout.rows > MAX_ROWS {
-            return Err(Error::file(
-                path,
-                format_args!("{} rows", layout.rows),
-                format_args!("at most {MAX_ROWS}"),
-            ));
-        }
-        // Only an npy header of an odd length, from a foreign writer, leaves rows misaligned.
-        if layout.offset % layout.element.size() != 0 {
-            return Ok(copied(&map, layout, path));
-        }
-        Ok(Self::new(Storage::Mapped(Arc::new(map)), layout, Some(path.to_owned())))
+        Source::open(path.as_ref())?.vectors(format)
     }
 }
 
-/// The rows of a map in memory of their own, which is aligned for their type.
-fn copied(map: &Mmap, layout: Layout, path: &Path) -> Vectors {
-    fn values<T: Element>(map: &Mmap, layout: Layout) -> Vec<T> {
-        bytemuck::pod_collect_to_vec(&map[layout.offset..layout.offset + layout.rows * layout.stride])
-    }
-    let storage = match layout.element {
-        ElementType::F32 => Storage::F32(values(map, layout)),
-        ElementType::F16 => Storage::F16(values(map, layout)),
-        ElementType::U8 => Storage::U8(values(map, layout)),
-        ElementType::I8 => Storage::I8(values(map, layout)),
-    };
-    let dense = Layout::dense(layout.element, layout.rows, layout.dim);
-    Vectors::new(storage, dense, Some(path.to_owned()))
-}
-
-/// Maps a file that is not empty.
-pub(crate) fn map(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).map_err(Error::io(path))?;
-    let metadata = file.metadata().map_err(Error::io(path))?;
-    if !metadata.is_file() {
-        return Err(Error::file(path, "no regular file", "a file"));
-    }
-    if metadata.len() == 0 {
-        return Err(Error::file(path, "an empty file", "a header and rows"));
-    }
-    // SAFETY: the map is only read. That no one else changes or cuts the file meanwhile is what the
-    // documentation of the functions that open files asks for; a program cannot enforce it.
-    unsafe { Mmap::map(&file) }.map_err(Error::io(path))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
-/// What a header of rows and columns means for values of `size` bytes each.
-struct Bin {
-    header: usize,
-    rows: u64,
-    cols: u64,
-}
-
-impl Bin {
-    /// The bytes of a file of this shape; none if they do not fit 64 bits.
-    fn bytes(&self, size: usize) -> Option<u64> {
-        self.rows.checked_mul(self.cols)?.checked_mul(size as u64)?.checked_add(self.header as u64)
-    }
-
-    /// The headers a file may have: two u32, or two u64.
-    fn candidates(bytes: &[u8]) -> impl Iterator<Item = Self> {
-        let short = u32_at(bytes, 0).zip(u32_at(bytes, 4)).map(|(rows, cols)| Self { header: 8, rows, cols });
-        let long = u64_at(bytes, 0).zip(u64_at(bytes, 8)).map(|(rows, cols)| Self { header: 16, rows, cols });
-        short.into_iter().chain(long)
-    }
-
-    /// The header whose shape gives the size of the file.
-    fn of(path: &Path, bytes: &[u8], size: usize) -> Result<Self> {
-        let fits = |bin: &Self| bin.bytes(size) == Some(bytes.len() as u64);
-        if let Some(bin) = Self::candidates(bytes).find(fits) {
-            return Ok(bin);
-        }
-        let Some(bin) = Self::candidates(bytes).next() else {
-            return Err(Error::file(
-                path,
-                format_args!("{} bytes", bytes.len()),
-                "a header of at least 8 bytes",
-            ));
-        };
-        let expected = bin.bytes(size).map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
-        Err(Error::file(
-            path,
-            format_args!("{} bytes", bytes.len()),
-            format_args!("{expected} for the {} x {} of its header", bin.rows, bin.cols),
-        ))
-    }
-}
-
-fn bin_layout(path: &Path, bytes: &[u8], element: ElementType) -> Result<Layout> {
-    let bin = Bin::of(path, bytes, element.size())?;
-    let (rows, dim) = (bin.rows as usize, bin.cols as usize);
-    Ok(Layout { offset: bin.header, ..Layout::dense(element, rows, dim) })
-}
-
-fn vecs_layout(path: &Path, bytes: &[u8], element: ElementType) -> Result<Layout> {
-    let Some(dim) = u32_at(bytes, 0) else {
-        return Err(Error::file(
-            path,
-            format_args!("{} bytes", bytes.len()),
-            "an i32 dimension before each row",
-        ));
-    };
-    if !(1..=MAX_DIM as u64).contains(&dim) {
-        return Err(Error::file(
-            path,
-            format_args!("dimension {}", dim as i32),
-            format_args!("1 to {MAX_DIM}"),
-        ));
-    }
-    let dim = dim as usize;
-    let stride = 4 + dim * element.size();
-    if bytes.len() % stride != 0 {
-        return Err(Error::file(
-            path,
-            format_args!("{} bytes", bytes.len()),
-            format_args!("a multiple of {stride}, a row of dimension {dim}"),
-        ));
-    }
-    Ok(Layout { element, rows: bytes.len() / stride, dim, offset: 4, stride, prefixed: true })
-}
-
-fn npy_layout(path: &Path, bytes: &[u8]) -> Result<Layout> {
-    let npy = Npy::of(path, bytes)?;
-    let element = match (npy.kind, npy.size) {
-        (TypeChar::Float, 4) => ElementType::F32,
-        (TypeChar::Float, 2) => ElementType::F16,
-        (TypeChar::Uint, 1) => ElementType::U8,
-        (TypeChar::Int, 1) => ElementType::I8,
-        _ => {
-            return Err(Error::file(
-                path,
-                format_args!("type {}", npy.descr),
-                "f4, f2, u1 or i1, little-endian",
-            ));
-        }
-    };
-    Ok(Layout { offset: npy.offset, ..Layout::dense(element, npy.rows, npy.cols) })
-}
-
-/// The header of a NumPy file of two dimensions in C order.
-struct Npy {
-    descr: String,
-    kind: TypeChar,
-    size: usize,
-    rows: usize,
-    cols: usize,
-    offset: usize,
-}
-
-impl Npy {
-    fn of(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let mut rest = bytes;
-        let file = NpyFile::new(&mut rest).map_err(|error| {
-            let what = error.to_string();
-            Error::file(path, what.lines().next().unwrap_or("another file"), "a NumPy header")
-        })?;
-        let descr = file.dtype().descr();
-        let DType::Plain(plain) = file.dtype() else {
-            return Err(Error::file(path, format_args!("type {descr}"), "a plain number"));
-        };
-        if plain.endianness() == npyz::Endianness::Big {
-            return Err(Error::file(path, format_args!("type {descr}"), "little-endian numbers"));
-        }
-        let (shape, order) = (file.shape().to_vec(), file.order());
-        let &[rows, cols] = shape.as_slice() else {
-            return Err(Error::file(path, format_args!("shape {shape:?}"), "two dimensions"));
-        };
-        if order != npyz::Order::C && rows > 1 && cols > 1 {
-            return Err(Error::file(path, "Fortran order", "C order"));
-        }
-        let (kind, size) = (plain.type_char(), plain.size_field() as usize);
-        drop(file);
-        let offset = bytes.len() - rest.len();
-        let bin = Bin { header: offset, rows, cols };
-        if bin.bytes(size) != Some(bytes.len() as u64) {
-            let expected = bin.bytes(size).map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
-            return Err(Error::file(
-                path,
-                format_args!("{} bytes", bytes.len()),
-                format_args!("{expected} for the shape {shape:?} of its header"),
-            ));
-        }
-        Ok(Self { descr, kind, size, rows: rows as usize, cols: cols as usize, offset })
-    }
-}
-
-/// Rows of ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A matrix of ids read from a file, row after row.
+#[derive(Debug)]
 pub(crate) struct IdMatrix {
     pub rows: usize,
     pub cols: usize,
     pub ids: Vec<u32>,
 }
 
-/// Reads ids: ivecs or npy by extension, else ibin.
+/// Reads a file of ids: ivecs, ibin or npy, told by its extension. Signed ids are taken bit by bit, so
+/// that −1 is `u32::MAX`, none.
+///
+/// # Errors
+/// If the file cannot be read or its size is not what its header says.
 pub(crate) fn open_ids(path: &Path) -> Result<IdMatrix> {
-    let map = map(path)?;
-    match Format::of(path) {
-        Ok(Format::Ivecs) => {
-            let layout = vecs_layout(path, &map, ElementType::F32)?;
-            let mut ids = Vec::with_capacity(layout.rows * layout.dim);
-            for (row, bytes) in map.chunks_exact(layout.stride).enumerate() {
-                if u32_at(bytes, 0) != Some(layout.dim as u64) {
-                    return Err(Error::file(
-                        path,
-                        format_args!("another width in row {row}"),
-                        format_args!("{} as in row 0", layout.dim),
-                    ));
-                }
-                ids.extend(bytes[4..].chunks_exact(4).map(id));
-            }
-            Ok(IdMatrix { rows: layout.rows, cols: layout.dim, ids })
-        }
-        Ok(Format::Npy) => {
-            let npy = Npy::of(path, &map)?;
-            if npy.size != 4 || !matches!(npy.kind, TypeChar::Int | TypeChar::Uint) {
-                return Err(Error::file(path, format_args!("type {}", npy.descr), "u4 or i4"));
-            }
-            let ids = map[npy.offset..].chunks_exact(4).map(id).collect();
-            Ok(IdMatrix { rows: npy.rows, cols: npy.cols, ids })
-        }
-        _ => {
-            let bin = Bin::of(path, &map, 4)?;
-            let ids = map[bin.header..].chunks_exact(4).map(id).collect();
-            Ok(IdMatrix { rows: bin.rows as usize, cols: bin.cols as usize, ids })
-        }
+    let source = Source::open(path)?;
+    source.ids(Format::of(path)?)
+}
+
+/// Maps a regular file that is not empty.
+///
+/// # Errors
+/// If it cannot be opened, is not a regular file, or is empty.
+pub(crate) fn map(path: &Path) -> Result<Mmap> {
+    // Asked before opening, which would wait for the other end of a pipe.
+    let metadata = fs::metadata(path).map_err(Error::io(path))?;
+    if !metadata.is_file() {
+        let found = if metadata.is_dir() { "a folder" } else { "a device or a pipe" };
+        return Err(Error::file(path, found, "a regular file"));
+    }
+    let file = File::open(path).map_err(Error::io(path))?;
+    // SAFETY: the map is only read. That no one truncates or changes the file while it is mapped is
+    // asked of the user by `Vectors::open`; our own writers replace files, they never change them.
+    let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+    if map.is_empty() {
+        return Err(Error::file(path, "an empty file", "a header or rows"));
+    }
+    Ok(map)
+}
+
+/// A mapped file that is not empty.
+pub(super) struct Source<'a> {
+    path: &'a Path,
+    map: Arc<Mmap>,
+}
+
+/// The numbers before the rows of a `bin` file.
+#[derive(Clone, Copy)]
+pub(super) struct BinHeader {
+    /// Bytes of the header itself: 8 or 16.
+    pub bytes: usize,
+    pub rows: u64,
+    pub cols: u64,
+}
+
+impl BinHeader {
+    /// The size of a file with this header and `size` bytes per element.
+    pub(super) fn file_size(&self, size: usize) -> u128 {
+        let elements = u128::from(self.rows) * u128::from(self.cols);
+        elements.saturating_mul(size as u128).saturating_add(self.bytes as u128)
     }
 }
 
-fn id(bytes: &[u8]) -> u32 {
-    bytes.try_into().map_or(u32::MAX, u32::from_le_bytes)
+/// What the checks of a size found: the rows, their length, and the byte at which the first value is.
+struct Shape {
+    rows: usize,
+    cols: usize,
+    offset: usize,
 }
 
-/// Reads ids and distances in the big-ann layout: a header of rows and width, u32 ids, f32
-/// distances. None if the size of the file is not that of this layout.
-pub(crate) fn open_truth(path: &Path) -> Result<Option<(IdMatrix, Vec<f32>)>> {
-    let map = map(path)?;
-    let fits = |bin: &Bin| bin.bytes(8) == Some(map.len() as u64);
-    Ok(Bin::candidates(&map).find(fits).map(|bin| {
-        let (ids, distances) = map[bin.header..].split_at((map.len() - bin.header) / 2);
-        let matrix = IdMatrix {
-            rows: bin.rows as usize,
-            cols: bin.cols as usize,
-            ids: ids.chunks_exact(4).map(id).collect(),
+impl<'a> Source<'a> {
+    pub(super) fn open(path: &'a Path) -> Result<Self> {
+        Ok(Self { path, map: Arc::new(map(path)?) })
+    }
+
+    pub(super) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    fn vectors(self, format: Format) -> Result<Vectors> {
+        let (element, shape) = match (format.framing(), format.element()) {
+            (Framing::Npy, _) => {
+                self.npy(&ELEMENTS.map(|element| (npy::name(element), element.size(), element)), MAX_DIM)?
+            }
+            (Framing::Vecs, Some(element)) => (element, self.vecs(element.size(), MAX_DIM)?),
+            (Framing::Bin, Some(element)) => (element, self.bin(element.size(), MAX_DIM)?),
+            (_, None) => {
+                let found = format!("ids ({format})");
+                return Err(Error::file(
+                    self.path,
+                    found,
+                    format_args!("vectors: {}", Format::vector_names()),
+                ));
+            }
         };
-        (matrix, distances.chunks_exact(4).map(|bytes| f32::from_bits(id(bytes))).collect())
-    }))
+        let Shape { rows, cols: dim, offset } = shape;
+        let prefixed = format.framing() == Framing::Vecs;
+        let stride = dim * element.size() + if prefixed { PREFIX } else { 0 };
+        let path = Some(self.path.to_owned());
+        if offset.is_multiple_of(element.size()) {
+            let layout = Layout { element, rows, dim, offset, stride, prefixed };
+            return Ok(Vectors::new(Storage::Mapped(self.map), layout, path));
+        }
+        // The header of an npy file may be of any length. Values that are not aligned cannot be used
+        // where they lie.
+        let values = &self.map[offset..];
+        let storage = match element {
+            ElementType::F32 => Storage::F32(bytemuck::pod_collect_to_vec(values)),
+            ElementType::F16 => Storage::F16(bytemuck::pod_collect_to_vec(values)),
+            ElementType::U8 => Storage::U8(values.to_vec()),
+            ElementType::I8 => Storage::I8(bytemuck::pod_collect_to_vec(values)),
+        };
+        Ok(Vectors::new(storage, Layout::dense(element, rows, dim), path))
+    }
+
+    pub(super) fn ids(&self, format: Format) -> Result<IdMatrix> {
+        if !format.may_hold_ids() {
+            let expected = format!("ids: {}", Format::id_names());
+            return Err(Error::file(self.path, format_args!("vectors ({format})"), expected));
+        }
+        let Shape { rows, cols, offset } = match format.framing() {
+            Framing::Vecs => self.vecs(ID, i32::MAX as usize)?,
+            Framing::Bin => self.bin(ID, u32::MAX as usize)?,
+            Framing::Npy => self.npy(&[("<u4", ID, ()), ("<i4", ID, ())], u32::MAX as usize)?.1,
+        };
+        let ids = if format.framing() == Framing::Vecs {
+            let mut ids = Vec::with_capacity(rows * cols);
+            for (row, bytes) in self.map.chunks_exact(PREFIX + cols * ID).enumerate() {
+                let found = word(bytes);
+                if found as usize != cols {
+                    let expected = format!("{cols} as in row 0");
+                    return Err(Error::file(self.path, format_args!("{found} ids in row {row}"), expected));
+                }
+                ids.extend(bytes[PREFIX..].chunks_exact(ID).map(word));
+            }
+            ids
+        } else {
+            self.map[offset..].chunks_exact(ID).map(word).collect()
+        };
+        Ok(IdMatrix { rows, cols, ids })
+    }
+
+    /// The headers that the first bytes may be: of 8 bytes and, if there are as many, of 16.
+    pub(super) fn bin_headers(&self) -> Result<Vec<BinHeader>> {
+        let bytes: &[u8] = &self.map;
+        let Some(short) = bytes.first_chunk::<8>() else {
+            return Err(Error::file(
+                self.path,
+                format_args!("{} bytes", bytes.len()),
+                "a header of 8 or 16 bytes",
+            ));
+        };
+        let mut headers =
+            vec![BinHeader { bytes: 8, rows: word(short).into(), cols: word(&short[4..]).into() }];
+        if let Some((low, rest)) = bytes.split_first_chunk::<8>()
+            && let Some(high) = rest.first_chunk::<8>()
+        {
+            let (rows, cols) = (u64::from_le_bytes(*low), u64::from_le_bytes(*high));
+            headers.push(BinHeader { bytes: 16, rows, cols });
+        }
+        Ok(headers)
+    }
+
+    /// A `bin` file with `size` bytes per element and at most `widest` columns.
+    fn bin(&self, size: usize, widest: usize) -> Result<Shape> {
+        let headers = self.bin_headers()?;
+        // No file fits both: the short header of a file with a long one says there are no columns.
+        if let Some(header) = headers.iter().find(|header| header.file_size(size) == self.map.len() as u128) {
+            return self.shape(header.rows, header.cols, header.bytes, widest);
+        }
+        let told = headers.iter().find(|header| header.cols != 0).unwrap_or(&headers[0]);
+        Err(self.wrong_size(told, size))
+    }
+
+    /// A `vecs` file with `size` bytes per element and at most `widest` elements to a row.
+    fn vecs(&self, size: usize, widest: usize) -> Result<Shape> {
+        let bytes = self.map.len();
+        let Some(prefix) = self.map.first_chunk::<PREFIX>() else {
+            return Err(Error::file(
+                self.path,
+                format_args!("{bytes} bytes"),
+                "rows after their length in 4 bytes",
+            ));
+        };
+        let cols = i32::from_le_bytes(*prefix);
+        let row = PREFIX as u64 + u64::try_from(cols).unwrap_or(0) * size as u64;
+        let shape = self.shape(bytes as u64 / row, cols, PREFIX, widest)?;
+        if (bytes as u64).is_multiple_of(row) {
+            return Ok(shape);
+        }
+        let expected = format!("a multiple of {row}, the bytes of a row of {cols} as the first is");
+        Err(Error::file(self.path, format_args!("{bytes} bytes"), expected))
+    }
+
+    /// An npy file of one of `types`, each with its NumPy name and bytes per element; says which.
+    fn npy<T: Copy>(&self, types: &[(&str, usize, T)], widest: usize) -> Result<(T, Shape)> {
+        let names: Vec<&str> = types.iter().map(|(name, ..)| *name).collect();
+        let expected = format!("a 2-D array in C order of {}", names.join(", "));
+        let Some(header) = npy::parse(&self.map) else {
+            return Err(Error::file(self.path, "no npy header of a plain array", expected));
+        };
+        let known = types.iter().find(|(name, ..)| *name == header.descr);
+        let (Some(&(_, size, kind)), &[rows, cols], false) =
+            (known, header.shape.as_slice(), header.fortran_order)
+        else {
+            let order = if header.fortran_order { "Fortran" } else { "C" };
+            let found = format!("a {}-D array in {order} order of {}", header.shape.len(), header.descr);
+            return Err(Error::file(self.path, found, expected));
+        };
+        let told = BinHeader { bytes: header.offset, rows, cols };
+        if told.file_size(size) != self.map.len() as u128 {
+            return Err(self.wrong_size(&told, size));
+        }
+        Ok((kind, self.shape(rows, cols, header.offset, widest)?))
+    }
+
+    fn wrong_size(&self, told: &BinHeader, size: usize) -> Error {
+        let BinHeader { bytes, rows, cols } = told;
+        let expected =
+            format!("{} ({bytes} + {rows} x {cols} x {size}, by its header)", told.file_size(size));
+        Error::file(self.path, format_args!("{} bytes", self.map.len()), expected)
+    }
+
+    /// Checks what a header says against the limits.
+    fn shape(&self, rows: u64, cols: impl Into<i128>, offset: usize, widest: usize) -> Result<Shape> {
+        let cols = cols.into();
+        let Some(cols) = usize::try_from(cols).ok().filter(|cols| (1..=widest).contains(cols)) else {
+            return Err(Error::file(
+                self.path,
+                format_args!("{cols} values to a row"),
+                format_args!("1 to {widest}"),
+            ));
+        };
+        let Some(rows) = usize::try_from(rows).ok().filter(|&rows| rows <= MAX_ROWS) else {
+            return Err(Error::file(
+                self.path,
+                format_args!("{rows} rows"),
+                format_args!("at most {MAX_ROWS}"),
+            ));
+        };
+        Ok(Shape { rows, cols, offset })
+    }
+}
+
+/// The types of vectors.
+const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
+
+/// Bytes of the length before each row of a `vecs` file.
+const PREFIX: usize = 4;
+
+/// Bytes of an id.
+const ID: usize = 4;
+
+/// The u32 in the first four bytes; 0 where there are fewer.
+fn word(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |&word| u32::from_le_bytes(word))
 }

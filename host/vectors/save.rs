@@ -1,200 +1,285 @@
-//! Writing vectors and ids, and converting between element types.
+//! Writing files of vectors and of ids, and converting between element types.
 
 use std::borrow::Cow;
 use std::path::Path;
 
 use half::f16;
 
-use super::{Element, ElementType, Format, Vectors, with_matrix};
+use super::format::Framing;
+use super::{Element, ElementType, Format, Layout, Matrix, Storage, Vectors, check_rows, npy, with_matrix};
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Result};
 
 impl Vectors {
-    /// Writes the vectors in the format that the extension of `path` names. See
-    /// [`save_as`](Self::save_as).
+    /// Writes the vectors in the format that the extension of `path` names (see [`Format::of`]), as
+    /// [`save_as`](Self::save_as) does.
     ///
     /// # Errors
-    /// As [`save_as`](Self::save_as), or if the extension is unknown.
+    /// As [`save_as`](Self::save_as), and if the extension is not that of a format.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        self.save_as(path, Format::of(path)?)
+        self.save_as(path.as_ref(), Format::of(path.as_ref())?)
     }
 
-    /// Writes the vectors in a format, converted to its element type (npy keeps theirs). The file
-    /// appears when it is complete. Floats are rounded to f16; every other conversion is exact.
+    /// Writes the vectors in `format`. The file appears only when it is complete.
+    ///
+    /// Values are converted to the type that the format implies; npy keeps the type they have.
+    /// Converting changes no value, except that f32 is rounded to the nearest f16.
     ///
     /// # Errors
-    /// If a value is not finite or does not exist in the target type, or the file cannot be written.
+    /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be converted,
+    /// or there are no rows and the format, fvecs or bvecs, would lose the dimension with them.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
+        let path = path.as_ref();
+        let element = vector_type(format, self.element_type())?;
         self.validate()?;
-        let mut writer =
-            VectorWriter::create(path.as_ref(), format, self.element_type(), self.len(), self.dim())?;
-        writer.write(self)?;
-        writer.commit()
+        let mut file = RowWriter::create(path, format, npy::name(element), (self.len() as u64, self.dim()))?;
+        with_matrix!(self.rows(), matrix => match element {
+            ElementType::F32 => self.write::<_, f32>(matrix, &mut file)?,
+            ElementType::F16 => self.write::<_, f16>(matrix, &mut file)?,
+            ElementType::U8 => self.write::<_, u8>(matrix, &mut file)?,
+            ElementType::I8 => self.write::<_, i8>(matrix, &mut file)?,
+        });
+        file.commit()
     }
 
-    /// These vectors with components of `element`, converted as [`save_as`](Self::save_as) does.
+    fn write<S: Element, T: Element>(&self, matrix: Matrix<'_, S>, file: &mut RowWriter) -> Result<()> {
+        let mut converted = vec![T::zeroed(); self.dim()];
+        for index in 0..self.len() {
+            let row = matrix.row(index);
+            if S::TYPE == T::TYPE {
+                file.write_row(bytemuck::cast_slice(row))?;
+            } else {
+                self.convert(index, row, &mut converted, Rounding::ToF16)?;
+                file.write_row(bytemuck::cast_slice(&converted))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// These vectors with another element type and the same values.
+    ///
+    /// # Errors
+    /// If a value is not finite, or is not a value of `element` too.
     pub(crate) fn cast(&self, element: ElementType) -> Result<Cow<'_, Self>> {
         if element == self.element_type() {
             return Ok(Cow::Borrowed(self));
         }
-        let mut cast = match element {
-            ElementType::F32 => Self::from_f32(self.converted()?, self.dim()),
-            ElementType::F16 => Self::from_f16(self.converted()?, self.dim()),
-            ElementType::U8 => Self::from_u8(self.converted()?, self.dim()),
-            ElementType::I8 => Self::from_i8(self.converted()?, self.dim()),
-        }?;
-        cast.path.clone_from(&self.path);
-        Ok(Cow::Owned(cast))
+        self.validate()?;
+        let storage = with_matrix!(self.rows(), matrix => match element {
+            ElementType::F32 => Storage::F32(self.converted(matrix)?),
+            ElementType::F16 => Storage::F16(self.converted(matrix)?),
+            ElementType::U8 => Storage::U8(self.converted(matrix)?),
+            ElementType::I8 => Storage::I8(self.converted(matrix)?),
+        });
+        let layout = Layout::dense(element, self.len(), self.dim());
+        Ok(Cow::Owned(Self::new(storage, layout, self.path.clone())))
     }
 
-    fn converted<T: Element>(&self) -> Result<Vec<T>> {
-        let mut values = Vec::with_capacity(self.len() * self.dim());
-        for row in 0..self.len() {
-            self.convert_row(row, &mut values)?;
+    fn converted<S: Element, T: Element>(&self, matrix: Matrix<'_, S>) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); self.len() * self.dim()];
+        for (index, row) in values.chunks_exact_mut(self.dim()).enumerate() {
+            self.convert(index, matrix.row(index), row, Rounding::Never)?;
         }
         Ok(values)
     }
 
-    /// Appends row `row`, converted, to `out`.
-    fn convert_row<T: Element>(&self, row: usize, out: &mut Vec<T>) -> Result<()> {
-        with_matrix!(self.rows(), m => {
-            for (dim, &value) in m.row(row).iter().enumerate() {
-                let wide = value.to_f32();
-                // Rounding is what f16 is for; an integer type has the value or has it not.
-                let fits = |narrow: &T| T::TYPE == ElementType::F16 || narrow.to_f32() == wide;
-                match T::from_f32(wide).filter(fits) {
-                    Some(narrow) => out.push(narrow),
-                    None => return Err(self.bad_value(row, dim, value, expected(T::TYPE))),
-                }
+    /// Converts row `index`, whose values are finite.
+    fn convert<S: Element, T: Element>(
+        &self,
+        index: usize,
+        from: &[S],
+        to: &mut [T],
+        rounding: Rounding,
+    ) -> Result<()> {
+        let rounds = rounding == Rounding::ToF16 && T::TYPE == ElementType::F16;
+        for (dim, (&value, converted)) in from.iter().zip(to).enumerate() {
+            // An f32 holds every value of every type.
+            let wide = value.to_f32();
+            match T::from_f32(wide).filter(|narrow| rounds || narrow.to_f32() == wide) {
+                Some(narrow) => *converted = narrow,
+                None => return Err(self.not_converted(index, dim, &value, expected(T::TYPE, rounds))),
             }
-        });
+        }
         Ok(())
     }
-}
 
-const fn expected(element: ElementType) -> &'static str {
-    match element {
-        ElementType::F32 => "a finite number",
-        ElementType::F16 => "at most 65504 in magnitude for f16",
-        ElementType::U8 => "a whole number from 0 to 255 for u8",
-        ElementType::I8 => "a whole number from -128 to 127 for i8",
+    fn not_converted(&self, row: usize, dim: usize, value: &impl ToString, expected: &str) -> Error {
+        let found = format!("{} in row {row}, dimension {dim}", value.to_string());
+        match self.path() {
+            Some(path) => Error::file(path, found, expected),
+            None => Error::argument("vectors", found, expected),
+        }
     }
 }
 
-/// A file of vectors that is written piece by piece.
-pub(super) struct VectorWriter {
-    file: AtomicFile,
-    element: ElementType,
-    /// Each row is preceded by this.
-    prefix: Vec<u8>,
+/// Whether converting may change a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rounding {
+    Never,
+    /// Only to f16, to the nearest value, ties to even.
+    ToF16,
 }
 
-impl VectorWriter {
-    /// Begins a file of `rows` rows; `element` is the type of an npy file.
+/// The values that convert to `element`, for errors.
+fn expected(element: ElementType, rounds: bool) -> &'static str {
+    match element {
+        ElementType::F32 => "a value that f32 holds",
+        ElementType::F16 if rounds => "-65504 to 65504, the range of f16",
+        ElementType::F16 => "a value that f16 holds exactly",
+        ElementType::U8 => "an integer from 0 to 255, as u8 holds",
+        ElementType::I8 => "an integer from -128 to 127, as i8 holds",
+    }
+}
+
+/// The type of the values in a file of `format` written from vectors of type `source`.
+///
+/// # Errors
+/// If the format holds ids.
+pub(super) fn vector_type(format: Format, source: ElementType) -> Result<ElementType> {
+    if format.holds_ids() {
+        return Err(Error::argument(
+            "format",
+            format,
+            format_args!("one of vectors: {}", Format::vector_names()),
+        ));
+    }
+    Ok(format.element().unwrap_or(source))
+}
+
+/// Writes `ids`, `cols` to a row, as ivecs, ibin or npy. The file appears only when it is complete.
+///
+/// # Errors
+/// If the file cannot be written, the format does not hold ids, or the shape does not fit.
+pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) -> Result<()> {
+    if !format.may_hold_ids() {
+        return Err(Error::argument("format", format, format_args!("one of ids: {}", Format::id_names())));
+    }
+    if !(1..=i32::MAX as usize).contains(&cols) || !ids.len().is_multiple_of(cols) {
+        let found = format!("{} in rows of {cols}", ids.len());
+        return Err(Error::argument("ids", found, "as many as the rows hold, at least one to a row"));
+    }
+    let rows = ids.len() / cols;
+    check_rows(rows)?;
+    let mut file = RowWriter::create(path, format, "<u4", (rows as u64, cols))?;
+    for row in ids.chunks_exact(cols) {
+        file.write_row(bytemuck::cast_slice(row))?;
+    }
+    file.commit()
+}
+
+/// A file of rows being written: its header first, then one row after another.
+pub(super) struct RowWriter {
+    file: AtomicFile,
+    /// What stands before each row.
+    prefix: Option<[u8; 4]>,
+}
+
+impl RowWriter {
+    /// Starts a file of rows × columns values, which has no more rows or columns than a `bin` header
+    /// counts; `descr` is NumPy's name of their type.
     pub(super) fn create(
         path: &Path,
         format: Format,
-        element: ElementType,
-        rows: usize,
-        dim: usize,
+        descr: &str,
+        (rows, cols): (u64, usize),
     ) -> Result<Self> {
-        let element = match format {
-            Format::Npy => element,
-            Format::Ivecs | Format::Ibin => {
-                return Err(Error::file(
-                    path,
-                    format_args!("vectors to write as ids ({format})"),
-                    "a vector format",
-                ));
-            }
-            _ => format.element().unwrap_or(element),
-        };
+        let (rows_word, cols_word) = (rows as u32, cols as u32);
+        let framing = format.framing();
+        if rows == 0 && framing == Framing::Vecs {
+            let expected = format!("at least one, as {format} keeps the dimension with the rows");
+            return Err(Error::file(path, "no rows to write", expected));
+        }
         let mut file = AtomicFile::create(path)?;
-        let mut prefix = Vec::new();
-        match format {
-            Format::Fvecs | Format::Bvecs => prefix.extend((dim as i32).to_le_bytes()),
-            Format::Npy => file.write_all(&npy_header(npy_type(element), rows, dim))?,
-            _ => file.write_all(&bin_header(rows, dim))?,
+        match framing {
+            Framing::Vecs => {}
+            Framing::Bin => file.write_all(bytemuck::cast_slice(&[rows_word, cols_word]))?,
+            Framing::Npy => file.write_all(&npy::header(descr, rows, cols as u64))?,
         }
-        Ok(Self { file, element, prefix })
+        let prefix = (framing == Framing::Vecs).then_some(cols_word.to_le_bytes());
+        Ok(Self { file, prefix })
     }
 
-    /// Appends all rows of `vectors`.
-    pub(super) fn write(&mut self, vectors: &Vectors) -> Result<()> {
-        match self.element {
-            ElementType::F32 => self.write_rows::<f32>(vectors),
-            ElementType::F16 => self.write_rows::<f16>(vectors),
-            ElementType::U8 => self.write_rows::<u8>(vectors),
-            ElementType::I8 => self.write_rows::<i8>(vectors),
+    /// Appends one row, as it lies in memory.
+    pub(super) fn write_row(&mut self, row: &[u8]) -> Result<()> {
+        if let Some(prefix) = self.prefix {
+            self.file.write_all(&prefix)?;
         }
+        self.file.write_all(row)
     }
 
-    fn write_rows<T: Element>(&mut self, vectors: &Vectors) -> Result<()> {
-        let mut values: Vec<T> = Vec::with_capacity(vectors.dim());
-        for row in 0..vectors.len() {
-            values.clear();
-            vectors.convert_row(row, &mut values)?;
-            self.file.write_all(&self.prefix)?;
-            self.file.write_all(bytemuck::cast_slice(&values))?;
-        }
-        Ok(())
-    }
-
+    /// Puts the file in its place.
     pub(super) fn commit(self) -> Result<()> {
         self.file.commit()
     }
 }
 
-/// Writes rows of `cols` ids as ivecs, ibin or npy.
-pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) -> Result<()> {
-    let rows = ids.len() / cols.max(1);
-    let mut file = AtomicFile::create(path)?;
-    match format {
-        Format::Ibin => file.write_all(&bin_header(rows, cols))?,
-        Format::Npy => file.write_all(&npy_header("<u4", rows, cols))?,
-        Format::Ivecs => {
-            for row in ids.chunks_exact(cols) {
-                file.write_all(&(cols as i32).to_le_bytes())?;
-                file.write_all(bytemuck::cast_slice(row))?;
+#[cfg(test)]
+mod tests {
+    use super::super::open::open_ids;
+    use super::*;
+
+    fn values(vectors: &Vectors) -> Vec<f32> {
+        (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect()
+    }
+
+    const TYPES: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
+
+    #[test]
+    fn values_that_both_types_hold_are_cast() {
+        let integers = vec![0.0, 1.0, 127.0, 64.0, 2.0, 3.0];
+        for from in TYPES {
+            let source = Vectors::from_f32(integers.clone(), 3).unwrap().cast(from).unwrap().into_owned();
+            for to in TYPES {
+                let cast = source.cast(to).unwrap();
+                assert_eq!((cast.element_type(), cast.len(), cast.dim()), (to, 2, 3));
+                assert_eq!(values(&cast), integers, "{from} to {to}");
+                assert_eq!(matches!(cast, Cow::Borrowed(_)), from == to);
             }
-            return file.commit();
-        }
-        _ => {
-            return Err(Error::file(
-                path,
-                format_args!("ids to write as vectors ({format})"),
-                "ibin, ivecs or npy",
-            ));
         }
     }
-    file.write_all(bytemuck::cast_slice(ids))?;
-    file.commit()
-}
 
-fn bin_header(rows: usize, cols: usize) -> [u8; 8] {
-    let mut header = [0; 8];
-    header[..4].copy_from_slice(&(rows as u32).to_le_bytes());
-    header[4..].copy_from_slice(&(cols as u32).to_le_bytes());
-    header
-}
-
-const fn npy_type(element: ElementType) -> &'static str {
-    match element {
-        ElementType::F32 => "<f4",
-        ElementType::F16 => "<f2",
-        ElementType::U8 => "|u1",
-        ElementType::I8 => "|i1",
+    #[test]
+    fn a_cast_never_rounds() {
+        let refused = |value: f32, to: ElementType| {
+            let vectors = Vectors::from_f32(vec![1.0, value], 1).unwrap();
+            vectors.cast(to).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(0.1, ElementType::F16),
+            "vectors: found 0.1 in row 1, dimension 0, expected a value that f16 holds exactly"
+        );
+        assert_eq!(
+            refused(-1.0, ElementType::U8),
+            "vectors: found -1 in row 1, dimension 0, expected an integer from 0 to 255, as u8 holds"
+        );
+        assert!(refused(f32::NAN, ElementType::F16).contains("row 1, dimension 0: found NaN"));
+        // An f16 infinity has no exact f32: it is refused, not widened.
+        let infinite = Vectors::from_f16(vec![f16::INFINITY], 1).unwrap();
+        assert!(infinite.cast(ElementType::F32).is_err());
     }
-}
 
-/// The header of a NumPy file, version 1.0: magic, version, length, a Python dictionary, and spaces
-/// up to a multiple of 64 bytes.
-fn npy_header(descr: &str, rows: usize, cols: usize) -> Vec<u8> {
-    let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
-    let length = (10 + dictionary.len() + 1).next_multiple_of(64) - 10;
-    let mut header = b"\x93NUMPY\x01\x00".to_vec();
-    header.extend((length as u16).to_le_bytes());
-    header.extend(format!("{dictionary:<width$}\n", width = length - 1).bytes());
-    header
+    #[test]
+    fn ids_survive_every_format_that_holds_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let ids: Vec<u32> = vec![0, 1, u32::MAX, 1 << 31, 7, 8];
+        for (rows, cols) in [(1, 6), (2, 3), (6, 1)] {
+            assert_eq!(rows * cols, ids.len());
+            for format in [Format::Ivecs, Format::Ibin, Format::Npy] {
+                let path = folder.path().join(format!("x.{format}"));
+                save_ids(&path, format, cols, &ids).unwrap();
+                let read = open_ids(&path).unwrap();
+                assert_eq!((read.rows, read.cols, &read.ids), (rows, cols, &ids), "{format}");
+            }
+        }
+        let path = folder.path().join("x.fbin");
+        let error = save_ids(&path, Format::Fbin, 3, &ids).unwrap_err().to_string();
+        assert_eq!(error, "format: found fbin, expected one of ids: ivecs, ibin or npy");
+        for cols in [0, 4, usize::MAX] {
+            assert!(save_ids(&path, Format::Ibin, cols, &ids).is_err(), "rows of {cols}");
+        }
+        assert!(!path.exists());
+        Vectors::from_f32(vec![1.0], 1).unwrap().save(&path).unwrap();
+        let error = open_ids(&path).unwrap_err().to_string();
+        assert!(error.ends_with("found vectors (fbin), expected ids: ivecs, ibin or npy"), "{error}");
+    }
 }

@@ -2,78 +2,65 @@
 
 use std::path::Path;
 
-use super::open::{open_ids, open_truth};
-use super::{Format, save_ids};
+use super::open::{BinHeader, Source};
+use super::save::save_ids;
+use super::{Format, MAX_ROWS};
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Result, SearchResult};
 
-/// The nearest neighbours of queries: k ids per query, nearest first, and their distances if known.
+/// The `k` nearest rows of each query, nearest first, and their distances if known.
+///
+/// ```
+/// use tagore::GroundTruth;
+/// let truth = GroundTruth::new(2, vec![4, 1, 0, 3], None)?;
+/// assert_eq!((truth.len(), truth.ids(1)), (2, &[0, 3][..]));
+/// # Ok::<(), tagore::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroundTruth {
-    k: usize,
     ids: Vec<u32>,
     distances: Option<Vec<f32>>,
+    queries: usize,
+    k: usize,
 }
 
 impl GroundTruth {
-    /// Neighbours row after row, `k` to a query.
+    /// The neighbours of the first query, `k` of them, then those of the second, and so on; distances
+    /// in the same order.
     ///
     /// # Errors
-    /// If `k` is 0 or does not divide the number of ids, or there are not as many distances as ids.
+    /// If `k` is 0 or does not divide the number of ids, or there is not a distance for each id.
     pub fn new(k: usize, ids: Vec<u32>, distances: Option<Vec<f32>>) -> Result<Self> {
-        if k == 0 || ids.len() % k != 0 {
-            return Err(Error::argument("k", k, format_args!("a divisor of the {} ids", ids.len())));
+        if k == 0 || k > u32::MAX as usize {
+            return Err(Error::argument("k", k, "1 to 4294967295"));
         }
-        if let Some(distances) = distances.as_ref().filter(|distances| distances.len() != ids.len()) {
-            return Err(Error::mismatch(
+        if !ids.len().is_multiple_of(k) {
+            return Err(Error::argument("ids", ids.len(), format_args!("a multiple of k = {k}")));
+        }
+        if let Some(distances) = &distances
+            && distances.len() != ids.len()
+        {
+            return Err(Error::argument(
                 "distances",
                 distances.len(),
-                format_args!("{} as there are ids", ids.len()),
+                format_args!("{}, one to an id", ids.len()),
             ));
         }
-        Ok(Self { k, ids, distances })
-    }
-
-    /// Reads a ground truth. The big-ann layout with distances is told by the file's size, whatever
-    /// its extension; otherwise the file holds ids alone: ivecs or npy by extension, else ibin.
-    ///
-    /// # Errors
-    /// If the file cannot be read or its size is not what its header says.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let (matrix, distances) = match open_truth(path)? {
-            Some((matrix, distances)) => (matrix, Some(distances)),
-            None => (open_ids(path)?, None),
-        };
-        if matrix.cols == 0 {
-            return Err(Error::file(path, "0 neighbours per query", "at least 1"));
+        let queries = ids.len() / k;
+        if queries > MAX_ROWS {
+            return Err(Error::argument("queries", queries, format_args!("at most {MAX_ROWS}")));
         }
-        Self::new(matrix.cols, matrix.ids, distances)
-    }
-
-    /// Writes the big-ann layout: ids, then distances if they are known.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let mut file = AtomicFile::create(path.as_ref())?;
-        file.write_all(&(self.len() as u32).to_le_bytes())?;
-        file.write_all(&(self.k as u32).to_le_bytes())?;
-        file.write_all(bytemuck::cast_slice(&self.ids))?;
-        if let Some(distances) = &self.distances {
-            file.write_all(bytemuck::cast_slice(distances))?;
-        }
-        file.commit()
+        Ok(Self { ids, distances, queries, k })
     }
 
     /// The number of queries.
     pub fn len(&self) -> usize {
-        self.ids.len() / self.k
+        self.queries
     }
 
     /// Whether there are no queries.
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.queries == 0
     }
 
     /// Neighbours per query.
@@ -89,20 +76,70 @@ impl GroundTruth {
         &self.ids[query * self.k..][..self.k]
     }
 
-    /// The distances of the neighbours of `query`, if they are known.
+    /// The distances of `query` to its neighbours, if the ground truth has distances.
     ///
     /// # Panics
-    /// If `query >= len()`.
+    /// If it has, and `query >= len()`.
     pub fn distances(&self, query: usize) -> Option<&[f32]> {
         self.distances.as_ref().map(|distances| &distances[query * self.k..][..self.k])
     }
 
-    /// Whether distances are known.
+    /// Whether there are distances.
     pub fn has_distances(&self) -> bool {
         self.distances.is_some()
     }
 
-    /// Writes the ids alone, as ibin, ivecs or npy.
+    /// Reads ids alone from ivecs and npy, told by the extension. A file of any other name, or of none,
+    /// has the numbers of queries and neighbours (two u32 or two u64), the ids and then, told by the
+    /// size of the file, f32 distances or nothing.
+    ///
+    /// # Errors
+    /// If the file cannot be read or its size is not what its header says.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let source = Source::open(path)?;
+        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
+            let table = source.ids(format)?;
+            return Self::new(table.cols, table.ids, None);
+        }
+        let headers = source.bin_headers()?;
+        let size = source.bytes().len() as u128;
+        let with = |per_neighbor: usize| headers.iter().find(|header| header.file_size(per_neighbor) == size);
+        let (header, has_distances) = match (with(ID_AND_DISTANCE), with(ID)) {
+            (Some(header), _) => (header, true),
+            (None, Some(header)) => (header, false),
+            (None, None) => return Err(wrong_size(&source, &headers)),
+        };
+        let (rows, cols) = (header.rows, header.cols);
+        if rows > MAX_ROWS as u64 || !(1..=u64::from(u32::MAX)).contains(&cols) {
+            let expected = format!("at most {MAX_ROWS} queries of 1 to {}", u32::MAX);
+            return Err(Error::file(path, format_args!("{rows} queries of {cols} neighbours"), expected));
+        }
+        let (queries, k) = (rows as usize, cols as usize);
+        let (ids, distances) = source.bytes()[header.bytes..].split_at(queries * k * ID);
+        let ids = bytemuck::pod_collect_to_vec(ids);
+        Self::new(k, ids, has_distances.then(|| bytemuck::pod_collect_to_vec(distances)))
+    }
+
+    /// Writes the numbers of queries and neighbours, the ids and the distances, if there are any, as
+    /// the big-ann tools do; to a name in ivecs or npy, the ids alone in that format. The file appears
+    /// only when it is complete.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
+            return self.save_ids(path, format);
+        }
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(bytemuck::cast_slice(&[self.queries as u32, self.k as u32]))?;
+        file.write_all(bytemuck::cast_slice(&self.ids))?;
+        file.write_all(bytemuck::cast_slice(self.distances.as_deref().unwrap_or_default()))?;
+        file.commit()
+    }
+
+    /// Writes the ids alone, as ivecs, ibin or npy. The file appears only when it is complete.
     ///
     /// # Errors
     /// If the format is one of vectors, or the file cannot be written.
@@ -112,9 +149,32 @@ impl GroundTruth {
 }
 
 impl From<SearchResult> for GroundTruth {
-    /// What a search found, for writing it in the same layout.
+    /// What a search found, in the layout of what it should have found.
     fn from(result: SearchResult) -> Self {
         let (k, ids, distances) = result.into_parts();
-        Self { k, ids, distances: Some(distances) }
+        Self { queries: ids.len().checked_div(k).unwrap_or(0), ids, distances: Some(distances), k }
     }
+}
+
+/// Bytes of an id.
+const ID: usize = 4;
+
+/// Bytes of an id and a distance.
+const ID_AND_DISTANCE: usize = 8;
+
+fn wrong_size(source: &Source<'_>, headers: &[BinHeader]) -> Error {
+    let size = source.bytes().len() as u128;
+    let short = headers[0];
+    // Range search has another layout: a count for each query, then all ids, then all distances.
+    let range =
+        BinHeader { rows: 1, ..short }.file_size(ID_AND_DISTANCE) + u128::from(short.rows) * ID as u128;
+    if size == range {
+        let expected = "that of k-nearest-neighbour search";
+        return Error::file(source.path(), "the ground truth of a range search", expected);
+    }
+    let told = headers.iter().find(|header| header.cols != 0).unwrap_or(&short);
+    let (ids, both) = (told.file_size(ID), told.file_size(ID_AND_DISTANCE));
+    let BinHeader { rows, cols, .. } = told;
+    let expected = format!("{ids}, or {both} with distances, for {rows} queries of {cols} by its header");
+    Error::file(source.path(), format_args!("{size} bytes"), expected)
 }

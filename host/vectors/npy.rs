@@ -1,0 +1,184 @@
+//! The header of npy files (NumPy's format, versions 1 to 3).
+//!
+//! The header is a Python dictionary in words. Only the three keys that NumPy writes are read, so a
+//! header can neither overflow nor nest.
+
+use super::ElementType;
+
+/// What a header says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// The type of an element, such as `<f4`.
+    pub descr: String,
+    /// Columns rather than rows lie one after another.
+    pub fortran_order: bool,
+    pub shape: Vec<u64>,
+    /// The byte at which the data starts.
+    pub offset: usize,
+}
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// The data starts at a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// NumPy's name of a type.
+pub(super) const fn name(element: ElementType) -> &'static str {
+    match element {
+        ElementType::F32 => "<f4",
+        ElementType::F16 => "<f2",
+        ElementType::U8 => "|u1",
+        ElementType::I8 => "|i1",
+    }
+}
+
+/// The header of a C-ordered array of `rows` × `cols` elements, byte for byte as NumPy writes it.
+pub(super) fn header(descr: &str, rows: u64, cols: u64) -> Vec<u8> {
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
+    // Room for the number of rows to grow in place, then the end of the line on the alignment.
+    let grown = text.len() + 21 - rows.to_string().len();
+    let start = MAGIC.len() + 4;
+    let length = (start + grown + 1).next_multiple_of(ALIGNMENT) - start;
+    text.push_str(&" ".repeat(length - 1 - text.len()));
+    text.push('\n');
+    [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// Reads the header at the start of `file`; none if there is no whole header of a plain array.
+pub(super) fn parse(file: &[u8]) -> Option<Header> {
+    let rest = file.strip_prefix(MAGIC)?;
+    let ([major, _minor], rest) = rest.split_first_chunk()?;
+    let (length, rest) = match major {
+        1 => rest.split_first_chunk().map(|(&l, rest)| (usize::from(u16::from_le_bytes(l)), rest))?,
+        2 | 3 => rest.split_first_chunk().map(|(&l, rest)| (u32::from_le_bytes(l) as usize, rest))?,
+        _ => return None,
+    };
+    let text = std::str::from_utf8(rest.get(..length)?).ok()?;
+    let offset = file.len() - rest.len() + length;
+    let (mut descr, mut fortran_order, mut shape) = (None, None, None);
+    let mut words = Words { rest: text };
+    words.take("{")?;
+    while words.take("}").is_none() {
+        let key = words.string()?;
+        words.take(":")?;
+        match key {
+            "descr" => descr = Some(words.string()?.to_owned()),
+            "fortran_order" => fortran_order = Some(words.boolean()?),
+            "shape" => shape = Some(words.tuple()?),
+            _ => return None,
+        }
+        if words.take(",").is_none() {
+            words.take("}")?;
+            break;
+        }
+    }
+    let whole = words.rest.trim().is_empty();
+    whole.then_some(Header { descr: descr?, fortran_order: fortran_order?, shape: shape?, offset })
+}
+
+/// The text not read yet.
+struct Words<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Words<'a> {
+    fn take(&mut self, word: &str) -> Option<()> {
+        self.rest = self.rest.trim_start().strip_prefix(word)?;
+        Some(())
+    }
+
+    fn string(&mut self) -> Option<&'a str> {
+        let quote = if self.take("'").is_some() { '\'' } else { self.take("\"").map(|()| '"')? };
+        let (text, rest) = self.rest.split_once(quote)?;
+        self.rest = rest;
+        Some(text)
+    }
+
+    fn boolean(&mut self) -> Option<bool> {
+        self.take("True").map(|()| true).or_else(|| self.take("False").map(|()| false))
+    }
+
+    fn tuple(&mut self) -> Option<Vec<u64>> {
+        self.take("(")?;
+        let mut numbers = Vec::new();
+        while self.take(")").is_none() {
+            self.rest = self.rest.trim_start();
+            let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
+            numbers.push(self.rest[..digits].parse().ok()?);
+            self.rest = &self.rest[digits..];
+            if self.take(",").is_none() {
+                self.take(")")?;
+                break;
+            }
+        }
+        Some(numbers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(version: u8, text: &str) -> Vec<u8> {
+        let length = text.len() as u32;
+        let length =
+            if version == 1 { (length as u16).to_le_bytes().to_vec() } else { length.to_le_bytes().to_vec() };
+        [MAGIC, &[version, 0], &length, text.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        for (rows, cols) in [(0, 1), (3, 4), (u64::MAX, u64::MAX)] {
+            let bytes = header("<f4", rows, cols);
+            assert_eq!(bytes.len() % ALIGNMENT, 0);
+            let expected = Header {
+                descr: "<f4".into(),
+                fortran_order: false,
+                shape: vec![rows, cols],
+                offset: bytes.len(),
+            };
+            assert_eq!(parse(&bytes), Some(expected));
+        }
+    }
+
+    #[test]
+    fn spacing_quotes_and_order_of_keys_are_free() {
+        let text = "{ \"shape\":(2,3) , \"fortran_order\" : True,'descr':\"|u1\"}\n";
+        for version in 1..=3 {
+            let parsed = parse(&file(version, text)).unwrap();
+            assert_eq!(
+                (parsed.descr.as_str(), parsed.fortran_order, parsed.shape),
+                ("|u1", true, vec![2, 3])
+            );
+        }
+        let one = parse(&file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (7,), }")).unwrap();
+        assert_eq!(one.shape, [7]);
+        let none = parse(&file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (), }")).unwrap();
+        assert!(none.shape.is_empty());
+    }
+
+    #[test]
+    fn anything_else_is_not_a_header() {
+        let good = header("<f4", 3, 4);
+        for length in 0..good.len() {
+            assert_eq!(parse(&good[..length]), None, "{length} bytes");
+        }
+        for text in [
+            "",
+            "{",
+            "{}",
+            "{'descr': '<f4', 'fortran_order': False}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1 2)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 2)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 2)}",
+            "{'descr': '<f4', 'fortran_order': 0, 'shape': (1, 2)}",
+            "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1, 2)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), 'more': 1}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2)} x",
+            "((((((((((",
+        ] {
+            assert_eq!(parse(&file(1, text)), None, "{text}");
+        }
+        assert_eq!(parse(&file(4, "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2)}")), None);
+    }
+}
