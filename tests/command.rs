@@ -286,7 +286,7 @@ fn bad_files_end_with_1_and_are_named() {
         s.fails(1, &with("dim0.fbin"), &["dim0.fbin", "0 values to a row", "1 to 4096"]);
         s.fails(1, &with("empty.fbin"), &["empty.fbin", "an empty file"]);
         s.fails(1, &with("nan.fbin"), &["nan.fbin", "row 3", "dimension 2", "NaN", "finite"]);
-        s.fails(1, &with("what.xyz"), &["what.xyz", "extension xyz", "fbin"]);
+        s.fails(1, &with("what.xyz"), &["what.xyz", "extension .xyz", "fbin"]);
         s.fails(1, &with("folder"), &["folder"]);
     }
     s.fails(1, "build -i none.fbin -o x.tagore --index nsg", &["none.fbin", "0 rows", "at least 1"]);

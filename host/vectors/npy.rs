@@ -1,7 +1,8 @@
 //! The header of npy files (NumPy's format, versions 1 to 3).
 //!
 //! The header is a Python dictionary in words. Only the three keys that NumPy writes are read, so a
-//! header can neither overflow nor nest.
+//! header can neither overflow nor nest. (The crate for it, npyz, needs a C compiler by way of its
+//! parser.)
 
 use super::ElementType;
 
