@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use crate::{Error, Result};
 
@@ -16,7 +16,9 @@ const BUFFER: usize = 1 << 20;
 /// target's name stays as it was.
 #[derive(Debug)]
 pub(crate) struct AtomicFile {
-    writer: BufWriter<NamedTempFile>,
+    /// The file itself: the errors of `NamedTempFile` would name the temporary file.
+    writer: BufWriter<File>,
+    temporary: TempPath,
     target: PathBuf,
 }
 
@@ -40,7 +42,9 @@ impl AtomicFile {
         let file = builder
             .tempfile_in(folder(target))
             .map_err(|error| Error::Io { path: target.to_owned(), source: error.kind().into() })?;
-        Ok(Self { writer: BufWriter::with_capacity(BUFFER, file), target: target.to_owned() })
+        let (file, temporary) = file.into_parts();
+        let writer = BufWriter::with_capacity(BUFFER, file);
+        Ok(Self { writer, temporary, target: target.to_owned() })
     }
 
     /// Appends `bytes`.
@@ -56,25 +60,15 @@ impl AtomicFile {
     /// # Errors
     /// If that fails; nothing is left behind then.
     pub(crate) fn commit(self) -> Result<()> {
-        let Self { writer, target } = self;
+        let Self { writer, temporary, target } = self;
         let commit = || {
             let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.as_file().sync_all()?;
-            file.persist(&target).map_err(|failed| failed.error)?;
+            file.sync_all()?;
+            temporary.persist(&target).map_err(|failed| failed.error)?;
             // A rename lasts only once the folder has been written too; only unix can ask for that.
             if cfg!(unix) { File::open(folder(&target))?.sync_all() } else { Ok(()) }
         };
         commit().map_err(Error::io(&target))
-    }
-}
-
-impl Write for AtomicFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
     }
 }
 

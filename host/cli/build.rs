@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use serde_json::json;
 use tagore::{Builder, Collect, Error, Filter, KnnGraph, Result, Strategy};
 
-use super::options::{DescentOptions, Input, check_output, verify};
-use super::output::{Output, peak_host_bytes};
+use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
+use super::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -122,23 +121,10 @@ impl Args {
             base.len(),
             base.dim()
         ));
-        let stats = graph.stats();
-        let mut event = json!({
-            "event": "build",
-            "index": index.kind(),
-            "n": base.len(),
-            "dim": base.dim(),
-            "device": self.descent.device.name(),
-            "seconds": {
-                "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds,
-                "prune": prune, "write": write, "total": total,
-            },
-            "peak_gpu_bytes": 0,
-            "peak_host_bytes": peak_host_bytes(),
-            "mean_degree": index.mean_degree(),
-            "distances": stats.distances,
-            "iterations": [stats.iterations.0, stats.iterations.1],
-        });
+        let seconds = Seconds { read, prune, write, total };
+        let device = self.descent.device;
+        let mut event = built("build", &base, &graph, device, &seconds, index.mean_degree());
+        event["index"] = index.kind().into();
         if let Some(recall) = recall {
             event["recall"] = recall;
         }

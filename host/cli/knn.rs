@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use serde_json::json;
 use tagore::Result;
 
-use super::options::{DescentOptions, Input, check_output, verify};
-use super::output::{Output, peak_host_bytes};
+use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
+use super::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -37,21 +36,8 @@ impl Args {
         let total = began.elapsed().as_secs_f64();
         let recall =
             self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
-        let stats = graph.stats();
-        let mut event = json!({
-            "event": "knn",
-            "n": base.len(),
-            "dim": base.dim(),
-            "knn": graph.k(),
-            "device": self.descent.device.name(),
-            "seconds": {
-                "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds, "write": write, "total": total,
-            },
-            "peak_gpu_bytes": 0,
-            "peak_host_bytes": peak_host_bytes(),
-            "distances": stats.distances,
-            "iterations": [stats.iterations.0, stats.iterations.1],
-        });
+        let seconds = Seconds { read, write, total, ..Seconds::default() };
+        let mut event = built("knn", &base, &graph, self.descent.device, &seconds, graph.k() as f64);
         if let Some(recall) = recall {
             event["recall"] = recall;
         }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use serde_json::json;
 use tagore::{
     DEFAULT_KNN, Descent, Device, Error, Format, Iterations, KnnGraph, Metric, Result, Start, Vectors,
 };
 
-use super::output::{Output, grouped};
+use super::output::{Output, grouped, peak_host_bytes};
 
 /// The base and how to read it.
 #[derive(clap::Args)]
@@ -101,6 +102,44 @@ impl DescentOptions {
         ));
         Ok(graph)
     }
+}
+
+/// Seconds of the stages that the command times itself.
+#[derive(Default)]
+pub(crate) struct Seconds {
+    pub read: f64,
+    pub prune: f64,
+    pub write: f64,
+    pub total: f64,
+}
+
+/// The JSON line of a k-NN graph or of an index: `graph` and what became of it.
+pub(crate) fn built(
+    event: &str,
+    base: &Vectors,
+    graph: &KnnGraph,
+    device: Device,
+    seconds: &Seconds,
+    mean_degree: f64,
+) -> serde_json::Value {
+    let stats = graph.stats();
+    let Seconds { read, prune, write, total } = seconds;
+    json!({
+        "event": event,
+        "n": base.len(),
+        "dim": base.dim(),
+        "knn": graph.k(),
+        "device": device.name(),
+        "seconds": {
+            "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds,
+            "prune": prune, "write": write, "total": total,
+        },
+        "peak_gpu_bytes": 0,
+        "peak_host_bytes": peak_host_bytes(),
+        "mean_degree": mean_degree,
+        "distances": stats.distances,
+        "iterations": [stats.iterations.0, stats.iterations.1],
+    })
 }
 
 /// Recall at 10 and at k, as JSON and said to people.
