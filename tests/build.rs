@@ -100,7 +100,7 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
     let build = |strategy: Strategy, threads: usize, seed: u64| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let builder = Builder::new(strategy).knn(24).start(Start::Random).seed(seed);
+        let builder = Builder::new(strategy).knn(32).start(Start::Random).seed(seed);
         let path = folder.path().join("x.tagore");
         pool.install(|| builder.build(&base)).unwrap().save(&path).unwrap();
         std::fs::read(&path).unwrap()
@@ -176,6 +176,7 @@ fn parameters_out_of_range_are_errors() {
     assert_eq!(what(Builder::new(Strategy::nssg().angle(181.0))), "threshold");
     assert_eq!(what(Builder::new(Strategy::dpg().threshold(1.0))), "threshold");
     assert_eq!(what(Builder::new(Strategy::nsg()).knn(200)), "knn");
+    assert_eq!(what(Builder::new(Strategy::cagra().degree(33)).knn(32)), "knn");
     assert_eq!(what(Builder::new(Strategy::nsg()).descent(Descent::new().expand(0))), "expand");
 }
 

@@ -15,7 +15,7 @@ use super::table::{IdTable, fill};
 use super::{DescentStats, Iterations};
 use crate::Result;
 use crate::parallel::for_each_node;
-use crate::progress::{Progress, StageProgress};
+use crate::progress::Progress;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
@@ -41,8 +41,7 @@ pub(super) fn descend(
 ) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
     let (most_join, most_refine) = plan.iterations.limits();
-    let stage = progress.stage("descent", (nodes as u64) * u64::from(1 + most_join + most_refine));
-    let descent = Descent { space, plan, stage, distances: AtomicU64::new(0) };
+    let descent = Descent { space, plan, progress, distances: AtomicU64::new(0) };
     let mut lists = descent.start(Lists::new(nodes, plan.k))?;
     let mut stats = DescentStats::default();
     while stats.iterations.0 < most_join {
@@ -76,7 +75,7 @@ const STOP_REFINE: f64 = 0.1;
 struct Descent<'a> {
     space: &'a Space<'a>,
     plan: &'a Plan,
-    stage: StageProgress<'a>,
+    progress: &'a Progress,
     distances: AtomicU64,
 }
 
@@ -116,7 +115,7 @@ impl Descent<'_> {
         let wanted = lists.k().min(nodes - 1);
         let shared = lists.share();
         let scratch = || self.scratch();
-        for_each_node(nodes, &self.stage, scratch, |scratch, node| {
+        for_each_node(nodes, &self.progress.stage("start", nodes as u64), scratch, |scratch, node| {
             let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
             scratch.visited.clear();
             scratch.visited.insert(node);
@@ -152,7 +151,7 @@ impl Descent<'_> {
         let (reverse_new, reverse_old) = (reverse(&new, 0), reverse(&old, 1));
         let shared = lists.share();
         let scratch = || self.scratch();
-        for_each_node(nodes, &self.stage, scratch, |scratch, node| {
+        for_each_node(nodes, &self.progress.stage("join", nodes as u64), scratch, |scratch, node| {
             let Scratch { visited, joined, others, distances } = scratch;
             visited.clear();
             joined.clear();
@@ -184,7 +183,7 @@ impl Descent<'_> {
         });
         let shared = lists.share();
         let scratch = || self.scratch();
-        for_each_node(nodes, &self.stage, scratch, |scratch, node| {
+        for_each_node(nodes, &self.progress.stage("refine", nodes as u64), scratch, |scratch, node| {
             let Scratch { visited, others, distances, .. } = scratch;
             visited.clear();
             others.clear();

@@ -117,6 +117,7 @@ impl Builder {
 
     fn prune(&self, base: &Vectors, space: &Space<'_>, graph: &KnnGraph) -> Result<Index> {
         let descent = &self.descent;
+        self.strategy.check_list(graph.k(), graph.len())?;
         let (rows, entries) = cpu::prune(space, graph, &self.strategy, descent.seed, &descent.progress)?;
         let (degrees, neighbors) = rows.into_parts();
         let description = Description {

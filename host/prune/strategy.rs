@@ -317,6 +317,18 @@ impl Strategy {
     }
 }
 
+impl Strategy {
+    /// Checks that lists of `knn` neighbours are long enough for `nodes` nodes.
+    pub(crate) fn check_list(&self, knn: usize, nodes: usize) -> Result<()> {
+        if self.store == Store::Interleave && knn < self.degree.min(nodes - 1) {
+            let expected =
+                format!("at least the degree {}, which every row of {} has", self.degree, self.kind);
+            return Err(Error::argument("knn", knn, expected));
+        }
+        Ok(())
+    }
+}
+
 impl FromStr for Strategy {
     type Err = Error;
 
