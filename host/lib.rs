@@ -35,6 +35,7 @@ mod descent;
 mod device;
 mod error;
 mod eval;
+pub mod gpu;
 mod index;
 mod parallel;
 mod progress;

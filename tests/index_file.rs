@@ -205,6 +205,7 @@ fn wrong_rows_are_found_and_never_followed() {
         std::fs::write(&path, &changed).unwrap();
         let index = Index::open(&path).unwrap();
         let result = search(&index, &tiny_base(), &tiny_base(), 1, 5, &Progress::silent());
+        assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage is not sealed anew");
         let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
         assert_eq!(result.is_err(), unknown, "{value} at {at}");
     }

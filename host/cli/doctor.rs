@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use tagore::Result;
+use tagore::gpu::{self, Survey};
 
 use super::output::Output;
 
@@ -22,14 +23,42 @@ impl Args {
             tagore::instruction_set()
         ));
         output.say(format_args!("memory    {gib}"));
-        output.say("cuda      not in this version: everything runs on the CPU");
+        let cuda = match gpu::survey() {
+            Ok(survey) => say_survey(&survey, output),
+            Err(problem) => {
+                output.say(format_args!("cuda      {problem}"));
+                json!({ "problem": problem })
+            }
+        };
+        output.say("kernels   none in this version: everything runs on the CPU");
         output.event(&json!({
             "event": "doctor", "version": env!("CARGO_PKG_VERSION"), "os": std::env::consts::OS,
             "arch": std::env::consts::ARCH, "cores": cores, "threads": rayon::current_num_threads(),
-            "instruction_set": tagore::instruction_set(), "memory_bytes": memory, "cuda": null,
+            "instruction_set": tagore::instruction_set(), "memory_bytes": memory, "cuda": cuda,
         }));
         Ok(())
     }
+}
+
+/// Says what the driver offers, and returns it as JSON.
+fn say_survey(survey: &Survey, output: &Output) -> serde_json::Value {
+    let (major, minor) = survey.driver;
+    output.say(format_args!("cuda      driver for CUDA {major}.{minor}, {} devices", survey.devices.len()));
+    let mut devices = Vec::new();
+    for (ordinal, device) in survey.devices.iter().enumerate() {
+        let (major, minor) = device.compute_capability;
+        let usable = if major >= 8 { "" } else { ", below 8.0: too old" };
+        output.say(format_args!(
+            "cuda:{ordinal}    {}, compute capability {major}.{minor}{usable}, {} MiB",
+            device.name,
+            device.memory >> 20
+        ));
+        devices.push(json!({
+            "name": device.name, "compute_capability": format!("{major}.{minor}"),
+            "memory_bytes": device.memory, "multiprocessors": device.multiprocessors,
+        }));
+    }
+    json!({ "version": format!("{major}.{minor}"), "devices": devices })
 }
 
 /// The memory of this machine, where the system says.

@@ -69,9 +69,13 @@ impl Index {
     /// Writes the index. The file appears when it is complete; one of that name stays until then.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written, or this index is one of a damaged file.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
+        if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
+            // Damage must not get checksums that fit it.
+            mapped.check_blocks(from)?;
+        }
         let Description { kind, metric, seed, parameters } = self.description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;

@@ -1,0 +1,65 @@
+//! The CUDA driver API for Rust: the names of rust-cuda's `cust`, what of them is used here, on a
+//! driver library that is opened at run time.
+//!
+//! A program that uses this crate builds with no CUDA toolkit and starts with no driver: [`init`]
+//! then says what is missing. Where `cust` has holes, this crate differs on purpose:
+//!
+//! - Everything keeps its [`Context`] alive and makes it current before it calls the driver, so any
+//!   thread may use or drop it.
+//! - Streams never synchronise with the default stream, and every copy is made on a stream.
+//! - A code that this crate does not know, from a newer driver, is [`CudaError::Unknown`], and the
+//!   number is kept. Errors say what was being done; those of a module hold the compiler's log.
+//!
+//! ```
+//! match cust::init(cust::CudaFlags::empty()) {
+//!     Ok(()) => println!("{} devices", cust::device::Device::num_devices()?),
+//!     Err(error) => println!("no CUDA here: {error}"),
+//! }
+//! # Ok::<(), cust::error::Failure>(())
+//! ```
+
+pub mod context;
+pub mod device;
+mod driver;
+pub mod error;
+pub mod event;
+pub mod function;
+pub mod memory;
+pub mod module;
+pub mod stream;
+
+pub use driver::driver_version;
+use error::CudaResult;
+
+/// The names that most programs need.
+pub mod prelude {
+    pub use crate::context::Context;
+    pub use crate::device::{Device, DeviceAttribute};
+    pub use crate::error::{CudaError, CudaResult, Failure};
+    pub use crate::event::{Event, EventFlags, EventStatus};
+    pub use crate::function::Function;
+    pub use crate::launch;
+    pub use crate::memory::{DeviceBuffer, DeviceCopy, DevicePointer, LockedBuffer};
+    pub use crate::module::{Module, ModuleJitOption};
+    pub use crate::stream::{Stream, StreamFlags};
+    pub use crate::{CudaFlags, init};
+}
+
+/// Flags of [`init`]; CUDA defines none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CudaFlags(());
+
+impl CudaFlags {
+    /// No flags.
+    pub const fn empty() -> Self {
+        Self(())
+    }
+}
+
+/// Opens the driver and initialises it; calling it again costs nothing.
+///
+/// # Errors
+/// If there is no driver, it lacks a function that is used here, or it finds no usable device.
+pub fn init(_flags: CudaFlags) -> CudaResult<()> {
+    driver::table().map(|_| ())
+}

@@ -1,0 +1,330 @@
+//! Memory of a device, and pinned memory of the host.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
+use std::{ptr, slice};
+
+/// Types that are the same bytes on host and device: plain old data.
+pub use bytemuck::Pod as DeviceCopy;
+
+use crate::context::Context;
+use crate::driver::{DevicePtr, table};
+use crate::error::{CudaResult, Failure, check};
+use crate::stream::Stream;
+
+/// An address on a device, as kernels take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct DevicePointer<T> {
+    raw: DevicePtr,
+    of: PhantomData<*mut T>,
+}
+
+impl<T> DevicePointer<T> {
+    /// The address.
+    pub fn as_raw(&self) -> u64 {
+        self.raw
+    }
+}
+
+/// `len` values of `T` on a device. The buffer keeps its context alive; any thread may drop it.
+///
+/// All copies are made on a stream, after the work that is in it already.
+#[derive(Debug)]
+pub struct DeviceBuffer<T> {
+    raw: DevicePtr,
+    len: usize,
+    context: Context,
+    of: PhantomData<T>,
+}
+
+// SAFETY: the address is used through the driver alone, which any thread may call.
+unsafe impl<T: Send> Send for DeviceBuffer<T> {}
+// SAFETY: as above; `&DeviceBuffer` gives no access to values on the host.
+unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
+
+impl<T: DeviceCopy> DeviceBuffer<T> {
+    /// A buffer of `len` values that hold anything.
+    ///
+    /// # Safety
+    /// - The values are written, by a copy or a kernel, before they are read.
+    ///
+    /// # Errors
+    /// If the device has not that much memory left; the error says how much it has.
+    pub unsafe fn uninitialized(context: &Context, len: usize) -> CudaResult<Self> {
+        let table = context.bind()?;
+        let bytes = bytes::<T>(len)?;
+        let mut raw = 0;
+        // The driver has no allocation of no bytes; nothing ever follows the null address.
+        if bytes > 0 {
+            // SAFETY: the pointer is to a local variable, and the context is current.
+            check(unsafe { (table.mem_alloc)(&mut raw, bytes) }, "allocating device memory").map_err(
+                |failure| {
+                    failure.with_detail(|| match context.mem_get_info() {
+                        Ok((free, _)) => format!("needs {bytes} bytes, free {free}"),
+                        Err(_) => format!("needs {bytes} bytes"),
+                    })
+                },
+            )?;
+        }
+        Ok(Self { raw, len, context: context.clone(), of: PhantomData })
+    }
+
+    /// A buffer of `len` values whose bytes are all zero, once the work in `stream` is done.
+    ///
+    /// # Errors
+    /// As [`uninitialized`](Self::uninitialized).
+    pub fn zeroed(len: usize, stream: &Stream) -> CudaResult<Self> {
+        // SAFETY: the values are set below, before anything else in the stream can read them.
+        let mut buffer = unsafe { Self::uninitialized(stream.context(), len) }?;
+        buffer.set_8(0, stream)?;
+        Ok(buffer)
+    }
+
+    /// A buffer that holds a copy of `values`.
+    ///
+    /// # Errors
+    /// As [`uninitialized`](Self::uninitialized), or if the copy fails.
+    pub fn from_slice(values: &[T], stream: &Stream) -> CudaResult<Self> {
+        // SAFETY: the values are copied below, before anything else in the stream can read them.
+        let mut buffer = unsafe { Self::uninitialized(stream.context(), values.len()) }?;
+        buffer.copy_from(values, stream)?;
+        Ok(buffer)
+    }
+
+    /// Sets every byte to `value`, on the stream.
+    ///
+    /// # Errors
+    /// If the stream is of another context or an earlier work failed.
+    pub fn set_8(&mut self, value: u8, stream: &Stream) -> CudaResult<()> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        let table = self.context.bind()?;
+        // SAFETY: the range is the buffer's own.
+        let code = unsafe { (table.memset_d8_async)(self.raw, value, self.size(), stream.as_raw()) };
+        check(code, "setting device memory")
+    }
+
+    /// Copies `values` to the buffer and waits for the stream.
+    ///
+    /// # Errors
+    /// If the lengths differ or the copy fails.
+    pub fn copy_from(&mut self, values: &[T], stream: &Stream) -> CudaResult<()> {
+        // SAFETY: the borrow lasts until the stream is done, below.
+        unsafe { self.async_copy_from(values, stream) }?;
+        stream.synchronize()
+    }
+
+    /// Copies the buffer to `values` and waits for the stream.
+    ///
+    /// # Errors
+    /// If the lengths differ or the copy fails.
+    pub fn copy_to(&self, values: &mut [T], stream: &Stream) -> CudaResult<()> {
+        // SAFETY: the borrow lasts until the stream is done, below.
+        unsafe { self.async_copy_to(0..self.len, values, stream) }?;
+        stream.synchronize()
+    }
+
+    /// All values, once the work in `stream` is done.
+    ///
+    /// # Errors
+    /// If the copy fails.
+    pub fn as_host_vec(&self, stream: &Stream) -> CudaResult<Vec<T>> {
+        let mut values = vec![T::zeroed(); self.len];
+        self.copy_to(&mut values, stream)?;
+        Ok(values)
+    }
+
+    /// Puts a copy of `values` to the buffer into the stream and does not wait.
+    ///
+    /// # Safety
+    /// - `values` stays alive and unchanged until the stream has made the copy.
+    ///
+    /// # Errors
+    /// If the lengths differ or the driver refuses.
+    pub unsafe fn async_copy_from(&mut self, values: &[T], stream: &Stream) -> CudaResult<()> {
+        same_length("copying to a device", values.len(), self.len)?;
+        if values.is_empty() {
+            return Ok(());
+        }
+        let table = self.context.bind()?;
+        let source = values.as_ptr().cast::<c_void>();
+        // SAFETY: both ranges hold `size` bytes, and the caller keeps `values` as it is.
+        let code = unsafe { (table.memcpy_htod_async)(self.raw, source, self.size(), stream.as_raw()) };
+        check(code, "copying to a device")
+    }
+
+    /// Puts a copy of the values `range` to `values` into the stream and does not wait.
+    ///
+    /// # Safety
+    /// - `values` stays alive and is not looked at until the stream has made the copy.
+    ///
+    /// # Errors
+    /// If the range is not in the buffer, the lengths differ, or the driver refuses.
+    pub unsafe fn async_copy_to(
+        &self,
+        range: Range<usize>,
+        values: &mut [T],
+        stream: &Stream,
+    ) -> CudaResult<()> {
+        if range.start > range.end || range.end > self.len {
+            let found = format!("values {range:?}");
+            return Err(Failure::argument("copying from a device", found, format_args!("0..{}", self.len)));
+        }
+        same_length("copying from a device", values.len(), range.len())?;
+        if values.is_empty() {
+            return Ok(());
+        }
+        let table = self.context.bind()?;
+        let source = self.raw + (range.start * size_of::<T>()) as u64;
+        let target = values.as_mut_ptr().cast::<c_void>();
+        // SAFETY: both ranges hold the same number of bytes, and the caller keeps away from `values`.
+        let code = unsafe { (table.memcpy_dtoh_async)(target, source, size_of_val(values), stream.as_raw()) };
+        check(code, "copying from a device")
+    }
+
+    /// Puts a copy of `source`, of the same length, into the stream.
+    ///
+    /// # Safety
+    /// - `source` is not dropped before the stream has made the copy.
+    ///
+    /// # Errors
+    /// If the lengths differ or the driver refuses.
+    pub unsafe fn async_copy_from_device(&mut self, source: &Self, stream: &Stream) -> CudaResult<()> {
+        same_length("copying on a device", source.len, self.len)?;
+        if self.len == 0 {
+            return Ok(());
+        }
+        let table = self.context.bind()?;
+        // SAFETY: both buffers hold `size` bytes and differ, since one is borrowed mutably.
+        let code = unsafe { (table.memcpy_dtod_async)(self.raw, source.raw, self.size(), stream.as_raw()) };
+        check(code, "copying on a device")
+    }
+
+    fn size(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+}
+
+impl<T> DeviceBuffer<T> {
+    /// The number of values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first value, for kernels; null if there are no values.
+    pub fn as_device_ptr(&self) -> DevicePointer<T> {
+        DevicePointer { raw: self.raw, of: PhantomData }
+    }
+}
+
+impl<T> Drop for DeviceBuffer<T> {
+    fn drop(&mut self) {
+        if self.raw != 0
+            && self.context.bind().is_ok()
+            && let Ok(table) = table()
+        {
+            // SAFETY: the memory is freed once; the driver waits for work that uses it. An error, of
+            // a lost context, leaves nothing to be done.
+            unsafe { (table.mem_free)(self.raw) };
+        }
+    }
+}
+
+/// `len` values of `T` in pinned host memory, which a device copies from and to at full speed, while
+/// the host goes on.
+#[derive(Debug)]
+pub struct LockedBuffer<T> {
+    raw: *mut T,
+    len: usize,
+    context: Context,
+}
+
+// SAFETY: the buffer owns its memory as a `Vec` does.
+unsafe impl<T: Send> Send for LockedBuffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for LockedBuffer<T> {}
+
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
+const PORTABLE: u32 = 1;
+
+impl<T: DeviceCopy> LockedBuffer<T> {
+    /// `len` copies of `value`.
+    ///
+    /// # Errors
+    /// If that much memory cannot be pinned.
+    pub fn new(context: &Context, value: &T, len: usize) -> CudaResult<Self> {
+        let table = context.bind()?;
+        let bytes = bytes::<T>(len)?;
+        let mut raw = ptr::null_mut();
+        if bytes > 0 {
+            // SAFETY: the pointer is to a local variable, and the context is current.
+            check(unsafe { (table.mem_host_alloc)(&mut raw, bytes, PORTABLE) }, "pinning host memory")
+                .map_err(|failure| failure.with_detail(|| format!("needs {bytes} bytes")))?;
+        }
+        let raw = if bytes > 0 { raw.cast() } else { ptr::dangling_mut::<T>() };
+        for index in 0..len {
+            // SAFETY: the memory holds `len` values and is aligned to a page.
+            unsafe { raw.add(index).write(*value) };
+        }
+        Ok(Self { raw, len, context: context.clone() })
+    }
+
+    /// A copy of `values`.
+    ///
+    /// # Errors
+    /// If that much memory cannot be pinned.
+    pub fn from_slice(context: &Context, values: &[T]) -> CudaResult<Self> {
+        let mut buffer = Self::new(context, &T::zeroed(), values.len())?;
+        buffer.copy_from_slice(values);
+        Ok(buffer)
+    }
+}
+
+impl<T> Deref for LockedBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the memory holds `len` values, all written when it was made.
+        unsafe { slice::from_raw_parts(self.raw, self.len) }
+    }
+}
+
+impl<T> DerefMut for LockedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { slice::from_raw_parts_mut(self.raw, self.len) }
+    }
+}
+
+impl<T> Drop for LockedBuffer<T> {
+    fn drop(&mut self) {
+        if self.len * size_of::<T>() > 0
+            && self.context.bind().is_ok()
+            && let Ok(table) = table()
+        {
+            // SAFETY: the memory is freed once. An error leaves nothing to be done.
+            unsafe { (table.mem_free_host)(self.raw.cast()) };
+        }
+    }
+}
+
+fn bytes<T>(len: usize) -> CudaResult<usize> {
+    len.checked_mul(size_of::<T>())
+        .ok_or_else(|| Failure::argument("allocating", format_args!("{len} values"), "fewer than 2^64 bytes"))
+}
+
+fn same_length(doing: &'static str, found: usize, expected: usize) -> CudaResult<()> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(Failure::argument(doing, format_args!("{found} values"), format_args!("{expected}")))
+    }
+}

@@ -1,0 +1,90 @@
+//! Streams: queues of work on a device.
+
+use std::ptr;
+
+use crate::context::Context;
+use crate::driver::{RawStream, table};
+use crate::error::{CudaResult, check};
+use crate::event::Event;
+
+/// How a stream relates to the default stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamFlags(());
+
+impl StreamFlags {
+    /// The stream does not wait for the default stream, nor that for it. There is no other kind.
+    pub const NON_BLOCKING: Self = Self(());
+}
+
+/// `CU_STREAM_NON_BLOCKING`
+const NON_BLOCKING: u32 = 1;
+
+/// A queue of work; what is put into it runs in order.
+#[derive(Debug)]
+pub struct Stream {
+    raw: RawStream,
+    context: Context,
+}
+
+// SAFETY: a stream handle may be used by any thread; the driver synchronises.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream in `context`; `priority` is the driver's, lower first, 0 if none is given.
+    ///
+    /// # Errors
+    /// If the driver cannot make one.
+    pub fn new(context: &Context, _flags: StreamFlags, priority: Option<i32>) -> CudaResult<Self> {
+        let table = context.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the pointer is to a local variable.
+        let code = unsafe { (table.stream_create)(&mut raw, NON_BLOCKING, priority.unwrap_or(0)) };
+        check(code, "making a stream")?;
+        Ok(Self { raw, context: context.clone() })
+    }
+
+    /// The context of the stream.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Waits until all work in the stream is done.
+    ///
+    /// # Errors
+    /// If some of that work failed.
+    pub fn synchronize(&self) -> CudaResult<()> {
+        let table = self.context.bind()?;
+        // SAFETY: the stream is alive.
+        check(unsafe { (table.stream_synchronize)(self.raw) }, "waiting for a stream")
+    }
+
+    /// Makes later work in this stream wait for what `event` recorded last. The event may be
+    /// recorded again afterwards.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn wait_event(&self, event: &Event) -> CudaResult<()> {
+        let table = self.context.bind()?;
+        // SAFETY: stream and event are alive.
+        check(unsafe { (table.stream_wait_event)(self.raw, event.as_raw(), 0) }, "waiting for an event")
+    }
+
+    /// The driver's handle.
+    pub(crate) fn as_raw(&self) -> RawStream {
+        self.raw
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok()
+            && let Ok(table) = table()
+        {
+            // SAFETY: the handle is destroyed once. Work in the stream goes on to its end. An error,
+            // of a lost context, leaves nothing to be done.
+            unsafe { (table.stream_destroy)(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,147 @@
+// A driver library for tests, with host memory for a device. Compiled by the tests themselves:
+// `--cfg without_launch` leaves a function out, `--cfg strange` gives a code that nobody knows.
+#![allow(non_snake_case, missing_docs, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+static SIZES: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
+static RETAINED: AtomicI32 = AtomicI32::new(0);
+const CAPACITY: usize = 1 << 20;
+
+unsafe fn allocate(bytes: usize) -> usize {
+    let address = unsafe { alloc(Layout::from_size_align(bytes, 4096).unwrap()) } as usize;
+    SIZES.lock().unwrap().get_or_insert_default().insert(address, bytes);
+    address
+}
+
+unsafe fn free(address: usize) -> u32 {
+    match SIZES.lock().unwrap().get_or_insert_default().remove(&address) {
+        Some(bytes) => {
+            unsafe { dealloc(address as *mut u8, Layout::from_size_align(bytes, 4096).unwrap()) };
+            0
+        }
+        None => 1,
+    }
+}
+
+fn used() -> usize {
+    SIZES.lock().unwrap().get_or_insert_default().values().sum()
+}
+
+macro_rules! functions {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) $body:block)*) => {
+        $(#[unsafe(no_mangle)] pub unsafe extern "system" fn $name($($arg: $ty),*) -> u32 { unsafe { $body } })*
+    };
+}
+
+functions! {
+    fn cuInit(_flags: c_uint) { 0 }
+    fn cuDriverGetVersion(version: *mut c_int) { *version = 13_010; 0 }
+    fn cuDeviceGetCount(count: *mut c_int) { *count = 2; 0 }
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+        *device = ordinal;
+        if (0..2).contains(&ordinal) { 0 } else { 101 }
+    }
+    fn cuDeviceGetName(name: *mut c_char, _length: c_int, device: c_int) {
+        for (at, byte) in format!("Fake {device}\0").bytes().enumerate() { *name.add(at) = byte as c_char; }
+        0
+    }
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
+        *value = match attribute { 75 => 9, 76 => 0, 16 => 132, _ => return 1 };
+        0
+    }
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) { *bytes = CAPACITY; 0 }
+    fn cuDeviceCanAccessPeer(can: *mut c_int, a: c_int, b: c_int) { *can = (a != b) as c_int; 0 }
+    fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _device: c_int) {
+        RETAINED.fetch_add(1, Ordering::SeqCst);
+        *context = 64 as *mut c_void;
+        0
+    }
+    fn cuDevicePrimaryCtxRelease_v2(_device: c_int) { RETAINED.fetch_sub(1, Ordering::SeqCst); 0 }
+    fn cuCtxSetCurrent(_context: *mut c_void) { if RETAINED.load(Ordering::SeqCst) > 0 { 0 } else { 201 } }
+    fn cuCtxSynchronize() { if cfg!(strange) { 9999 } else { 0 } }
+    fn cuCtxEnablePeerAccess(_context: *mut c_void, _flags: c_uint) { 704 }
+    fn cuModuleLoadDataEx(
+        module: *mut *mut c_void, image: *const c_void, count: c_uint, names: *mut c_uint, values: *mut *mut c_void
+    ) {
+        if std::ffi::CStr::from_ptr(image as *const c_char).to_bytes().starts_with(b".version") {
+            *module = 8 as *mut c_void;
+            return 0;
+        }
+        let option = |name| (0..count as usize).find(|&at| *names.add(at) == name).map(|at| *values.add(at));
+        let (log, size) = (option(5).unwrap() as *mut u8, option(6).unwrap() as usize);
+        let text = b"ptxas error: no .version\nfatal: giving up\0";
+        assert!(text.len() <= size);
+        std::ptr::copy_nonoverlapping(text.as_ptr(), log, text.len());
+        218
+    }
+    fn cuModuleUnload(_module: *mut c_void) { 0 }
+    fn cuModuleGetFunction(function: *mut *mut c_void, _module: *mut c_void, name: *const c_char) {
+        *function = 16 as *mut c_void;
+        if std::ffi::CStr::from_ptr(name).to_bytes() == b"double" { 0 } else { 500 }
+    }
+    fn cuFuncGetAttribute(value: *mut c_int, _attribute: c_int, _function: *mut c_void) { *value = 32; 0 }
+    fn cuFuncSetAttribute(_function: *mut c_void, attribute: c_int, value: c_int) {
+        if attribute == 8 && value <= 100 << 10 { 0 } else { 1 }
+    }
+    fn cuStreamCreateWithPriority(stream: *mut *mut c_void, flags: c_uint, _priority: c_int) {
+        *stream = 24 as *mut c_void;
+        if flags == 1 { 0 } else { 1 }
+    }
+    fn cuStreamDestroy_v2(_stream: *mut c_void) { 0 }
+    fn cuStreamSynchronize(_stream: *mut c_void) { 0 }
+    fn cuStreamWaitEvent(_stream: *mut c_void, _event: *mut c_void, _flags: c_uint) { 0 }
+    fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) { *event = 32 as *mut c_void; 0 }
+    fn cuEventDestroy_v2(_event: *mut c_void) { 0 }
+    fn cuEventRecord(_event: *mut c_void, _stream: *mut c_void) { 0 }
+    fn cuEventQuery(_event: *mut c_void) { 600 }
+    fn cuEventSynchronize(_event: *mut c_void) { 0 }
+    fn cuEventElapsedTime(milliseconds: *mut f32, _start: *mut c_void, _end: *mut c_void) { *milliseconds = 1.5; 0 }
+    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
+        if bytes == 0 || used() + bytes > CAPACITY { return 2 - (bytes == 0) as u32 }
+        *address = allocate(bytes) as u64;
+        0
+    }
+    fn cuMemFree_v2(address: u64) { free(address as usize) }
+    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, _flags: c_uint) {
+        *address = allocate(bytes) as *mut c_void;
+        0
+    }
+    fn cuMemFreeHost(address: *mut c_void) { free(address as usize) }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) { *free = CAPACITY - used(); *total = CAPACITY; 0 }
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, _stream: *mut c_void) {
+        std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        0
+    }
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, _stream: *mut c_void) {
+        std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        0
+    }
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _stream: *mut c_void) {
+        std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        0
+    }
+    fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, _stream: *mut c_void) {
+        std::ptr::write_bytes(to as *mut u8, value, bytes);
+        0
+    }
+}
+
+// The one kernel: doubles `count` numbers, one a thread.
+#[cfg(not(without_launch))]
+functions! {
+    fn cuLaunchKernel(
+        _function: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
+        _shared: c_uint, _stream: *mut c_void, arguments: *mut *mut c_void, _extra: *mut *mut c_void
+    ) {
+        if bx * by * bz > 1024 { return 1 }
+        let values = *(*arguments as *const u64) as *mut f32;
+        let count = *(*arguments.add(1) as *const u32);
+        for at in 0..(gx * gy * gz * bx * by * bz).min(count) as usize { *values.add(at) *= 2.0; }
+        0
+    }
+}
