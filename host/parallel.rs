@@ -5,8 +5,11 @@ use rayon::prelude::*;
 use crate::Result;
 use crate::progress::StageProgress;
 
-/// Nodes that one task takes at a time: enough to hide its start, few enough to stop soon.
-const BLOCK: usize = 128;
+/// Nodes that one task takes at a time: few enough to stop soon and to keep all threads busy, enough to
+/// hide the start of a task.
+fn block_of(nodes: usize) -> usize {
+    nodes.div_ceil(4 * rayon::current_num_threads()).clamp(1, 128)
+}
 
 /// Calls `body(scratch, node)` for every node below `nodes`, in parallel; each task makes its own
 /// scratch. Stops with an error soon after the work is cancelled.
@@ -16,8 +19,9 @@ pub(crate) fn for_each_node<S>(
     scratch: impl Fn() -> S + Sync + Send,
     body: impl Fn(&mut S, u32) + Sync + Send,
 ) -> Result<()> {
-    (0..nodes.div_ceil(BLOCK)).into_par_iter().try_for_each_init(scratch, |scratch, block| {
-        let nodes = block * BLOCK..((block + 1) * BLOCK).min(nodes);
+    let size = block_of(nodes);
+    (0..nodes.div_ceil(size)).into_par_iter().try_for_each_init(scratch, |scratch, block| {
+        let nodes = block * size..((block + 1) * size).min(nodes);
         stage.advance(nodes.len() as u64)?;
         nodes.for_each(|node| body(scratch, node as u32));
         Ok(())
@@ -32,11 +36,12 @@ pub(crate) fn for_each_row<T: Send, S>(
     scratch: impl Fn() -> S + Sync + Send,
     body: impl Fn(&mut S, u32, &mut [T]) + Sync + Send,
 ) -> Result<()> {
-    let blocks = rows.par_chunks_mut(width * BLOCK).enumerate();
+    let size = block_of(rows.len() / width);
+    let blocks = rows.par_chunks_mut(width * size).enumerate();
     blocks.try_for_each_init(scratch, |scratch, (block, rows)| {
         stage.advance((rows.len() / width) as u64)?;
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
-            body(scratch, (block * BLOCK + index) as u32, row);
+            body(scratch, (block * size + index) as u32, row);
         }
         Ok(())
     })

@@ -69,17 +69,52 @@ impl Graph for Index {
     }
 }
 
-/// An index and its base, checked and ready for searches.
-pub(crate) struct Searcher<'a> {
+/// An index and its base, checked and made ready once for any number of searches.
+///
+/// ```
+/// use tagore::{Builder, Progress, Searcher, Strategy, Synth};
+/// let synth = Synth::new(1000, 16, 1)?;
+/// let (base, queries) = (synth.base(), synth.queries(10));
+/// let index = Builder::new(Strategy::cagra()).build(&base)?;
+/// let searcher = Searcher::new(&index, &base)?;
+/// for beam in [20, 50] {
+///     let result = searcher.search(&queries, 10, beam, &Progress::silent())?;
+///     assert_eq!(result.ids(0).len(), 10);
+/// }
+/// # Ok::<(), tagore::Error>(())
+/// ```
+pub struct Searcher<'a> {
     index: &'a Index,
     space: Space<'a>,
 }
 
 impl<'a> Searcher<'a> {
-    pub(crate) fn new(index: &'a Index, base: &'a Vectors) -> Result<Self> {
+    /// Checks that `index` was built over `base` and that both are sound, and normalises the base
+    /// under cosine.
+    ///
+    /// # Errors
+    /// If `index` was built over other data or holds an unknown id, or a value is not finite.
+    pub fn new(index: &'a Index, base: &'a Vectors) -> Result<Self> {
         index.check_base(base)?;
         index.check_ids()?;
         Ok(Self { index, space: Space::new(base, index.metric())? })
+    }
+
+    /// Finds the `k` nearest rows of the base for each of `queries` by beam search, in parallel over
+    /// queries. `beam` (the L of the literature) is how many nodes the search keeps: a wider beam
+    /// finds more of the true neighbours and computes more distances.
+    ///
+    /// # Errors
+    /// If the queries do not fit the base, `k` is not in 1..=n, `beam` is below `k`, a value is not
+    /// finite, or the work is cancelled.
+    pub fn search(
+        &self,
+        queries: &Vectors,
+        k: usize,
+        beam: usize,
+        progress: &Progress,
+    ) -> Result<SearchResult> {
+        self.run(&self.space.queries(queries)?, k, beam, progress)
     }
 
     pub(crate) fn space(&self) -> &Space<'a> {
@@ -127,23 +162,10 @@ impl<'a> Searcher<'a> {
     }
 }
 
-/// Finds the `k` nearest rows of `base` for each of `queries` by beam search over `index`, in
-/// parallel over queries. `beam` (the L of the literature) is how many nodes the search keeps: a
-/// wider beam finds more of the true neighbours and computes more distances.
-///
-/// ```
-/// use tagore::{Builder, Progress, Strategy, Synth, search};
-/// let synth = Synth::new(1000, 16, 1)?;
-/// let (base, queries) = (synth.base(), synth.queries(10));
-/// let index = Builder::new(Strategy::cagra()).build(&base)?;
-/// let result = search(&index, &base, &queries, 10, 50, &Progress::silent())?;
-/// assert_eq!(result.ids(0).len(), 10);
-/// # Ok::<(), tagore::Error>(())
-/// ```
+/// One batch of queries: [`Searcher::new`] and [`Searcher::search`] in one.
 ///
 /// # Errors
-/// If `index` was not built over `base`, the queries do not fit it, `k` is not in 1..=n, `beam` is
-/// below `k`, a value is not finite, or the work is cancelled.
+/// As those two.
 pub fn search(
     index: &Index,
     base: &Vectors,
@@ -152,7 +174,5 @@ pub fn search(
     beam: usize,
     progress: &Progress,
 ) -> Result<SearchResult> {
-    let searcher = Searcher::new(index, base)?;
-    let queries = searcher.space.queries(queries)?;
-    searcher.run(&queries, k, beam, progress)
+    Searcher::new(index, base)?.search(queries, k, beam, progress)
 }

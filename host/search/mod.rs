@@ -5,5 +5,4 @@ mod cpu;
 pub(crate) mod exact;
 pub(crate) mod visited;
 
-pub(crate) use cpu::Searcher;
-pub use cpu::{SearchResult, search};
+pub use cpu::{SearchResult, Searcher, search};

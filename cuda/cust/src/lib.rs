@@ -2,7 +2,8 @@
 //! driver library that is opened at run time.
 //!
 //! A program that uses this crate builds with no CUDA toolkit and starts with no driver: [`init`]
-//! then says what is missing. Where `cust` has holes, this crate differs on purpose:
+//! then says what is missing. The driver is `libcuda.so.1` (`nvcuda.dll` on Windows), or the file that the
+//! environment variable `CUST_LIBCUDA` names. Where `cust` has holes, this crate differs on purpose:
 //!
 //! - Everything keeps its [`Context`] alive and makes it current before it calls the driver, so any
 //!   thread may use or drop it.
