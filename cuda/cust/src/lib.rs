@@ -5,10 +5,10 @@
 //! then says what is missing. The driver is `libcuda.so.1` (`nvcuda.dll` on Windows), or the file that the
 //! environment variable `CUST_LIBCUDA` names. Where `cust` has holes, this crate differs on purpose:
 //!
-//! - Everything keeps its [`Context`] alive and makes it current before it calls the driver, so any
+//! - Everything keeps its [`Context`](context::Context) alive and makes it current before it calls the driver, so any
 //!   thread may use or drop it.
 //! - Streams never synchronise with the default stream, and every copy is made on a stream.
-//! - A code that this crate does not know, from a newer driver, is [`CudaError::Unknown`], and the
+//! - A code that this crate does not know, from a newer driver, is [`CudaError::Unknown`](error::CudaError::Unknown), and the
 //!   number is kept. Errors say what was being done; those of a module hold the compiler's log.
 //!
 //! ```
