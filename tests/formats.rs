@@ -303,7 +303,7 @@ fn values_that_do_not_convert_are_named() {
         (-65_520.0, Format::F16bin, halves),
     ] {
         let vectors = Vectors::from_f32(vec![0.0, 1.0, 2.0, 3.0, 4.0, value], 2).unwrap();
-        let found = format!("found {value} in row 2, dimension 1, expected {expected}");
+        let found = format!("row 2, dimension 1: found {value}, expected {expected}");
         let path = folder.path(&format!("x.{format}"));
         assert_eq!(vectors.save(&path).unwrap_err().to_string(), format!("vectors: {found}"));
         vectors.save(&source).unwrap();
@@ -311,9 +311,17 @@ fn values_that_do_not_convert_are_named() {
         assert_eq!(folder.names(), ["source.fbin"], "{value} left a file");
     }
     let negative = Vectors::from_i8(vec![-3], 1).unwrap();
-    assert!(negative.save(folder.path("x.u8bin")).unwrap_err().to_string().contains("found -3 in row 0"));
+    assert!(
+        negative
+            .save(folder.path("x.u8bin"))
+            .unwrap_err()
+            .to_string()
+            .contains("row 0, dimension 0: found -3")
+    );
     let large = Vectors::from_u8(vec![200], 1).unwrap();
-    assert!(large.save(folder.path("x.i8bin")).unwrap_err().to_string().contains("found 200 in row 0"));
+    assert!(
+        large.save(folder.path("x.i8bin")).unwrap_err().to_string().contains("row 0, dimension 0: found 200")
+    );
     for format in [Format::Ivecs, Format::Ibin] {
         let error = large.save_as(folder.path("x"), format).unwrap_err().to_string();
         assert!(error.starts_with(&format!("format: found {format}, expected one of vectors")), "{error}");

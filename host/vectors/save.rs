@@ -49,17 +49,17 @@ impl Vectors {
             if S::TYPE == T::TYPE {
                 file.write_row(bytemuck::cast_slice(row))?;
             } else {
-                self.convert(index, row, &mut converted, Rounding::ToF16)?;
+                self.convert(index, row, &mut converted)?;
                 file.write_row(bytemuck::cast_slice(&converted))?;
             }
         }
         Ok(())
     }
 
-    /// These vectors with another element type and the same values.
+    /// These vectors with another element type, converted as [`save_as`](Self::save_as) does.
     ///
     /// # Errors
-    /// If a value is not finite, or is not a value of `element` too.
+    /// If a value is not finite or cannot be converted.
     pub(crate) fn cast(&self, element: ElementType) -> Result<Cow<'_, Self>> {
         if element == self.element_type() {
             return Ok(Cow::Borrowed(self));
@@ -78,54 +78,32 @@ impl Vectors {
     fn converted<S: Element, T: Element>(&self, matrix: Matrix<'_, S>) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); self.len() * self.dim()];
         for (index, row) in values.chunks_exact_mut(self.dim()).enumerate() {
-            self.convert(index, matrix.row(index), row, Rounding::Never)?;
+            self.convert(index, matrix.row(index), row)?;
         }
         Ok(values)
     }
 
     /// Converts row `index`, whose values are finite.
-    fn convert<S: Element, T: Element>(
-        &self,
-        index: usize,
-        from: &[S],
-        to: &mut [T],
-        rounding: Rounding,
-    ) -> Result<()> {
-        let rounds = rounding == Rounding::ToF16 && T::TYPE == ElementType::F16;
+    fn convert<S: Element, T: Element>(&self, index: usize, from: &[S], to: &mut [T]) -> Result<()> {
+        // An f16 stands for what rounds to it; an integer type has a value or has it not.
+        let rounds = T::TYPE == ElementType::F16;
         for (dim, (&value, converted)) in from.iter().zip(to).enumerate() {
             // An f32 holds every value of every type.
             let wide = value.to_f32();
             match T::from_f32(wide).filter(|narrow| rounds || narrow.to_f32() == wide) {
                 Some(narrow) => *converted = narrow,
-                None => return Err(self.not_converted(index, dim, &value, expected(T::TYPE, rounds))),
+                None => return Err(self.bad_value(index, dim, value, expected(T::TYPE))),
             }
         }
         Ok(())
     }
-
-    fn not_converted(&self, row: usize, dim: usize, value: &impl ToString, expected: &str) -> Error {
-        let found = format!("{} in row {row}, dimension {dim}", value.to_string());
-        match self.path() {
-            Some(path) => Error::file(path, found, expected),
-            None => Error::argument("vectors", found, expected),
-        }
-    }
-}
-
-/// Whether converting may change a value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rounding {
-    Never,
-    /// Only to f16, to the nearest value, ties to even.
-    ToF16,
 }
 
 /// The values that convert to `element`, for errors.
-fn expected(element: ElementType, rounds: bool) -> &'static str {
+const fn expected(element: ElementType) -> &'static str {
     match element {
         ElementType::F32 => "a value that f32 holds",
-        ElementType::F16 if rounds => "-65504 to 65504, the range of f16",
-        ElementType::F16 => "a value that f16 holds exactly",
+        ElementType::F16 => "-65504 to 65504, the range of f16",
         ElementType::U8 => "an integer from 0 to 255, as u8 holds",
         ElementType::I8 => "an integer from -128 to 127, as i8 holds",
     }
@@ -239,20 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cast_never_rounds() {
-        let refused = |value: f32, to: ElementType| {
+    fn a_cast_rounds_to_f16_alone() {
+        let cast = |value: f32, to: ElementType| {
             let vectors = Vectors::from_f32(vec![1.0, value], 1).unwrap();
-            vectors.cast(to).unwrap_err().to_string()
+            vectors.cast(to).map(|cast| values(&cast)[1]).map_err(|error| error.to_string())
         };
-        assert_eq!(
-            refused(0.1, ElementType::F16),
-            "vectors: found 0.1 in row 1, dimension 0, expected a value that f16 holds exactly"
-        );
-        assert_eq!(
-            refused(-1.0, ElementType::U8),
-            "vectors: found -1 in row 1, dimension 0, expected an integer from 0 to 255, as u8 holds"
-        );
-        assert!(refused(f32::NAN, ElementType::F16).contains("row 1, dimension 0: found NaN"));
+        assert_eq!(cast(0.1, ElementType::F16), Ok(f16::from_f32(0.1).to_f32()));
+        let expected = "an integer from 0 to 255, as u8 holds";
+        for value in [-1.0, 0.5, 256.0] {
+            let refused = format!("vectors: row 1, dimension 0: found {value}, expected {expected}");
+            assert_eq!(cast(value, ElementType::U8), Err(refused));
+        }
+        assert!(cast(f32::NAN, ElementType::F16).unwrap_err().contains("row 1, dimension 0: found NaN"));
         // An f16 infinity has no exact f32: it is refused, not widened.
         let infinite = Vectors::from_f16(vec![f16::INFINITY], 1).unwrap();
         assert!(infinite.cast(ElementType::F32).is_err());
