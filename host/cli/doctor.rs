@@ -4,7 +4,7 @@ use serde_json::json;
 use tagore::Result;
 use tagore::gpu::{self, Survey};
 
-use super::output::Output;
+use super::output::{Output, memory_bytes};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {}
@@ -59,12 +59,4 @@ fn say_survey(survey: &Survey, output: &Output) -> serde_json::Value {
         }));
     }
     json!({ "version": format!("{major}.{minor}"), "devices": devices })
-}
-
-/// The memory of this machine, where the system says.
-fn memory_bytes() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }

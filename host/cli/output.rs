@@ -94,8 +94,18 @@ impl Output {
 
 /// The most resident memory this process has had, in bytes, where the system says.
 pub(crate) fn peak_host_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    bytes_in("/proc/self/status", "VmHWM:")
+}
+
+/// The memory of this machine, in bytes, where the system says.
+pub(crate) fn memory_bytes() -> Option<u64> {
+    bytes_in("/proc/meminfo", "MemTotal:")
+}
+
+/// What the line of `file` that begins with `name` says, in kB.
+fn bytes_in(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }

@@ -20,10 +20,10 @@ use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
 /// New and old neighbours that a node brings to its join in phase 1, each; as many reverse ones.
-pub(super) const SAMPLE: usize = 24;
+const SAMPLE: usize = 24;
 
 /// The nearest of a node's list, and of its reverse list, that phase 2 gathers.
-pub(super) const GATHER: usize = 64;
+const GATHER: usize = 64;
 
 /// What a descent is run with, checked and complete.
 pub(super) struct Plan {
@@ -52,11 +52,13 @@ pub(super) fn descend(
         }
     }
     lists.mark_unvisited();
+    let mut before = lists.last_keys();
     while stats.iterations.1 < most_refine {
-        let before = lists.last_keys();
         lists = descent.refine(lists)?;
         stats.iterations.1 += 1;
-        let changed = lists.last_keys().iter().zip(&before).filter(|(now, then)| now != then).count();
+        let now = lists.last_keys();
+        let changed = now.iter().zip(&before).filter(|(now, then)| now != then).count();
+        before = now;
         if plan.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
             break;
         }
@@ -106,13 +108,17 @@ impl Descent<'_> {
         for (&other, &distance) in others.iter().zip(distances.iter()) {
             lists.offer(node, other, distance);
         }
-        self.distances.fetch_add(others.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Counts distances: once a node, since all threads count in one place.
+    fn count(&self, computed: usize) {
+        self.distances.fetch_add(computed as u64, Ordering::Relaxed);
     }
 
     /// Gives every node random neighbours, all different.
     fn start(&self, lists: Lists) -> Result<Lists> {
         let nodes = self.space.len();
-        let wanted = lists.k().min(nodes - 1);
+        let wanted = lists.k();
         let shared = lists.share();
         let scratch = || self.scratch();
         for_each_node(nodes, &self.progress.stage("start", nodes as u64), scratch, |scratch, node| {
@@ -129,6 +135,7 @@ impl Descent<'_> {
                 }
             }
             self.offer_all(&shared, node, &scratch.others, &mut scratch.distances);
+            self.count(wanted);
         })?;
         Ok(shared.into_lists())
     }
@@ -163,11 +170,14 @@ impl Descent<'_> {
             gather(joined, visited, &new, &reverse_new);
             let new_ones = joined.len();
             gather(joined, visited, &old, &reverse_old);
+            let mut computed = 0;
             for index in 0..new_ones {
                 others.clear();
                 others.extend_from_slice(&joined[index + 1..]);
                 self.offer_all(&shared, joined[index], others, distances);
+                computed += others.len();
             }
+            self.count(computed);
         })?;
         Ok(shared.into_lists())
     }
@@ -194,6 +204,7 @@ impl Descent<'_> {
                 others.extend(ids.filter(|&id| visited.insert(id)));
             }
             self.offer_all(&shared, node, others, distances);
+            self.count(others.len());
         })?;
         Ok(shared.into_lists())
     }

@@ -60,20 +60,29 @@ impl Index {
         neighbors: Vec<u32>,
         entries: Vec<u32>,
     ) -> Self {
-        let nodes = degrees.len();
-        let adjacency = Adjacency::Owned { degrees, neighbors };
-        let index = Self {
+        let index = Self::owned(description, fingerprint, max_degree, degrees, neighbors, entries);
+        debug_assert!(index.first_bad_row().is_none() && index.check_ids().is_ok());
+        index
+    }
+
+    fn owned(
+        description: Description,
+        fingerprint: Fingerprint,
+        max_degree: usize,
+        degrees: Vec<u32>,
+        neighbors: Vec<u32>,
+        entries: Vec<u32>,
+    ) -> Self {
+        Self {
             description,
             fingerprint,
             max_degree,
-            nodes,
+            nodes: degrees.len(),
             entries,
-            adjacency,
+            adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
             checked: OnceLock::new(),
-        };
-        debug_assert!(index.first_bad_row().is_none() && index.check_ids().is_ok());
-        index
+        }
     }
 
     /// An index of a graph that was made elsewhere: `rows[i]` are the neighbours of node i of `base`.
@@ -95,19 +104,8 @@ impl Index {
         for (node, row) in rows.iter().enumerate() {
             neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
         }
-        let index = Self {
-            description,
-            fingerprint: Fingerprint::of(base),
-            max_degree,
-            nodes: rows.len(),
-            entries,
-            adjacency: Adjacency::Owned {
-                degrees: rows.iter().map(|row| row.len() as u32).collect(),
-                neighbors,
-            },
-            path: None,
-            checked: OnceLock::new(),
-        };
+        let degrees = rows.iter().map(|row| row.len() as u32).collect();
+        let index = Self::owned(description, Fingerprint::of(base), max_degree, degrees, neighbors, entries);
         index.check_graph()?;
         Ok(index)
     }

@@ -27,7 +27,6 @@ struct Candidate {
 
 impl<'a> Pruner<'a> {
     pub(super) fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
-        let places = if matches!(strategy.filter, Filter::Rank) { space.len() } else { 0 };
         Self {
             space,
             graph,
@@ -36,7 +35,7 @@ impl<'a> Pruner<'a> {
             ids: Vec::new(),
             distances: Vec::new(),
             detours: Vec::new(),
-            places: vec![u32::MAX; places],
+            places: Vec::new(),
         }
     }
 
@@ -100,7 +99,9 @@ impl<'a> Pruner<'a> {
     /// CAGRA: the candidates with the fewest detours, nearer ones first among equals. A detour of B
     /// is a better-ranked candidate D whose list holds B.
     fn rank(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
-        let Self { graph, detours, places, .. } = self;
+        let Self { space, graph, detours, places, .. } = self;
+        // Once, and only if this filter runs.
+        places.resize(space.len(), u32::MAX);
         detours.clear();
         for (&key, place) in candidates.iter().zip(0..) {
             places[key as u32 as usize] = place;

@@ -37,32 +37,54 @@ pub(crate) fn one_to_many<P: Product, T: Element>(
     ids: &[u32],
     out: &mut [f32],
 ) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
-            // SAFETY: the processor has the features the function is compiled for.
-            return unsafe { x86::avx512::<P, T>(row, matrix, ids, out) };
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
-            return unsafe { x86::avx2::<P, T>(row, matrix, ids, out) };
-        }
+    match InstructionSet::here() {
+        // SAFETY: the processor has the features that the function is compiled for.
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => unsafe { x86::avx512::<P, T>(row, matrix, ids, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => unsafe { x86::avx2::<P, T>(row, matrix, ids, out) },
+        InstructionSet::Portable => portable::<P, T>(row, matrix, ids, out),
     }
-    portable::<P, T>(row, matrix, ids, out);
+}
+
+/// The instruction sets that the kernel is compiled for.
+enum InstructionSet {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl InstructionSet {
+    /// The best one of this processor; asked once, then remembered by the standard library.
+    #[inline]
+    fn here() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq");
+            if avx512 && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Self::Avx2;
+            }
+        }
+        Self::Portable
+    }
 }
 
 /// The instruction set that distances are computed with here, such as `AVX2`.
 pub fn instruction_set() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
-            return "AVX-512";
-        }
-        if is_x86_feature_detected!("avx2") {
-            return "AVX2";
-        }
+    match InstructionSet::here() {
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => "AVX-512",
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => "AVX2",
+        InstructionSet::Portable if cfg!(target_arch = "aarch64") => "NEON",
+        InstructionSet::Portable => "baseline",
     }
-    if cfg!(target_arch = "aarch64") { "NEON" } else { "baseline" }
 }
 
 #[inline(always)]

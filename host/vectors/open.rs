@@ -11,9 +11,6 @@ use super::format::Framing;
 use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors, npy};
 use crate::{Error, Result};
 
-#[cfg(target_endian = "big")]
-compile_error!("files are little-endian and are used as they lie in memory");
-
 impl Vectors {
     /// Opens a file of vectors, its format told by its extension (see [`Format::of`]).
     ///

@@ -33,13 +33,18 @@ impl Vectors {
         let element = vector_type(format, self.element_type())?;
         self.validate()?;
         let mut file = RowWriter::create(path, format, npy::name(element), (self.len() as u64, self.dim()))?;
-        with_matrix!(self.rows(), matrix => match element {
-            ElementType::F32 => self.write::<_, f32>(matrix, &mut file)?,
-            ElementType::F16 => self.write::<_, f16>(matrix, &mut file)?,
-            ElementType::U8 => self.write::<_, u8>(matrix, &mut file)?,
-            ElementType::I8 => self.write::<_, i8>(matrix, &mut file)?,
-        });
+        self.write_rows(element, &mut file)?;
         file.commit()
+    }
+
+    /// Appends all rows to `file`, converted to `element`; their values are finite.
+    pub(super) fn write_rows(&self, element: ElementType, file: &mut RowWriter) -> Result<()> {
+        with_matrix!(self.rows(), matrix => match element {
+            ElementType::F32 => self.write::<_, f32>(matrix, file),
+            ElementType::F16 => self.write::<_, f16>(matrix, file),
+            ElementType::U8 => self.write::<_, u8>(matrix, file),
+            ElementType::I8 => self.write::<_, i8>(matrix, file),
+        })
     }
 
     fn write<S: Element, T: Element>(&self, matrix: Matrix<'_, S>, file: &mut RowWriter) -> Result<()> {

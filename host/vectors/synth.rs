@@ -4,12 +4,11 @@ use std::f64::consts::TAU;
 use std::ops::Range;
 use std::path::Path;
 
-use half::f16;
 use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
 use super::save::{RowWriter, vector_type};
-use super::{ElementType, Format, MAX_ROWS, Vectors, check_dim, check_rows, npy};
+use super::{ElementType, Format, MAX_ROWS, Vectors, check_dim, npy};
 use crate::progress::Progress;
 use crate::{Error, Result};
 
@@ -66,10 +65,9 @@ impl Synth {
     /// If `dim` is not in 1..=4096, or `n` is 0 or above [`MAX_ROWS`].
     pub fn new(n: usize, dim: usize, seed: u64) -> Result<Self> {
         check_dim(dim)?;
-        if n == 0 {
+        if !(1..=MAX_ROWS).contains(&n) {
             return Err(Error::argument("n", n, format_args!("1 to {MAX_ROWS}")));
         }
-        check_rows(n)?;
         let rank = dim.min(RANK);
         let count = (libm::sqrt(n as f64).round() as usize).max(1);
         let table = |iteration: u32, rows: usize, width: usize| {
@@ -134,15 +132,7 @@ impl Synth {
         for first in (0..count).step_by(chunk) {
             let rows = chunk.min(count - first);
             progress.check()?;
-            let values = self.values(range.start + first as u64, rows);
-            for row in values.chunks_exact(self.dim) {
-                if element == ElementType::F16 {
-                    let rounded: Vec<f16> = row.iter().map(|&value| f16::from_f32(value)).collect();
-                    file.write_row(bytemuck::cast_slice(&rounded))?;
-                } else {
-                    file.write_row(bytemuck::cast_slice(row))?;
-                }
-            }
+            self.vectors(range.start + first as u64, rows).write_rows(element, &mut file)?;
             stage.advance(rows as u64)?;
         }
         file.commit()

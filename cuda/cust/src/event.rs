@@ -4,7 +4,7 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::context::Context;
-use crate::driver::{RawEvent, table};
+use crate::driver::RawEvent;
 use crate::error::{CudaError, CudaResult, check};
 use crate::stream::Stream;
 
@@ -106,9 +106,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.context.bind().is_ok()
-            && let Ok(table) = table()
-        {
+        if let Ok(table) = self.context.bind() {
             // SAFETY: the handle is destroyed once. An error leaves nothing to be done.
             unsafe { (table.event_destroy)(self.raw) };
         }

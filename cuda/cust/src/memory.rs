@@ -9,7 +9,7 @@ use std::{ptr, slice};
 pub use bytemuck::Pod as DeviceCopy;
 
 use crate::context::Context;
-use crate::driver::{DevicePtr, table};
+use crate::driver::DevicePtr;
 use crate::error::{CudaResult, Failure, check};
 use crate::stream::Stream;
 
@@ -228,8 +228,7 @@ impl<T> DeviceBuffer<T> {
 impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         if self.raw != 0
-            && self.context.bind().is_ok()
-            && let Ok(table) = table()
+            && let Ok(table) = self.context.bind()
         {
             // SAFETY: the memory is freed once; the driver waits for work that uses it. An error, of
             // a lost context, leaves nothing to be done.
@@ -307,8 +306,7 @@ impl<T> DerefMut for LockedBuffer<T> {
 impl<T> Drop for LockedBuffer<T> {
     fn drop(&mut self) {
         if self.len * size_of::<T>() > 0
-            && self.context.bind().is_ok()
-            && let Ok(table) = table()
+            && let Ok(table) = self.context.bind()
         {
             // SAFETY: the memory is freed once. An error leaves nothing to be done.
             unsafe { (table.mem_free_host)(self.raw.cast()) };

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::context::Context;
-use crate::driver::{RawModule, table};
+use crate::driver::RawModule;
 use crate::error::{CudaResult, Failure, check};
 use crate::function::Function;
 
@@ -119,9 +119,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.context.bind().is_ok()
-            && let Ok(table) = table()
-        {
+        if let Ok(table) = self.context.bind() {
             // SAFETY: the module is unloaded once. An error leaves nothing to be done.
             unsafe { (table.module_unload)(self.raw) };
         }

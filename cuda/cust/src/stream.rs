@@ -3,7 +3,7 @@
 use std::ptr;
 
 use crate::context::Context;
-use crate::driver::{RawStream, table};
+use crate::driver::RawStream;
 use crate::error::{CudaResult, check};
 use crate::event::Event;
 
@@ -79,9 +79,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.context.bind().is_ok()
-            && let Ok(table) = table()
-        {
+        if let Ok(table) = self.context.bind() {
             // SAFETY: the handle is destroyed once. Work in the stream goes on to its end. An error,
             // of a lost context, leaves nothing to be done.
             unsafe { (table.stream_destroy)(self.raw) };
