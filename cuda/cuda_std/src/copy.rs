@@ -1,0 +1,56 @@
+//! Asynchronous copies from device to shared memory (`cp.async`): a thread starts copies, closes them
+//! into groups, goes on, and waits for a group before a barrier makes its bytes known to the block.
+
+use crate::memory::{Global, Plain};
+use crate::shared::Shared;
+
+#[cfg(target_os = "cuda")]
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.cp.async.commit.group"]
+    fn commit_group();
+}
+
+/// Starts a copy of sixteen bytes, past the first-level cache; of these only the first `source_bytes`
+/// are read, the rest is set to zero. Both addresses are multiples of 16.
+#[inline(always)]
+#[track_caller]
+pub fn quad<T: Plain>(to: Shared<T>, from: Global<T>, source_bytes: u32) {
+    #[cfg(target_os = "cuda")]
+    // SAFETY: the makers of the views answer for the addresses.
+    unsafe {
+        core::arch::asm!("cp.async.cg.shared.global [{}], [{}], 16, {};", in(reg32) to.address(),
+            in(reg64) from.address(), in(reg32) source_bytes, options(nostack));
+    }
+    #[cfg(not(target_os = "cuda"))]
+    {
+        use crate::host::{here, lane};
+        lane(|lane| lane.copy_async(to.address(), from.address(), 16, source_bytes, here()));
+    }
+}
+
+/// Closes the group of the copies that this thread has started since the last group.
+#[inline(always)]
+#[track_caller]
+pub fn commit() {
+    #[cfg(target_os = "cuda")]
+    // SAFETY: starts nothing.
+    unsafe {
+        commit_group();
+    }
+    #[cfg(not(target_os = "cuda"))]
+    crate::host::lane(|lane| lane.commit_async(crate::host::here()));
+}
+
+/// Waits until at most `PENDING` of this thread's groups are not done. The bytes are there for this
+/// thread; for others after a barrier.
+#[inline(always)]
+#[track_caller]
+pub fn wait<const PENDING: u32>() {
+    #[cfg(target_os = "cuda")]
+    // SAFETY: waits.
+    unsafe {
+        core::arch::asm!("cp.async.wait_group {};", const PENDING, options(nostack));
+    }
+    #[cfg(not(target_os = "cuda"))]
+    crate::host::lane(|lane| lane.wait_async(PENDING, crate::host::here()));
+}

@@ -1,0 +1,278 @@
+//! Views of device memory: how kernels read and write it.
+//!
+//! A view is an address and a type. Whoever makes one, in the end the launch, promises that every
+//! access through it lies in memory that is there and holds what is read; the views themselves check
+//! nothing on a GPU. On the host every access goes to the [`Lane`](crate::host::Lane), which checks.
+
+use core::marker::PhantomData;
+
+use crate::atomic::{AtomicValue, Scope};
+
+/// Types that kernels load and store: plain bits of 1, 2, 4, 8 or 16 bytes, aligned to their size.
+///
+/// # Safety
+/// - Every pattern of bits is a value, there is no padding, and the size is one of those above and
+///   equals the alignment.
+pub unsafe trait Plain: Copy + 'static {}
+
+macro_rules! plain {
+    ($($type:ty)*) => {$(
+        // SAFETY: a number.
+        unsafe impl Plain for $type {}
+    )*};
+}
+
+plain!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 half::f16);
+
+/// Sixteen bytes that are moved at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(16))]
+pub struct Quad(pub [u32; 4]);
+
+// SAFETY: four numbers, aligned to their size.
+unsafe impl Plain for Quad {}
+
+/// Memory that a kernel reads.
+#[repr(transparent)]
+pub struct Global<T> {
+    address: u64,
+    of: PhantomData<*const T>,
+}
+
+/// Memory that a kernel reads and writes. Threads that touch the same value without a barrier between
+/// them use the atomic forms.
+#[repr(transparent)]
+pub struct GlobalMut<T> {
+    address: u64,
+    of: PhantomData<*mut T>,
+}
+
+macro_rules! views {
+    ($($view:ident)*) => {$(
+        impl<T> Clone for $view<T> {
+            #[inline(always)]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<T> Copy for $view<T> {}
+
+        // SAFETY: an address; what is done with it is the kernel's business.
+        unsafe impl<T> Send for $view<T> {}
+        // SAFETY: as above.
+        unsafe impl<T> Sync for $view<T> {}
+
+        impl<T> $view<T> {
+            /// The view of the values at a device address.
+            ///
+            /// # Safety
+            /// - Whatever the kernel does through the view lies in memory that is allocated, of which
+            ///   it reads only what was written.
+            #[inline(always)]
+            pub const unsafe fn new(address: u64) -> Self {
+                Self { address, of: PhantomData }
+            }
+
+            /// The device address.
+            #[inline(always)]
+            pub const fn address(self) -> u64 {
+                self.address
+            }
+
+            /// The address of value `index`.
+            #[inline(always)]
+            const fn at(self, index: usize) -> u64 {
+                self.address.wrapping_add((index * size_of::<T>()) as u64)
+            }
+
+            /// The same memory from value `index` on.
+            #[inline(always)]
+            pub const fn offset(self, index: usize) -> Self {
+                Self { address: self.at(index), of: PhantomData }
+            }
+
+            /// The same memory as values of another type.
+            #[inline(always)]
+            pub const fn cast<U>(self) -> $view<U> {
+                $view { address: self.address, of: PhantomData }
+            }
+        }
+
+        impl<T: Plain> $view<T> {
+            /// Value `index`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn get(self, index: usize) -> T {
+                load(self.at(index))
+            }
+
+            /// The sixteen bytes from value `index` on, whose address is a multiple of 16.
+            #[inline(always)]
+            #[track_caller]
+            pub fn get_quad(self, index: usize) -> Quad {
+                load(self.at(index))
+            }
+        }
+    )*};
+}
+
+views!(Global GlobalMut);
+
+impl<T> GlobalMut<T> {
+    /// The same memory, to be read.
+    #[inline(always)]
+    pub const fn read_only(self) -> Global<T> {
+        Global { address: self.address, of: PhantomData }
+    }
+}
+
+impl<T: Plain> GlobalMut<T> {
+    /// Sets value `index`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn set(self, index: usize, value: T) {
+        store(self.at(index), value);
+    }
+
+    /// Sets the sixteen bytes from value `index` on, whose address is a multiple of 16.
+    #[inline(always)]
+    #[track_caller]
+    pub fn set_quad(self, index: usize, value: Quad) {
+        store(self.at(index), value);
+    }
+}
+
+macro_rules! atomics {
+    ($($name:ident, $what:literal;)*) => {$(
+        #[doc = $what]
+        /// Returns what was there. Relaxed, as one step for the threads of `scope`.
+        #[inline(always)]
+        #[track_caller]
+        pub fn $name(self, index: usize, value: T, scope: Scope) -> T {
+            T::$name(crate::atomic::Place::Global(self.at(index)), value, scope)
+        }
+    )*};
+}
+
+impl<T: AtomicValue> GlobalMut<T> {
+    atomics! {
+        fetch_add, "Adds to value `index`, wrapping.";
+        fetch_min, "Makes value `index` the smaller of the two.";
+        fetch_max, "Makes value `index` the larger of the two.";
+        fetch_and, "Makes value `index` the bitwise and.";
+        fetch_or, "Makes value `index` the bitwise or.";
+        exchange, "Sets value `index`.";
+    }
+
+    /// Sets value `index` to `new` if it is `current`. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn compare_exchange(self, index: usize, current: T, new: T, scope: Scope) -> T {
+        T::compare_exchange(crate::atomic::Place::Global(self.at(index)), current, new, scope)
+    }
+}
+
+/// Loads with an instruction of the global state space, which the compiler cannot tell by itself from
+/// an address in a parameter struct.
+#[cfg(target_os = "cuda")]
+#[inline(always)]
+fn load<T: Plain>(address: u64) -> T {
+    use core::arch::asm;
+    use core::mem::transmute_copy;
+    // SAFETY: the maker of the view answers for the address; the bits of a `Plain` are any.
+    unsafe {
+        match size_of::<T>() {
+            1 => {
+                let v: u16;
+                asm!("ld.global.u8 {}, [{}];", out(reg16) v, in(reg64) address, options(pure, readonly, nostack));
+                transmute_copy(&(v as u8))
+            }
+            2 => {
+                let v: u16;
+                asm!("ld.global.b16 {}, [{}];", out(reg16) v, in(reg64) address, options(pure, readonly, nostack));
+                transmute_copy(&v)
+            }
+            4 => {
+                let v: u32;
+                asm!("ld.global.b32 {}, [{}];", out(reg32) v, in(reg64) address, options(pure, readonly, nostack));
+                transmute_copy(&v)
+            }
+            8 => {
+                let v: u64;
+                asm!("ld.global.b64 {}, [{}];", out(reg64) v, in(reg64) address, options(pure, readonly, nostack));
+                transmute_copy(&v)
+            }
+            _ => {
+                let (a, b, c, d): (u32, u32, u32, u32);
+                asm!("ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", out(reg32) a, out(reg32) b, out(reg32) c,
+                    out(reg32) d, in(reg64) address, options(pure, readonly, nostack));
+                transmute_copy(&Quad([a, b, c, d]))
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "cuda")]
+#[inline(always)]
+fn store<T: Plain>(address: u64, value: T) {
+    use core::arch::asm;
+    use core::mem::transmute_copy;
+    // SAFETY: the maker of the view answers for the address; the sizes are those of the copies.
+    unsafe {
+        match size_of::<T>() {
+            1 => {
+                let v: u8 = transmute_copy(&value);
+                asm!("st.global.u8 [{}], {};", in(reg64) address, in(reg16) v as u16, options(nostack));
+            }
+            2 => {
+                let v: u16 = transmute_copy(&value);
+                asm!("st.global.b16 [{}], {};", in(reg64) address, in(reg16) v, options(nostack));
+            }
+            4 => {
+                let v: u32 = transmute_copy(&value);
+                asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) v, options(nostack));
+            }
+            8 => {
+                let v: u64 = transmute_copy(&value);
+                asm!("st.global.b64 [{}], {};", in(reg64) address, in(reg64) v, options(nostack));
+            }
+            _ => {
+                let Quad([a, b, c, d]) = transmute_copy(&value);
+                asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg64) address, in(reg32) a,
+                    in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+fn load<T: Plain>(address: u64) -> T {
+    load_from(crate::host::Space::Global, address)
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+fn store<T: Plain>(address: u64, value: T) {
+    store_to(crate::host::Space::Global, address, value);
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+pub(crate) fn load_from<T: Plain>(space: crate::host::Space, address: u64) -> T {
+    use crate::host::{here, lane};
+    let mut bytes = [0u8; 16];
+    lane(|lane| lane.load(space, address, &mut bytes[..size_of::<T>()], here()));
+    // SAFETY: any bits are a value, and the array holds at least the size of one.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+pub(crate) fn store_to<T: Plain>(space: crate::host::Space, address: u64, value: T) {
+    use crate::host::{here, lane};
+    // SAFETY: a `Plain` has no padding, so all of its bytes are initialised.
+    let bytes = unsafe { core::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
+    lane(|lane| lane.store(space, address, bytes, here()));
+}

@@ -1,0 +1,265 @@
+//! Shared memory: what the threads of a block have in common while it runs.
+
+use core::marker::PhantomData;
+
+use crate::atomic::{AtomicValue, Place, Scope};
+#[cfg(not(target_os = "cuda"))]
+use crate::host::{Space, lane};
+use crate::memory::{Plain, Quad};
+
+#[cfg(target_os = "cuda")]
+core::arch::global_asm!(".extern .shared .align 16 .b8 dynamic_smem[];");
+
+/// A view of shared memory. What one thread writes, another reads after a barrier between the two;
+/// what nobody wrote is not read.
+#[repr(transparent)]
+pub struct Shared<T> {
+    address: u32,
+    of: PhantomData<*mut T>,
+}
+
+impl<T> Clone for Shared<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+/// The launch's dynamic shared memory from byte `offset`, a multiple of the size of `T`, on. It begins
+/// at a multiple of 16, and is the same memory for every call.
+#[inline(always)]
+pub fn dynamic<T>(offset: usize) -> Shared<T> {
+    #[cfg(target_os = "cuda")]
+    let base = {
+        let base: u32;
+        // SAFETY: takes the address of the module's array.
+        unsafe {
+            core::arch::asm!("mov.u32 {}, dynamic_smem;", out(reg32) base, options(pure, nomem, nostack))
+        };
+        base
+    };
+    #[cfg(not(target_os = "cuda"))]
+    let base = lane(|lane| lane.dynamic_shared());
+    Shared { address: base + offset as u32, of: PhantomData }
+}
+
+/// A static shared array: `let counts = static_shared!(COUNTS: [u32; 64]);`, the same memory for the
+/// whole block. The name is one of the whole program.
+#[macro_export]
+macro_rules! static_shared {
+    ($name:ident: [$type:ty; $count:expr]) => {{
+        #[cfg(target_os = "cuda")]
+        let address = {
+            mod array {
+                core::arch::global_asm!(
+                    concat!(".shared .align 16 .b8 ", stringify!($name), "[{}];"),
+                    const ($count) * size_of::<$type>()
+                );
+            }
+            let address: u32;
+            // SAFETY: takes the address of the array above.
+            unsafe {
+                core::arch::asm!(concat!("mov.u32 {}, ", stringify!($name), ";"), out(reg32) address,
+                    options(pure, nomem, nostack));
+            }
+            address
+        };
+        #[cfg(not(target_os = "cuda"))]
+        let address = $crate::shared::on_host(stringify!($name), ($count) * size_of::<$type>());
+        // SAFETY: the array holds `count` values.
+        unsafe { $crate::shared::Shared::<$type>::new(address) }
+    }};
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[doc(hidden)]
+#[track_caller]
+pub fn on_host(name: &'static str, bytes: usize) -> u32 {
+    lane(|lane| lane.static_shared(name, bytes as u32, crate::host::here()))
+}
+
+impl<T> Shared<T> {
+    /// The view of the values at an address of shared memory.
+    ///
+    /// # Safety
+    /// - Whatever the kernel does through the view lies in the block's shared memory.
+    #[inline(always)]
+    pub const unsafe fn new(address: u32) -> Self {
+        Self { address, of: PhantomData }
+    }
+
+    /// The address in shared memory.
+    #[inline(always)]
+    pub const fn address(self) -> u32 {
+        self.address
+    }
+
+    #[inline(always)]
+    const fn at(self, index: usize) -> u32 {
+        self.address + (index * size_of::<T>()) as u32
+    }
+
+    /// The same memory from value `index` on.
+    #[inline(always)]
+    pub const fn offset(self, index: usize) -> Self {
+        Self { address: self.at(index), of: PhantomData }
+    }
+
+    /// The same memory as values of another type.
+    #[inline(always)]
+    pub const fn cast<U>(self) -> Shared<U> {
+        Shared { address: self.address, of: PhantomData }
+    }
+}
+
+impl<T: Plain> Shared<T> {
+    /// Value `index`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get(self, index: usize) -> T {
+        load(self.at(index))
+    }
+
+    /// The sixteen bytes from value `index` on, whose address is a multiple of 16.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get_quad(self, index: usize) -> Quad {
+        load(self.at(index))
+    }
+
+    /// Sets value `index`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn set(self, index: usize, value: T) {
+        store(self.at(index), value);
+    }
+
+    /// Sets the sixteen bytes from value `index` on, whose address is a multiple of 16.
+    #[inline(always)]
+    #[track_caller]
+    pub fn set_quad(self, index: usize, value: Quad) {
+        store(self.at(index), value);
+    }
+}
+
+impl<T: AtomicValue> Shared<T> {
+    /// Adds to value `index`, wrapping. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fetch_add(self, index: usize, value: T) -> T {
+        T::fetch_add(Place::Shared(self.at(index)), value, Scope::Block)
+    }
+
+    /// Makes value `index` the smaller of the two. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fetch_min(self, index: usize, value: T) -> T {
+        T::fetch_min(Place::Shared(self.at(index)), value, Scope::Block)
+    }
+
+    /// Makes value `index` the larger of the two. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fetch_max(self, index: usize, value: T) -> T {
+        T::fetch_max(Place::Shared(self.at(index)), value, Scope::Block)
+    }
+
+    /// Makes value `index` the bitwise or. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fetch_or(self, index: usize, value: T) -> T {
+        T::fetch_or(Place::Shared(self.at(index)), value, Scope::Block)
+    }
+
+    /// Sets value `index` to `new` if it is `current`. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn compare_exchange(self, index: usize, current: T, new: T) -> T {
+        T::compare_exchange(Place::Shared(self.at(index)), current, new, Scope::Block)
+    }
+}
+
+#[cfg(target_os = "cuda")]
+#[inline(always)]
+fn load<T: Plain>(address: u32) -> T {
+    use core::arch::asm;
+    use core::mem::transmute_copy;
+    // SAFETY: the maker of the view answers for the address; the bits of a `Plain` are any.
+    unsafe {
+        match size_of::<T>() {
+            1 => {
+                let v: u16;
+                asm!("ld.shared.u8 {}, [{}];", out(reg16) v, in(reg32) address, options(pure, readonly, nostack));
+                transmute_copy(&(v as u8))
+            }
+            2 => {
+                let v: u16;
+                asm!("ld.shared.b16 {}, [{}];", out(reg16) v, in(reg32) address, options(pure, readonly, nostack));
+                transmute_copy(&v)
+            }
+            4 => {
+                let v: u32;
+                asm!("ld.shared.b32 {}, [{}];", out(reg32) v, in(reg32) address, options(pure, readonly, nostack));
+                transmute_copy(&v)
+            }
+            8 => {
+                let v: u64;
+                asm!("ld.shared.b64 {}, [{}];", out(reg64) v, in(reg32) address, options(pure, readonly, nostack));
+                transmute_copy(&v)
+            }
+            _ => {
+                let (a, b, c, d): (u32, u32, u32, u32);
+                asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", out(reg32) a, out(reg32) b, out(reg32) c,
+                    out(reg32) d, in(reg32) address, options(pure, readonly, nostack));
+                transmute_copy(&Quad([a, b, c, d]))
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "cuda")]
+#[inline(always)]
+fn store<T: Plain>(address: u32, value: T) {
+    use core::arch::asm;
+    use core::mem::transmute_copy;
+    // SAFETY: the maker of the view answers for the address; the sizes are those of the copies.
+    unsafe {
+        match size_of::<T>() {
+            1 => {
+                let v: u8 = transmute_copy(&value);
+                asm!("st.shared.u8 [{}], {};", in(reg32) address, in(reg16) v as u16, options(nostack));
+            }
+            2 => {
+                let v: u16 = transmute_copy(&value);
+                asm!("st.shared.b16 [{}], {};", in(reg32) address, in(reg16) v, options(nostack));
+            }
+            4 => {
+                let v: u32 = transmute_copy(&value);
+                asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) v, options(nostack));
+            }
+            8 => {
+                let v: u64 = transmute_copy(&value);
+                asm!("st.shared.b64 [{}], {};", in(reg32) address, in(reg64) v, options(nostack));
+            }
+            _ => {
+                let Quad([a, b, c, d]) = transmute_copy(&value);
+                asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg32) address, in(reg32) a,
+                    in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+fn load<T: Plain>(address: u32) -> T {
+    crate::memory::load_from(Space::Shared, u64::from(address))
+}
+
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+fn store<T: Plain>(address: u32, value: T) {
+    crate::memory::store_to(Space::Shared, u64::from(address), value);
+}

@@ -1,0 +1,175 @@
+//! Tensor cores: fragments of matrices from shared memory, and products of fragments.
+//!
+//! A fragment is spread over the warp as PTX defines it. Of `c += a * b`, with `a` 16 rows and `b` 8
+//! columns of 32 bytes each (16 halves or 32 bytes), lane `l` holds `c[l / 4][2 (l % 4) + {0, 1}]` in
+//! its first two values and `c[l / 4 + 8][..]` in the other two. All of the warp calls these together.
+
+use crate::memory::Plain;
+use crate::shared::Shared;
+
+#[cfg(target_os = "cuda")]
+mod raw {
+    use core::arch::asm;
+
+    #[repr(C)]
+    pub struct Four(pub i32, pub i32, pub i32, pub i32);
+
+    macro_rules! integer_products {
+        ($($name:ident, $link:literal;)*) => {
+            unsafe extern "unadjusted" {
+                $(#[link_name = $link]
+                pub fn $name(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: i32, c1: i32, c2: i32, c3: i32) -> Four;)*
+            }
+        };
+    }
+    integer_products! {
+        mma_i8, "llvm.nvvm.mma.m16n8k32.row.col.s8";
+        mma_u8, "llvm.nvvm.mma.m16n8k32.row.col.u8";
+    }
+
+    #[inline(always)]
+    pub unsafe fn mma_f16(c: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        let [c0, c1, c2, c3] = *c;
+        let (d0, d1, d2, d3): (f32, f32, f32, f32);
+        // SAFETY: the caller has the whole warp here.
+        unsafe {
+            asm!(
+                "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{{}, {}, {}, {}}}, {{{}, {}, {}, {}}}, {{{}, {}}}, {{{}, {}, {}, {}}};",
+                out(reg32) d0, out(reg32) d1, out(reg32) d2, out(reg32) d3,
+                in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
+                in(reg32) b[0], in(reg32) b[1],
+                in(reg32) c0, in(reg32) c1, in(reg32) c2, in(reg32) c3,
+                options(nomem, nostack)
+            );
+        }
+        *c = [d0, d1, d2, d3];
+    }
+
+    #[inline(always)]
+    pub unsafe fn load_matrices(address: u32) -> [u32; 4] {
+        let (a, b, c, d): (u32, u32, u32, u32);
+        // SAFETY: the caller has the whole warp here, and rows at its addresses.
+        unsafe {
+            asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];", out(reg32) a, out(reg32) b,
+                out(reg32) c, out(reg32) d, in(reg32) address, options(readonly, nostack));
+        }
+        [a, b, c, d]
+    }
+}
+
+/// Loads four matrices of 8 rows of 16 bytes: lane `l` gives, in `row`, where row `l % 8` of matrix
+/// `l / 8` lies, and receives of each matrix the word `l % 4` of row `l / 4`.
+#[inline(always)]
+#[track_caller]
+pub fn load_matrices<T: Plain>(row: Shared<T>) -> [u32; 4] {
+    #[cfg(target_os = "cuda")]
+    // SAFETY: the maker of the view answers for the address.
+    unsafe {
+        raw::load_matrices(row.address())
+    }
+    #[cfg(not(target_os = "cuda"))]
+    {
+        // Each lane reads its row and shows it.
+        let quad = row.get_quad(0).0;
+        let shown =
+            crate::host::lane(|lane| lane.exchange(u32::MAX, "load_matrices", &quad, crate::host::here()));
+        let lane = crate::warp::lane_id() as usize;
+        std::array::from_fn(|matrix| shown[8 * matrix + lane / 4][lane % 4])
+    }
+}
+
+/// Element types of fragments, and what their products are summed in.
+pub trait Element: Plain {
+    /// The type of the sums.
+    type Sum: Plain + Default;
+
+    /// `c += a * b` (see the module for what lies where). f16: products are exact, sums are f32, in
+    /// the order of the hardware. Bytes: exact while the sums fit an `i32`.
+    fn multiply_add(c: &mut [Self::Sum; 4], a: [u32; 4], b: [u32; 2]);
+}
+
+impl Element for half::f16 {
+    type Sum = f32;
+
+    #[inline(always)]
+    #[track_caller]
+    fn multiply_add(c: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        #[cfg(target_os = "cuda")]
+        // SAFETY: the whole warp is here.
+        unsafe {
+            raw::mma_f16(c, a, b);
+        }
+        #[cfg(not(target_os = "cuda"))]
+        {
+            let halves = |words: &[u32]| -> Vec<f32> {
+                let split =
+                    |&w: &u32| [half::f16::from_bits(w as u16), half::f16::from_bits((w >> 16) as u16)];
+                words.iter().flat_map(split).map(half::f16::to_f32).collect()
+            };
+            let dot = |c: f32, a: &[u32], b: &[u32]| {
+                halves(a).iter().zip(halves(b)).fold(c, |sum, (x, y)| sum + x * y)
+            };
+            product(c, a, b, "mma f16", dot);
+        }
+    }
+}
+
+macro_rules! bytes {
+    ($($type:ty, $raw:ident, $what:literal;)*) => {$(
+        impl Element for $type {
+            type Sum = i32;
+
+            #[inline(always)]
+            #[track_caller]
+            fn multiply_add(c: &mut [i32; 4], a: [u32; 4], b: [u32; 2]) {
+                #[cfg(target_os = "cuda")]
+                {
+                    // SAFETY: the whole warp is here.
+                    let d = unsafe { raw::$raw(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
+                    *c = [d.0, d.1, d.2, d.3];
+                }
+                #[cfg(not(target_os = "cuda"))]
+                {
+                    let bytes = |words: &[u32]| -> Vec<i32> {
+                        words.iter().flat_map(|w| w.to_le_bytes()).map(|b| i32::from(b as $type)).collect()
+                    };
+                    let dot = |c: i32, a: &[u32], b: &[u32]| {
+                        bytes(a).iter().zip(bytes(b)).fold(c, |sum, (x, y)| sum.wrapping_add(x * y))
+                    };
+                    product(c, a, b, $what, dot);
+                }
+            }
+        }
+    )*};
+}
+
+bytes! {
+    u8, mma_u8, "mma u8";
+    i8, mma_i8, "mma i8";
+}
+
+/// The fragment of a product on the host: every lane shows what it holds of `a` and `b`, puts the two
+/// rows and two columns that it needs together (8 words each), and sums.
+#[cfg(not(target_os = "cuda"))]
+#[track_caller]
+fn product<S: Copy>(
+    c: &mut [S; 4],
+    a: [u32; 4],
+    b: [u32; 2],
+    what: &'static str,
+    dot: impl Fn(S, &[u32], &[u32]) -> S,
+) {
+    let words = [a[0], a[1], a[2], a[3], b[0], b[1]];
+    let shown = crate::host::lane(|lane| lane.exchange(u32::MAX, what, &words, crate::host::here()));
+    let lane = crate::warp::lane_id() as usize;
+    // Of `a`, lane 4 r + w holds words w and w + 4 of row r in values 0 and 2, of row r + 8 in 1 and 3;
+    // of `b`, lane 4 n + w holds words w and w + 4 of column n.
+    let line = |from: usize, first: usize, second: usize| -> [u32; 8] {
+        std::array::from_fn(|w| shown[4 * from + w % 4][if w < 4 { first } else { second }])
+    };
+    let rows = [line(lane / 4, 0, 2), line(lane / 4, 1, 3)];
+    for (index, sum) in c.iter_mut().enumerate() {
+        let column = line(2 * (lane % 4) + index % 2, 4, 5);
+        *sum = dot(*sum, &rows[index / 2], &column);
+    }
+}

@@ -1,0 +1,149 @@
+//! The attribute `#[kernel]` of `cuda_std`, which documents it.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::meta::ParseNestedMeta;
+use syn::parse::Parser;
+use syn::spanned::Spanned;
+use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, ReturnType, Type};
+
+/// Makes a function a kernel: `#[kernel(block = 256)]`.
+///
+/// - `block = N` or `block = A..=B`: threads of a block, constant; a multiple of 32.
+/// - `shared = EXPRESSION`: bytes of dynamic shared memory, of the kernel's parameters; 0 if not given.
+/// - `blocks_per_multiprocessor = N`: how many blocks are to be resident together, which bounds the
+///   registers of a thread.
+///
+/// The function is an `unsafe fn` that returns nothing, with parameters that are plain names of `Copy`
+/// types: numbers, views and `#[repr(C)]` structs of them. For a GPU it becomes an entry of the PTX; on
+/// the host it stays a function, and a type of the same name implements `cuda_std::launch::Kernel`.
+#[proc_macro_attribute]
+pub fn kernel(attributes: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let mut contract = Contract::default();
+    let parser = syn::meta::parser(|meta| contract.read(meta));
+    let parsed = parser.parse(attributes).and_then(|()| syn::parse::<ItemFn>(item));
+    parsed.and_then(|function| expand(&contract, &function)).unwrap_or_else(Error::into_compile_error).into()
+}
+
+#[derive(Default)]
+struct Contract {
+    block: Option<Expr>,
+    shared: Option<Expr>,
+    resident: Option<Expr>,
+}
+
+impl Contract {
+    fn read(&mut self, meta: ParseNestedMeta<'_>) -> syn::Result<()> {
+        let slot = match meta.path.get_ident().map(Ident::to_string).as_deref() {
+            Some("block") => &mut self.block,
+            Some("shared") => &mut self.shared,
+            Some("blocks_per_multiprocessor") => &mut self.resident,
+            _ => return Err(meta.error("expected block, shared or blocks_per_multiprocessor")),
+        };
+        *slot = Some(meta.value()?.parse()?);
+        Ok(())
+    }
+}
+
+fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
+    check(function)?;
+    let Some(block) = &contract.block else {
+        return Err(Error::new(function.sig.span(), "a kernel states its block: #[kernel(block = 256)]"));
+    };
+    let (least, most) = match block {
+        Expr::Range(range) => match (&range.start, &range.end) {
+            (Some(start), Some(end)) => (start.as_ref().clone(), end.as_ref().clone()),
+            _ => return Err(Error::new(range.span(), "expected both ends: block = 32..=1024")),
+        },
+        one => (one.clone(), one.clone()),
+    };
+    let shared = contract.shared.as_ref().map_or_else(|| quote!(0), |expression| quote!(#expression));
+    let resident = contract.resident.as_ref().map_or_else(|| quote!(0), |expression| quote!(#expression));
+
+    let ItemFn { attrs, vis, sig, block: body } = function;
+    let (name, inputs) = (&sig.ident, &sig.inputs);
+    let (names, types): (Vec<&Ident>, Vec<&Type>) = parameters(function)?.into_iter().unzip();
+    let (entry, bounds) = (name.to_string(), format!("//@launch_bounds {name} {{}} {{}}"));
+    Ok(quote! {
+        #(#attrs)*
+        #[cfg(target_os = "cuda")]
+        #[unsafe(no_mangle)]
+        #vis unsafe extern "ptx-kernel" fn #name(#inputs) #body
+
+        // `cuda_builder` makes directives of the entry out of this line.
+        #[cfg(target_os = "cuda")]
+        ::core::arch::global_asm!(#bounds, const { (#most) as u32 }, const { (#resident) as u32 });
+
+        #(#attrs)*
+        #[cfg(not(target_os = "cuda"))]
+        #vis unsafe fn #name(#inputs) #body
+
+        /// The kernel of this name, for launches.
+        #[cfg(not(target_os = "cuda"))]
+        #[expect(non_camel_case_types, reason = "the name of the kernel")]
+        #[derive(Clone, Copy, Debug)]
+        #vis enum #name {}
+
+        #[cfg(not(target_os = "cuda"))]
+        impl ::cuda_std::launch::Kernel for #name {
+            const NAME: &'static str = #entry;
+            type Arguments = (#(#types,)*);
+
+            #[allow(unused_variables, clippy::allow_attributes, reason = "few contracts ask for all arguments")]
+            fn contract(arguments: &Self::Arguments) -> ::cuda_std::launch::Contract {
+                let (#(#names,)*) = *arguments;
+                ::cuda_std::launch::Contract {
+                    block: ((#least) as u32, (#most) as u32),
+                    shared: (#shared) as u32,
+                }
+            }
+
+            unsafe fn run(arguments: Self::Arguments) {
+                let (#(#names,)*) = arguments;
+                // SAFETY: the caller's promise.
+                unsafe { #name(#(#names),*) }
+            }
+        }
+    })
+}
+
+fn check(function: &ItemFn) -> syn::Result<()> {
+    let sig = &function.sig;
+    let error = |span, message: &str| Err(Error::new(span, message));
+    if sig.unsafety.is_none() {
+        return error(
+            sig.fn_token.span(),
+            "a kernel is an `unsafe fn`: nothing checks what it is launched with",
+        );
+    }
+    if let ReturnType::Type(_, kind) = &sig.output {
+        return error(kind.span(), "a kernel returns nothing: write results through a GlobalMut");
+    }
+    if !sig.generics.params.is_empty() {
+        return error(
+            sig.generics.span(),
+            "a kernel is not generic: call a generic function from one kernel per type",
+        );
+    }
+    if sig.asyncness.is_some() || sig.abi.is_some() {
+        return error(sig.span(), "a kernel is a plain `unsafe fn`");
+    }
+    Ok(())
+}
+
+fn parameters(function: &ItemFn) -> syn::Result<Vec<(&Ident, &Type)>> {
+    function.sig.inputs.iter().map(parameter).collect()
+}
+
+fn parameter(argument: &FnArg) -> syn::Result<(&Ident, &Type)> {
+    let FnArg::Typed(argument) = argument else {
+        return Err(Error::new_spanned(argument, "a kernel is not a method"));
+    };
+    let Pat::Ident(pattern) = argument.pat.as_ref() else {
+        return Err(Error::new_spanned(argument, "a parameter of a kernel is a plain name"));
+    };
+    if let Type::Reference(_) | Type::Ptr(_) = argument.ty.as_ref() {
+        return Err(Error::new_spanned(argument, "a kernel takes memory as Global<T> or GlobalMut<T>"));
+    }
+    Ok((&pattern.ident, argument.ty.as_ref()))
+}
