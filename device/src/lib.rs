@@ -1,11 +1,14 @@
-//! What the CPU backend and the kernels of `tagore` share: packed neighbour keys, the random
-//! generator and the pruning rules.
+//! The GPU kernels of `tagore`, and what they share with its CPU backend: packed neighbour keys, the
+//! random generator and the pruning rules.
 //!
-//! The same source compiles for the host and for a GPU.
-//! It depends on no other crate of the project.
+//! The same source compiles for the host, where every kernel is a function that can be run, and for a
+//! GPU. It depends on nothing in `host/`.
 
 #![cfg_attr(target_os = "cuda", no_std)]
+#![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
 
+pub mod block;
 pub mod descent;
 pub mod prune;
 pub mod random;
+pub mod search;

@@ -4,6 +4,8 @@
 //! c, `d_pa` from p to an accepted neighbour a, `d_ac` from a to c. `t` is the threshold in the
 //! form that [`Rule::prepare`] gives it.
 
+use cuda_std::float::sqrt;
+
 /// How a rule selects neighbours from the candidates, which are visited nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -54,6 +56,8 @@ impl Rule for Distance {
 pub struct Angle;
 
 impl Rule for Angle {
+    // Thresholds are prepared on the host.
+    #[cfg(not(target_os = "cuda"))]
     fn prepare(&self, degrees: f32) -> f32 {
         // Rounded from f64, so that 60 degrees is 0.5 on every machine.
         f64::from(degrees).to_radians().cos() as f32
@@ -93,7 +97,7 @@ pub struct TauMonotonic;
 impl Rule for TauMonotonic {
     #[inline(always)]
     fn keep(&self, d_pc: f32, _d_pa: f32, d_ac: f32, tau: f32) -> bool {
-        d_ac.sqrt() >= d_pc.sqrt() - 3.0 * tau
+        sqrt(d_ac) >= sqrt(d_pc) - 3.0 * tau
     }
 }
 
@@ -101,7 +105,7 @@ impl Rule for TauMonotonic {
 /// either, where no direction exists and the candidate adds nothing.
 #[inline(always)]
 pub fn cosine(d_pc: f32, d_pa: f32, d_ac: f32) -> f32 {
-    let length = 2.0 * d_pc.sqrt() * d_pa.sqrt();
+    let length = 2.0 * sqrt(d_pc) * sqrt(d_pa);
     if length == 0.0 { 1.0 } else { (d_pc + d_pa - d_ac) / length }
 }
 

@@ -1,0 +1,268 @@
+//! PTX that is checked in beside its sources, for users without a compiler that makes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use crate::{CudaBuilder, CudaBuilderError, NvvmArch, PROFILE, Toolchain, counts, flags, io_error, say};
+
+/// PTX that is checked in, and what it is made from.
+///
+/// Its header holds the version of the compiler, a hash of the sources and the compiler's flags, and a
+/// hash of the locked versions of the crates that it depends on.
+#[derive(Clone, Debug)]
+pub struct Shipped {
+    /// The folder that everything else is relative to, with the `Cargo.lock`.
+    pub root: PathBuf,
+    /// The crate of kernels.
+    pub crate_path: PathBuf,
+    /// The name of its package.
+    pub package: String,
+    /// The folders of all crates whose sources are hashed.
+    pub sources: Vec<PathBuf>,
+    /// The file. Beside it, with the extension `counts`, lie the numbers of synchronising
+    /// instructions of its kernels.
+    pub ptx: PathBuf,
+    /// What it is compiled for.
+    pub arch: NvvmArch,
+}
+
+/// Where PTX comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The file that is checked in if its sources are those that are here; else a compiler, if one is
+    /// found.
+    Auto,
+    /// The file that is checked in.
+    CheckedIn,
+    /// A compiler.
+    Build,
+    /// A compiler; the file that is checked in is written anew.
+    Write,
+}
+
+impl Source {
+    /// What the environment variable `name` asks for: `build`, `checked-in`, `write`, or nothing.
+    ///
+    /// # Errors
+    /// If it holds something else.
+    pub fn from_env(name: &str) -> Result<Self, String> {
+        say(&format!("cargo:rerun-if-env-changed={name}"));
+        match env::var(name).as_deref() {
+            Err(_) | Ok("") => Ok(Self::Auto),
+            Ok("checked-in") => Ok(Self::CheckedIn),
+            Ok("build") => Ok(Self::Build),
+            Ok("write") => Ok(Self::Write),
+            Ok(other) => Err(format!("{name}: found {other}, expected build, checked-in or write")),
+        }
+    }
+}
+
+impl Shipped {
+    /// Where the PTX to embed is: the file that is checked in, or one made in `out`.
+    ///
+    /// # Errors
+    /// If the file is out of date and there is no compiler to make it, or the compiler fails.
+    pub fn resolve(&self, source: Source, out: &Path) -> Result<PathBuf, CudaBuilderError> {
+        for folder in &self.sources {
+            say(&format!("cargo:rerun-if-changed={}", self.root.join(folder).display()));
+        }
+        let file = self.root.join(&self.ptx);
+        say(&format!("cargo:rerun-if-changed={}", file.display()));
+        let current = self.is_current(&file)?;
+        match source {
+            Source::Auto | Source::CheckedIn if current => Ok(file),
+            Source::CheckedIn => Err(self.out_of_date("the PTX that is checked in was asked for")),
+            Source::Auto => match Toolchain::find() {
+                Some(toolchain) => self.compile(toolchain, &out.join("kernels.ptx")),
+                None => Err(self.out_of_date("no compiler for nvptx64-nvidia-cuda was found")),
+            },
+            Source::Build => self.compile(self.toolchain()?, &out.join("kernels.ptx")),
+            Source::Write => {
+                let written = self.compile(self.toolchain()?, &file)?;
+                let text = fs::read_to_string(&written).map_err(io_error(&written))?;
+                let lines: String = counts(&text).iter().map(|count| format!("{count}\n")).collect();
+                let beside = file.with_extension("counts");
+                fs::write(&beside, lines).map_err(io_error(&beside))?;
+                Ok(written)
+            }
+        }
+    }
+
+    fn toolchain(&self) -> Result<Toolchain, CudaBuilderError> {
+        Toolchain::find().ok_or(CudaBuilderError::NoToolchain)
+    }
+
+    fn out_of_date(&self, why: &str) -> CudaBuilderError {
+        let problem = format!(
+            "found one made from other sources than {}, expected the same: {why}; make it anew with \
+             TAGORE_PTX=write cargo check, which needs one",
+            self.crate_path.display()
+        );
+        CudaBuilderError::BadPtx { path: self.ptx.clone(), problem }
+    }
+
+    fn compile(&self, toolchain: Toolchain, target: &Path) -> Result<PathBuf, CudaBuilderError> {
+        let header = format!(
+            "// Generated from {}; do not edit.\n// compiler: {}\n{}",
+            self.crate_path.display(),
+            toolchain.version(),
+            self.hashes()?
+        );
+        let built = CudaBuilder::new(self.root.join(&self.crate_path))
+            .arch(self.arch)
+            .toolchain(toolchain)
+            .build()?;
+        let text = fs::read_to_string(&built).map_err(io_error(&built))?;
+        fs::write(target, header + &text).map_err(io_error(target))?;
+        Ok(target.to_owned())
+    }
+
+    /// Whether the file was made from the sources that are here.
+    fn is_current(&self, file: &Path) -> Result<bool, CudaBuilderError> {
+        let Ok(text) = fs::read_to_string(file) else { return Ok(false) };
+        let hashes = self.hashes()?;
+        Ok(hashes.lines().all(|line| text.lines().take(8).any(|other| other == line)))
+    }
+
+    /// The header's lines of what the PTX is made from. Without a lock file, as in a package, the
+    /// dependencies are not compared.
+    fn hashes(&self) -> Result<String, CudaBuilderError> {
+        let mut hash = Hash::new();
+        hash.add(flags(self.arch).as_bytes());
+        hash.add(PROFILE.join(" ").as_bytes());
+        for folder in &self.sources {
+            let mut files = Vec::new();
+            sources(&self.root.join(folder), &mut files)?;
+            files.sort();
+            for file in files {
+                let name = file.strip_prefix(&self.root).unwrap_or(&file);
+                hash.add(name.to_string_lossy().replace('\\', "/").as_bytes());
+                // Line endings of a checkout are no change.
+                let text = fs::read_to_string(&file).map_err(io_error(&file))?;
+                hash.add(text.replace("\r\n", "\n").as_bytes());
+            }
+        }
+        let mut lines = format!("// sources: {:016x}\n", hash.0);
+        if let Ok(lock) = fs::read_to_string(self.root.join("Cargo.lock")) {
+            let mut hash = Hash::new();
+            for package in locked(&lock, &self.package) {
+                hash.add(package.as_bytes());
+            }
+            lines += &format!("// dependencies: {:016x}\n", hash.0);
+        }
+        Ok(lines)
+    }
+}
+
+/// The manifest and the Rust files below a crate's folder.
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), CudaBuilderError> {
+    for entry in fs::read_dir(folder).map_err(io_error(folder))? {
+        let path = entry.map_err(io_error(folder))?.path();
+        if path.is_dir() && !path.ends_with("target") && !path.ends_with("tests") {
+            sources(&path, files)?;
+        } else if path.ends_with("Cargo.toml") || path.extension().is_some_and(|extension| extension == "rs")
+        {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// What the lock file says of `package` and of everything it depends on: name, version, checksum.
+fn locked(lock: &str, package: &str) -> BTreeSet<String> {
+    struct Locked<'a> {
+        line: String,
+        dependencies: Vec<&'a str>,
+    }
+    let mut packages: BTreeMap<&str, Locked<'_>> = BTreeMap::new();
+    for block in lock.split("[[package]]").skip(1) {
+        let field = |name: &str| {
+            let value = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+            value.map_or("", |value| value.trim_matches('"'))
+        };
+        let dependencies =
+            block.lines().filter_map(|line| line.strip_prefix(" \"")?.split(['"', ' ']).next());
+        let line = format!("{} {} {}", field("name"), field("version"), field("checksum"));
+        packages.insert(field("name"), Locked { line, dependencies: dependencies.collect() });
+    }
+    let (mut wanted, mut lines) = (vec![package], BTreeSet::new());
+    while let Some(name) = wanted.pop() {
+        if let Some(found) = packages.get(name)
+            && lines.insert(found.line.clone())
+        {
+            wanted.extend(&found.dependencies);
+        }
+    }
+    lines
+}
+
+/// FNV-1a, 64 bits, over pieces that are kept apart.
+struct Hash(u64);
+
+impl Hash {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        for &byte in piece.iter().chain(&(piece.len() as u64).to_le_bytes()) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn project(folder: &Path) -> Shipped {
+        fs::create_dir_all(folder.join("kernels/src")).unwrap();
+        fs::write(folder.join("kernels/Cargo.toml"), "[package]\n").unwrap();
+        fs::write(folder.join("kernels/src/lib.rs"), "// one\n").unwrap();
+        fs::write(folder.join("Cargo.lock"), LOCK).unwrap();
+        Shipped {
+            root: folder.to_owned(),
+            crate_path: "kernels".into(),
+            package: "kernels".to_owned(),
+            sources: vec!["kernels".into()],
+            ptx: "kernels.ptx".into(),
+            arch: NvvmArch::Compute80,
+        }
+    }
+
+    const LOCK: &str = "version = 4\n\n[[package]]\nname = \"kernels\"\nversion = \"0.1.0\"\ndependencies = [\n \"half\",\n]\n\n\
+        [[package]]\nname = \"half\"\nversion = \"2.7.1\"\nchecksum = \"abc\"\ndependencies = [\n \"cfg-if 1.0.0\",\n]\n\n\
+        [[package]]\nname = \"cfg-if\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"other\"\nversion = \"3.0.0\"\n";
+
+    #[test]
+    fn a_change_of_sources_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let shipped = project(folder.path());
+        fs::write(folder.path().join("kernels.ptx"), format!("// x\n{}\ncode", shipped.hashes().unwrap()))
+            .unwrap();
+        let resolved = shipped.resolve(Source::CheckedIn, folder.path()).unwrap();
+        assert_eq!(resolved, folder.path().join("kernels.ptx"));
+        // Not what the PTX is made from.
+        fs::write(folder.path().join("kernels/notes.md"), "x").unwrap();
+        fs::write(folder.path().join("kernels/src/lib.rs"), "// one\r\n").unwrap();
+        fs::write(folder.path().join("Cargo.lock"), LOCK.replace("3.0.0", "3.0.1")).unwrap();
+        assert!(shipped.resolve(Source::Auto, folder.path()).is_ok());
+
+        fs::write(folder.path().join("kernels/src/lib.rs"), "// two\n").unwrap();
+        let error = shipped.resolve(Source::CheckedIn, folder.path()).unwrap_err().to_string();
+        assert!(error.contains("TAGORE_PTX=write") && !error.contains('\n'), "{error}");
+        fs::write(folder.path().join("kernels/src/lib.rs"), "// one\n").unwrap();
+        fs::write(folder.path().join("Cargo.lock"), LOCK.replace("2.7.1", "2.7.2")).unwrap();
+        assert!(shipped.resolve(Source::CheckedIn, folder.path()).is_err());
+    }
+
+    #[test]
+    fn dependencies_are_those_that_are_reached() {
+        let lines = locked(LOCK, "kernels");
+        assert_eq!(
+            lines.into_iter().collect::<Vec<_>>(),
+            ["cfg-if 1.0.0 ", "half 2.7.1 abc", "kernels 0.1.0 "]
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Element types of vectors, and how the kernels compute with them.
+
+use cuda_std::memory::Plain;
+use cuda_std::tensor;
+use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
+use cuda_std::{f16, float, float16};
+
+use super::exact::Metric;
+
+/// A component type of vectors.
+pub trait Element: Plain {
+    /// What exact distances are computed in: f32, or i32 for bytes.
+    type Wide: Wide;
+
+    /// The value, exactly.
+    fn wide(self) -> Self::Wide;
+}
+
+impl Element for f32 {
+    type Wide = f32;
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+}
+
+impl Element for f16 {
+    type Wide = f32;
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        float16::to_f32(self)
+    }
+}
+
+impl Element for u8 {
+    type Wide = i32;
+
+    #[inline(always)]
+    fn wide(self) -> i32 {
+        self as i32
+    }
+}
+
+impl Element for i8 {
+    type Wide = i32;
+
+    #[inline(always)]
+    fn wide(self) -> i32 {
+        self as i32
+    }
+}
+
+/// What distances are computed in. i32 sums of bytes are exact: 4096 * 255^2 < 2^31.
+pub trait Wide: Plain + WarpShuffleValue {
+    /// Nothing yet.
+    const ZERO: Self;
+
+    /// `sum + (a - b)^2`; for f32 each step rounded by itself, as on the CPU.
+    fn add_square(sum: Self, a: Self, b: Self) -> Self;
+
+    /// `sum + a * b`; for f32 each step rounded by itself, as on the CPU.
+    fn add_product(sum: Self, a: Self, b: Self) -> Self;
+
+    /// `a + b`.
+    fn plus(a: Self, b: Self) -> Self;
+
+    /// The sum as a distance.
+    fn to_f32(self) -> f32;
+
+    /// The lanes' sums of each half of the warp, added up as the CPU adds its sixteen, in every lane.
+    #[inline(always)]
+    #[track_caller]
+    fn sum_of_half_warp(self) -> Self {
+        let mut sum = self;
+        let mut width = 8;
+        while width > 0 {
+            sum = Self::plus(sum, shuffle_xor(sum, width));
+            width /= 2;
+        }
+        sum
+    }
+}
+
+impl Wide for f32 {
+    const ZERO: Self = 0.0;
+
+    #[inline(always)]
+    fn add_square(sum: Self, a: Self, b: Self) -> Self {
+        let difference = a - b;
+        sum + difference * difference
+    }
+
+    #[inline(always)]
+    fn add_product(sum: Self, a: Self, b: Self) -> Self {
+        sum + a * b
+    }
+
+    #[inline(always)]
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+
+impl Wide for i32 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn add_square(sum: Self, a: Self, b: Self) -> Self {
+        let difference = a - b;
+        sum + difference * difference
+    }
+
+    #[inline(always)]
+    fn add_product(sum: Self, a: Self, b: Self) -> Self {
+        sum + a * b
+    }
+
+    #[inline(always)]
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+}
+
+/// Element types of tensor-core tiles, with what a sum of products is compared in.
+pub trait TileElement: tensor::Element<Sum: TileSum> {}
+impl TileElement for f16 {}
+impl TileElement for u8 {}
+impl TileElement for i8 {}
+
+/// Sums of a tile: f32 for f16, i32 for bytes. A row's distance to a query, less what depends on the
+/// query alone, is `bias + weight * product`.
+pub trait TileSum: Plain + Default {
+    /// The bias of a row that nothing finds.
+    const NEVER: Self;
+    /// The bound of a query that any row but those of bias [`NEVER`](Self::NEVER) is below.
+    const UNBOUNDED: Self;
+    /// The bound that no row is below.
+    const CLOSED: Self;
+
+    /// Whether `bias + weight * product < bound`.
+    fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool;
+
+    /// The bound of a query whose present k-th distance is `farthest`: no row whose distance,
+    /// computed exactly, is below `farthest` fails [`below`](Self::below).
+    fn bound(farthest: f32, query: &QueryBound<Self>) -> Self;
+}
+
+/// What the bound of a query is computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryBound<S> {
+    /// The metric.
+    pub metric: Metric,
+    /// Components per vector.
+    pub dim: u32,
+    /// The squared norm of the query as the tile sees it.
+    pub norm: S,
+    /// How far the query was moved by rounding it: the norm of the difference, scaled.
+    pub error: f32,
+    /// As `error`, for every row whose bias is finite.
+    pub row_error: f32,
+    /// The largest squared norm of a row as the tile sees it.
+    pub largest: f32,
+    /// What a vector was multiplied by before it was rounded.
+    pub scale: f32,
+}
+
+/// A distance or a product that `dim` roundings may have moved: the relative error of a sum, with room.
+#[inline(always)]
+fn drift(dim: u32) -> f32 {
+    (dim / 8 + 16) as f32 * (1.0 / (1u32 << 22) as f32)
+}
+
+impl TileSum for f32 {
+    const NEVER: Self = f32::INFINITY;
+    const UNBOUNDED: Self = f32::INFINITY;
+    const CLOSED: Self = f32::NEG_INFINITY;
+
+    #[inline(always)]
+    fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
+        float::mul_add(weight, product, bias) < bound
+    }
+
+    // The tile computes with rounded vectors. By the triangle inequality the distance of two rounded
+    // vectors differs from that of the originals by at most how far both were moved; what the sums
+    // lose is bounded by their number.
+    #[inline(always)]
+    fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
+        let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
+        let drift = drift(dim);
+        match metric {
+            Metric::L2 | Metric::Cosine => {
+                let squared = if metric == Metric::Cosine { 2.0 * farthest } else { farthest };
+                let moved = float::sqrt(squared * (1.0 + drift)) * scale + error + row_error;
+                let slack = drift * (norm + largest);
+                moved * moved * (1.0 + drift) + slack - norm
+            }
+            Metric::InnerProduct => {
+                let length = float::sqrt(norm) + error;
+                let longest = float::sqrt(largest) + row_error;
+                let moved = length * row_error + error * longest;
+                farthest * scale * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
+            }
+        }
+    }
+}
+
+impl TileSum for i32 {
+    const NEVER: Self = 0x4000_0000;
+    const UNBOUNDED: Self = 0x3fff_ffff;
+    const CLOSED: Self = i32::MIN;
+
+    #[inline(always)]
+    fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
+        bias + weight * product < bound
+    }
+
+    // Products are exact; only the distance as f32 is rounded.
+    #[inline(always)]
+    fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
+        let rounded = if farthest < 0.0 { -farthest } else { farthest } * (1.0 / (1u32 << 23) as f32);
+        let farthest = farthest as i32 + rounded as i32 + 2;
+        match query.metric {
+            Metric::L2 | Metric::Cosine => farthest - query.norm,
+            Metric::InnerProduct => farthest,
+        }
+    }
+}

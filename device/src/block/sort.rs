@@ -1,0 +1,106 @@
+//! Sorting and merging of distinct keys in shared memory, without locks: an element finds its rank in
+//! the other list by binary search and writes itself to its place.
+
+use cuda_std::prelude::*;
+use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
+
+use crate::descent::key::{Key, NONE};
+
+/// How many of the `len` ascending keys are below `key`.
+#[inline(always)]
+pub fn rank(keys: Shared<Key>, len: u32, key: Key) -> u32 {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = (low + high) / 2;
+        if keys.get(middle as usize) < key { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// The keys of the lanes in ascending order of the lanes, by a bitonic network of shuffles; the whole
+/// warp calls this.
+#[inline(always)]
+pub fn sort_warp(key: Key) -> Key {
+    let lane = warp::lane_id();
+    let mut key = key;
+    let mut size = 2;
+    while size <= 32 {
+        let mut distance = size / 2;
+        while distance > 0 {
+            let other = warp::shuffle_xor(key, distance);
+            // The lower lane of a pair keeps the smaller key where the run ascends.
+            let smaller = (lane & distance == 0) == (lane & size == 0);
+            key = if (other < key) == smaller { other } else { key };
+            distance /= 2;
+        }
+        size *= 2;
+    }
+    key
+}
+
+/// Sorts `len` distinct keys, with `spare` as room for as many; returns where the sorted keys are. The
+/// whole block calls this, after a barrier, and finds a barrier behind the result.
+#[inline(always)]
+pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key> {
+    let (thread, threads) = (thread_idx_x(), block_dim_x());
+    // Runs of 32, each in a warp's registers.
+    let mut first = thread & !31;
+    while first < len {
+        let i = first + thread % 32;
+        let key = sort_warp(if i < len { keys.get(i as usize) } else { NONE });
+        if i < len {
+            keys.set(i as usize, key);
+        }
+        first += threads;
+    }
+    sync_threads();
+    // Pairs of runs into runs of twice the length.
+    let (mut from, mut to) = (keys, spare);
+    let mut run = 32;
+    while run < len {
+        let mut i = thread;
+        while i < len {
+            let key = from.get(i as usize);
+            let other = (i & !(run - 1)) ^ run;
+            let place = if other < len {
+                let others = if len - other < run { len - other } else { run };
+                let before = rank(from.offset(other as usize), others, key);
+                (i & !(2 * run - 1)) + (i & (run - 1)) + before
+            } else {
+                i
+            };
+            to.set(place as usize, key);
+            i += threads;
+        }
+        sync_threads();
+        (from, to) = (to, from);
+        run *= 2;
+    }
+    from
+}
+
+/// Merges two ascending lists of keys that have none in common but [`NONE`], which only `list` holds,
+/// at its end; writes the first `k` of them to `out`. The whole block calls this, after a barrier; none
+/// follows.
+#[inline(always)]
+pub fn merge_block(list: Shared<Key>, k: u32, keys: Shared<Key>, len: u32, out: GlobalMut<Key>) {
+    let threads = block_dim_x();
+    let mut i = thread_idx_x();
+    while i < k {
+        let key = list.get(i as usize);
+        let place = i + rank(keys, len, key);
+        if place < k {
+            out.set(place as usize, key);
+        }
+        i += threads;
+    }
+    let mut i = thread_idx_x();
+    while i < len {
+        let key = keys.get(i as usize);
+        let place = i + rank(list, k, key);
+        if place < k {
+            out.set(place as usize, key);
+        }
+        i += threads;
+    }
+}

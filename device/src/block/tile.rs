@@ -1,0 +1,94 @@
+//! Tiles of dot products on tensor cores: 128 queries against 128 rows, by a block of 8 warps.
+//!
+//! Vectors are taken in chunks of 128 bytes, 8 units of 16. In shared memory a chunk of 128 vectors is
+//! 128 lines of 8 units; unit `u` of line `r` lies at place `u ^ (r % 8)`, so that the 8 lines that
+//! `ldmatrix` reads together lie in different banks.
+
+use cuda_std::prelude::*;
+use cuda_std::{copy, tensor};
+
+/// Vectors of a side of a tile.
+pub const SIDE: u32 = 128;
+
+/// Threads of the block: 8 warps, of which each computes 64 x 32 products.
+pub const THREADS: u32 = 256;
+
+/// Bytes of a vector that are taken at once.
+pub const CHUNK_BYTES: u32 = 128;
+
+/// Units of 16 bytes in a chunk.
+pub const UNITS: u32 = CHUNK_BYTES / 16;
+
+/// Bytes of a chunk of 128 vectors in shared memory.
+pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
+
+/// The products of a warp: `[4 * m + n]` is the fragment of rows `16 m..` and columns `8 n..` of its
+/// part of the tile.
+pub type Sums<S> = [[S; 4]; 16];
+
+/// Starts copies of chunk `chunk` of the vectors `first..` to `to`: vectors from `count` on and units
+/// from `units` on are zero. The whole block calls this.
+#[inline(always)]
+pub fn start_copy(
+    to: Shared<u8>,
+    vectors: Global<u8>,
+    stride: u32,
+    first: u32,
+    count: u32,
+    chunk: u32,
+    units: u32,
+) {
+    let thread = thread::thread_idx_x();
+    let unit = thread % UNITS;
+    let source_unit = chunk * UNITS + unit;
+    unroll!(4, I => {
+        let line = thread / UNITS + 32 * I as u32;
+        let vector = first + line;
+        let there = vector < count && source_unit < units;
+        let from = if there { vector as usize * stride as usize + source_unit as usize * 16 } else { 0 };
+        let place = line * CHUNK_BYTES + (unit ^ (line % 8)) * 16;
+        copy::quad(to.offset(place as usize), vectors.offset(from), if there { 16 } else { 0 });
+    });
+}
+
+/// Which part of the tile a warp computes: its first row and its first column.
+#[inline(always)]
+pub fn part_of_warp() -> (u32, u32) {
+    let warp = thread::warp_idx();
+    (64 * (warp % 2), 32 * (warp / 2))
+}
+
+/// Adds the products of a chunk of rows and a chunk of columns to the warp's sums; of the chunk, only
+/// the first `steps` times 32 bytes, at most 4. The whole block calls this, after a barrier.
+#[inline(always)]
+pub fn multiply_add<E: tensor::Element>(
+    sums: &mut Sums<E::Sum>,
+    rows: Shared<u8>,
+    columns: Shared<u8>,
+    steps: u32,
+) {
+    let lane = warp::lane_id();
+    let (row, column) = part_of_warp();
+    // Lane l gives the address of line l % 16, unit l / 16 of the rows' four matrices, and of line
+    // l % 8 + 8 (l / 16), unit (l / 8) % 2 of the columns'.
+    let row_line = rows.offset(((row + lane % 16) * CHUNK_BYTES) as usize);
+    let column_line = columns.offset(((column + lane % 8 + 8 * (lane / 16)) * CHUNK_BYTES) as usize);
+    let mut step = 0;
+    while step < steps {
+        let row_place = ((2 * step + lane / 16) ^ (lane % 8)) * 16;
+        let column_place = ((2 * step + lane / 8 % 2) ^ (lane % 8)) * 16;
+        let mut b = [[0u32; 4]; 2];
+        unroll!(2, N => {
+            let place = column_place + N as u32 * 16 * CHUNK_BYTES;
+            b[N] = tensor::load_matrices(column_line.offset(place as usize));
+        });
+        unroll!(4, M => {
+            let place = row_place + M as u32 * 16 * CHUNK_BYTES;
+            let a = tensor::load_matrices(row_line.offset(place as usize));
+            unroll!(4, N => {
+                E::multiply_add(&mut sums[4 * M + N], a, [b[N / 2][N % 2 * 2], b[N / 2][N % 2 * 2 + 1]]);
+            });
+        });
+        step += 1;
+    }
+}

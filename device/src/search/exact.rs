@@ -1,0 +1,593 @@
+//! Exact k nearest neighbours: a filter on tensor cores, and exact distances for what passes it.
+//!
+//! The base is taken in ranges of rows. [`exact_filter_f16`] and its siblings compute the products of
+//! all queries with the rows of a range and note the rows whose distance may be below the query's
+//! bound; [`exact_settle_f32`] and its siblings compute the exact distances of the noted rows from the
+//! original vectors, merge them into the query's list of the k nearest, and tighten the bound. As the
+//! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
+
+use cuda_std::atomic::Scope;
+use cuda_std::prelude::*;
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use cuda_std::warp::WarpReductionOp;
+use cuda_std::{copy, float, float16, shared};
+
+use crate::block::element::{Element, QueryBound, TileElement, TileSum};
+use crate::block::exact::{Metric, distance};
+use crate::block::sort::{merge_block, sort_block};
+use crate::block::tile;
+use crate::descent::key::{self, Key, NONE};
+
+/// Threads of a block of [`exact_prepare_f32`] and its siblings: a warp per vector.
+pub const PREPARE_THREADS: u32 = 256;
+
+/// Vectors that a block prepares.
+pub const PREPARE_VECTORS: u32 = PREPARE_THREADS / 32;
+
+/// Vectors to be rounded to f16.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Prepare<T> {
+    /// In: `count` vectors of `dim` components, `stride` components apart.
+    pub values: Global<T>,
+    /// In: `dim` values that are subtracted.
+    pub mean: Global<f32>,
+    /// Out: `count` vectors of f16, `rounded_stride` apart, zero from `dim` on.
+    pub rounded: GlobalMut<f16>,
+    /// Out: `count`, each `norm_weight` times the squared norm of the rounded vector; of vectors that
+    /// rounding moved by more than `error_limit`, minus infinity; with `skip_zero`, of zero vectors
+    /// infinity.
+    pub biases: GlobalMut<f32>,
+    /// Out: `count`, how far rounding moved each vector.
+    pub errors: GlobalMut<f32>,
+    /// In and out: one value, the bits of the largest squared norm of a rounded vector.
+    pub largest: GlobalMut<u32>,
+    /// How many vectors.
+    pub count: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Components from one vector to the next.
+    pub stride: u32,
+    /// Halves from one rounded vector to the next.
+    pub rounded_stride: u32,
+    /// What a vector is multiplied by before it is rounded.
+    pub scale: f32,
+    /// What norms are multiplied by in `biases`.
+    pub norm_weight: f32,
+    /// The largest error of a vector that keeps its bias.
+    pub error_limit: f32,
+    /// Whether zero vectors are never found.
+    pub skip_zero: u32,
+}
+
+/// The largest value of f16; larger ones are cut, and the error says so.
+const F16_MAX: f32 = 65_504.0;
+
+#[inline(always)]
+fn prepare<T: Element<Wide = f32>>(p: &Prepare<T>) {
+    let lane = warp::lane_id();
+    let vector = block_idx_x() * PREPARE_VECTORS + thread::warp_idx();
+    if vector >= p.count {
+        return;
+    }
+    let values = p.values.offset(vector as usize * p.stride as usize);
+    let rounded = p.rounded.offset(vector as usize * p.rounded_stride as usize);
+    let (mut norm, mut error, mut zero) = (0.0f32, 0.0f32, true);
+    let mut i = lane;
+    while i < p.rounded_stride {
+        let mut half = f16::from_bits(0);
+        if i < p.dim {
+            let value = values.get(i as usize).wide();
+            let exact = (value - p.mean.get(i as usize)) * p.scale;
+            half = float16::from_f32(exact.clamp(-F16_MAX, F16_MAX));
+            let back = float16::to_f32(half);
+            norm += back * back;
+            error += (exact - back) * (exact - back);
+            zero &= value == 0.0;
+        }
+        rounded.set(i as usize, half);
+        i += 32;
+    }
+    let (norm, error) = (warp::sum(norm), float::sqrt(warp::sum(error)));
+    // The subtraction of the mean was rounded too, and so were these sums.
+    let error = (error + float::sqrt(norm) * (1.0 / (1u32 << 22) as f32)) * (1.0 + 1.0 / 1024.0);
+    let zero = !warp::any(!zero);
+    if lane == 0 {
+        let bias = if zero && p.skip_zero != 0 {
+            f32::INFINITY
+        } else if error > p.error_limit {
+            f32::NEG_INFINITY
+        } else {
+            norm * p.norm_weight
+        };
+        p.biases.set(vector as usize, bias);
+        p.errors.set(vector as usize, error);
+        // Bits of numbers that are not negative are ordered as they are.
+        p.largest.fetch_max(0, norm.to_bits(), Scope::Device);
+    }
+}
+
+/// Vectors of bytes whose squared norms are wanted; tiles take the vectors as they are.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Norms<T> {
+    /// In: `count` vectors of `dim` components, `stride` components apart.
+    pub values: Global<T>,
+    /// Out: `count`, each `weight` times the squared norm.
+    pub norms: GlobalMut<i32>,
+    /// How many vectors.
+    pub count: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Components from one vector to the next.
+    pub stride: u32,
+    /// What norms are multiplied by.
+    pub weight: i32,
+}
+
+#[inline(always)]
+fn norms<T: Element<Wide = i32>>(p: &Norms<T>) {
+    let lane = warp::lane_id();
+    let vector = block_idx_x() * PREPARE_VECTORS + thread::warp_idx();
+    if vector >= p.count {
+        return;
+    }
+    let values = p.values.offset(vector as usize * p.stride as usize);
+    let mut sum = 0;
+    let mut i = lane;
+    while i < p.dim {
+        let value = values.get(i as usize).wide();
+        sum += value * value;
+        i += 32;
+    }
+    // SAFETY: the whole warp has the same vector and is here.
+    let norm = unsafe { warp::warp_reduce(warp::FULL, sum, WarpReductionOp::Add) };
+    if lane == 0 {
+        p.norms.set(vector as usize, p.weight * norm);
+    }
+}
+
+/// Chunks of a query tile that stay in shared memory while rows pass by; longer vectors pass with
+/// the rows.
+const RESIDENT_CHUNKS: u32 = 2;
+
+/// Chunks that are on their way or in use.
+const STAGES: u32 = 3;
+
+/// Bytes of dynamic shared memory of the filter for vectors of `units` units of 16 bytes.
+pub const fn filter_shared_bytes(units: u32) -> u32 {
+    let chunks = units.div_ceil(tile::UNITS);
+    let queries = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
+    (queries + STAGES) * tile::SIDE_BYTES
+}
+
+/// The filter: which rows of a range may be among the nearest of which query.
+///
+/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
+/// data that lie sorted; `tile_step` has no divisor in common with `tile_count`.
+#[repr(C)]
+pub struct Filter<S> {
+    /// In: `query_count` vectors, `query_stride` bytes apart, a multiple of 16, of `units` units of 16
+    /// bytes.
+    pub queries: Global<u8>,
+    /// In: `row_count` vectors, `row_stride` bytes apart, of as many units.
+    pub rows: Global<u8>,
+    /// In: one of each row.
+    pub biases: Global<S>,
+    /// In: one of each query.
+    pub bounds: Global<S>,
+    /// In and out: of each query, rows noted.
+    pub counts: GlobalMut<u32>,
+    /// Out: `capacity` rows of each query.
+    pub found: GlobalMut<u32>,
+    /// Out: one value, 1 if a query passed its capacity.
+    pub overflow: GlobalMut<u32>,
+    /// How many queries.
+    pub query_count: u32,
+    /// From one query to the next: bytes for the filter, components for settling.
+    pub query_stride: u32,
+    /// How many rows.
+    pub row_count: u32,
+    /// From one row to the next: bytes for the filter, components for settling.
+    pub row_stride: u32,
+    /// Units of 16 bytes per vector.
+    pub units: u32,
+    /// Rows that are noted per query.
+    pub capacity: u32,
+    /// The first tile of the range, in the order of visiting.
+    pub first_position: u32,
+    /// Tiles of the range.
+    pub position_count: u32,
+    /// Tiles that a block visits.
+    pub positions_per_block: u32,
+    /// Tiles of all rows.
+    pub tile_count: u32,
+    /// From one visited tile to the next.
+    pub tile_step: u32,
+    /// What a product is multiplied by: -2 for L2, -1 for inner products.
+    pub weight: S,
+}
+
+impl<S: Copy> Clone for Filter<S> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Copy> Copy for Filter<S> {}
+
+#[inline(always)]
+fn filter<E: TileElement>(p: &Filter<E::Sum>) {
+    let chunks = p.units.div_ceil(tile::UNITS);
+    let resident = chunks <= RESIDENT_CHUNKS;
+    let first_query = block_idx_x() * tile::SIDE;
+    let begin = block_idx_y() * p.positions_per_block;
+    let left = p.position_count - begin;
+    let positions = if left < p.positions_per_block { left } else { p.positions_per_block };
+    let tile_at = |position: u32| {
+        let place = (p.first_position + begin + position) as u64 * p.tile_step as u64;
+        (place % p.tile_count as u64) as u32
+    };
+
+    let query_chunks = if resident { chunks } else { STAGES };
+    let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
+    let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
+    let start = |stage: u32, row_tile: u32, chunk: u32| {
+        tile::start_copy(
+            rows(stage),
+            p.rows,
+            p.row_stride,
+            row_tile * tile::SIDE,
+            p.row_count,
+            chunk,
+            p.units,
+        );
+        if !resident {
+            tile::start_copy(
+                queries(stage),
+                p.queries,
+                p.query_stride,
+                first_query,
+                p.query_count,
+                chunk,
+                p.units,
+            );
+        }
+    };
+
+    // What this lane holds of every tile: rows lane / 4 + 8 h of each fragment, columns 2 (lane % 4) + c.
+    let lane = warp::lane_id();
+    let (part_row, part_column) = tile::part_of_warp();
+    let (lane_row, lane_column) = (part_row + lane / 4, part_column + lane % 4 * 2);
+    let mut bounds = [E::Sum::CLOSED; 8];
+    unroll!(8, I => {
+        let query = first_query + lane_row + 8 * I as u32;
+        if query < p.query_count {
+            bounds[I] = p.bounds.get(query as usize);
+        }
+    });
+
+    if resident {
+        let mut chunk = 0;
+        while chunk < chunks {
+            tile::start_copy(
+                queries(chunk),
+                p.queries,
+                p.query_stride,
+                first_query,
+                p.query_count,
+                chunk,
+                p.units,
+            );
+            chunk += 1;
+        }
+    }
+    // The copy that is started next, two chunks ahead of the one in use.
+    let (mut next_position, mut next_chunk, mut next_tile) = (0, 0, tile_at(0));
+    let mut started = 0;
+    while started < STAGES - 1 {
+        if next_position < positions {
+            start(started, next_tile, next_chunk);
+            next_chunk += 1;
+            if next_chunk == chunks {
+                (next_position, next_chunk) = (next_position + 1, 0);
+                next_tile = tile_at(next_position);
+            }
+        }
+        copy::commit();
+        started += 1;
+    }
+
+    let (mut stage, mut next_stage) = (0, STAGES - 1);
+    let mut position = 0;
+    while position < positions {
+        let first_row = tile_at(position) * tile::SIDE;
+        let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
+        let mut chunk = 0;
+        while chunk < chunks {
+            copy::wait::<{ STAGES - 2 }>();
+            // All threads' bytes of this chunk are there, and all warps have left the stage that the next
+            // copy goes to.
+            sync_threads();
+            if next_position < positions {
+                start(next_stage, next_tile, next_chunk);
+                next_chunk += 1;
+                if next_chunk == chunks {
+                    (next_position, next_chunk) = (next_position + 1, 0);
+                    next_tile = tile_at(next_position);
+                }
+            }
+            copy::commit();
+            let units = p.units - chunk * tile::UNITS;
+            let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
+            let query_slot = if resident { chunk } else { stage };
+            tile::multiply_add::<E>(&mut sums, queries(query_slot), rows(stage), steps);
+            stage = if stage + 1 == STAGES { 0 } else { stage + 1 };
+            next_stage = if next_stage + 1 == STAGES { 0 } else { next_stage + 1 };
+            chunk += 1;
+        }
+
+        let mut biases = [E::Sum::NEVER; 8];
+        unroll!(4, N => {
+            unroll!(2, C => {
+                let row = first_row + lane_column + 8 * N as u32 + C as u32;
+                if row < p.row_count {
+                    biases[2 * N + C] = p.biases.get(row as usize);
+                }
+            });
+        });
+        // Bit 16 m + 4 n + e: value e of fragment (m, n) is below its query's bound.
+        let mut below = [0u32; 2];
+        unroll!(4, M => {
+            unroll!(4, N => {
+                unroll!(4, V => {
+                    let bound = bounds[2 * M + V / 2];
+                    if E::Sum::below(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V], bound) {
+                        below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
+                    }
+                });
+            });
+        });
+        let mut bits = below[0] as u64 | (below[1] as u64) << 32;
+        while bits != 0 {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            let query = first_query + lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
+            let row = first_row + lane_column + 8 * (bit / 4 % 4) + bit % 2;
+            let slot = p.counts.fetch_add(query as usize, 1, Scope::Device);
+            if slot < p.capacity {
+                p.found.set(query as usize * p.capacity as usize + slot as usize, row);
+            } else {
+                p.overflow.set(0, 1);
+            }
+        }
+        position += 1;
+    }
+}
+
+/// Threads of a block of [`exact_settle_f32`] and its siblings, which has one query.
+pub const SETTLE_THREADS: u32 = 128;
+
+/// Bytes of dynamic shared memory of the settling kernels.
+pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
+    // Keys and room to sort them, the list, the query, and a count.
+    (2 * capacity + k) * 8 + dim.next_multiple_of(4) * 4 + 16
+}
+
+/// The settling of the rows that the filter noted.
+#[repr(C)]
+pub struct Settle<T, S> {
+    /// In: vectors of `dim` components, `row_stride` components apart.
+    pub rows: Global<T>,
+    /// In: one vector per block, `query_stride` components apart.
+    pub queries: Global<T>,
+    /// In: `capacity` rows of each query.
+    pub found: Global<u32>,
+    /// In: of each query, rows noted, at most `capacity`; out: 0.
+    pub counts: GlobalMut<u32>,
+    /// In: with `exclude`, an id of each query that it is not to find.
+    pub excluded: Global<u32>,
+    /// In and out: `k` ascending keys of each query.
+    pub lists: GlobalMut<Key>,
+    /// Out: of each query, for the filter.
+    pub bounds: GlobalMut<S>,
+    /// In: of each query, as it was prepared; errors of f16 alone.
+    pub norms: Global<S>,
+    /// In: of each query, as it was prepared; errors of f16 alone.
+    pub errors: Global<f32>,
+    /// In: bits of the largest squared norm of a row, of f16 alone.
+    pub largest: Global<u32>,
+    /// From one row to the next: bytes for the filter, components for settling.
+    pub row_stride: u32,
+    /// From one query to the next: bytes for the filter, components for settling.
+    pub query_stride: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Rows that are noted per query.
+    pub capacity: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+    /// The id of row 0.
+    pub first_id: u32,
+    /// Whether `excluded` is looked at.
+    pub exclude: u32,
+    /// A [`Metric`].
+    pub metric: u32,
+    /// The `error_limit` that the rows were prepared with.
+    pub row_error: f32,
+    /// What a vector is multiplied by before it is rounded.
+    pub scale: f32,
+}
+
+impl<T, S> Clone for Settle<T, S> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, S> Copy for Settle<T, S> {}
+
+#[inline(always)]
+fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
+    let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
+    let (capacity, k) = (p.capacity as usize, p.k as usize);
+    let keys: Shared<Key> = shared::dynamic(0);
+    let spare = keys.offset(capacity);
+    let list = spare.offset(capacity);
+    let point: Shared<T::Wide> = list.offset(k).cast();
+    let kept: Shared<u32> = point.offset(p.dim.next_multiple_of(4) as usize).cast();
+    let out = p.lists.offset(query * k);
+    let metric = Metric::from_u32(p.metric);
+
+    let count = p.counts.get(query);
+    let mut i = thread;
+    while i < p.k {
+        list.set(i as usize, out.get(i as usize));
+        i += SETTLE_THREADS;
+    }
+    let mut i = thread;
+    while i < p.dim {
+        point.set(i as usize, p.queries.get(query * p.query_stride as usize + i as usize).wide());
+        i += SETTLE_THREADS;
+    }
+    if thread == 0 {
+        kept.set(0, 0);
+    }
+    sync_threads();
+
+    let farthest = list.get(k - 1);
+    let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
+    // A half of a warp to a row.
+    let mut first = thread / 32 * 2;
+    while first < count {
+        let i = first + thread % 32 / 16;
+        let there = i < count;
+        let row = if there { p.found.get(query * capacity + i as usize) } else { 0 };
+        let values = p.rows.offset(row as usize * p.row_stride as usize);
+        let distance = distance(metric, point, values, if there { p.dim } else { 0 });
+        let id = p.first_id + row;
+        let key = key::pack(distance, id);
+        if there && thread % 16 == 0 && key < farthest && id != excluded {
+            keys.set(kept.fetch_add(0, 1) as usize, key);
+        }
+        first += SETTLE_THREADS / 16;
+    }
+    sync_threads();
+
+    let len = kept.get(0);
+    let sorted = sort_block(keys, spare, len);
+    if len > 0 {
+        merge_block(list, p.k, sorted, len, out);
+    }
+    // What is k-th now was written by another thread of this block.
+    sync_threads();
+    if thread == 0 {
+        p.counts.set(query, 0);
+        let last = out.get(k - 1);
+        let bound = if last == NONE {
+            S::UNBOUNDED
+        } else {
+            S::bound(
+                key::distance(last),
+                &QueryBound {
+                    metric,
+                    dim: p.dim,
+                    norm: p.norms.get(query),
+                    error: p.errors.get(query),
+                    row_error: p.row_error,
+                    largest: f32::from_bits(p.largest.get(0)),
+                    scale: p.scale,
+                },
+            )
+        };
+        p.bounds.set(query, bound);
+    }
+}
+
+macro_rules! prepare_kernels {
+    ($($name:ident $type:ty;)*) => {$(
+        /// Rounds vectors to f16, less the mean, scaled, with norms and errors (see [`Prepare`]).
+        ///
+        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors; no shared memory.
+        ///
+        /// # Safety
+        /// - The views hold what [`Prepare`] says.
+        #[kernel(block = PREPARE_THREADS)]
+        pub unsafe fn $name(p: Prepare<$type>) {
+            prepare(&p);
+        }
+    )*};
+}
+
+prepare_kernels! {
+    exact_prepare_f32 f32;
+    exact_prepare_f16 f16;
+}
+
+macro_rules! norm_kernels {
+    ($($name:ident $type:ty;)*) => {$(
+        /// Squared norms of vectors of bytes (see [`Norms`]).
+        ///
+        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors; no shared memory.
+        ///
+        /// # Safety
+        /// - The views hold what [`Norms`] says.
+        #[kernel(block = PREPARE_THREADS)]
+        pub unsafe fn $name(p: Norms<$type>) {
+            norms(&p);
+        }
+    )*};
+}
+
+norm_kernels! {
+    exact_norms_u8 u8;
+    exact_norms_i8 i8;
+}
+
+macro_rules! filter_kernels {
+    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+        /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
+        /// The order in which they are noted is that of the hardware.
+        ///
+        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
+        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`filter_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Filter`] says.
+        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $name(p: Filter<$sum>) {
+            filter::<$element>(&p);
+        }
+    )*};
+}
+
+filter_kernels! {
+    exact_filter_f16 f16, f32;
+    exact_filter_u8 u8, i32;
+    exact_filter_i8 i8, i32;
+}
+
+macro_rules! settle_kernels {
+    ($($name:ident $type:ty, $sum:ty;)*) => {$(
+        /// Merges the noted rows into the lists of the nearest, and tightens the bounds (see
+        /// [`Settle`]). The result depends on what was noted, not on its order.
+        ///
+        /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Settle`] says.
+        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim))]
+        pub unsafe fn $name(p: Settle<$type, $sum>) {
+            settle(&p);
+        }
+    )*};
+}
+
+settle_kernels! {
+    exact_settle_f32 f32, f32;
+    exact_settle_f16 f16, f32;
+    exact_settle_u8 u8, i32;
+    exact_settle_i8 i8, i32;
+}
