@@ -3,17 +3,20 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::gpu::Gpu;
 use crate::{Error, Result};
 
 /// Where building and searching run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Device {
-    /// The best there is; this version has the CPU alone.
+    /// The best there is for the work.
     #[default]
     Auto,
     /// The CPU, on the threads of the rayon pool that the call is made in.
     Cpu,
+    /// The CUDA device of this number. Exact search runs there; building does not yet.
+    Cuda(u32),
 }
 
 impl Device {
@@ -22,17 +25,34 @@ impl Device {
         Self::Auto
     }
 
-    /// The name of what runs the work.
-    pub const fn name(self) -> &'static str {
+    /// The device for work that only the CPU does yet.
+    ///
+    /// # Errors
+    /// If another was asked for.
+    pub(crate) fn cpu_only(self) -> Result<Self> {
         match self {
-            Self::Auto | Self::Cpu => "cpu",
+            Self::Auto | Self::Cpu => Ok(Self::Cpu),
+            Self::Cuda(_) => Err(Error::argument("device", self, "auto or cpu: building has no CUDA backend yet")),
+        }
+    }
+
+    /// The GPU: none if the CPU was asked for, or nothing in particular and there is none.
+    pub(crate) fn gpu(self) -> Result<Option<Gpu>> {
+        match self {
+            Self::Cpu => Ok(None),
+            Self::Auto => Ok(Gpu::cuda(0).ok()),
+            Self::Cuda(ordinal) => Gpu::cuda(ordinal).map(Some),
         }
     }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Cpu => f.pad("cpu"),
+            Self::Cuda(ordinal) => f.pad(&format!("cuda:{ordinal}")),
+        }
     }
 }
 
@@ -40,10 +60,30 @@ impl FromStr for Device {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
+        let ordinal = |name: &str| name.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
         match name {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
-            _ => Err(Error::argument("device", name, "auto or cpu (this version has no CUDA backend yet)")),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => ordinal(name)
+                .map(Self::Cuda)
+                .ok_or_else(|| Error::argument("device", name, "auto, cpu, cuda or cuda:N")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3)] {
+            assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+        }
+        assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x"] {
+            assert!(name.parse::<Device>().is_err(), "{name}");
         }
     }
 }

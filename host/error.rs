@@ -60,6 +60,14 @@ pub enum Error {
         /// The value of the other input.
         expected: String,
     },
+    /// A device, or the driver, failed or has no room.
+    #[error("{device}: {problem}")]
+    Device {
+        /// The device, such as `cuda:0`.
+        device: String,
+        /// What went wrong; an error of the driver has its CUDA name.
+        problem: String,
+    },
     /// The work was cancelled through its [`Progress`](crate::Progress).
     #[error("interrupted")]
     Cancelled,

@@ -105,7 +105,7 @@ impl Args {
             None => self.descent.build(&base, output)?,
         };
         let recall =
-            self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
+            self.verify.map(|sample| verify(&graph, &base, sample, &self.descent, output)).transpose()?;
         let pruning = Instant::now();
         let index = builder.build_from(&base, &graph)?;
         let prune = pruning.elapsed().as_secs_f64();
@@ -122,8 +122,7 @@ impl Args {
             base.dim()
         ));
         let seconds = Seconds { read, prune, write, total };
-        let device = self.descent.device;
-        let mut event = built("build", &base, &graph, device, &seconds, index.mean_degree());
+        let mut event = built("build", &base, &graph, &seconds, index.mean_degree());
         event["index"] = index.kind().into();
         if let Some(recall) = recall {
             event["recall"] = recall;

@@ -30,11 +30,13 @@ impl Args {
                 json!({ "problem": problem })
             }
         };
-        output.say("kernels   none in this version: everything runs on the CPU");
+        let kernels = gpu::kernels();
+        output.say(format_args!("kernels   {kernels}"));
         output.event(&json!({
             "event": "doctor", "version": env!("CARGO_PKG_VERSION"), "os": std::env::consts::OS,
             "arch": std::env::consts::ARCH, "cores": cores, "threads": rayon::current_num_threads(),
-            "instruction_set": tagore::instruction_set(), "memory_bytes": memory, "cuda": cuda,
+            "instruction_set": tagore::instruction_set(), "memory_bytes": memory, "kernels": kernels,
+            "cuda": cuda,
         }));
         Ok(())
     }
@@ -47,15 +49,16 @@ fn say_survey(survey: &Survey, output: &Output) -> serde_json::Value {
     let mut devices = Vec::new();
     for (ordinal, device) in survey.devices.iter().enumerate() {
         let (major, minor) = device.compute_capability;
-        let usable = if major >= 8 { "" } else { ", below 8.0: too old" };
         output.say(format_args!(
-            "cuda:{ordinal}    {}, compute capability {major}.{minor}{usable}, {} MiB",
+            "cuda:{ordinal}    {}, compute capability {major}.{minor}, {} MiB, {}",
             device.name,
-            device.memory >> 20
+            device.memory >> 20,
+            device.problem.as_deref().unwrap_or("kernels compiled")
         ));
         devices.push(json!({
             "name": device.name, "compute_capability": format!("{major}.{minor}"),
             "memory_bytes": device.memory, "multiprocessors": device.multiprocessors,
+            "problem": device.problem,
         }));
     }
     json!({ "version": format!("{major}.{minor}"), "devices": devices })

@@ -1,10 +1,10 @@
 //! `tagore groundtruth`
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use serde_json::json;
-use tagore::{Device, Metric, Result, Vectors, ground_truth};
+use tagore::gpu::KernelTime;
+use tagore::{Device, ExactSearch, ExactStats, Metric, Result, Vectors};
 
 use super::options::check_output;
 use super::output::Output;
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Where ids and distances go, in the big-ann layout
     #[arg(short, long, value_name = "GT")]
     output: PathBuf,
-    /// auto or cpu
+    /// auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
 }
@@ -35,14 +35,20 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         check_output(&self.output)?;
         let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
-        let began = Instant::now();
-        let truth = ground_truth(&base, &queries, self.metric, self.k, output.progress())?;
-        let seconds = began.elapsed().as_secs_f64();
+        let search = ExactSearch::new(self.k).metric(self.metric).device(self.device);
+        let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         truth.save(&self.output)?;
-        output.say(format_args!("{} queries in {seconds:.2} s -> {}", queries.len(), self.output.display()));
+        let ExactStats { device, seconds, jit, kernels } = &stats;
+        let count = queries.len();
+        output.say(format_args!("{count} queries on {device} in {seconds:.2} s -> {}", self.output.display()));
+        let mut times = serde_json::Map::new();
+        for KernelTime { kernel, launches, seconds } in kernels {
+            output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
+            times.insert((*kernel).to_owned(), json!({ "launches": launches, "seconds": seconds }));
+        }
         output.event(&json!({
-            "event": "groundtruth", "n": base.len(), "dim": base.dim(), "queries": queries.len(), "k": self.k,
-            "device": self.device.name(), "seconds": seconds,
+            "event": "groundtruth", "n": base.len(), "dim": base.dim(), "queries": count, "k": self.k,
+            "device": device, "seconds": seconds, "jit": jit, "kernels": times,
         }));
         Ok(())
     }

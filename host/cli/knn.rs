@@ -35,9 +35,9 @@ impl Args {
         let write = writing.elapsed().as_secs_f64();
         let total = began.elapsed().as_secs_f64();
         let recall =
-            self.verify.map(|sample| verify(&graph, &base, sample, self.descent.seed, output)).transpose()?;
+            self.verify.map(|sample| verify(&graph, &base, sample, &self.descent, output)).transpose()?;
         let seconds = Seconds { read, write, total, ..Seconds::default() };
-        let mut event = built("knn", &base, &graph, self.descent.device, &seconds, graph.k() as f64);
+        let mut event = built("knn", &base, &graph, &seconds, graph.k() as f64);
         if let Some(recall) = recall {
             event["recall"] = recall;
         }

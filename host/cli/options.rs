@@ -118,7 +118,6 @@ pub(crate) fn built(
     event: &str,
     base: &Vectors,
     graph: &KnnGraph,
-    device: Device,
     seconds: &Seconds,
     mean_degree: f64,
 ) -> serde_json::Value {
@@ -129,7 +128,7 @@ pub(crate) fn built(
         "n": base.len(),
         "dim": base.dim(),
         "knn": graph.k(),
-        "device": device.name(),
+        "device": "cpu",
         "seconds": {
             "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds,
             "prune": prune, "write": write, "total": total,
@@ -147,11 +146,11 @@ pub(crate) fn verify(
     graph: &KnnGraph,
     base: &Vectors,
     sample: usize,
-    seed: u64,
+    options: &DescentOptions,
     output: &Output,
 ) -> Result<serde_json::Value> {
     let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
-    let recalls = tagore::knn_recall(graph, base, sample, &ks, seed, output.progress())?;
+    let recalls = tagore::knn_recall(graph, base, sample, &ks, options.seed, options.device, output.progress())?;
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());

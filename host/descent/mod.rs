@@ -229,6 +229,7 @@ impl Descent {
 
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
+        self.device.cpu_only()?;
         if !(1..=64).contains(&self.expand) {
             return Err(Error::argument("expand", self.expand, "1 to 64"));
         }

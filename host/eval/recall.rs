@@ -8,9 +8,10 @@ use tagore_device::random::{Draws, Stage};
 
 use crate::descent::KnnGraph;
 use crate::index::Index;
-use crate::search::{SearchResult, Searcher, exact};
+use crate::search::exact::ExactSearch;
+use crate::search::{SearchResult, Searcher};
 use crate::vectors::space::{Queries, Space};
-use crate::{Error, GroundTruth, Progress, Result, Vectors};
+use crate::{Device, Error, GroundTruth, Progress, Result, Vectors};
 
 /// How an index does at one beam width.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,7 +119,7 @@ fn hits(found: &[f32], farthest: f32) -> usize {
 }
 
 /// The recall of a k-NN graph at each of `ks` (at most its k), over `sample` seeded random nodes
-/// compared with exact search, or over all nodes if there are no more.
+/// compared with exact search on `device`, or over all nodes if there are no more.
 ///
 /// # Errors
 /// If the graph is not one of `base`, or the work is cancelled.
@@ -128,6 +129,7 @@ pub fn knn_recall(
     sample: usize,
     ks: &[usize],
     seed: u64,
+    device: Device,
     progress: &Progress,
 ) -> Result<Vec<f64>> {
     if graph.len() != base.len() {
@@ -137,7 +139,8 @@ pub fn knn_recall(
     let space = Space::new(base, graph.metric())?;
     let nodes = sampled(base.len(), sample, seed);
     let k = graph.k();
-    let truth = exact::neighbors_of(&space, &nodes, k, progress)?;
+    let search = ExactSearch::new(k).device(device).progress(progress.clone());
+    let truth = search.neighbors_of(&space, &nodes)?;
     let recall = |at: usize| {
         let hits: usize = nodes
             .iter()

@@ -1,50 +1,102 @@
-//! What the CUDA driver of this machine offers. No kernels run yet: everything is computed on the CPU.
+//! Devices, the memory on them, and the one place that launches kernels.
 
-/// The driver and its devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Survey {
-    /// The CUDA version that the driver supports, as (major, minor).
-    pub driver: (u32, u32),
-    /// The devices, in the driver's order.
-    pub devices: Vec<GpuDevice>,
-}
-
-/// One GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuDevice {
-    /// The name, such as `NVIDIA H200`.
-    pub name: String,
-    /// The compute capability, as (major, minor).
-    pub compute_capability: (i32, i32),
-    /// Bytes of memory.
-    pub memory: u64,
-    /// Streaming multiprocessors.
-    pub multiprocessors: i32,
-}
-
-/// Asks the driver; if there is none, or it is not usable, one line says why.
+mod buffer;
 #[cfg(feature = "cuda")]
-pub fn survey() -> Result<Survey, String> {
-    use cust::device::{Device, DeviceAttribute};
-    let ask = || {
-        cust::init(cust::CudaFlags::empty())?;
-        let device = |device: Device| {
-            Ok(GpuDevice {
-                name: device.name()?,
-                compute_capability: device.compute_capability()?,
-                memory: device.total_memory()? as u64,
-                multiprocessors: device.get_attribute(DeviceAttribute::MultiprocessorCount)?,
-            })
-        };
-        let devices =
-            Device::devices()?.into_iter().map(device).collect::<Result<_, cust::error::Failure>>()?;
-        Ok(Survey { driver: cust::driver_version()?, devices })
-    };
-    ask().map_err(|failure: cust::error::Failure| failure.to_string())
+mod cuda;
+mod machine;
+mod plan;
+mod ptx;
+mod survey;
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use cuda_std::launch::{Arguments, Kernel};
+
+pub(crate) use buffer::Buffer;
+pub use machine::KernelTime;
+use machine::{Launch, Machine};
+pub use plan::Plan;
+pub use survey::{GpuDevice, Survey, kernels, survey};
+
+use crate::{Error, Result};
+
+/// A device that runs kernels; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpu {
+    machine: Arc<dyn Machine>,
 }
 
-/// Says that this build has no CUDA.
-#[cfg(not(feature = "cuda"))]
-pub fn survey() -> Result<Survey, String> {
-    Err("built without the feature cuda".to_owned())
+impl Gpu {
+    /// Opens the CUDA device number `ordinal`.
+    ///
+    /// # Errors
+    /// If there is no driver or no such device, or it is too old.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
+        Ok(Self { machine: Arc::new(cuda::CudaMachine::open(ordinal)?) })
+    }
+
+    /// Says that this build has no CUDA.
+    #[cfg(not(feature = "cuda"))]
+    pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
+        let problem = "this program was built without the feature cuda".to_owned();
+        Err(Error::Device { device: format!("cuda:{ordinal}"), problem })
+    }
+
+    /// What to call it, such as `cuda:0`.
+    pub(crate) fn name(&self) -> &str {
+        self.machine.name()
+    }
+
+    /// Multiprocessors.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.machine.multiprocessors()
+    }
+
+    /// Bytes of memory that are free.
+    pub(crate) fn free_memory(&self) -> Result<u64> {
+        self.machine.free_memory()
+    }
+
+    /// Seconds spent compiling kernels so far.
+    pub(crate) fn jit_seconds(&self) -> f64 {
+        self.machine.jit_seconds()
+    }
+
+    /// The time of every kernel since this was last asked, once all work is done.
+    pub(crate) fn take_times(&self) -> Result<Vec<KernelTime>> {
+        self.machine.take_times()
+    }
+
+    /// Launches kernel `K`: every launch goes through here.
+    ///
+    /// # Safety
+    /// - The arguments hold what the kernel's documentation says, and the buffers that they view are
+    ///   not dropped before work that follows has been waited for.
+    ///
+    /// # Errors
+    /// If the launch is outside the kernel's contract or the device's limits, with what was requested
+    /// and what is allowed; if the kernel cannot be compiled; or if earlier work failed.
+    pub(crate) unsafe fn launch<K: Kernel>(
+        &self,
+        grid: [u32; 3],
+        block: u32,
+        arguments: K::Arguments,
+    ) -> Result<()> {
+        let contract = K::contract(&arguments);
+        contract
+            .check(K::NAME, grid, block, &self.machine.limits())
+            .map_err(|error| self.error(error))?;
+        let shared = contract.shared;
+        arguments.addresses(|arguments| {
+            // SAFETY: the arguments are those of the kernel; the caller answers for their memory.
+            unsafe { self.machine.launch(Launch { kernel: K::NAME, grid, block, shared, arguments }) }
+        })
+    }
+
+    /// An error of this device.
+    pub(crate) fn error(&self, problem: impl Display) -> Error {
+        Error::Device { device: self.name().to_owned(), problem: problem.to_string() }
+    }
 }

@@ -1,11 +1,15 @@
 //! Exact search: every query against every row.
 
+use std::time::Instant;
+
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
+use super::gpu::{self, Points};
+use crate::gpu::{Gpu, KernelTime};
 use crate::progress::Progress;
 use crate::vectors::space::{Point, Space};
-use crate::{Error, GroundTruth, Metric, Result, Vectors};
+use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
 const TILE_BYTES: usize = 256 << 10;
@@ -13,11 +17,136 @@ const TILE_BYTES: usize = 256 << 10;
 /// Queries that pass over a tile one after another.
 const QUERIES: usize = 32;
 
-/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id.
+/// Multiply-adds from which on `Device::Auto` takes a GPU: below, starting one takes longer.
+const WORTH_A_GPU: u64 = 1 << 34;
+
+/// Exact search of the nearest rows of queries.
+///
+/// ```
+/// use tagore::{Device, ExactSearch, Metric, Vectors};
+/// let base = Vectors::from_f32(vec![0.0, 1.0, 2.0, 3.0], 1)?;
+/// let queries = Vectors::from_f32(vec![2.2], 1)?;
+/// let (truth, _) = ExactSearch::new(2).metric(Metric::L2).device(Device::Cpu).run(&base, &queries)?;
+/// assert_eq!(truth.ids(0), [2, 3]);
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ExactSearch {
+    k: usize,
+    metric: Metric,
+    device: Device,
+    device_memory: Option<u64>,
+    progress: Progress,
+}
+
+/// Where an exact search spent its time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExactStats {
+    /// What ran it, such as `cpu` or `cuda:0`.
+    pub device: String,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Seconds compiling kernels, of these.
+    pub jit: f64,
+    /// The kernels' times; empty on the CPU.
+    pub kernels: Vec<KernelTime>,
+}
+
+impl ExactSearch {
+    /// A search for `k` rows per query, by L2 distance.
+    pub fn new(k: usize) -> Self {
+        let (metric, device) = (Metric::default(), Device::Auto);
+        Self { k, metric, device, device_memory: None, progress: Progress::silent() }
+    }
+
+    /// The metric.
+    #[must_use]
+    pub fn metric(mut self, metric: Metric) -> Self {
+        self.metric = metric;
+        self
+    }
+
+    /// Where it runs. The result is the same everywhere, to the bit.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// How much device memory it may use, in bytes; all that is free if not given. A base that does
+    /// not fit is taken in pieces.
+    #[must_use]
+    pub fn device_memory(mut self, bytes: u64) -> Self {
+        self.device_memory = Some(bytes);
+        self
+    }
+
+    /// The handle that is told of progress and may cancel.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Searches `base`: for every query the exact nearest rows, nearest first, ties by id.
+    ///
+    /// # Errors
+    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite, the
+    /// device is not there or has not enough memory, or the work is cancelled.
+    pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
+        let k = self.k;
+        if k == 0 || k > base.len() {
+            let expected = format!("1 to the {} rows of {}", base.len(), base.describe());
+            return Err(Error::argument("k", k, expected));
+        }
+        let began = Instant::now();
+        let space = Space::new(base, self.metric)?;
+        let queries = space.queries(queries)?;
+        let gpu = self.gpu(&space, queries.len())?;
+        let keys = match &gpu {
+            Some(gpu) => {
+                let points = Points::of_queries(&queries);
+                gpu::nearest(gpu, &space, &points, k, self.device_memory, &self.progress)?
+            }
+            None => nearest(&space, queries.len(), |query| (queries.point(query), None), k, &self.progress)?,
+        };
+        let ids = keys.par_iter().map(|&key| key as u32).collect();
+        let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
+        let stats = ExactStats {
+            device: gpu.as_ref().map_or("cpu", Gpu::name).to_owned(),
+            seconds: began.elapsed().as_secs_f64(),
+            jit: gpu.as_ref().map_or(0.0, Gpu::jit_seconds),
+            kernels: gpu.as_ref().map_or(Ok(Vec::new()), Gpu::take_times)?,
+        };
+        Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
+    }
+
+    /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
+    pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
+        match self.gpu(space, nodes.len())? {
+            Some(gpu) if self.k > 0 => {
+                let points = Points::of_nodes(space, nodes);
+                gpu::nearest(&gpu, space, &points, self.k, self.device_memory, &self.progress)
+            }
+            _ => neighbors_of(space, nodes, self.k, &self.progress),
+        }
+    }
+
+    /// The GPU to use, if any: with `Device::Auto` only if there is one and it pays.
+    fn gpu(&self, space: &Space<'_>, points: usize) -> Result<Option<Gpu>> {
+        let work = [space.len(), points, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
+        if self.device == Device::Auto && (work < WORTH_A_GPU || self.k > gpu::MAX_K) {
+            return Ok(None);
+        }
+        self.device.gpu()
+    }
+}
+
+/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`] on
+/// the best device.
 ///
 /// # Errors
-/// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite, or the
-/// work is cancelled.
+/// As [`ExactSearch::run`].
 pub fn ground_truth(
     base: &Vectors,
     queries: &Vectors,
@@ -25,19 +154,8 @@ pub fn ground_truth(
     k: usize,
     progress: &Progress,
 ) -> Result<GroundTruth> {
-    if k == 0 || k > base.len() {
-        return Err(Error::argument(
-            "k",
-            k,
-            format_args!("1 to the {} rows of {}", base.len(), base.describe()),
-        ));
-    }
-    let space = Space::new(base, metric)?;
-    let queries = space.queries(queries)?;
-    let keys = nearest(&space, queries.len(), |query| (queries.point(query), None), k, progress)?;
-    let ids = keys.par_iter().map(|&key| key as u32).collect();
-    let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
-    GroundTruth::new(k, ids, Some(distances))
+    let search = ExactSearch::new(k).metric(metric).progress(progress.clone());
+    search.run(base, queries).map(|(truth, _)| truth)
 }
 
 /// The exact k-NN lists of all nodes, `k` keys to a row.
@@ -46,7 +164,7 @@ pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
 }
 
 /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
-pub(crate) fn neighbors_of(
+fn neighbors_of(
     space: &Space<'_>,
     nodes: &[u32],
     k: usize,

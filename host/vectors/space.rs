@@ -55,6 +55,24 @@ impl<'a> Space<'a> {
         self.vectors.len()
     }
 
+    pub(crate) fn dim(&self) -> usize {
+        self.vectors.dim()
+    }
+
+    pub(crate) fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// The rows that list distances are computed from: normalised under cosine.
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        self.vectors.rows()
+    }
+
+    /// Cosine: which rows are zero vectors; empty if none is.
+    pub(crate) fn zero(&self) -> &[bool] {
+        &self.zero
+    }
+
     /// Validates `queries` and prepares them; an error if they do not fit this space.
     pub(crate) fn queries<'q>(&self, queries: &'q Vectors) -> Result<Queries<'q>> {
         if queries.dim() != self.vectors.dim() {
@@ -183,6 +201,15 @@ impl<'a> Space<'a> {
 impl Queries<'_> {
     pub(crate) fn len(&self) -> usize {
         self.vectors.len()
+    }
+
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        self.vectors.rows()
+    }
+
+    /// Cosine: which queries are zero vectors; empty if none is.
+    pub(crate) fn zero(&self) -> &[bool] {
+        &self.zero
     }
 
     pub(crate) fn point(&self, query: usize) -> Point<'_> {

@@ -314,6 +314,51 @@ impl<T> Drop for LockedBuffer<T> {
     }
 }
 
+/// Puts a copy of `source` to the device address `target` into the stream and does not wait.
+///
+/// # Safety
+/// - As many bytes from `target` on are device memory of the stream's context.
+/// - `source` stays alive and unchanged until the stream has made the copy.
+///
+/// # Errors
+/// If the driver refuses.
+pub unsafe fn memcpy_htod_async(target: u64, source: &[u8], stream: &Stream) -> CudaResult<()> {
+    let table = stream.context().bind()?;
+    // SAFETY: the caller's promise.
+    let code =
+        unsafe { (table.memcpy_htod_async)(target, source.as_ptr().cast(), source.len(), stream.as_raw()) };
+    check(code, "copying to a device")
+}
+
+/// Puts a copy from the device address `source` to `target` into the stream and does not wait.
+///
+/// # Safety
+/// - As many bytes from `source` on are device memory of the stream's context.
+/// - `target` stays alive and is not looked at until the stream has made the copy.
+///
+/// # Errors
+/// If the driver refuses.
+pub unsafe fn memcpy_dtoh_async(target: &mut [u8], source: u64, stream: &Stream) -> CudaResult<()> {
+    let table = stream.context().bind()?;
+    let len = target.len();
+    // SAFETY: the caller's promise.
+    let code = unsafe { (table.memcpy_dtoh_async)(target.as_mut_ptr().cast(), source, len, stream.as_raw()) };
+    check(code, "copying from a device")
+}
+
+/// Puts setting `bytes` bytes from a device address on to `value` into the stream.
+///
+/// # Safety
+/// - As many bytes from `target` on are device memory of the stream's context.
+///
+/// # Errors
+/// If the driver refuses.
+pub unsafe fn memset_d8_async(target: u64, value: u8, bytes: usize, stream: &Stream) -> CudaResult<()> {
+    let table = stream.context().bind()?;
+    // SAFETY: the caller's promise.
+    check(unsafe { (table.memset_d8_async)(target, value, bytes, stream.as_raw()) }, "setting device memory")
+}
+
 fn bytes<T>(len: usize) -> CudaResult<usize> {
     len.checked_mul(size_of::<T>())
         .ok_or_else(|| Failure::argument("allocating", format_args!("{len} values"), "fewer than 2^64 bytes"))

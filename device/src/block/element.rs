@@ -172,7 +172,7 @@ pub struct QueryBound<S> {
     pub row_error: f32,
     /// The largest squared norm of a row as the tile sees it.
     pub largest: f32,
-    /// What a vector was multiplied by before it was rounded.
+    /// What vectors were multiplied by before they were rounded; for inner products, of both sides.
     pub scale: f32,
 }
 
@@ -210,7 +210,7 @@ impl TileSum for f32 {
                 let length = float::sqrt(norm) + error;
                 let longest = float::sqrt(largest) + row_error;
                 let moved = length * row_error + error * longest;
-                farthest * scale * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
+                farthest * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
             }
         }
     }

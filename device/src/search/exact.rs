@@ -164,7 +164,8 @@ pub const fn filter_shared_bytes(units: u32) -> u32 {
 /// The filter: which rows of a range may be among the nearest of which query.
 ///
 /// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
-/// data that lie sorted; `tile_step` has no divisor in common with `tile_count`.
+/// data that lie sorted; `tile_step` is at most `tile_count` and
+/// has no divisor in common with it.
 #[repr(C)]
 pub struct Filter<S> {
     /// In: `query_count` vectors, `query_stride` bytes apart, a multiple of 16, of `units` units of 16
@@ -225,9 +226,13 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
     let begin = block_idx_y() * p.positions_per_block;
     let left = p.position_count - begin;
     let positions = if left < p.positions_per_block { left } else { p.positions_per_block };
-    let tile_at = |position: u32| {
-        let place = (p.first_position + begin + position) as u64 * p.tile_step as u64;
-        (place % p.tile_count as u64) as u32
+    let first_tile = {
+        let place = (p.first_position + begin) as u64 * p.tile_step as u64;
+        place.checked_rem(p.tile_count as u64).unwrap_or(0) as u32
+    };
+    let tile_after = |row_tile: u32| {
+        let next = row_tile + p.tile_step;
+        if next < p.tile_count { next } else { next - p.tile_count }
     };
 
     let query_chunks = if resident { chunks } else { STAGES };
@@ -284,7 +289,7 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
         }
     }
     // The copy that is started next, two chunks ahead of the one in use.
-    let (mut next_position, mut next_chunk, mut next_tile) = (0, 0, tile_at(0));
+    let (mut next_position, mut next_chunk, mut next_tile) = (0, 0, first_tile);
     let mut started = 0;
     while started < STAGES - 1 {
         if next_position < positions {
@@ -292,7 +297,7 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
             next_chunk += 1;
             if next_chunk == chunks {
                 (next_position, next_chunk) = (next_position + 1, 0);
-                next_tile = tile_at(next_position);
+                next_tile = tile_after(next_tile);
             }
         }
         copy::commit();
@@ -300,9 +305,9 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
     }
 
     let (mut stage, mut next_stage) = (0, STAGES - 1);
-    let mut position = 0;
+    let (mut position, mut row_tile) = (0, first_tile);
     while position < positions {
-        let first_row = tile_at(position) * tile::SIDE;
+        let first_row = row_tile * tile::SIDE;
         let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
         let mut chunk = 0;
         while chunk < chunks {
@@ -315,7 +320,7 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
                 next_chunk += 1;
                 if next_chunk == chunks {
                     (next_position, next_chunk) = (next_position + 1, 0);
-                    next_tile = tile_at(next_position);
+                    next_tile = tile_after(next_tile);
                 }
             }
             copy::commit();
@@ -363,6 +368,7 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
             }
         }
         position += 1;
+        row_tile = tile_after(row_tile);
     }
 }
 
@@ -416,7 +422,8 @@ pub struct Settle<T, S> {
     pub metric: u32,
     /// The `error_limit` that the rows were prepared with.
     pub row_error: f32,
-    /// What a vector is multiplied by before it is rounded.
+    /// What vectors were multiplied by before they were rounded; for inner products, that of the rows
+    /// times that of the queries.
     pub scale: f32,
 }
 

@@ -1,0 +1,105 @@
+//! Typed memory of a device.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cuda_std::memory::{Global, GlobalMut};
+use rayon::prelude::*;
+
+use super::Gpu;
+use super::machine::{Allocation, Machine};
+use crate::Result;
+
+/// `len` values of `T` on a device.
+pub(crate) struct Buffer<T> {
+    allocation: Box<dyn Allocation>,
+    machine: Arc<dyn Machine>,
+    len: usize,
+    of: PhantomData<T>,
+}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl<T: Pod> Buffer<T> {
+    /// `len` values that are undefined.
+    pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self> {
+        let machine = Arc::clone(&gpu.machine);
+        let allocation = machine.allocate((len * size_of::<T>()).max(1))?;
+        Ok(Self { allocation, machine, len, of: PhantomData })
+    }
+
+    fn address(&self, index: usize) -> u64 {
+        self.allocation.address() + (index * size_of::<T>()) as u64
+    }
+
+    /// The values as a kernel reads them. The view must not outlive the buffer.
+    pub(crate) fn view(&self) -> Global<T> {
+        // SAFETY: the memory is there as long as the buffer; the launch answers for what is done with
+        // it.
+        unsafe { Global::new(self.address(0)) }
+    }
+
+    /// The values as a kernel reads and writes them. The view must not outlive the buffer.
+    pub(crate) fn view_mut(&mut self) -> GlobalMut<T> {
+        // SAFETY: as above.
+        unsafe { GlobalMut::new(self.address(0)) }
+    }
+
+    /// Copies `values` to the first places.
+    ///
+    /// # Panics
+    /// If there are more values than places.
+    pub(crate) fn upload(&mut self, values: &[T]) -> Result<()> {
+        assert!(values.len() <= self.len, "{} values to {}", values.len(), self.len);
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.machine.upload(self.address(0), bytes.len(), 1, &|offset, piece| {
+            piece.copy_from_slice(&bytes[offset..offset + piece.len()]);
+        })
+    }
+
+    /// Copies `count` rows of `stride` values to the first places; `row` gives the values of each, of
+    /// which there may be fewer than `stride`: the rest is zero.
+    ///
+    /// # Panics
+    /// If the rows do not fit.
+    pub(crate) fn upload_rows<'r>(
+        &mut self,
+        count: usize,
+        stride: usize,
+        row: impl Fn(usize) -> &'r [T] + Sync,
+    ) -> Result<()> {
+        assert!(count * stride <= self.len, "{count} rows of {stride} values to {}", self.len);
+        let unit = stride * size_of::<T>();
+        self.machine.upload(self.address(0), count * unit, unit, &|offset, piece| {
+            let first = offset / unit;
+            piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(|(index, room)| {
+                let bytes: &[u8] = bytemuck::cast_slice(row(first + index));
+                room[..bytes.len()].copy_from_slice(bytes);
+                room[bytes.len()..].fill(0);
+            });
+        })
+    }
+
+    /// Copies the first values to `values`, once all work before is done.
+    ///
+    /// # Panics
+    /// If more are asked for than there are.
+    pub(crate) fn download(&self, values: &mut [T]) -> Result<()> {
+        assert!(values.len() <= self.len, "{} values of {}", values.len(), self.len);
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.machine.download(self.address(0), bytemuck::cast_slice_mut(values))
+    }
+
+    /// Sets every byte.
+    pub(crate) fn fill(&mut self, byte: u8) -> Result<()> {
+        self.machine.fill(self.address(0), byte, self.len * size_of::<T>())
+    }
+}

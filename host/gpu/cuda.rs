@@ -1,0 +1,261 @@
+//! A device of the CUDA driver.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use cuda_std::launch::Limits;
+use cust::event::EventFlags;
+use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
+use cust::prelude::*;
+
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine};
+use super::ptx;
+use crate::{Error, Result};
+
+/// Bytes of a piece of an upload.
+const PIECE: usize = 32 << 20;
+
+/// Launches whose times wait to be read, at most.
+const PENDING: usize = 4096;
+
+/// Dynamic shared memory that every kernel may use without asking.
+const SHARED_BYTES: u32 = 48 << 10;
+
+#[derive(Debug)]
+pub(crate) struct CudaMachine {
+    name: String,
+    context: Context,
+    stream: Stream,
+    limits: Limits,
+    multiprocessors: u32,
+    kernels: Mutex<Kernels>,
+    staging: Mutex<Vec<Staging>>,
+    times: Mutex<Times>,
+}
+
+/// What has been compiled, by stage and by kernel.
+#[derive(Debug, Default)]
+struct Kernels {
+    modules: HashMap<String, Module>,
+    functions: HashMap<&'static str, (Function, u32)>,
+    jit_seconds: f64,
+}
+
+/// Pinned memory, and when the copy from it was over.
+#[derive(Debug)]
+struct Staging {
+    memory: LockedBuffer<u8>,
+    copied: Event,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    pending: Vec<(&'static str, Event, Event)>,
+    spare: Vec<Event>,
+    kernels: Vec<KernelTime>,
+}
+
+impl Allocation for DeviceBuffer<u8> {
+    fn address(&self) -> u64 {
+        self.as_device_ptr().as_raw()
+    }
+}
+
+impl CudaMachine {
+    /// Opens device number `ordinal`.
+    pub(crate) fn open(ordinal: u32) -> Result<Self> {
+        let name = format!("cuda:{ordinal}");
+        let problem = |problem: String| Error::Device { device: name.clone(), problem };
+        let open = || {
+            init(CudaFlags::empty())?;
+            let device = Device::get_device(ordinal)?;
+            let attribute = |attribute| device.get_attribute(attribute).map(|value| value.max(0) as u32);
+            let limits = Limits {
+                block: attribute(DeviceAttribute::MaxThreadsPerBlock)?,
+                grid: [
+                    attribute(DeviceAttribute::MaxGridDimX)?,
+                    attribute(DeviceAttribute::MaxGridDimY)?,
+                    attribute(DeviceAttribute::MaxGridDimZ)?,
+                ],
+                shared: attribute(DeviceAttribute::MaxSharedMemoryPerBlockOptin)?,
+            };
+            let capability = device.compute_capability()?;
+            let multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)?;
+            Ok::<_, Failure>((device, limits, capability, multiprocessors))
+        };
+        let (device, limits, (major, minor), multiprocessors) =
+            open().map_err(|failure| problem(failure.to_string()))?;
+        if (major, minor) < ptx::LEAST_CAPABILITY {
+            return Err(problem(format!(
+                "found compute capability {major}.{minor}, expected 8.0 or later"
+            )));
+        }
+        let context = Context::new(device).map_err(|failure| problem(failure.to_string()))?;
+        let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)
+            .map_err(|failure| problem(failure.to_string()))?;
+        Ok(Self {
+            name,
+            context,
+            stream,
+            limits,
+            multiprocessors,
+            kernels: Mutex::default(),
+            staging: Mutex::default(),
+            times: Mutex::default(),
+        })
+    }
+
+    /// Compiles every kernel that the program carries, and drops what came of it.
+    pub(crate) fn try_all_kernels(&self) -> Result<()> {
+        self.check(Module::from_ptx(&self.context, ptx::PTX, &[])).map(drop)
+    }
+
+    fn check<T>(&self, result: CudaResult<T>) -> Result<T> {
+        result.map_err(|failure| Error::Device { device: self.name.clone(), problem: failure.to_string() })
+    }
+
+    /// The kernel `name`, which may use `shared` bytes; its module is compiled when first used.
+    fn function(&self, name: &'static str, shared: u32) -> Result<Function> {
+        let mut kernels = lock(&self.kernels);
+        if !kernels.functions.contains_key(name) {
+            let stage = ptx::stage(name);
+            let module = match kernels.modules.get(stage) {
+                Some(module) => module.clone(),
+                None => {
+                    let began = Instant::now();
+                    let text = ptx::module(ptx::PTX, stage);
+                    let module = self.check(Module::from_ptx(&self.context, text, &[]))?;
+                    kernels.jit_seconds += began.elapsed().as_secs_f64();
+                    kernels.modules.insert(stage.to_owned(), module.clone());
+                    module
+                }
+            };
+            let function = self.check(module.get_function(name))?;
+            kernels.functions.insert(name, (function, SHARED_BYTES));
+        }
+        let Some((function, allowed)) = kernels.functions.get_mut(name) else {
+            unreachable!("inserted above");
+        };
+        if shared > *allowed {
+            self.check(function.set_max_dynamic_shared_memory(shared))?;
+            *allowed = shared;
+        }
+        Ok(function.clone())
+    }
+
+    fn event(&self, times: &mut Times) -> Result<Event> {
+        match times.spare.pop() {
+            Some(event) => Ok(event),
+            None => self.check(Event::new(&self.context, EventFlags::Default)),
+        }
+    }
+
+    /// Waits for the launches that are pending and adds up their times.
+    fn settle_times(&self, times: &mut Times) -> Result<()> {
+        self.check(self.stream.synchronize())?;
+        for (kernel, start, end) in std::mem::take(&mut times.pending) {
+            let seconds = self.check(end.elapsed(&start))?.as_secs_f64();
+            match times.kernels.iter_mut().find(|time| time.kernel == kernel) {
+                Some(time) => {
+                    time.launches += 1;
+                    time.seconds += seconds;
+                }
+                None => times.kernels.push(KernelTime { kernel, launches: 1, seconds }),
+            }
+            times.spare.extend([start, end]);
+        }
+        Ok(())
+    }
+}
+
+impl Machine for CudaMachine {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        self.check(self.context.mem_get_info()).map(|(free, _)| free as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
+        // SAFETY: kernels and copies write what is read; the launch answers for that.
+        let buffer = self.check(unsafe { DeviceBuffer::<u8>::uninitialized(&self.context, bytes.max(1)) })?;
+        Ok(Box::new(buffer))
+    }
+
+    fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()> {
+        let mut staging = lock(&self.staging);
+        while staging.len() < 2 {
+            let memory = self.check(LockedBuffer::new(&self.context, &0, PIECE))?;
+            let copied = self.check(Event::new(&self.context, EventFlags::DisableTiming))?;
+            staging.push(Staging { memory, copied });
+        }
+        // A unit larger than the pinned memory is cut by the caller; rows are at most 16 KiB.
+        let piece = PIECE / unit * unit;
+        for (index, offset) in (0..bytes).step_by(piece).enumerate() {
+            let Staging { memory, copied } = &mut staging[index % 2];
+            let len = piece.min(bytes - offset);
+            // The copy before the last was made from this memory.
+            self.check(copied.synchronize())?;
+            fill(offset, &mut memory[..len]);
+            // SAFETY: the memory stays as it is until the event below has happened, and the range was
+            // allocated by this machine.
+            self.check(unsafe {
+                memcpy_htod_async(address + offset as u64, &memory[..len], &self.stream)
+            })?;
+            self.check(copied.record(&self.stream))?;
+        }
+        Ok(())
+    }
+
+    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
+        // SAFETY: the range was allocated by this machine; the stream is waited for before the borrow
+        // ends.
+        self.check(unsafe { memcpy_dtoh_async(bytes, address, &self.stream) })?;
+        self.check(self.stream.synchronize())
+    }
+
+    fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {
+        // SAFETY: the range was allocated by this machine.
+        self.check(unsafe { memset_d8_async(address, value, bytes, &self.stream) })
+    }
+
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
+        let Launch { kernel, grid: [x, y, z], block, shared, arguments } = launch;
+        let function = self.function(kernel, shared)?;
+        let mut times = lock(&self.times);
+        if times.pending.len() == PENDING {
+            self.settle_times(&mut times)?;
+        }
+        let (start, end) = (self.event(&mut times)?, self.event(&mut times)?);
+        self.check(start.record(&self.stream))?;
+        // SAFETY: the caller's promise.
+        self.check(unsafe { function.launch((x, y, z), block, shared, &self.stream, arguments) })?;
+        self.check(end.record(&self.stream))?;
+        times.pending.push((kernel, start, end));
+        Ok(())
+    }
+
+    fn jit_seconds(&self) -> f64 {
+        lock(&self.kernels).jit_seconds
+    }
+
+    fn take_times(&self) -> Result<Vec<KernelTime>> {
+        let mut times = lock(&self.times);
+        self.settle_times(&mut times)?;
+        Ok(std::mem::take(&mut times.kernels))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

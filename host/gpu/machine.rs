@@ -1,0 +1,82 @@
+//! What runs kernels: a device of the CUDA driver, or something that behaves like one.
+
+use std::ffi::c_void;
+use std::fmt;
+
+use cuda_std::launch::Limits;
+
+use crate::Result;
+
+/// Memory of a machine; dropping it frees it, after the work that was given to the machine before.
+pub(crate) trait Allocation: Send + Sync {
+    /// The address of its first byte, a multiple of 256.
+    fn address(&self) -> u64;
+}
+
+/// A launch whose contract has been checked.
+pub(crate) struct Launch<'a> {
+    /// The name of the kernel.
+    pub kernel: &'static str,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads per block, in x.
+    pub block: u32,
+    /// Bytes of dynamic shared memory per block.
+    pub shared: u32,
+    /// The address of each argument, in the kernel's order and types.
+    pub arguments: &'a mut [*mut c_void],
+}
+
+/// The time that a kernel took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTime {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// How often it was launched.
+    pub launches: u64,
+    /// Seconds on the device, all launches together.
+    pub seconds: f64,
+}
+
+/// What fills a piece of an upload: it gets the offset and the room.
+pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
+
+/// Something that runs kernels. All work runs in the order in which it is given.
+pub(crate) trait Machine: Send + Sync + fmt::Debug {
+    /// What to call it, such as `cuda:0`.
+    fn name(&self) -> &str;
+
+    /// What can be launched.
+    fn limits(&self) -> Limits;
+
+    /// Multiprocessors.
+    fn multiprocessors(&self) -> u32;
+
+    /// Bytes of memory that are free.
+    fn free_memory(&self) -> Result<u64>;
+
+    /// Allocates at least one byte.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;
+
+    /// Copies `bytes` bytes, which `fill` provides in pieces whose offsets and lengths are multiples of
+    /// `unit`, to `address`.
+    fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
+
+    /// Copies from `address`, and waits for it.
+    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<()>;
+
+    /// Sets `bytes` bytes.
+    fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()>;
+
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// - The arguments are those that the kernel takes, and the memory they name is there.
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<()>;
+
+    /// Seconds spent compiling kernels so far.
+    fn jit_seconds(&self) -> f64;
+
+    /// The time of every kernel since this was last asked, once all work is done.
+    fn take_times(&self) -> Result<Vec<KernelTime>>;
+}

@@ -1,0 +1,98 @@
+//! The device memory of a piece of work: every buffer has a name and a size before anything is
+//! allocated.
+
+use std::fmt;
+
+use bytemuck::Pod;
+
+use super::{Buffer, Gpu};
+use crate::{Error, Result};
+
+/// Named buffers and their sizes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    buffers: Vec<(&'static str, u64)>,
+}
+
+impl Plan {
+    /// No buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the buffer `name` of `len` values of `T`.
+    #[must_use]
+    pub fn with<T>(mut self, name: &'static str, len: usize) -> Self {
+        self.buffers.push((name, (len as u64).saturating_mul(size_of::<T>() as u64)));
+        self
+    }
+
+    /// The buffers and their bytes, in the order in which they were added.
+    pub fn buffers(&self) -> &[(&'static str, u64)] {
+        &self.buffers
+    }
+
+    /// Bytes of all buffers together.
+    pub fn bytes(&self) -> u64 {
+        self.buffers.iter().map(|buffer| buffer.1).fold(0, u64::saturating_add)
+    }
+
+    /// Makes sure that the device has room for all of it; buffers are then taken by name.
+    ///
+    /// # Errors
+    /// If it has not: the error says how much is needed and how much is free.
+    pub(crate) fn reserve(self, gpu: &Gpu) -> Result<Reservation> {
+        let free = gpu.free_memory()?;
+        if self.bytes() > free {
+            let (largest, bytes) = self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default();
+            return Err(gpu.error(format_args!(
+                "needs {} bytes of device memory ({largest} {bytes} of them), free {free}",
+                self.bytes()
+            )));
+        }
+        Ok(Reservation { gpu: gpu.clone(), plan: self })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, bytes) in &self.buffers {
+            writeln!(f, "{name:<24} {bytes:>16}")?;
+        }
+        write!(f, "{:<24} {:>16}", "total", self.bytes())
+    }
+}
+
+/// A plan that fits the device.
+pub(crate) struct Reservation {
+    gpu: Gpu,
+    plan: Plan,
+}
+
+impl Reservation {
+    /// Allocates the buffer `name`; its values are undefined.
+    ///
+    /// # Errors
+    /// If the device has no room after all, or the plan has no such buffer.
+    pub(crate) fn buffer<T: Pod>(&self, name: &'static str) -> Result<Buffer<T>> {
+        let planned = self.plan.buffers.iter().find(|buffer| buffer.0 == name);
+        let Some(&(_, bytes)) = planned else {
+            return Err(Error::argument("device memory", name, "a buffer of the plan"));
+        };
+        Buffer::new(&self.gpu, bytes as usize / size_of::<T>())
+            .map_err(|error| self.gpu.error(format_args!("{name}: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_adds_up() {
+        let plan = Plan::new().with::<f32>("rows", 100).with::<u64>("lists", 7).with::<u8>("huge", usize::MAX);
+        assert_eq!(plan.buffers()[..2], [("rows", 400), ("lists", 56)]);
+        assert_eq!(plan.bytes(), u64::MAX);
+        assert!(plan.to_string().lines().count() == 4);
+    }
+}

@@ -1,0 +1,66 @@
+//! What the CUDA driver of this machine offers, and whether the kernels run on it.
+
+/// The driver, its devices and the kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// The CUDA version that the driver supports, as (major, minor).
+    pub driver: (u32, u32),
+    /// The devices, in the driver's order.
+    pub devices: Vec<GpuDevice>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuDevice {
+    /// The name, such as `NVIDIA H200`.
+    pub name: String,
+    /// The compute capability, as (major, minor).
+    pub compute_capability: (i32, i32),
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Streaming multiprocessors.
+    pub multiprocessors: i32,
+    /// Why the kernels do not run on it, if they do not; found by compiling them.
+    pub problem: Option<String>,
+}
+
+/// What kernels this program carries, such as `PTX 7.0 for sm_80 by rustc 1.96.0, LLVM 22.1.8`.
+#[cfg(feature = "cuda")]
+pub fn kernels() -> String {
+    super::ptx::description(super::ptx::PTX)
+}
+
+/// What kernels this program carries.
+#[cfg(not(feature = "cuda"))]
+pub fn kernels() -> String {
+    "none: built without the feature cuda".to_owned()
+}
+
+/// Asks the driver; if there is none, or it is not usable, one line says why.
+#[cfg(feature = "cuda")]
+pub fn survey() -> Result<Survey, String> {
+    use cust::device::{Device, DeviceAttribute};
+    let ask = || {
+        cust::init(cust::CudaFlags::empty())?;
+        let device = |(ordinal, device): (u32, Device)| {
+            let tried = super::cuda::CudaMachine::open(ordinal).and_then(|machine| machine.try_all_kernels());
+            Ok(GpuDevice {
+                name: device.name()?,
+                compute_capability: device.compute_capability()?,
+                memory: device.total_memory()? as u64,
+                multiprocessors: device.get_attribute(DeviceAttribute::MultiprocessorCount)?,
+                problem: tried.err().map(|error| error.to_string()),
+            })
+        };
+        let devices = (0..).zip(Device::devices()?).map(device);
+        let devices = devices.collect::<Result<_, cust::error::Failure>>()?;
+        Ok(Survey { driver: cust::driver_version()?, devices })
+    };
+    ask().map_err(|failure: cust::error::Failure| failure.to_string())
+}
+
+/// Says that this build has no CUDA.
+#[cfg(not(feature = "cuda"))]
+pub fn survey() -> Result<Survey, String> {
+    Err("built without the feature cuda".to_owned())
+}

@@ -1,0 +1,677 @@
+//! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes it
+//! (`device/src/search/exact.rs`).
+//!
+//! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in ranges
+//! that grow as the bounds of the queries tighten, so that about a third of the room for noted rows is
+//! used; a range that overflows it is visited again in smaller parts.
+
+use bytemuck::Pod;
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use cuda_std::memory::{Global, GlobalMut};
+use tagore_device::block::element::{self, TileSum};
+use tagore_device::block::exact;
+use tagore_device::block::tile;
+use tagore_device::descent::key::{self, Key};
+use tagore_device::search::exact::{
+    Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, SETTLE_THREADS, Settle, exact_filter_f16,
+    exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8,
+};
+
+use crate::gpu::{Buffer, Gpu, Plan};
+use crate::vectors::space::{Queries, Space};
+use crate::vectors::{Element, Matrix, Rows};
+use crate::{Error, Metric, Progress, Result};
+
+/// The largest k: the list of a query and what is merged into it share a block's memory.
+pub(crate) const MAX_K: usize = 1024;
+
+/// Queries that are searched for together.
+const BATCH: usize = 16_384;
+
+/// Rows whose values decide how vectors are rounded.
+const SAMPLE: usize = 16_384;
+
+/// The largest magnitude in the sample after scaling: f16 goes 16 times further.
+const MAGNITUDE: f32 = 4096.0;
+
+/// The points whose neighbours are wanted.
+pub(crate) struct Points<'a> {
+    rows: Rows<'a>,
+    /// The row of each point, if the points are nodes of the base; no node finds itself.
+    nodes: Option<&'a [u32]>,
+    zero: &'a [bool],
+    count: usize,
+}
+
+impl<'a> Points<'a> {
+    pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
+        Self { rows: queries.rows(), nodes: None, zero: queries.zero(), count: queries.len() }
+    }
+
+    pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
+        Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
+    }
+
+    fn row_of(&self, point: usize) -> usize {
+        self.nodes.map_or(point, |nodes| nodes[point] as usize)
+    }
+
+    fn is_zero(&self, point: usize) -> bool {
+        self.zero.get(self.row_of(point)).copied().unwrap_or(false)
+    }
+}
+
+/// The `k` smallest keys of each point, as the CPU computes them; of device memory at most `budget`
+/// bytes are used, if given. There are at least `k` rows to find.
+pub(crate) fn nearest(
+    gpu: &Gpu,
+    space: &Space<'_>,
+    points: &Points<'_>,
+    k: usize,
+    budget: Option<u64>,
+    progress: &Progress,
+) -> Result<Vec<Key>> {
+    if k == 0 || k > MAX_K {
+        return Err(Error::argument("k", k, format_args!("1 to {MAX_K} on a GPU")));
+    }
+    let search = Search { gpu, space, points, k, budget, progress };
+    let mut keys = match (points.rows, space.rows()) {
+        (Rows::F32(points), Rows::F32(rows)) => search.run(points, rows),
+        (Rows::F16(points), Rows::F16(rows)) => search.run(points, rows),
+        (Rows::U8(points), Rows::U8(rows)) => search.run(points, rows),
+        (Rows::I8(points), Rows::I8(rows)) => search.run(points, rows),
+        _ => unreachable!("queries are cast to the element type of the base"),
+    }?;
+    search.add_zero_vectors(&mut keys);
+    Ok(keys)
+}
+
+/// Element types with their kernels.
+trait OnDevice: Element + element::Element {
+    type Sum: TileSum + Pod;
+    type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
+    type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
+
+    /// Whether tiles take a rounded copy of the vectors, of f16.
+    const ROUNDED: bool;
+
+    /// What a product is multiplied by.
+    fn weight(metric: Metric) -> Self::Sum;
+
+    /// Computes what the filter needs of `side`'s vectors.
+    fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
+}
+
+/// Vectors on the device, and what the filter needs of them.
+struct Side<T: OnDevice> {
+    values: Buffer<T>,
+    /// Components from one vector to the next: rows begin at multiples of 16 bytes.
+    stride: usize,
+    /// The rounded copy, with its stride; of one half if there is none.
+    rounded: Buffer<f16>,
+    rounded_stride: usize,
+    biases: Buffer<T::Sum>,
+    errors: Buffer<f32>,
+}
+
+/// How vectors are prepared.
+struct Preparation<'a> {
+    count: usize,
+    dim: usize,
+    mean: &'a Buffer<f32>,
+    /// Where the largest squared norm goes.
+    largest: GlobalMut<u32>,
+    scale: f32,
+    error_limit: f32,
+    /// 1 if biases are norms, 0 if there are none.
+    norm_weight: i32,
+    skip_zero: bool,
+}
+
+macro_rules! rounded_types {
+    ($($type:ty, $prepare:ty, $settle:ty;)*) => {$(
+        impl OnDevice for $type {
+            type Sum = f32;
+            type Filter = exact_filter_f16;
+            type Settle = $settle;
+
+            const ROUNDED: bool = true;
+
+            fn weight(metric: Metric) -> f32 {
+                if metric == Metric::InnerProduct { -1.0 } else { -2.0 }
+            }
+
+            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                let prepare = Prepare {
+                    values: side.values.view(),
+                    mean: task.mean.view(),
+                    rounded: side.rounded.view_mut(),
+                    biases: side.biases.view_mut(),
+                    errors: side.errors.view_mut(),
+                    largest: task.largest,
+                    count: task.count as u32,
+                    dim: task.dim as u32,
+                    stride: side.stride as u32,
+                    rounded_stride: side.rounded_stride as u32,
+                    scale: task.scale,
+                    norm_weight: task.norm_weight as f32,
+                    error_limit: task.error_limit,
+                    skip_zero: u32::from(task.skip_zero),
+                };
+                // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
+                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,)) }
+            }
+        }
+    )*};
+}
+
+rounded_types! {
+    f32, exact_prepare_f32, exact_settle_f32;
+    f16, exact_prepare_f16, exact_settle_f16;
+}
+
+macro_rules! byte_types {
+    ($($type:ty, $norms:ty, $filter:ty, $settle:ty;)*) => {$(
+        impl OnDevice for $type {
+            type Sum = i32;
+            type Filter = $filter;
+            type Settle = $settle;
+
+            const ROUNDED: bool = false;
+
+            fn weight(metric: Metric) -> i32 {
+                if metric == Metric::InnerProduct { -1 } else { -2 }
+            }
+
+            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                let norms = Norms {
+                    values: side.values.view(),
+                    norms: side.biases.view_mut(),
+                    count: task.count as u32,
+                    dim: task.dim as u32,
+                    stride: side.stride as u32,
+                    weight: task.norm_weight,
+                };
+                // SAFETY: the buffers hold `count` vectors of this stride, and outlive the work.
+                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,)) }
+            }
+        }
+    )*};
+}
+
+byte_types! {
+    u8, exact_norms_u8, exact_filter_u8, exact_settle_u8;
+    i8, exact_norms_i8, exact_filter_i8, exact_settle_i8;
+}
+
+/// Blocks that prepare `count` vectors.
+fn blocks(count: usize) -> u32 {
+    count.div_ceil(PREPARE_VECTORS as usize) as u32
+}
+
+impl<T: OnDevice> Side<T> {
+    /// Bytes of the filter's vectors from one to the next, and their units of 16 bytes.
+    fn tile_stride(&self) -> (u32, u32) {
+        let bytes = if T::ROUNDED { self.rounded_stride * 2 } else { self.stride * size_of::<T>() };
+        (bytes as u32, bytes as u32 / 16)
+    }
+
+    fn tile_vectors(&self) -> Global<u8> {
+        if T::ROUNDED { self.rounded.view().cast() } else { self.values.view().cast() }
+    }
+}
+
+/// The strides of vectors of `dim` components: of the values, and of the rounded copy.
+fn strides<T: OnDevice>(dim: usize) -> (usize, usize) {
+    (dim.next_multiple_of(16 / size_of::<T>()), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
+}
+
+/// How vectors become f16: `(x - mean) * scale`.
+struct Rounding {
+    mean: Vec<f32>,
+    row_scale: f32,
+    point_scale: f32,
+    error_limit: f32,
+}
+
+struct Search<'a> {
+    gpu: &'a Gpu,
+    space: &'a Space<'a>,
+    points: &'a Points<'a>,
+    k: usize,
+    budget: Option<u64>,
+    progress: &'a Progress,
+}
+
+impl Search<'_> {
+    /// Rows that may be noted for a query between two settlings.
+    fn capacity(&self) -> usize {
+        (8 * self.k).next_power_of_two().clamp(1024, 4096)
+    }
+
+    /// The plan for `rows` rows at a time and `points` points.
+    fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> Plan {
+        let dim = self.space.dim();
+        let (stride, rounded_stride) = strides::<T>(dim);
+        Plan::new()
+            .with::<T>("rows", rows * stride)
+            .with::<f16>("rounded rows", (rows * rounded_stride).max(1))
+            .with::<T::Sum>("row biases", rows)
+            .with::<f32>("row errors", rows)
+            .with::<T>("points", points * stride)
+            .with::<f16>("rounded points", (points * rounded_stride).max(1))
+            .with::<T::Sum>("point norms", points)
+            .with::<f32>("point errors", points)
+            .with::<u32>("excluded ids", points)
+            .with::<T::Sum>("bounds", points)
+            .with::<u32>("counts", points)
+            .with::<u32>("noted rows", points * self.capacity())
+            .with::<Key>("lists", points * self.k)
+            .with::<f32>("mean", dim)
+            .with::<u32>("largest norms", 2)
+            .with::<u32>("overflow", 1)
+    }
+
+    /// Rows that are on the device at a time.
+    fn rows_per_piece<T: OnDevice>(&self, points: usize) -> Result<usize> {
+        let free = self.gpu.free_memory()?;
+        // What the driver and the compiler of kernels take is not known before.
+        let free = free.saturating_sub((free / 20).min(1 << 30));
+        let room = self.budget.map_or(free, |budget| budget.min(free));
+        let side = tile::SIDE as usize;
+        let (least, two) =
+            (self.plan::<T>(side, points).bytes(), self.plan::<T>(2 * side, points).bytes());
+        if least > room {
+            return Err(self.gpu.error(format_args!("needs {least} bytes of device memory, free {room}")));
+        }
+        let pieces = ((room - least) / (two - least).max(1)) as usize + 1;
+        Ok(pieces.saturating_mul(side).min(self.space.len()))
+    }
+
+    fn run<T: OnDevice>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
+        let (count, n, k, dim) = (self.points.count, self.space.len(), self.k, self.space.dim());
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let batch = count.min(BATCH);
+        let piece = self.rows_per_piece::<T>(batch)?;
+        let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
+        let (stride, rounded_stride) = strides::<T>(dim);
+        let mut side = Side::<T> {
+            values: memory.buffer("rows")?,
+            stride,
+            rounded: memory.buffer("rounded rows")?,
+            rounded_stride,
+            biases: memory.buffer("row biases")?,
+            errors: memory.buffer("row errors")?,
+        };
+        let mut batch_memory = Batch::<T> {
+            side: Side {
+                values: memory.buffer("points")?,
+                stride,
+                rounded: memory.buffer("rounded points")?,
+                rounded_stride,
+                biases: memory.buffer("point norms")?,
+                errors: memory.buffer("point errors")?,
+            },
+            excluded: memory.buffer("excluded ids")?,
+            bounds: memory.buffer("bounds")?,
+            counts: memory.buffer("counts")?,
+            noted: memory.buffer("noted rows")?,
+            lists: memory.buffer("lists")?,
+            overflow: memory.buffer("overflow")?,
+            count: 0,
+        };
+        let rounding = self.rounding(points, rows);
+        let mut mean: Buffer<f32> = memory.buffer("mean")?;
+        mean.upload(&rounding.mean)?;
+        let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
+        let metric = self.space.metric();
+        let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
+
+        let stage = self.progress.stage("exact search", (n * count.div_ceil(batch)) as u64);
+        let mut keys = vec![key::NONE; count * k];
+        for first in (0..n).step_by(piece) {
+            let rows_here = piece.min(n - first);
+            side.values.upload_rows(rows_here, stride, |row| rows.row(first + row))?;
+            largest.fill(0)?;
+            T::prepare(
+                self.gpu,
+                &mut side,
+                &Preparation {
+                    count: rows_here,
+                    dim,
+                    mean: &mean,
+                    largest: largest.view_mut(),
+                    scale: rounding.row_scale,
+                    error_limit: rounding.error_limit,
+                    norm_weight: i32::from(!is_product),
+                    skip_zero: is_cosine,
+                },
+            )?;
+            for begin in (0..count).step_by(batch) {
+                let there = batch.min(count - begin);
+                let list = &mut keys[begin * k..(begin + there) * k];
+                batch_memory.count = there;
+                batch_memory.start(self, begin, points, list)?;
+                T::prepare(
+                    self.gpu,
+                    &mut batch_memory.side,
+                    &Preparation {
+                        count: there,
+                        dim,
+                        mean: &mean,
+                        // That of the points is not asked for.
+                        largest: largest.view_mut().offset(1),
+                        scale: rounding.point_scale,
+                        error_limit: f32::INFINITY,
+                        norm_weight: 1,
+                        skip_zero: false,
+                    },
+                )?;
+                let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
+                pass.run(&mut batch_memory, rows_here, |rows| stage.advance(rows as u64))?;
+                batch_memory.lists.download(list)?;
+            }
+        }
+        Ok(keys)
+    }
+
+    /// How vectors are rounded, by a sample of the rows and the points.
+    fn rounding<T: OnDevice>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Rounding {
+        let dim = self.space.dim();
+        if !T::ROUNDED {
+            return Rounding { mean: vec![0.0; dim], row_scale: 1.0, point_scale: 1.0, error_limit: 0.0 };
+        }
+        let sample = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
+        let n = self.space.len();
+        let product = self.space.metric() == Metric::InnerProduct;
+        let mut mean = vec![0f32; dim];
+        if !product {
+            let mut sums = vec![0f64; dim];
+            for row in sample(n) {
+                rows.row(row).iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x.to_f32()));
+            }
+            let count = sample(n).count() as f64;
+            mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
+        }
+        let magnitude = |row: &[T]| {
+            let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
+            distances.fold(0f32, f32::max)
+        };
+        let of_rows = sample(n).map(|row| magnitude(rows.row(row))).fold(0f32, f32::max);
+        let of_points = sample(self.points.count)
+            .map(|point| magnitude(points.row(self.points.row_of(point))))
+            .fold(0f32, f32::max);
+        let (row_scale, point_scale) = if product {
+            (scale(of_rows), scale(of_points))
+        } else {
+            let both = scale(of_rows.max(of_points));
+            (both, both)
+        };
+        let error = |row: &[T]| {
+            let squares = row.iter().zip(&mean).map(|(x, mean)| {
+                let exact = (x.to_f32() - mean) * row_scale;
+                f64::from(exact - f16::from_f32(exact).to_f32()).powi(2)
+            });
+            squares.sum::<f64>().sqrt() as f32
+        };
+        let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
+        // Rows beyond it are always settled: few, if the sample is like the rest.
+        let error_limit = 1.25 * largest + 1e-3;
+        Rounding { mean, row_scale, point_scale, error_limit }
+    }
+
+    /// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
+    fn add_zero_vectors(&self, keys: &mut [Key]) {
+        if self.space.metric() != Metric::Cosine {
+            return;
+        }
+        let k = self.k;
+        let zero_rows: Vec<u32> = {
+            let zero = self.space.zero().iter().enumerate().filter(|row| *row.1);
+            zero.map(|(row, _)| row as u32).take(k + 1).collect()
+        };
+        for (point, list) in keys.chunks_exact_mut(k).enumerate() {
+            let itself = self.points.nodes.map(|nodes| nodes[point]);
+            let others = |row: &u32| Some(*row) != itself;
+            if self.points.is_zero(point) {
+                let ids = (0..self.space.len() as u32).filter(others);
+                list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
+            } else if !zero_rows.is_empty() {
+                let zeros = zero_rows.iter().copied().filter(others).map(|id| key::pack(1.0, id));
+                let mut merged: Vec<Key> = list.iter().copied().chain(zeros).collect();
+                merged.sort_unstable();
+                list.copy_from_slice(&merged[..k]);
+            }
+        }
+    }
+}
+
+/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it.
+fn scale(magnitude: f32) -> f32 {
+    if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-100.0, 100.0).exp2() } else { 1.0 }
+}
+
+/// Points on the device, and what is known of their neighbours.
+struct Batch<T: OnDevice> {
+    side: Side<T>,
+    excluded: Buffer<u32>,
+    bounds: Buffer<T::Sum>,
+    counts: Buffer<u32>,
+    noted: Buffer<u32>,
+    lists: Buffer<Key>,
+    overflow: Buffer<u32>,
+    count: usize,
+}
+
+impl<T: OnDevice> Batch<T> {
+    /// Puts the points from `begin` on to the device, with their present lists.
+    fn start(
+        &mut self,
+        search: &Search<'_>,
+        begin: usize,
+        points: Matrix<'_, T>,
+        lists: &[Key],
+    ) -> Result<()> {
+        let row_of = |point: usize| search.points.row_of(begin + point);
+        self.side.values.upload_rows(self.count, self.side.stride, |point| points.row(row_of(point)))?;
+        if let Some(nodes) = search.points.nodes {
+            self.excluded.upload(&nodes[begin..begin + self.count])?;
+        }
+        self.lists.upload(lists)?;
+        self.counts.fill(0)?;
+        self.overflow.fill(0)
+    }
+}
+
+/// The visit of all rows of a piece for a batch of points.
+struct Pass<'a, T: OnDevice> {
+    search: &'a Search<'a>,
+    rounding: &'a Rounding,
+    side: &'a Side<T>,
+    largest: &'a Buffer<u32>,
+    /// The id of the piece's first row.
+    first: usize,
+}
+
+impl<T: OnDevice> Pass<'_, T> {
+    fn run(
+        &self,
+        batch: &mut Batch<T>,
+        rows: usize,
+        mut advance: impl FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
+        let side = tile::SIDE as usize;
+        let (capacity, k) = (self.search.capacity(), self.search.k);
+        let order = Order::of(rows);
+        let tiles = order.tiles;
+        // Tiles that cannot overflow, whatever they hold.
+        let safe = capacity / side;
+        // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of them
+        // may be many by chance.
+        let ideal = capacity as f64 / (3 * k.max(32)) as f64;
+        let mut growth = ideal;
+        let mut done = 0;
+        // The bounds, by the lists of earlier pieces.
+        self.settle(batch)?;
+        while done < tiles {
+            let seen = self.first + done * side;
+            let wanted =
+                if seen == 0 { (2 * k).div_ceil(side).max(2) } else { (seen as f64 * growth) as usize / side };
+            let mut range = wanted.max(1).min(tiles - done);
+            while self.filter_overflows(batch, &order, done, range)? {
+                range = (range / 4).max(safe);
+                growth = (growth / 2.0).max(0.01);
+            }
+            self.settle(batch)?;
+            done += range;
+            growth = (growth * 1.25).min(ideal);
+            advance((range * side).min(rows))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the filter over a range; if a query passed its capacity, what was noted is forgotten.
+    fn filter_overflows(
+        &self,
+        batch: &mut Batch<T>,
+        order: &Order,
+        done: usize,
+        range: usize,
+    ) -> Result<bool> {
+        self.filter(batch, order, done, range)?;
+        let mut overflow = [0];
+        batch.overflow.download(&mut overflow)?;
+        if overflow[0] != 0 {
+            batch.counts.fill(0)?;
+            batch.overflow.fill(0)?;
+        }
+        Ok(overflow[0] != 0)
+    }
+
+    fn filter(
+        &self,
+        batch: &mut Batch<T>,
+        order: &Order,
+        done: usize,
+        range: usize,
+    ) -> Result<()> {
+        let gpu = self.search.gpu;
+        let point_tiles = batch.count.div_ceil(tile::SIDE as usize);
+        // Blocks for the device some times over, each of many tiles, and no more than a grid may have.
+        let blocks = gpu.multiprocessors() as usize * 16;
+        let per_block = (range * point_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
+        let (row_stride, units) = self.side.tile_stride();
+        let filter = Filter::<T::Sum> {
+            queries: batch.side.tile_vectors(),
+            rows: self.side.tile_vectors(),
+            biases: self.side.biases.view(),
+            bounds: batch.bounds.view(),
+            counts: batch.counts.view_mut(),
+            found: batch.noted.view_mut(),
+            overflow: batch.overflow.view_mut(),
+            query_count: batch.count as u32,
+            query_stride: row_stride,
+            row_count: order.rows as u32,
+            row_stride,
+            units,
+            capacity: self.search.capacity() as u32,
+            first_position: done as u32,
+            position_count: range as u32,
+            positions_per_block: per_block as u32,
+            tile_count: order.tiles as u32,
+            tile_step: order.step as u32,
+            weight: T::weight(self.search.space.metric()),
+        };
+        let grid = [point_tiles as u32, range.div_ceil(per_block) as u32, 1];
+        // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the batch
+        // have a place for each of its points and outlive the work.
+        unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
+    }
+
+    fn settle(&self, batch: &mut Batch<T>) -> Result<()> {
+        let search = self.search;
+        let metric = search.space.metric();
+        let Rounding { row_scale, point_scale, error_limit, .. } = *self.rounding;
+        let settle = Settle::<T, T::Sum> {
+            rows: self.side.values.view(),
+            queries: batch.side.values.view(),
+            found: batch.noted.view(),
+            counts: batch.counts.view_mut(),
+            excluded: batch.excluded.view(),
+            lists: batch.lists.view_mut(),
+            bounds: batch.bounds.view_mut(),
+            norms: batch.side.biases.view(),
+            errors: batch.side.errors.view(),
+            largest: self.largest.view(),
+            row_stride: self.side.stride as u32,
+            query_stride: batch.side.stride as u32,
+            dim: search.space.dim() as u32,
+            capacity: search.capacity() as u32,
+            k: search.k as u32,
+            first_id: self.first as u32,
+            exclude: u32::from(search.points.nodes.is_some()),
+            metric: match metric {
+                Metric::L2 => exact::Metric::L2,
+                Metric::InnerProduct => exact::Metric::InnerProduct,
+                Metric::Cosine => exact::Metric::Cosine,
+            } as u32,
+            row_error: error_limit,
+            scale: if metric == Metric::InnerProduct { row_scale * point_scale } else { row_scale },
+        };
+        // SAFETY: as for the filter; the noted rows are rows of this piece.
+        unsafe { search.gpu.launch::<T::Settle>([batch.count as u32, 1, 1], SETTLE_THREADS, (settle,)) }
+    }
+}
+
+/// The tiles of a piece's rows, and the order in which they are visited.
+struct Order {
+    rows: usize,
+    tiles: usize,
+    /// From one visited tile to the next, coprime to their number.
+    step: usize,
+}
+
+impl Order {
+    fn of(rows: usize) -> Self {
+        let tiles = rows.div_ceil(tile::SIDE as usize);
+        let divisor = |mut a: usize, mut b: usize| {
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        // The golden ratio leaves no run of nearby tiles, so that sorted data come mixed.
+        let from = ((tiles as f64 * 0.618_034) as usize).max(1);
+        let step = (from..=tiles).find(|&step| divisor(step, tiles) == 1).unwrap_or(1);
+        Self { rows, tiles, step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tile_is_visited_once() {
+        for tiles in (1..200).chain([1024, 7813, 65_536]) {
+            let step = Order::of(128 * tiles - 5).step;
+            let mut visited: Vec<usize> = (0..tiles).map(|position| position * step % tiles).collect();
+            visited.sort_unstable();
+            assert!(visited.iter().enumerate().all(|(index, &tile)| index == tile), "{tiles} by {step}");
+            assert!(step <= tiles);
+        }
+    }
+
+    #[test]
+    fn scales_are_powers_of_two_within_f16() {
+        for magnitude in [1e-30f32, 0.3, 1.0, 255.0, 1e20] {
+            let scaled = magnitude * scale(magnitude);
+            assert!(scaled <= MAGNITUDE && scale(magnitude).log2().fract() == 0.0, "{magnitude}");
+        }
+        assert_eq!(scale(0.0), 1.0);
+    }
+}
