@@ -17,6 +17,8 @@ pub enum Device {
     Cpu,
     /// The CUDA device of this number. Exact search runs there; building does not yet.
     Cuda(u32),
+    /// The kernels on the CPU, lane by lane and checked at every access: for tests of tiny data.
+    Emulated,
 }
 
 impl Device {
@@ -32,7 +34,9 @@ impl Device {
     pub(crate) fn cpu_only(self) -> Result<Self> {
         match self {
             Self::Auto | Self::Cpu => Ok(Self::Cpu),
-            Self::Cuda(_) => Err(Error::argument("device", self, "auto or cpu: building has no CUDA backend yet")),
+            Self::Cuda(_) | Self::Emulated => {
+                Err(Error::argument("device", self, "auto or cpu: building has no CUDA backend yet"))
+            }
         }
     }
 
@@ -42,6 +46,7 @@ impl Device {
             Self::Cpu => Ok(None),
             Self::Auto => Ok(Gpu::cuda(0).ok()),
             Self::Cuda(ordinal) => Gpu::cuda(ordinal).map(Some),
+            Self::Emulated => Ok(Some(Gpu::emulated(0))),
         }
     }
 }
@@ -51,6 +56,7 @@ impl fmt::Display for Device {
         match self {
             Self::Auto => f.pad("auto"),
             Self::Cpu => f.pad("cpu"),
+            Self::Emulated => f.pad("emulated"),
             Self::Cuda(ordinal) => f.pad(&format!("cuda:{ordinal}")),
         }
     }
@@ -64,10 +70,11 @@ impl FromStr for Device {
         match name {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
+            "emulated" => Ok(Self::Emulated),
             "cuda" => Ok(Self::Cuda(0)),
             _ => ordinal(name)
                 .map(Self::Cuda)
-                .ok_or_else(|| Error::argument("device", name, "auto, cpu, cuda or cuda:N")),
+                .ok_or_else(|| Error::argument("device", name, "auto, cpu, cuda, cuda:N or emulated")),
         }
     }
 }
@@ -78,7 +85,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3)] {
+        for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3), Device::Emulated] {
             assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
         }
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));

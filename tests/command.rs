@@ -213,7 +213,11 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
         "build -i base.fbin -o x.tagore --index nsg --metric hamming",
         &["--metric", "hamming", "l2, ip or cosine"],
     );
-    s.fails(2, "build -i base.fbin -o x.tagore --index nsg --device cuda", &["--device", "cuda", "no CUDA backend"]);
+    s.fails(
+        2,
+        "build -i base.fbin -o x.tagore --index nsg --device cuda",
+        &["--device", "cuda", "no CUDA backend"],
+    );
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --iterations 5", &["--iterations", "5", "A,B"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --collect 3-hop", &["--collect", "3-hop"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --filter best", &["--filter", "best"]);

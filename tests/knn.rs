@@ -172,9 +172,12 @@ fn measured_recall_is_that_of_the_reference() {
     let base = Synth::new(5000, 16, 2).unwrap().base();
     let descent = Descent::new().knn(20).start(Start::Random).iterations(Iterations::Fixed(2, 0));
     let graph = descent.build(&base).unwrap();
-    let measured = knn_recall(&graph, &base, 5000, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent()).unwrap()[0];
+    let measured =
+        knn_recall(&graph, &base, 5000, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent()).unwrap()
+            [0];
     approx::assert_abs_diff_eq!(measured, recall(&graph, &base), epsilon = 1e-3);
-    let sampled = knn_recall(&graph, &base, 500, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent()).unwrap()[0];
+    let sampled = knn_recall(&graph, &base, 500, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent())
+        .unwrap()[0];
     approx::assert_abs_diff_eq!(measured, sampled, epsilon = 0.05);
 }
 

@@ -4,6 +4,7 @@
 mod build;
 mod command;
 mod formats;
+mod gpu;
 mod index_file;
 mod knn;
 mod reference;

@@ -40,7 +40,8 @@ impl Args {
         truth.save(&self.output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;
         let count = queries.len();
-        output.say(format_args!("{count} queries on {device} in {seconds:.2} s -> {}", self.output.display()));
+        output
+            .say(format_args!("{count} queries on {device} in {seconds:.2} s -> {}", self.output.display()));
         let mut times = serde_json::Map::new();
         for KernelTime { kernel, launches, seconds } in kernels {
             output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));

@@ -150,7 +150,8 @@ pub(crate) fn verify(
     output: &Output,
 ) -> Result<serde_json::Value> {
     let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
-    let recalls = tagore::knn_recall(graph, base, sample, &ks, options.seed, options.device, output.progress())?;
+    let recalls =
+        tagore::knn_recall(graph, base, sample, &ks, options.seed, options.device, output.progress())?;
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());

@@ -87,9 +87,7 @@ impl CudaMachine {
         let (device, limits, (major, minor), multiprocessors) =
             open().map_err(|failure| problem(failure.to_string()))?;
         if (major, minor) < ptx::LEAST_CAPABILITY {
-            return Err(problem(format!(
-                "found compute capability {major}.{minor}, expected 8.0 or later"
-            )));
+            return Err(problem(format!("found compute capability {major}.{minor}, expected 8.0 or later")));
         }
         let context = Context::new(device).map_err(|failure| problem(failure.to_string()))?;
         let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)
@@ -209,9 +207,7 @@ impl Machine for CudaMachine {
             fill(offset, &mut memory[..len]);
             // SAFETY: the memory stays as it is until the event below has happened, and the range was
             // allocated by this machine.
-            self.check(unsafe {
-                memcpy_htod_async(address + offset as u64, &memory[..len], &self.stream)
-            })?;
+            self.check(unsafe { memcpy_htod_async(address + offset as u64, &memory[..len], &self.stream) })?;
             self.check(copied.record(&self.stream))?;
         }
         Ok(())
@@ -230,7 +226,7 @@ impl Machine for CudaMachine {
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
-        let Launch { kernel, grid: [x, y, z], block, shared, arguments } = launch;
+        let Launch { kernel, grid: [x, y, z], block, shared, arguments, .. } = launch;
         let function = self.function(kernel, shared)?;
         let mut times = lock(&self.times);
         if times.pending.len() == PENDING {

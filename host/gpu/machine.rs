@@ -25,6 +25,8 @@ pub(crate) struct Launch<'a> {
     pub shared: u32,
     /// The address of each argument, in the kernel's order and types.
     pub arguments: &'a mut [*mut c_void],
+    /// Runs the kernel's body as one lane on the host.
+    pub lane: &'a (dyn Fn() + Sync),
 }
 
 /// The time that a kernel took.

@@ -3,6 +3,7 @@
 mod buffer;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod emulated;
 mod machine;
 mod plan;
 mod ptx;
@@ -42,6 +43,11 @@ impl Gpu {
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
         let problem = "this program was built without the feature cuda".to_owned();
         Err(Error::Device { device: format!("cuda:{ordinal}"), problem })
+    }
+
+    /// The emulator, whose lanes run in an order drawn from `seed`.
+    pub(crate) fn emulated(seed: u64) -> Self {
+        Self { machine: Arc::new(emulated::EmulatedMachine::new(seed)) }
     }
 
     /// What to call it, such as `cuda:0`.
@@ -85,14 +91,16 @@ impl Gpu {
         arguments: K::Arguments,
     ) -> Result<()> {
         let contract = K::contract(&arguments);
-        contract
-            .check(K::NAME, grid, block, &self.machine.limits())
-            .map_err(|error| self.error(error))?;
-        let shared = contract.shared;
-        arguments.addresses(|arguments| {
+        contract.check(K::NAME, grid, block, &self.machine.limits()).map_err(|error| self.error(error))?;
+        // SAFETY: only a machine that makes a lane current calls this; the caller answers for the rest.
+        let lane = || unsafe { K::run(arguments) };
+        let launch = |arguments: &mut [_]| {
+            let shared = contract.shared;
+            let launch = Launch { kernel: K::NAME, grid, block, shared, arguments, lane: &lane };
             // SAFETY: the arguments are those of the kernel; the caller answers for their memory.
-            unsafe { self.machine.launch(Launch { kernel: K::NAME, grid, block, shared, arguments }) }
-        })
+            unsafe { self.machine.launch(launch) }
+        };
+        arguments.addresses(launch)
     }
 
     /// An error of this device.

@@ -44,7 +44,8 @@ impl Plan {
     pub(crate) fn reserve(self, gpu: &Gpu) -> Result<Reservation> {
         let free = gpu.free_memory()?;
         if self.bytes() > free {
-            let (largest, bytes) = self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default();
+            let (largest, bytes) =
+                self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default();
             return Err(gpu.error(format_args!(
                 "needs {} bytes of device memory ({largest} {bytes} of them), free {free}",
                 self.bytes()
@@ -90,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_plan_adds_up() {
-        let plan = Plan::new().with::<f32>("rows", 100).with::<u64>("lists", 7).with::<u8>("huge", usize::MAX);
+        let plan =
+            Plan::new().with::<f32>("rows", 100).with::<u64>("lists", 7).with::<u8>("huge", usize::MAX);
         assert_eq!(plan.buffers()[..2], [("rows", 400), ("lists", 56)]);
         assert_eq!(plan.bytes(), u64::MAX);
         assert!(plan.to_string().lines().count() == 4);

@@ -30,7 +30,8 @@ pub(crate) fn module(ptx: &str, wanted: &str) -> String {
 /// What the header of the PTX says of its compiler, and its target.
 #[cfg(feature = "cuda")]
 pub(crate) fn description(ptx: &str) -> String {
-    let field = |name: &str| ptx.lines().find_map(|line| line.strip_prefix(name)).map_or("unknown", str::trim);
+    let field =
+        |name: &str| ptx.lines().find_map(|line| line.strip_prefix(name)).map_or("unknown", str::trim);
     format!("PTX {} for {} by {}", field(".version"), field(".target"), field("// compiler:"))
 }
 

@@ -164,12 +164,7 @@ pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
 }
 
 /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
-fn neighbors_of(
-    space: &Space<'_>,
-    nodes: &[u32],
-    k: usize,
-    progress: &Progress,
-) -> Result<Vec<Key>> {
+fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
     let point = |index: usize| (space.point(nodes[index]), Some(nodes[index]));
     nearest(space, nodes.len(), point, k, progress)
 }

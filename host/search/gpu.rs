@@ -281,8 +281,7 @@ impl Search<'_> {
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
         let side = tile::SIDE as usize;
-        let (least, two) =
-            (self.plan::<T>(side, points).bytes(), self.plan::<T>(2 * side, points).bytes());
+        let (least, two) = (self.plan::<T>(side, points).bytes(), self.plan::<T>(2 * side, points).bytes());
         if least > room {
             return Err(self.gpu.error(format_args!("needs {least} bytes of device memory, free {room}")));
         }
@@ -519,8 +518,11 @@ impl<T: OnDevice> Pass<'_, T> {
         self.settle(batch)?;
         while done < tiles {
             let seen = self.first + done * side;
-            let wanted =
-                if seen == 0 { (2 * k).div_ceil(side).max(2) } else { (seen as f64 * growth) as usize / side };
+            let wanted = if seen == 0 {
+                (2 * k).div_ceil(side).max(2)
+            } else {
+                (seen as f64 * growth) as usize / side
+            };
             let mut range = wanted.max(1).min(tiles - done);
             while self.filter_overflows(batch, &order, done, range)? {
                 range = (range / 4).max(safe);
@@ -552,13 +554,7 @@ impl<T: OnDevice> Pass<'_, T> {
         Ok(overflow[0] != 0)
     }
 
-    fn filter(
-        &self,
-        batch: &mut Batch<T>,
-        order: &Order,
-        done: usize,
-        range: usize,
-    ) -> Result<()> {
+    fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {
         let gpu = self.search.gpu;
         let point_tiles = batch.count.div_ceil(tile::SIDE as usize);
         // Blocks for the device some times over, each of many tiles, and no more than a grid may have.

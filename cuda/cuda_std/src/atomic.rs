@@ -122,10 +122,10 @@ values! {
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
 fn update(place: Place, bytes: usize, change: &mut dyn FnMut(u64) -> u64) -> u64 {
-    use crate::host::{Space, here, lane};
+    use crate::host::{Space, lane};
     let (space, address) = match place {
         Place::Global(address) => (Space::Global, address),
         Place::Shared(address) => (Space::Shared, u64::from(address)),
     };
-    lane(|lane| lane.update(space, address, bytes, change, here()))
+    lane(|lane, at| lane.update(space, address, bytes, change, at))
 }

@@ -23,8 +23,8 @@ pub fn quad<T: Plain>(to: Shared<T>, from: Global<T>, source_bytes: u32) {
     }
     #[cfg(not(target_os = "cuda"))]
     {
-        use crate::host::{here, lane};
-        lane(|lane| lane.copy_async(to.address(), from.address(), 16, source_bytes, here()));
+        use crate::host::lane;
+        lane(|lane, at| lane.copy_async(to.address(), from.address(), 16, source_bytes, at));
     }
 }
 
@@ -38,7 +38,7 @@ pub fn commit() {
         commit_group();
     }
     #[cfg(not(target_os = "cuda"))]
-    crate::host::lane(|lane| lane.commit_async(crate::host::here()));
+    crate::host::lane(|lane, at| lane.commit_async(at));
 }
 
 /// Waits until at most `PENDING` of this thread's groups are not done. The bytes are there for this
@@ -52,5 +52,5 @@ pub fn wait<const PENDING: u32>() {
         core::arch::asm!("cp.async.wait_group {};", const PENDING, options(nostack));
     }
     #[cfg(not(target_os = "cuda"))]
-    crate::host::lane(|lane| lane.wait_async(PENDING, crate::host::here()));
+    crate::host::lane(|lane, at| lane.wait_async(PENDING, at));
 }

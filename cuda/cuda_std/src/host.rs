@@ -57,7 +57,7 @@ pub trait Lane {
     fn store(&self, space: Space, address: u64, bytes: &[u8], at: At);
 
     /// Replaces the 4 or 8 bytes at `address` by what `change` makes of them, as one step; returns
-    /// what was there.
+    /// what was there. `change` may be called more than once.
     fn update(
         &self,
         space: Space,
@@ -104,21 +104,16 @@ pub unsafe fn set_current(lane: Option<NonNull<dyn Lane>>) -> Option<NonNull<dyn
     CURRENT.replace(lane)
 }
 
-/// Calls `ask` with the current lane.
+/// Calls `ask` with the current lane and the line of the kernel: of the caller that is not in this
+/// crate's functions.
 ///
 /// # Panics
 /// If kernel code is called outside a kernel.
 #[track_caller]
-pub(crate) fn lane<R>(ask: impl FnOnce(&dyn Lane) -> R) -> R {
+pub(crate) fn lane<R>(ask: impl FnOnce(&dyn Lane, At) -> R) -> R {
     match CURRENT.get() {
         // SAFETY: `set_current`'s caller keeps the lane alive while it is the current one.
-        Some(lane) => ask(unsafe { lane.as_ref() }),
+        Some(lane) => ask(unsafe { lane.as_ref() }, Location::caller()),
         None => panic!("kernel code was called outside a kernel: launch it on the emulator"),
     }
-}
-
-/// The line of the caller that is not in this crate's inlined functions.
-#[track_caller]
-pub(crate) fn here() -> At {
-    Location::caller()
 }

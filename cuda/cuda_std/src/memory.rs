@@ -261,9 +261,9 @@ fn store<T: Plain>(address: u64, value: T) {
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
 pub(crate) fn load_from<T: Plain>(space: crate::host::Space, address: u64) -> T {
-    use crate::host::{here, lane};
+    use crate::host::lane;
     let mut bytes = [0u8; 16];
-    lane(|lane| lane.load(space, address, &mut bytes[..size_of::<T>()], here()));
+    lane(|lane, at| lane.load(space, address, &mut bytes[..size_of::<T>()], at));
     // SAFETY: any bits are a value, and the array holds at least the size of one.
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
 }
@@ -271,8 +271,8 @@ pub(crate) fn load_from<T: Plain>(space: crate::host::Space, address: u64) -> T 
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
 pub(crate) fn store_to<T: Plain>(space: crate::host::Space, address: u64, value: T) {
-    use crate::host::{here, lane};
+    use crate::host::lane;
     // SAFETY: a `Plain` has no padding, so all of its bytes are initialised.
     let bytes = unsafe { core::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
-    lane(|lane| lane.store(space, address, bytes, here()));
+    lane(|lane, at| lane.store(space, address, bytes, at));
 }

@@ -41,7 +41,7 @@ pub fn dynamic<T>(offset: usize) -> Shared<T> {
         base
     };
     #[cfg(not(target_os = "cuda"))]
-    let base = lane(|lane| lane.dynamic_shared());
+    let base = lane(|lane, _| lane.dynamic_shared());
     Shared { address: base + offset as u32, of: PhantomData }
 }
 
@@ -77,7 +77,7 @@ macro_rules! static_shared {
 #[doc(hidden)]
 #[track_caller]
 pub fn on_host(name: &'static str, bytes: usize) -> u32 {
-    lane(|lane| lane.static_shared(name, bytes as u32, crate::host::here()))
+    lane(|lane, at| lane.static_shared(name, bytes as u32, at))
 }
 
 impl<T> Shared<T> {

@@ -71,8 +71,7 @@ pub fn load_matrices<T: Plain>(row: Shared<T>) -> [u32; 4] {
     {
         // Each lane reads its row and shows it.
         let quad = row.get_quad(0).0;
-        let shown =
-            crate::host::lane(|lane| lane.exchange(u32::MAX, "load_matrices", &quad, crate::host::here()));
+        let shown = crate::host::lane(|lane, at| lane.exchange(u32::MAX, "load_matrices", &quad, at));
         let lane = crate::warp::lane_id() as usize;
         std::array::from_fn(|matrix| shown[8 * matrix + lane / 4][lane % 4])
     }
@@ -160,7 +159,7 @@ fn product<S: Copy>(
     dot: impl Fn(S, &[u32], &[u32]) -> S,
 ) {
     let words = [a[0], a[1], a[2], a[3], b[0], b[1]];
-    let shown = crate::host::lane(|lane| lane.exchange(u32::MAX, what, &words, crate::host::here()));
+    let shown = crate::host::lane(|lane, at| lane.exchange(u32::MAX, what, &words, at));
     let lane = crate::warp::lane_id() as usize;
     // Of `a`, lane 4 r + w holds words w and w + 4 of row r in values 0 and 2, of row r + 8 in 1 and 3;
     // of `b`, lane 4 n + w holds words w and w + 4 of column n.

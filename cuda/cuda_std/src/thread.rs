@@ -18,7 +18,7 @@ mod raw {
     }
 }
 #[cfg(not(target_os = "cuda"))]
-use crate::host::{Barrier, here, lane};
+use crate::host::{Barrier, lane};
 
 macro_rules! indices {
     ($($name:ident, $register:ident, $field:ident[$axis:literal], $what:literal;)*) => {$(
@@ -31,7 +31,7 @@ macro_rules! indices {
                 raw::$register() as u32
             }
             #[cfg(not(target_os = "cuda"))]
-            lane(|lane| lane.place().$field[$axis])
+            lane(|lane, _| lane.place().$field[$axis])
         }
     )*};
 }
@@ -80,7 +80,7 @@ pub fn sync_threads() {
         raw::_syncthreads();
     }
     #[cfg(not(target_os = "cuda"))]
-    lane(|lane| lane.barrier(Barrier { id: 0, threads: None }, false, here()));
+    lane(|lane, at| lane.barrier(Barrier { id: 0, threads: None }, false, at));
 }
 
 /// As [`sync_threads`]; returns for how many threads `predicate` was not 0.
@@ -93,7 +93,7 @@ pub fn sync_threads_count(predicate: u32) -> u32 {
         raw::barrier_count(predicate)
     }
     #[cfg(not(target_os = "cuda"))]
-    lane(|lane| lane.barrier(Barrier { id: 0, threads: None }, predicate != 0, here()))
+    lane(|lane, at| lane.barrier(Barrier { id: 0, threads: None }, predicate != 0, at))
 }
 
 /// Waits at barrier `id`, 1 to 15, for `threads` threads, a multiple of 32: those of some warps of the
@@ -107,7 +107,7 @@ pub fn sync_named(id: u32, threads: u32) {
         raw::barrier_named(id, threads);
     }
     #[cfg(not(target_os = "cuda"))]
-    lane(|lane| lane.barrier(Barrier { id, threads: Some(threads) }, false, here()));
+    lane(|lane, at| lane.barrier(Barrier { id, threads: Some(threads) }, false, at));
 }
 
 macro_rules! fences {

@@ -49,7 +49,7 @@ mod raw {
     }
 }
 #[cfg(not(target_os = "cuda"))]
-use crate::host::{here, lane};
+use crate::host::lane;
 use crate::memory::Plain;
 
 /// The mask of all lanes.
@@ -64,7 +64,7 @@ pub fn lane_id() -> u32 {
         raw::lane_id()
     }
     #[cfg(not(target_os = "cuda"))]
-    lane(|lane| {
+    lane(|lane, _| {
         let place = lane.place();
         let [x, y, z] = place.thread_idx;
         (x + place.block_dim[0] * (y + place.block_dim[1] * z)) % 32
@@ -97,7 +97,7 @@ pub unsafe fn sync_warp(mask: u32) {
         raw::sync(mask);
     }
     #[cfg(not(target_os = "cuda"))]
-    lane(|lane| lane.exchange(mask, "sync_warp", &[], here()));
+    lane(|lane, at| lane.exchange(mask, "sync_warp", &[], at));
 }
 
 /// Values that are shuffled: up to 8 bytes, moved as 32-bit words.
@@ -172,12 +172,14 @@ macro_rules! shuffles {
             {
                 let bits = value.bits();
                 let words = [bits as u32, (bits >> 32) as u32, width];
-                let shown = lane(|lane| lane.exchange(mask, stringify!($name), &words, here()));
+                let shown = lane(|lane, at| lane.exchange(mask, stringify!($name), &words, at));
                 let own = lane_id();
                 if !($in_range)(own, $argument, width) {
                     return (value, false);
                 }
-                let from = shown[($source)(own, $argument, width) as usize & 31];
+                let source = ($source)(own, $argument, width) & 31;
+                assert!(mask >> source & 1 == 1, "lane {source} is not of the mask {mask:#x}: its value is undefined");
+                let from = shown[source as usize];
                 (T::from_bits(u64::from(from[1]) << 32 | u64::from(from[0])), true)
             }
         }
@@ -220,7 +222,7 @@ macro_rules! votes {
             #[cfg(not(target_os = "cuda"))]
             {
                 let word = [u32::from(predicate)];
-                let shown = lane(|lane| lane.exchange(mask, stringify!($name), &word, here()));
+                let shown = lane(|lane, at| lane.exchange(mask, stringify!($name), &word, at));
                 let votes = (0..32).fold(0u32, |votes, lane| votes | shown[lane][0] << lane);
                 ($of)(votes & mask, mask)
             }
@@ -259,7 +261,7 @@ pub unsafe fn warp_match_any<T: WarpMatchValue>(mask: u32, value: T) -> u32 {
     #[cfg(not(target_os = "cuda"))]
     {
         let words = [bits as u32, (bits >> 32) as u32];
-        let shown = lane(|lane| lane.exchange(mask, "warp_match_any", &words, here()));
+        let shown = lane(|lane, at| lane.exchange(mask, "warp_match_any", &words, at));
         (0..32).filter(|&l| mask >> l & 1 == 1 && shown[l][..2] == words).fold(0, |lanes, l| lanes | 1 << l)
     }
 }
@@ -330,7 +332,7 @@ pub unsafe fn warp_reduce<T: WarpReduceValue>(mask: u32, value: T, op: WarpReduc
     };
     #[cfg(not(target_os = "cuda"))]
     let reduced = {
-        let shown = lane(|lane| lane.exchange(mask, "warp_reduce", &[bits, op as u32], here()));
+        let shown = lane(|lane, at| lane.exchange(mask, "warp_reduce", &[bits, op as u32], at));
         let values = (0..32).filter(|l| mask >> l & 1 == 1).map(|l| shown[l][0]);
         let signed = |a: u32, b: u32, less: bool| if ((a as i32) < b as i32) == less { a } else { b };
         let combine = |a: u32, b: u32| match (op, T::SIGNED) {

@@ -1,0 +1,194 @@
+//! One block at a time: its lanes, each a coroutine, and the scheduler that resumes them.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult};
+use cuda_std::host::{self, Lane, Place};
+
+use crate::fault::{Fault, FaultKind, Site};
+use crate::lane::Thread;
+use crate::memory::Regions;
+use crate::order::Draws;
+use crate::panics;
+use crate::race::Clocks;
+use crate::shared::Shared;
+use crate::wait::Waits;
+
+/// Bytes of a lane's stack. An overflow runs into a guard page.
+const STACK: usize = 128 * 1024;
+
+/// What a launch is, for all of its blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub kernel: &'static str,
+    pub grid: [u32; 3],
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub dynamic: u32,
+    /// Bytes of shared memory that a block may have.
+    pub shared_limit: u32,
+    pub seed: u64,
+    pub regions: Regions,
+}
+
+/// What the lanes of a block share.
+pub(crate) struct Block {
+    pub kernel: &'static str,
+    pub regions: Regions,
+    /// The allocation of the last access, which the next is often to as well.
+    pub last_region: Cell<usize>,
+    pub shared: RefCell<Shared>,
+    pub waits: RefCell<Waits>,
+    pub clocks: RefCell<Clocks>,
+    draws: Cell<Draws>,
+    fault: RefCell<Option<Fault>>,
+}
+
+impl Block {
+    /// A number below `count`, of the block's own.
+    pub fn draw(&self, count: u64) -> u64 {
+        let mut draws = self.draws.get();
+        let drawn = draws.below(count);
+        self.draws.set(draws);
+        drawn
+    }
+
+    /// Stops the block with a fault.
+    pub fn report(&self, fault: Fault) {
+        self.fault.borrow_mut().get_or_insert(fault);
+    }
+
+    fn next(&self) -> Option<u32> {
+        let mut draws = self.draws.get();
+        let next = self.waits.borrow_mut().next(&mut draws);
+        self.draws.set(draws);
+        next
+    }
+}
+
+/// Runs blocks of a launch, one after another, on the thread that it is on.
+pub(crate) struct Runner<E> {
+    launch: Launch,
+    entry: E,
+    block: Rc<Block>,
+    threads: Vec<Rc<Thread>>,
+    stacks: Vec<DefaultStack>,
+}
+
+type Fiber = Coroutine<(), (), (), DefaultStack>;
+
+impl<E: Fn() + Copy + 'static> Runner<E> {
+    /// A runner whose lanes each call `entry`. Uses these stacks, and makes more if they are too few.
+    pub fn new(launch: &Launch, entry: E, mut stacks: Vec<DefaultStack>) -> Result<Self, Fault> {
+        while stacks.len() < launch.threads as usize {
+            let stack = DefaultStack::new(STACK).map_err(|error| {
+                let what = format!("no memory for the stacks of {} threads: {error}", launch.threads);
+                Fault { kernel: Some(launch.kernel), ..Fault::outside(FaultKind::Stacks, what) }
+            })?;
+            stacks.push(stack);
+        }
+        let block = Rc::new(Block {
+            kernel: launch.kernel,
+            regions: launch.regions.clone(),
+            last_region: Cell::new(0),
+            shared: RefCell::new(Shared::new(launch.shared_limit)),
+            waits: RefCell::new(Waits::new()),
+            clocks: RefCell::default(),
+            draws: Cell::new(Draws::new(launch.seed, 0)),
+            fault: RefCell::new(None),
+        });
+        let place = |index| Place {
+            block_idx: [0; 3],
+            thread_idx: [index, 0, 0],
+            grid_dim: launch.grid,
+            block_dim: [launch.threads, 1, 1],
+        };
+        let thread = |index| Rc::new(Thread::new(&block, index, place(index)));
+        let threads = (0..launch.threads).map(thread).collect();
+        Ok(Self { launch: launch.clone(), entry, block, threads, stacks })
+    }
+
+    /// The stacks, for another runner.
+    pub fn into_stacks(self) -> Vec<DefaultStack> {
+        self.stacks
+    }
+
+    /// Runs block `number` of the grid, counted in x, then y, then z.
+    pub fn run(&mut self, number: u64) -> Result<(), Fault> {
+        let [x, y, _] = self.launch.grid.map(u64::from);
+        let index = [number % x, number / x % y, number / (x * y)].map(|index| index as u32);
+        let count = self.launch.threads;
+        self.block.shared.borrow_mut().reset(self.launch.dynamic);
+        self.block.waits.borrow_mut().reset(count);
+        self.block.clocks.borrow_mut().reset(count as usize);
+        self.block.draws.set(Draws::new(self.launch.seed, number));
+        self.threads.iter().for_each(|thread| thread.reset(index));
+
+        let entry = self.entry;
+        let from = self.stacks.len() - count as usize;
+        let stacks = self.stacks.drain(from..);
+        let mut fibers: Vec<Fiber> = stacks
+            .zip(&self.threads)
+            .map(|(stack, thread)| {
+                let thread = Rc::clone(thread);
+                Coroutine::with_stack(stack, move |yielder, ()| {
+                    thread.enter(yielder);
+                    entry();
+                })
+            })
+            .collect();
+        while self.block.fault.borrow().is_none() {
+            let Some(next) = self.block.next() else { break };
+            self.resume(&mut fibers[next as usize], next, index);
+        }
+        if self.block.fault.borrow().is_none() {
+            self.report_deadlock(index);
+        }
+        for mut fiber in fibers {
+            if !fiber.done() {
+                // After a fault: unwinds what the lane has on its stack.
+                fiber.force_unwind();
+            }
+            self.stacks.push(fiber.into_stack());
+        }
+        self.block.fault.take().map_or(Ok(()), Err)
+    }
+
+    /// Lets one lane run until it waits or ends.
+    fn resume(&self, fiber: &mut Fiber, index: u32, block: [u32; 3]) {
+        let lane: NonNull<dyn Lane> = NonNull::from(&*self.threads[index as usize]);
+        // SAFETY: the lane is kept in `threads`, and is the current one only until the call below.
+        let before = unsafe { host::set_current(Some(lane)) };
+        let result = panics::catch(|| fiber.resume(()));
+        // SAFETY: whoever set the lane before this one keeps it alive.
+        unsafe { host::set_current(before) };
+        match result {
+            Ok(CoroutineResult::Yield(())) => {}
+            Ok(CoroutineResult::Return(())) => self.block.waits.borrow_mut().finish(index),
+            Err(panicked) => self.block.report(Fault {
+                kind: FaultKind::Panic,
+                kernel: Some(self.launch.kernel),
+                block: Some(block),
+                threads: vec![index],
+                site: panicked.site,
+                what: format!("panicked: {}", panicked.message),
+            }),
+        }
+    }
+
+    fn report_deadlock(&self, block: [u32; 3]) {
+        if let Some(deadlock) = self.block.waits.borrow().deadlock() {
+            self.block.report(Fault {
+                kind: deadlock.finding.kind,
+                kernel: Some(self.launch.kernel),
+                block: Some(block),
+                threads: deadlock.finding.others,
+                site: Some(Site::from(deadlock.at)),
+                what: deadlock.finding.what,
+            });
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Runs kernels on the CPU, unchanged, and reports what they must not do.
+//!
+//! Each thread of a block is a coroutine; a block's threads take turns on one thread of the host, in an
+//! order drawn from a seed, and blocks run in parallel. Whatever a kernel asks of the machine is checked:
+//! that memory is there, aligned and written before it is read, that barriers and exchanges of a warp are
+//! reached by all who must, that accesses of shared memory do not race. `docs/emulator.md` says what is
+//! not modelled.
+//!
+//! ```
+//! use cuda_std::prelude::*;
+//! use emulator::Emulator;
+//!
+//! /// Adds 1 to each value.
+//! ///
+//! /// # Safety
+//! /// `values` holds n values.
+//! #[kernel(block = 64)]
+//! pub unsafe fn increment(values: GlobalMut<u32>, n: u32) {
+//!     let i = thread::index_1d();
+//!     if i < n {
+//!         values.set(i as usize, values.get(i as usize) + 1);
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), emulator::Fault> {
+//! let emulator = Emulator::new();
+//! let values = emulator.upload(&[1u32, 2, 3]);
+//! emulator.launch::<increment>([1, 1, 1], 64, (values.view(), 3))?;
+//! assert_eq!(values.values::<u32>()?, [2, 3, 4]);
+//!
+//! let fault = emulator.launch::<increment>([1, 1, 1], 64, (values.view(), 4)).unwrap_err();
+//! assert_eq!(fault.kind, emulator::FaultKind::OutOfBounds);
+//! # Ok(())
+//! # }
+//! ```
+
+mod block;
+mod fault;
+mod lane;
+mod memory;
+mod order;
+mod panics;
+mod race;
+mod shared;
+mod wait;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corosensei::stack::DefaultStack;
+use cuda_std::launch::{Kernel, Limits};
+use cuda_std::memory::Plain;
+
+use crate::block::{Launch, Runner};
+pub use crate::fault::{Fault, FaultKind, Site};
+pub use crate::memory::Allocation;
+use crate::memory::Memory;
+use crate::order::BlockOrder;
+
+/// Lanes that are on their way at once: each has a stack, and the system maps a bounded number of them.
+const LANES_AT_ONCE: usize = 16_384;
+
+/// The device: memory, limits, and the seed that all order is drawn from.
+pub struct Emulator {
+    seed: u64,
+    limits: Limits,
+    memory: Arc<Memory>,
+    /// Stacks that no lane is on.
+    stacks: Mutex<Vec<DefaultStack>>,
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulator")
+            .field("seed", &self.seed)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Emulator {
+    fn default() -> Self {
+        Self::with_seed(0)
+    }
+}
+
+impl Emulator {
+    /// A device with seed 0.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A device whose lanes and blocks run in the order that the seed draws. Within a block that order
+    /// depends on nothing but the seed, the block's index and the kernel, so a failure repeats.
+    pub fn with_seed(seed: u64) -> Self {
+        let limits = Limits { block: 1024, grid: [i32::MAX as u32, 65_535, 65_535], shared: 163 * 1024 };
+        Self { seed, limits, memory: Memory::new(), stacks: Mutex::default() }
+    }
+
+    /// The same device with other limits; at first they are those of compute capability 8.0.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// What the device can launch. Static shared memory counts towards the limit as well.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Device memory of this many bytes, which is not to be read before it is written.
+    pub fn allocate(&self, bytes: usize) -> Allocation {
+        self.memory.allocate(bytes)
+    }
+
+    /// Device memory that holds these values.
+    pub fn upload<T: Plain>(&self, values: &[T]) -> Allocation {
+        let allocation = self.allocate(size_of_val(values));
+        allocation.set_values(values);
+        allocation
+    }
+
+    /// Runs a kernel and waits for its end. The first fault ends the launch; memory keeps what was
+    /// written until then.
+    ///
+    /// # Errors
+    /// What the kernel or the launch did that it must not.
+    pub fn launch<K: Kernel>(
+        &self,
+        grid: [u32; 3],
+        block: u32,
+        arguments: K::Arguments,
+    ) -> Result<(), Fault> {
+        let contract = K::contract(&arguments);
+        contract.check(K::NAME, grid, block, &self.limits)?;
+        // SAFETY: a lane is current whenever this is called. What kernels ask of their arguments is about
+        // memory, which every lane checks at every access.
+        self.launch_entry(K::NAME, grid, block, contract.shared, &move || unsafe { K::run(arguments) })
+    }
+
+    /// As [`launch`](Self::launch), of a kernel whose type is not known here: `entry` runs it as one
+    /// lane. The contract has been checked.
+    ///
+    /// # Errors
+    /// What the kernel did that it must not.
+    pub fn launch_entry(
+        &self,
+        kernel: &'static str,
+        grid: [u32; 3],
+        block: u32,
+        shared: u32,
+        entry: &(dyn Fn() + Sync),
+    ) -> Result<(), Fault> {
+        // SAFETY: lanes, which hold the entry, have ended or were dropped when `run_blocks` returns.
+        let entry: &'static (dyn Fn() + Sync) = unsafe { std::mem::transmute(entry) };
+        let launch = Launch {
+            kernel,
+            grid,
+            threads: block,
+            dynamic: shared,
+            shared_limit: self.limits.shared,
+            seed: self.seed,
+            regions: self.memory.regions(),
+        };
+        panics::prepare();
+        self.run_blocks(&launch, entry)
+    }
+
+    fn run_blocks<E>(&self, launch: &Launch, entry: E) -> Result<(), Fault>
+    where
+        E: Fn() + Copy + Send + Sync + 'static,
+    {
+        let blocks = launch.grid.map(u64::from).into_iter().product();
+        let order = BlockOrder::new(blocks, launch.seed);
+        let next = AtomicU64::new(0);
+        // Of all faults, that of the block that comes first: blocks before it are run to their end, so
+        // the number of threads does not matter. `end` is the position where there is nothing to do.
+        let end = AtomicU64::new(blocks);
+        let first: Mutex<Option<(u64, Fault)>> = Mutex::new(None);
+        let report = |position: u64, fault: Fault| {
+            end.fetch_min(position, Ordering::Relaxed);
+            let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+            if first.as_ref().is_none_or(|&(other, _)| position < other) {
+                *first = Some((position, fault));
+            }
+        };
+        let work = || {
+            let mut runner = match Runner::new(launch, entry, self.take_stacks(launch.threads as usize)) {
+                Ok(runner) => runner,
+                Err(fault) => return report(0, fault),
+            };
+            loop {
+                let position = next.fetch_add(1, Ordering::Relaxed);
+                if position >= end.load(Ordering::Relaxed) {
+                    break;
+                }
+                if let Err(fault) = runner.run(order.block(position)) {
+                    report(position, fault);
+                }
+            }
+            self.stacks.lock().unwrap_or_else(PoisonError::into_inner).extend(runner.into_stacks());
+        };
+        let most = (LANES_AT_ONCE / launch.threads as usize).max(1);
+        let workers = rayon::current_num_threads().min(most).min(usize::try_from(blocks).unwrap_or(most));
+        if workers == 1 {
+            // On the caller's thread: a debugger sees who launched.
+            work();
+        } else {
+            rayon::scope(|scope| (0..workers).for_each(|_| scope.spawn(|_| work())));
+        }
+        match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some((_, fault)) => Err(fault),
+            None => Ok(()),
+        }
+    }
+
+    fn take_stacks(&self, count: usize) -> Vec<DefaultStack> {
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = stacks.len().saturating_sub(count);
+        stacks.split_off(from)
+    }
+}

@@ -1,0 +1,57 @@
+//! Panics of lanes, caught with their message and line, and printed by nobody.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use crate::fault::Site;
+
+thread_local! {
+    static IN_LANE: Cell<bool> = const { Cell::new(false) };
+    static SITE: RefCell<Option<Site>> = const { RefCell::new(None) };
+}
+
+/// What a lane said as it panicked, and where.
+pub(crate) struct Panicked {
+    pub message: String,
+    pub site: Option<Site>,
+}
+
+/// Puts a hook before the program's, which keeps the line of a panic inside a lane and leaves all others
+/// to the program's hook.
+fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if IN_LANE.get() {
+                SITE.set(info.location().map(Site::from));
+            } else {
+                previous(info);
+            }
+        }));
+    });
+}
+
+/// Makes [`catch`] ready for use, unless this thread is panicking, when hooks cannot be changed.
+pub(crate) fn prepare() {
+    if !std::thread::panicking() {
+        install();
+    }
+}
+
+/// Runs a lane until it waits, ends or panics.
+pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panicked> {
+    IN_LANE.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(run));
+    IN_LANE.set(false);
+    result.map_err(|payload| Panicked { message: message(&*payload), site: SITE.take() })
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    // The report is one line.
+    text.unwrap_or("with no message").replace('\n', " ")
+}

@@ -1,0 +1,269 @@
+//! Threads that wait for each other: barriers of a block and exchanges of a warp.
+
+use std::rc::Rc;
+
+use cuda_std::host::{At, Barrier, Shown, WORDS};
+
+use crate::fault::{FaultKind, Finding, threads};
+use crate::order::Draws;
+use crate::race::Clocks;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It runs, or may.
+    Runs,
+    Barrier {
+        barrier: Barrier,
+        predicate: bool,
+        at: At,
+    },
+    Exchange {
+        mask: u32,
+        operation: &'static str,
+        words: [u32; WORDS],
+        at: At,
+    },
+    Finished,
+}
+
+/// What the threads of a block wait for.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    states: Vec<State>,
+    /// Threads that may run, in no order.
+    ready: Vec<u32>,
+    /// By barrier: the threads that have come.
+    arrived: [Vec<u32>; 16],
+    /// What the last barrier of a thread counted.
+    counts: Vec<u32>,
+    /// What the last exchange of a thread showed, until the thread takes it.
+    shown: Vec<Option<Rc<Shown>>>,
+}
+
+/// The first line of a deadlock, and all that belongs to it.
+pub(crate) struct Deadlock {
+    pub finding: Finding,
+    pub at: At,
+}
+
+impl Waits {
+    pub fn new() -> Self {
+        Self {
+            states: Vec::new(),
+            ready: Vec::new(),
+            arrived: Default::default(),
+            counts: Vec::new(),
+            shown: Vec::new(),
+        }
+    }
+
+    /// Begins a block.
+    pub fn reset(&mut self, threads: u32) {
+        self.states.clear();
+        self.states.resize(threads as usize, State::Runs);
+        self.ready.clear();
+        self.ready.extend(0..threads);
+        self.arrived.iter_mut().for_each(Vec::clear);
+        self.counts.clear();
+        self.counts.resize(threads as usize, 0);
+        self.shown.clear();
+        self.shown.resize(threads as usize, None);
+    }
+
+    /// Draws the next thread to run, if one may.
+    pub fn next(&mut self, draws: &mut Draws) -> Option<u32> {
+        let count = self.ready.len() as u64;
+        (count > 0).then(|| self.ready.swap_remove(draws.below(count) as usize))
+    }
+
+    /// The thread lets others run.
+    pub fn step_aside(&mut self, thread: u32) {
+        self.ready.push(thread);
+    }
+
+    pub fn finish(&mut self, thread: u32) {
+        self.states[thread as usize] = State::Finished;
+    }
+
+    fn release(&mut self, thread: u32) {
+        self.states[thread as usize] = State::Runs;
+        self.ready.push(thread);
+    }
+
+    /// What the barrier that the thread has passed counted.
+    pub fn count(&self, thread: u32) -> u32 {
+        self.counts[thread as usize]
+    }
+
+    /// What the exchange that the thread has passed showed.
+    pub fn take_shown(&mut self, thread: u32) -> Option<Rc<Shown>> {
+        self.shown[thread as usize].take()
+    }
+
+    /// The thread comes to a barrier; it is to suspend itself.
+    pub fn barrier(
+        &mut self,
+        thread: u32,
+        barrier: Barrier,
+        predicate: bool,
+        at: At,
+        clocks: &mut Clocks,
+    ) -> Result<(), Finding> {
+        let block = self.states.len() as u32;
+        let needed = barrier.threads.unwrap_or(block);
+        let id = barrier.id;
+        if id >= 16 || needed == 0 || needed > block || !needed.is_multiple_of(32) {
+            let what = format!(
+                "barrier {id} for {needed} threads, in a block of {block}: allowed are 0 to 15, for whole warps of the block"
+            );
+            return Err(Finding::new(FaultKind::Barrier, what));
+        }
+        // Whoever came first of the block stands for all that came; one call is asked of a warp, and of
+        // the block where all of it takes part.
+        let own_warp = thread / 32 * 32..thread / 32 * 32 + 32;
+        let first = self.arrived[id as usize].first().copied();
+        for other in first.into_iter().chain(own_warp.clone()) {
+            let State::Barrier { barrier: others, at: others_at, .. } = self.states[other as usize] else {
+                continue;
+            };
+            let one_call = barrier.threads.is_none() || own_warp.contains(&other);
+            if others.id == id && (others != barrier || (one_call && others_at != at)) {
+                let what = format!(
+                    "barrier {id} for {needed} threads, where thread {other} waits at barrier {id} for {} threads at {others_at}",
+                    others.threads.unwrap_or(block)
+                );
+                return Err(Finding::with(FaultKind::Barrier, other, what));
+            }
+        }
+        self.states[thread as usize] = State::Barrier { barrier, predicate, at };
+        self.arrived[id as usize].push(thread);
+        if self.arrived[id as usize].len() as u32 >= needed {
+            self.pass(id as usize, needed, clocks);
+        }
+        Ok(())
+    }
+
+    /// Lets whole warps pass a barrier if enough of them have come.
+    fn pass(&mut self, id: usize, needed: u32, clocks: &mut Clocks) {
+        let mut lanes = vec![0u32; self.states.len() / 32];
+        for &thread in &self.arrived[id] {
+            lanes[thread as usize / 32] += 1;
+        }
+        let whole: Vec<usize> = (0..lanes.len()).filter(|&warp| lanes[warp] == 32).collect();
+        if 32 * whole.len() as u32 != needed {
+            return;
+        }
+        clocks.barrier(&whole);
+        self.arrived[id].retain(|&thread| lanes[thread as usize / 32] != 32);
+        let passing = || whole.iter().flat_map(|&warp| 32 * warp..32 * warp + 32);
+        let holds = |&thread: &usize| matches!(self.states[thread], State::Barrier { predicate: true, .. });
+        let count = passing().filter(holds).count() as u32;
+        for thread in passing() {
+            self.counts[thread] = count;
+            self.release(thread as u32);
+        }
+    }
+
+    /// The thread comes to an exchange; it is to suspend itself.
+    pub fn exchange(
+        &mut self,
+        thread: u32,
+        mask: u32,
+        operation: &'static str,
+        words: &[u32],
+        at: At,
+        clocks: &mut Clocks,
+    ) -> Result<(), Finding> {
+        let (warp, lane) = (thread / 32, thread % 32);
+        if mask >> lane & 1 == 0 {
+            let what = format!("{operation} with mask {mask:#x}, which lane {lane} is not of");
+            return Err(Finding::new(FaultKind::Exchange, what));
+        }
+        let mut held = [0; WORDS];
+        held[..words.len()].copy_from_slice(words);
+        self.states[thread as usize] = State::Exchange { mask, operation, words: held, at };
+        let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
+        let mut all = true;
+        for other in lanes() {
+            let State::Exchange { mask: their_mask, operation: theirs, at: their_at, .. } =
+                self.states[other as usize]
+            else {
+                all = false;
+                continue;
+            };
+            if (their_mask, theirs) == (mask, operation) && their_at == at {
+                continue;
+            }
+            // A lane that waits for others first may still come.
+            all = false;
+            if their_mask >> lane & 1 == 1 {
+                let what = format!(
+                    "{operation} with mask {mask:#x}, where thread {other} waits at {theirs} with mask {their_mask:#x} at {their_at}"
+                );
+                return Err(Finding::with(FaultKind::Exchange, other, what));
+            }
+        }
+        if all {
+            if operation == "sync_warp" {
+                clocks.sync_warp(warp as usize, mask);
+            }
+            let mut shown: Shown = [[0; WORDS]; 32];
+            for other in lanes() {
+                if let State::Exchange { words, .. } = self.states[other as usize] {
+                    shown[other as usize % 32] = words;
+                }
+            }
+            let shown = Rc::new(shown);
+            for other in lanes() {
+                self.shown[other as usize] = Some(Rc::clone(&shown));
+                self.release(other);
+            }
+        }
+        Ok(())
+    }
+
+    /// Why nobody can run, once nobody can; nothing if all threads have finished.
+    pub fn deadlock(&self) -> Option<Deadlock> {
+        let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
+        let mut note = |what: String, thread: u32| match groups.iter_mut().find(|group| group.0 == what) {
+            Some(group) => group.1.push(thread),
+            None => groups.push((what, vec![thread])),
+        };
+        let block = self.states.len();
+        // An exchange comes first: lanes that it waits for may well wait at a barrier for it.
+        let mut first: Option<(FaultKind, String, At)> = None;
+        for (thread, state) in (0u32..).zip(&self.states) {
+            let (kind, waits, at) = match *state {
+                State::Runs => continue,
+                State::Finished => {
+                    note("finished".to_owned(), thread);
+                    continue;
+                }
+                State::Barrier { barrier: Barrier { id, threads }, at, .. } => {
+                    let needed = threads.unwrap_or(block as u32);
+                    (FaultKind::Barrier, format!("barrier {id} for {needed} threads"), at)
+                }
+                State::Exchange { mask, operation, at, .. } => {
+                    (FaultKind::Exchange, format!("{operation} with mask {mask:#x}"), at)
+                }
+            };
+            let what = format!("wait at {waits} at {at}");
+            if !matches!(first, Some((FaultKind::Exchange, ..)))
+                && (first.is_none() || kind == FaultKind::Exchange)
+            {
+                first = Some((kind, waits, at));
+            }
+            note(what, thread);
+        }
+        let (kind, waits, at) = first?;
+        let missing = if kind == FaultKind::Barrier { "threads" } else { "lanes" };
+        let listed: Vec<String> =
+            groups.iter().map(|(what, indices)| format!("{} {what}", threads(indices))).collect();
+        let what = format!("{waits} is not reached by all of its {missing}: {}", listed.join("; "));
+        let headline = format!("wait at {waits} at {at}");
+        let others =
+            groups.into_iter().find(|group| group.0 == headline).map_or_else(Vec::new, |group| group.1);
+        Some(Deadlock { finding: Finding { kind, others, what }, at })
+    }
+}

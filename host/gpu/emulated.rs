@@ -1,0 +1,131 @@
+//! The emulator as a device: kernels run on the CPU, and every access is checked.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use cuda_std::launch::Limits;
+use emulator::{Emulator, Fault};
+
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine};
+use crate::{Error, Result};
+
+/// What counts as free memory: tests that need a lot are tests of something else.
+const FREE: u64 = 1 << 30;
+
+/// Bytes of a piece of an upload, about: small, so that pieces are tested too.
+const PIECE: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct EmulatedMachine {
+    emulator: Emulator,
+    /// Allocations by address, for copies.
+    memory: Mutex<Vec<Weak<emulator::Allocation>>>,
+    times: Mutex<Vec<KernelTime>>,
+}
+
+struct Owned(Arc<emulator::Allocation>);
+
+impl Allocation for Owned {
+    fn address(&self) -> u64 {
+        self.0.address()
+    }
+}
+
+impl EmulatedMachine {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { emulator: Emulator::with_seed(seed), memory: Mutex::default(), times: Mutex::default() }
+    }
+
+    fn check<T>(&self, result: std::result::Result<T, Fault>) -> Result<T> {
+        result.map_err(|fault| Error::Device { device: self.name().to_owned(), problem: fault.to_string() })
+    }
+
+    /// The allocation that holds `address`, and the offset in it.
+    fn find(&self, address: u64) -> Result<(Arc<emulator::Allocation>, usize)> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.retain(|allocation| allocation.strong_count() > 0);
+        let holds = |allocation: &emulator::Allocation| {
+            let offset = address.checked_sub(allocation.address())? as usize;
+            (offset < allocation.len()).then_some(offset)
+        };
+        let found = memory.iter().filter_map(Weak::upgrade);
+        found.filter_map(|a| holds(&a).map(|offset| (a, offset))).next().ok_or_else(|| Error::Device {
+            device: self.name().to_owned(),
+            problem: format!("copy at {address:#x}, where nothing is allocated"),
+        })
+    }
+}
+
+impl Machine for EmulatedMachine {
+    fn name(&self) -> &str {
+        "emulated"
+    }
+
+    fn limits(&self) -> Limits {
+        self.emulator.limits()
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        2
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        Ok(FREE)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
+        let allocation = Arc::new(self.emulator.allocate(bytes));
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.push(Arc::downgrade(&allocation));
+        Ok(Box::new(Owned(allocation)))
+    }
+
+    fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (allocation, start) = self.find(address)?;
+        let piece = (PIECE / unit).max(1) * unit;
+        let mut room = vec![0; piece];
+        for offset in (0..bytes).step_by(piece) {
+            let len = piece.min(bytes - offset);
+            fill(offset, &mut room[..len]);
+            self.check(allocation.upload(start + offset, &room[..len]))?;
+        }
+        Ok(())
+    }
+
+    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
+        let (allocation, start) = self.find(address)?;
+        self.check(allocation.download(start, bytes))
+    }
+
+    fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {
+        let (allocation, start) = self.find(address)?;
+        self.check(allocation.upload(start, &vec![value; bytes]))
+    }
+
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
+        let Launch { kernel, grid, block, shared, lane, .. } = launch;
+        let began = Instant::now();
+        self.check(self.emulator.launch_entry(kernel, grid, block, shared, lane))?;
+        let seconds = began.elapsed().as_secs_f64();
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        match times.iter_mut().find(|time| time.kernel == kernel) {
+            Some(time) => {
+                time.launches += 1;
+                time.seconds += seconds;
+            }
+            None => times.push(KernelTime { kernel, launches: 1, seconds }),
+        }
+        Ok(())
+    }
+
+    fn jit_seconds(&self) -> f64 {
+        0.0
+    }
+
+    fn take_times(&self) -> Result<Vec<KernelTime>> {
+        Ok(std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}

@@ -1,0 +1,122 @@
+//! Kernels, on the emulator everywhere and on a CUDA device where there is one, against the CPU.
+
+use half::f16;
+use tagore::{Device, ExactSearch, Metric, Synth, Vectors};
+
+use crate::reference::{hard_cases, uniform};
+
+/// The devices to test: the emulator, and the first CUDA device.
+#[expect(clippy::print_stderr, reason = "a test that was not run says so")]
+fn devices() -> Vec<Device> {
+    let mut devices = vec![Device::Emulated];
+    match tagore::gpu::survey() {
+        Ok(survey) if !survey.devices.is_empty() => devices.push(Device::Cuda(0)),
+        _ => eprintln!("skipped: no CUDA device"),
+    }
+    devices
+}
+
+/// The exact search of a device equals that of the CPU, ids and bits of distances.
+fn check_exact(what: &str, base: &Vectors, queries: &Vectors, metric: Metric, k: usize, memory: Option<u64>) {
+    let search = ExactSearch::new(k).metric(metric);
+    let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
+    for device in devices() {
+        let search = search.clone().device(device);
+        let search = memory.map_or(search.clone(), |bytes| search.device_memory(bytes));
+        let shape = format!("{what}, {} x {}, {metric}, k = {k}, {device}", base.len(), base.dim());
+        let (found, stats) = search.run(base, queries).unwrap_or_else(|error| panic!("{shape}: {error}"));
+        assert_eq!(stats.device, device.to_string());
+        for query in 0..queries.len() {
+            assert_eq!(found.ids(query), expected.ids(query), "{shape}, query {query}");
+            let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
+            let (found, expected) = (found.distances(query).unwrap(), expected.distances(query).unwrap());
+            assert_eq!(bits(found), bits(expected), "{shape}, query {query}");
+        }
+    }
+}
+
+const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+
+#[test]
+fn exact_search_of_odd_shapes() {
+    for (rows, dim, queries, k) in [(1, 1, 1, 1), (129, 1, 3, 129), (1003, 97, 5, 13), (300, 200, 130, 7)] {
+        for metric in METRICS {
+            check_exact("uniform", &uniform(rows, dim, 1), &uniform(queries, dim, 2), metric, k, None);
+        }
+    }
+}
+
+#[test]
+fn exact_search_of_hard_data() {
+    for (name, base) in hard_cases(500, 9, 3) {
+        for metric in METRICS {
+            check_exact(name, &base, &uniform(9, 9, 4), metric, 20, None);
+            check_exact(name, &base, &base, metric, 3, None);
+        }
+    }
+}
+
+#[test]
+fn exact_search_of_every_type() {
+    let of = |rows: usize, seed: u64, to: &dyn Fn(Vec<f32>) -> Vectors| {
+        let values = uniform(rows, 33, seed);
+        to((0..rows).flat_map(|row| values.row(row).to_vec()).collect())
+    };
+    let types: [(&str, &dyn Fn(Vec<f32>) -> Vectors); 3] = [
+        ("f16", &|v| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x)).collect(), 33).unwrap()),
+        ("u8", &|v| Vectors::from_u8(v.iter().map(|&x| (12.0 * (x + 10.0)) as u8).collect(), 33).unwrap()),
+        ("i8", &|v| Vectors::from_i8(v.iter().map(|&x| (12.0 * x) as i8).collect(), 33).unwrap()),
+    ];
+    for (name, to) in types {
+        for metric in METRICS {
+            check_exact(name, &of(400, 5, to), &of(6, 6, to), metric, 11, None);
+        }
+    }
+    let extremes = |a: u8, b: u8| Vectors::from_u8([vec![a; 4096], vec![b; 4096]].concat(), 4096).unwrap();
+    for metric in METRICS {
+        check_exact("extreme bytes", &extremes(0, 255), &extremes(255, 0), metric, 2, None);
+    }
+}
+
+#[test]
+fn exact_search_far_from_the_origin() {
+    let synth = Synth::new(1500, 24, 7).unwrap();
+    let shifted = |vectors: &Vectors| {
+        let values = (0..vectors.len()).flat_map(|row| vectors.row(row).to_vec()).map(|x| x + 1000.0);
+        Vectors::from_f32(values.collect(), 24).unwrap()
+    };
+    for metric in METRICS {
+        check_exact("shifted", &shifted(&synth.base()), &shifted(&synth.queries(20)), metric, 10, None);
+    }
+}
+
+#[test]
+fn exact_search_in_pieces() {
+    let (base, queries) = (uniform(1000, 16, 8), uniform(7, 16, 9));
+    // Room for two tiles of rows, and for one.
+    for bytes in [250_000, 230_000] {
+        check_exact("pieces", &base, &queries, Metric::L2, 10, Some(bytes));
+    }
+    let search = ExactSearch::new(10).device(Device::Emulated).device_memory(1000);
+    let error = search.run(&base, &queries).unwrap_err().to_string();
+    assert!(error.contains("emulated") && error.contains("free 1000"), "{error}");
+}
+
+#[test]
+fn exact_search_of_rows_that_come_nearer_and_nearer() {
+    // Every row is nearer than all before it, and many more are noted than there is room for.
+    let values = (0..20_000).map(|row| (20_000 - row) as f32).collect();
+    let base = Vectors::from_f32(values, 1).unwrap();
+    let queries = Vectors::from_f32(vec![-3.0, 20_001.0, 9_999.4], 1).unwrap();
+    check_exact("nearer and nearer", &base, &queries, Metric::L2, 5, None);
+    // All at one distance.
+    let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
+    check_exact("all equal", &base, &queries, Metric::L2, 5, None);
+}
+
+#[test]
+fn k_has_a_limit_on_a_device() {
+    let base = uniform(2000, 2, 1);
+    let error = ExactSearch::new(1025).device(Device::Emulated).run(&base, &base).unwrap_err().to_string();
+    assert!(error.contains("1025") && error.contains("1 to 1024"), "{error}");
+}
