@@ -323,6 +323,8 @@ impl Search<'_> {
             overflow: memory.buffer("overflow")?,
             count: 0,
         };
+        // Bytes are taken as they are.
+        batch_memory.side.errors.fill(0)?;
         let rounding = self.rounding(points, rows);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
