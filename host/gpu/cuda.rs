@@ -34,10 +34,9 @@ pub(crate) struct CudaMachine {
     times: Mutex<Times>,
 }
 
-/// What has been compiled, by stage and by kernel.
+/// The kernels that have been compiled, each with the shared memory that it may use.
 #[derive(Debug, Default)]
 struct Kernels {
-    modules: HashMap<String, Module>,
     functions: HashMap<&'static str, (Function, u32)>,
     jit_seconds: f64,
 }
@@ -113,24 +112,14 @@ impl CudaMachine {
         result.map_err(|failure| Error::Device { device: self.name.clone(), problem: failure.to_string() })
     }
 
-    /// The kernel `name`, which may use `shared` bytes; its module is compiled when first used.
+    /// The kernel `name`, which may use `shared` bytes; it is compiled when first used.
     fn function(&self, name: &'static str, shared: u32) -> Result<Function> {
         let mut kernels = lock(&self.kernels);
         if !kernels.functions.contains_key(name) {
-            let stage = ptx::stage(name);
-            let module = match kernels.modules.get(stage) {
-                Some(module) => module.clone(),
-                None => {
-                    let began = Instant::now();
-                    let text = ptx::module(ptx::PTX, stage);
-                    let module = self.check(Module::from_ptx(&self.context, text, &[]))?;
-                    kernels.jit_seconds += began.elapsed().as_secs_f64();
-                    kernels.modules.insert(stage.to_owned(), module.clone());
-                    module
-                }
-            };
-            let function = self.check(module.get_function(name))?;
-            kernels.functions.insert(name, (function, SHARED_BYTES));
+            let began = Instant::now();
+            let module = self.check(Module::from_ptx(&self.context, ptx::module(ptx::PTX, name), &[]))?;
+            kernels.jit_seconds += began.elapsed().as_secs_f64();
+            kernels.functions.insert(name, (self.check(module.get_function(name))?, SHARED_BYTES));
         }
         let Some((function, allowed)) = kernels.functions.get_mut(name) else {
             unreachable!("inserted above");

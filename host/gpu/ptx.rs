@@ -4,19 +4,13 @@
 #[cfg(feature = "cuda")]
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
 
-/// The stage that a kernel belongs to: its name up to the first underscore.
-pub(crate) fn stage(kernel: &str) -> &str {
-    kernel.split('_').next().unwrap_or(kernel)
-}
-
-/// The module of one stage: all of `ptx` but the entries of other stages. What is not used is then not
-/// compiled.
-pub(crate) fn module(ptx: &str, wanted: &str) -> String {
+/// The module of one kernel: all of `ptx` but the other entries. What is not used is then not compiled.
+pub(crate) fn module(ptx: &str, kernel: &str) -> String {
     let mut module = String::with_capacity(ptx.len());
     let mut skipping = false;
     for line in ptx.lines() {
         if let Some(rest) = line.split(".entry ").nth(1) {
-            skipping = stage(rest.trim_end_matches(['(', ')'])) != wanted;
+            skipping = rest.trim_end_matches(['(', ')']) != kernel;
         }
         if !skipping {
             module.push_str(line);
@@ -44,13 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_holds_one_stage() {
-        let ptx = ".version 7.0\n.extern .shared x[];\n.visible .entry exact_a(\n\t.param .u32 p\n)\n{\n\tret;\n}\n\
-                   .visible .entry other_b()\n.maxntid 256, 1, 1\n{\n\tret;\n}\n.visible .entry exact_c()\n{\n}\n";
-        let module = module(ptx, "exact");
-        assert!(module.contains("exact_a") && module.contains("exact_c") && !module.contains("other_b"));
-        assert!(module.starts_with(".version 7.0\n.extern .shared x[];\n"));
-        assert_eq!(module.matches('}').count(), 2);
-        assert_eq!(stage("exact_filter_f16"), "exact");
+    fn a_module_holds_one_kernel() {
+        let ptx = ".version 7.0\n.extern .shared x[];\n.visible .entry a(\n\t.param .u32 p\n)\n{\n\tret;\n}\n\
+                   .visible .entry ab()\n.maxntid 256, 1, 1\n{\n\tret;\n}\n";
+        let expected =
+            ".version 7.0\n.extern .shared x[];\n.visible .entry ab()\n.maxntid 256, 1, 1\n{\n\tret;\n}\n";
+        assert_eq!(module(ptx, "ab"), expected);
+        assert!(module(ptx, "a").contains("entry a(") && !module(ptx, "a").contains("entry ab"));
     }
 }

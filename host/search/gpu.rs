@@ -3,7 +3,9 @@
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in ranges
 //! that grow as the bounds of the queries tighten, so that about a third of the room for noted rows is
-//! used; a range that overflows it is visited again in smaller parts.
+//! used. Where a few points overflow it, as in a dense spot whose distances are below what rounding
+//! moves, they are searched for again by themselves; where many do, the range is visited again in smaller
+//! parts.
 
 use bytemuck::Pod;
 use cuda_std::f16;
@@ -14,9 +16,9 @@ use tagore_device::block::exact;
 use tagore_device::block::tile;
 use tagore_device::descent::key::{self, Key};
 use tagore_device::search::exact::{
-    Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, SETTLE_THREADS, Settle, exact_filter_f16,
-    exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
-    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8,
+    CLOSED, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, SETTLE_THREADS, Settle,
+    exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16,
+    exact_prepare_f32, exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
 };
 
 use crate::gpu::{Buffer, Gpu, Plan};
@@ -35,6 +37,9 @@ const SAMPLE: usize = 16_384;
 
 /// The largest magnitude in the sample after scaling: f16 goes 16 times further.
 const MAGNITUDE: f32 = 4096.0;
+
+/// One point in so many may be given up in a pass.
+const STRAGGLERS: usize = 8;
 
 /// The points whose neighbours are wanted.
 pub(crate) struct Points<'a> {
@@ -329,10 +334,12 @@ impl Search<'_> {
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
+        let largest_of_points = largest.view_mut().offset(1);
         let metric = self.space.metric();
         let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
 
         let stage = self.progress.stage("exact search", (n * count.div_ceil(batch)) as u64);
+        let everyone: Vec<u32> = (0..count as u32).collect();
         let mut keys = vec![key::NONE; count * k];
         for first in (0..n).step_by(piece) {
             let rows_here = piece.min(n - first);
@@ -352,29 +359,32 @@ impl Search<'_> {
                     skip_zero: is_cosine,
                 },
             )?;
-            for begin in (0..count).step_by(batch) {
-                let there = batch.min(count - begin);
-                let list = &mut keys[begin * k..(begin + there) * k];
-                batch_memory.count = there;
-                batch_memory.start(self, begin, points, list)?;
-                T::prepare(
-                    self.gpu,
-                    &mut batch_memory.side,
-                    &Preparation {
-                        count: there,
-                        dim,
-                        mean: &mean,
-                        // That of the points is not asked for.
-                        largest: largest.view_mut().offset(1),
-                        scale: rounding.point_scale,
-                        error_limit: f32::INFINITY,
-                        norm_weight: 1,
-                        skip_zero: false,
-                    },
-                )?;
-                let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
-                pass.run(&mut batch_memory, rows_here, |rows| stage.advance(rows as u64))?;
-                batch_memory.lists.download(list)?;
+            let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
+            for members in everyone.chunks(batch) {
+                let task = Preparation {
+                    count: members.len(),
+                    dim,
+                    mean: &mean,
+                    // That of the points is not asked for.
+                    largest: largest_of_points,
+                    scale: rounding.point_scale,
+                    error_limit: f32::INFINITY,
+                    norm_weight: 1,
+                    skip_zero: false,
+                };
+                batch_memory.start(self, members, points, &keys)?;
+                T::prepare(self.gpu, &mut batch_memory.side, &task)?;
+                let advance = |rows| stage.advance(rows as u64);
+                let stragglers = pass.run(&mut batch_memory, rows_here, true, advance)?;
+                batch_memory.finish(self, members, &stragglers, &mut keys)?;
+                if !stragglers.is_empty() {
+                    let members: Vec<u32> = stragglers.iter().map(|&index| members[index]).collect();
+                    let task = Preparation { count: members.len(), ..task };
+                    batch_memory.start(self, &members, points, &keys)?;
+                    T::prepare(self.gpu, &mut batch_memory.side, &task)?;
+                    pass.run(&mut batch_memory, rows_here, false, |_| self.progress.check())?;
+                    batch_memory.finish(self, &members, &[], &mut keys)?;
+                }
             }
         }
         Ok(keys)
@@ -413,15 +423,17 @@ impl Search<'_> {
             (both, both)
         };
         let error = |row: &[T]| {
-            let squares = row.iter().zip(&mean).map(|(x, mean)| {
+            let (mut norm, mut error) = (0f64, 0f64);
+            for (x, mean) in row.iter().zip(&mean) {
                 let exact = (x.to_f32() - mean) * row_scale;
-                f64::from(exact - f16::from_f32(exact).to_f32()).powi(2)
-            });
-            squares.sum::<f64>().sqrt() as f32
+                norm += f64::from(exact).powi(2);
+                error += f64::from(exact - f16::from_f32(exact).to_f32()).powi(2);
+            }
+            total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
         let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
         // Rows beyond it are always settled: few, if the sample is like the rest.
-        let error_limit = 1.25 * largest + 1e-3;
+        let error_limit = 1.25 * largest;
         Rounding { mean, row_scale, point_scale, error_limit }
     }
 
@@ -469,22 +481,56 @@ struct Batch<T: OnDevice> {
 }
 
 impl<T: OnDevice> Batch<T> {
-    /// Puts the points from `begin` on to the device, with their present lists.
+    /// Puts the points `members` on the device, with their present lists, a list to a point in `keys`.
     fn start(
         &mut self,
         search: &Search<'_>,
-        begin: usize,
+        members: &[u32],
         points: Matrix<'_, T>,
-        lists: &[Key],
+        keys: &[Key],
     ) -> Result<()> {
-        let row_of = |point: usize| search.points.row_of(begin + point);
-        self.side.values.upload_rows(self.count, self.side.stride, |point| points.row(row_of(point)))?;
+        let row_of = |index: usize| search.points.row_of(members[index] as usize);
+        self.count = members.len();
+        self.side.values.upload_rows(self.count, self.side.stride, |index| points.row(row_of(index)))?;
         if let Some(nodes) = search.points.nodes {
-            self.excluded.upload(&nodes[begin..begin + self.count])?;
+            self.excluded.upload_rows(self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
         }
-        self.lists.upload(lists)?;
+        let k = search.k;
+        self.lists.upload_rows(self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
         self.counts.fill(0)?;
         self.overflow.fill(0)
+    }
+
+    /// Takes the lists of the points `members` back to `keys`, but for the `stragglers` among them.
+    fn finish(
+        &self,
+        search: &Search<'_>,
+        members: &[u32],
+        stragglers: &[usize],
+        keys: &mut [Key],
+    ) -> Result<()> {
+        let k = search.k;
+        let mut lists = vec![key::NONE; members.len() * k];
+        self.lists.download(&mut lists)?;
+        let mut stragglers = stragglers.iter().peekable();
+        for (index, list) in lists.chunks_exact(k).enumerate() {
+            if stragglers.next_if(|&&straggler| straggler == index).is_none() {
+                keys[members[index] as usize * k..][..k].copy_from_slice(list);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the points whose noted rows passed the capacity: nothing is noted for them any more.
+    fn close(&mut self, counts: &mut [u32], closed: &[usize]) -> Result<()> {
+        let mut bounds = vec![T::Sum::CLOSED; self.count];
+        self.bounds.download(&mut bounds)?;
+        for &index in closed {
+            counts[index] = CLOSED;
+            bounds[index] = T::Sum::CLOSED;
+        }
+        self.counts.upload(counts)?;
+        self.bounds.upload(&bounds)
     }
 }
 
@@ -499,16 +545,18 @@ struct Pass<'a, T: OnDevice> {
 }
 
 impl<T: OnDevice> Pass<'_, T> {
+    /// Visits all rows. With `may_close`, points for which too much is noted while others go on well
+    /// are given up and returned, ascending: they are better searched for by themselves.
     fn run(
         &self,
         batch: &mut Batch<T>,
         rows: usize,
+        may_close: bool,
         mut advance: impl FnMut(usize) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<usize>> {
         let side = tile::SIDE as usize;
         let (capacity, k) = (self.search.capacity(), self.search.k);
         let order = Order::of(rows);
-        let tiles = order.tiles;
         // Tiles that cannot overflow, whatever they hold.
         let safe = capacity / side;
         // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of them
@@ -516,17 +564,36 @@ impl<T: OnDevice> Pass<'_, T> {
         let ideal = capacity as f64 / (3 * k.max(32)) as f64;
         let mut growth = ideal;
         let mut done = 0;
+        let mut closed = Vec::new();
         // The bounds, by the lists of earlier pieces.
         self.settle(batch)?;
-        while done < tiles {
+        while done < order.tiles {
             let seen = self.first + done * side;
             let wanted = if seen == 0 {
                 (2 * k).div_ceil(side).max(2)
             } else {
                 (seen as f64 * growth) as usize / side
             };
-            let mut range = wanted.max(1).min(tiles - done);
-            while self.filter_overflows(batch, &order, done, range)? {
+            let mut range = wanted.max(1).min(order.tiles - done);
+            loop {
+                self.filter(batch, &order, done, range)?;
+                let mut overflow = [0];
+                batch.overflow.download(&mut overflow)?;
+                if overflow[0] == 0 {
+                    break;
+                }
+                batch.overflow.fill(0)?;
+                let mut counts = vec![0; batch.count];
+                batch.counts.download(&mut counts)?;
+                let over = |&index: &usize| counts[index] > capacity as u32 && counts[index] != CLOSED;
+                let over: Vec<usize> = (0..batch.count).filter(over).collect();
+                if may_close && (closed.len() + over.len()) * STRAGGLERS <= batch.count {
+                    batch.close(&mut counts, &over)?;
+                    closed.extend(over);
+                    break;
+                }
+                counts.iter_mut().filter(|count| **count != CLOSED).for_each(|count| *count = 0);
+                batch.counts.upload(&counts)?;
                 range = (range / 4).max(safe);
                 growth = (growth / 2.0).max(0.01);
             }
@@ -535,25 +602,8 @@ impl<T: OnDevice> Pass<'_, T> {
             growth = (growth * 1.25).min(ideal);
             advance((range * side).min(rows))?;
         }
-        Ok(())
-    }
-
-    /// Runs the filter over a range; if a query passed its capacity, what was noted is forgotten.
-    fn filter_overflows(
-        &self,
-        batch: &mut Batch<T>,
-        order: &Order,
-        done: usize,
-        range: usize,
-    ) -> Result<bool> {
-        self.filter(batch, order, done, range)?;
-        let mut overflow = [0];
-        batch.overflow.download(&mut overflow)?;
-        if overflow[0] != 0 {
-            batch.counts.fill(0)?;
-            batch.overflow.fill(0)?;
-        }
-        Ok(overflow[0] != 0)
+        closed.sort_unstable();
+        Ok(closed)
     }
 
     fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {

@@ -60,6 +60,13 @@ pub struct Prepare<T> {
     pub skip_zero: u32,
 }
 
+/// How far a vector may have been moved by rounding it, and a little more: `rounding` is the norm of the
+/// difference, as computed; subtracting the mean of a vector of norm `norm` was rounded too.
+#[inline(always)]
+pub fn total_error(rounding: f32, norm: f32) -> f32 {
+    (rounding + norm * (1.0 / (1u32 << 22) as f32)) * (1.0 + 1.0 / 1024.0)
+}
+
 /// The largest value of f16; larger ones are cut, and the error says so.
 const F16_MAX: f32 = 65_504.0;
 
@@ -88,9 +95,8 @@ fn prepare<T: Element<Wide = f32>>(p: &Prepare<T>) {
         rounded.set(i as usize, half);
         i += 32;
     }
-    let (norm, error) = (warp::sum(norm), float::sqrt(warp::sum(error)));
-    // The subtraction of the mean was rounded too, and so were these sums.
-    let error = (error + float::sqrt(norm) * (1.0 / (1u32 << 22) as f32)) * (1.0 + 1.0 / 1024.0);
+    let norm = warp::sum(norm);
+    let error = total_error(float::sqrt(warp::sum(error)), float::sqrt(norm));
     let zero = !warp::any(!zero);
     if lane == 0 {
         let bias = if zero && p.skip_zero != 0 {
@@ -372,6 +378,9 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
     }
 }
 
+/// The count of a query that is given up: nothing is noted or settled for it.
+pub const CLOSED: u32 = u32::MAX;
+
 /// Threads of a block of [`exact_settle_f32`] and its siblings, which has one query.
 pub const SETTLE_THREADS: u32 = 128;
 
@@ -390,7 +399,7 @@ pub struct Settle<T, S> {
     pub queries: Global<T>,
     /// In: `capacity` rows of each query.
     pub found: Global<u32>,
-    /// In: of each query, rows noted, at most `capacity`; out: 0.
+    /// In: of each query, rows noted, at most `capacity`, or [`CLOSED`]; out: 0, unless closed.
     pub counts: GlobalMut<u32>,
     /// In: with `exclude`, an id of each query that it is not to find.
     pub excluded: Global<u32>,
@@ -449,6 +458,9 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let metric = Metric::from_u32(p.metric);
 
     let count = p.counts.get(query);
+    if count == CLOSED {
+        return;
+    }
     let mut i = thread;
     while i < p.k {
         list.set(i as usize, out.get(i as usize));
