@@ -215,7 +215,8 @@ impl Lane for Thread {
         }
         if !global.is_multiple_of(u64::from(bytes)) {
             let what = format!(
-                "asynchronous copy of {bytes} bytes from device address {global:#x}, not a multiple of {bytes}"
+                "asynchronous copy of {bytes} bytes from device address {global:#x}, \
+                 not a multiple of {bytes}"
             );
             self.fail(Finding::new(FaultKind::Misaligned, what), at);
         }

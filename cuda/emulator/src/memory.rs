@@ -131,7 +131,8 @@ impl Region {
     pub fn never_written(&self, offset: usize, bytes: usize, byte: usize) -> Finding {
         let length = self.length;
         let what = format!(
-            "read of {bytes} bytes at byte {offset} of an allocation of {length}: byte {byte} was never written"
+            "read of {bytes} bytes at byte {offset} of an allocation of {length}: \
+             byte {byte} was never written"
         );
         Finding::new(FaultKind::Uninitialised, what)
     }

@@ -115,7 +115,8 @@ impl Waits {
         let id = barrier.id;
         if id >= 16 || needed == 0 || needed > block || !needed.is_multiple_of(32) {
             let what = format!(
-                "barrier {id} for {needed} threads, in a block of {block}: allowed are 0 to 15, for whole warps of the block"
+                "barrier {id} for {needed} threads, in a block of {block}: \
+                 allowed are 0 to 15, for whole warps of the block"
             );
             return Err(Finding::new(FaultKind::Barrier, what));
         }
@@ -130,7 +131,8 @@ impl Waits {
             let one_call = barrier.threads.is_none() || own_warp.contains(&other);
             if others.id == id && (others != barrier || (one_call && others_at != at)) {
                 let what = format!(
-                    "barrier {id} for {needed} threads, where thread {other} waits at barrier {id} for {} threads at {others_at}",
+                    "barrier {id} for {needed} threads, where thread {other} waits at barrier {id} \
+                     for {} threads at {others_at}",
                     others.threads.unwrap_or(block)
                 );
                 return Err(Finding::with(FaultKind::Barrier, other, what));
@@ -199,7 +201,8 @@ impl Waits {
             all = false;
             if their_mask >> lane & 1 == 1 {
                 let what = format!(
-                    "{operation} with mask {mask:#x}, where thread {other} waits at {theirs} with mask {their_mask:#x} at {their_at}"
+                    "{operation} with mask {mask:#x}, where thread {other} waits at {theirs} \
+                     with mask {their_mask:#x} at {their_at}"
                 );
                 return Err(Finding::with(FaultKind::Exchange, other, what));
             }
