@@ -62,7 +62,8 @@ fn exact_search_of_every_type() {
         let values = uniform(rows, 33, seed);
         to((0..rows).flat_map(|row| values.row(row).to_vec()).collect())
     };
-    let types: [(&str, &dyn Fn(Vec<f32>) -> Vectors); 3] = [
+    type Convert<'a> = &'a dyn Fn(Vec<f32>) -> Vectors;
+    let types: [(&str, Convert<'_>); 3] = [
         ("f16", &|v| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x)).collect(), 33).unwrap()),
         ("u8", &|v| Vectors::from_u8(v.iter().map(|&x| (12.0 * (x + 10.0)) as u8).collect(), 33).unwrap()),
         ("i8", &|v| Vectors::from_i8(v.iter().map(|&x| (12.0 * x) as i8).collect(), 33).unwrap()),

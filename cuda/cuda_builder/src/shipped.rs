@@ -96,7 +96,7 @@ impl Shipped {
     fn out_of_date(&self, why: &str) -> CudaBuilderError {
         let problem = format!(
             "found one made from other sources than {}, expected the same: {why}; make it anew with \
-             TAGORE_PTX=write cargo check, which needs one",
+             TAGORE_PTX=write cargo check, which needs a compiler",
             self.crate_path.display()
         );
         CudaBuilderError::BadPtx { path: self.ptx.clone(), problem }

@@ -1,4 +1,51 @@
 //! What the host knows of a kernel: its name, the types of its arguments and its launch contract.
+//!
+//! A launcher takes the arguments as [`Kernel::Arguments`], so that wrong ones do not compile:
+//!
+//! ```
+//! use cuda_std::launch::{Contract, Kernel, Limits};
+//! use cuda_std::prelude::*;
+//!
+//! /// # Safety
+//! /// `out` holds 2 n values.
+//! #[kernel(block = 32..=256, shared = 8 * n)]
+//! pub unsafe fn double(out: GlobalMut<f32>, n: u32) {}
+//!
+//! fn launch<K: Kernel>(arguments: K::Arguments) -> Contract {
+//!     K::contract(&arguments)
+//! }
+//!
+//! # let out = unsafe { GlobalMut::<f32>::new(0) };
+//! let contract = launch::<double>((out, 100));
+//! assert_eq!(contract, Contract { block: (32, 256), shared: 800 });
+//!
+//! let limits = Limits { block: 1024, grid: [100, 1, 1], shared: 4096 };
+//! let error = contract.check("double", [1, 1, 1], 512, &limits).unwrap_err();
+//! let expected = "kernel double: block: requested 512 threads, allowed 32 to 256 threads, in warps of 32";
+//! assert_eq!(error.to_string(), expected);
+//! ```
+//!
+//! The same launch with an argument of another type, and with one too few:
+//!
+//! ```compile_fail
+//! # use cuda_std::launch::{Contract, Kernel};
+//! # use cuda_std::prelude::*;
+//! # #[kernel(block = 32..=256, shared = 8 * n)]
+//! # pub unsafe fn double(out: GlobalMut<f32>, n: u32) {}
+//! # fn launch<K: Kernel>(arguments: K::Arguments) -> Contract { K::contract(&arguments) }
+//! # let out = unsafe { GlobalMut::<u32>::new(0) };
+//! launch::<double>((out, 100));
+//! ```
+//!
+//! ```compile_fail
+//! # use cuda_std::launch::{Contract, Kernel};
+//! # use cuda_std::prelude::*;
+//! # #[kernel(block = 32..=256, shared = 8 * n)]
+//! # pub unsafe fn double(out: GlobalMut<f32>, n: u32) {}
+//! # fn launch<K: Kernel>(arguments: K::Arguments) -> Contract { K::contract(&arguments) }
+//! # let out = unsafe { GlobalMut::<f32>::new(0) };
+//! launch::<double>((out,));
+//! ```
 
 use std::ffi::c_void;
 use std::fmt;
@@ -131,4 +178,41 @@ tuples! {
     A B C D E F;
     A B C D E F G;
     A B C D E F G H;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_outside_contract_or_limits_is_said_with_both_numbers() {
+        let contract = Contract { block: (256, 256), shared: 100_000 };
+        let limits = Limits { block: 1024, grid: [10, 5, 1], shared: 163_840 };
+        let check = |grid, block, limits: &Limits| contract.check("k", grid, block, limits);
+        assert_eq!(check([10, 5, 1], 256, &limits), Ok(()));
+        let message = |result: Result<(), LaunchError>| result.unwrap_err().to_string();
+        for block in [0, 128, 257, 512] {
+            let expected = format!("kernel k: block: requested {block} threads, allowed 256 threads");
+            assert_eq!(message(check([1, 1, 1], block, &limits)), expected);
+        }
+        for grid in [[11, 1, 1], [1, 6, 1], [0, 1, 1]] {
+            let [x, y, z] = grid;
+            let expected =
+                format!("kernel k: grid: requested {x} x {y} x {z} blocks, allowed 1 to 10 x 5 x 1 blocks");
+            assert_eq!(message(check(grid, 256, &limits)), expected);
+        }
+        let small = Limits { shared: 99_999, ..limits };
+        let expected = "kernel k: shared memory: requested 100000 bytes, allowed 99999 bytes on this device";
+        assert_eq!(message(check([1, 1, 1], 256, &small)), expected);
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_arguments_in_order() {
+        let read = |addresses: &mut [*mut c_void]| {
+            assert_eq!(addresses.len(), 2);
+            // SAFETY: the addresses are of a u32 and an f32.
+            unsafe { (*addresses[0].cast::<u32>(), *addresses[1].cast::<f32>()) }
+        };
+        assert_eq!((7u32, 2.5f32).addresses(read), (7, 2.5));
+    }
 }

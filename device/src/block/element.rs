@@ -229,6 +229,7 @@ impl TileSum for i32 {
     // Products are exact; only the distance as f32 is rounded.
     #[inline(always)]
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
+        let farthest = if query.metric == Metric::Cosine { 2.0 * farthest } else { farthest };
         let rounded = if farthest < 0.0 { -farthest } else { farthest } * (1.0 / (1u32 << 23) as f32);
         let farthest = farthest as i32 + rounded as i32 + 2;
         match query.metric {

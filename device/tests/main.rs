@@ -1,0 +1,23 @@
+//! Every kernel, and the pieces that kernels share, on the emulator against plain references.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+mod exact;
+mod sort;
+
+use cuda_std::memory::Plain;
+use emulator::{Allocation, Emulator};
+use tagore_device::random::{Draws, Stage};
+
+/// Orders of lanes and blocks that every test tries.
+const SEEDS: [u64; 3] = [0, 1, 2];
+
+/// Integers from `low` to `high`, drawn.
+fn integers(count: usize, low: i64, high: i64, seed: u64) -> Vec<i64> {
+    let draws = Draws::new(seed, Stage::Test, 7, 0);
+    (0..count as u64).map(|i| low + draws.below(i, (high - low + 1) as u64) as i64).collect()
+}
+
+/// Memory for `count` values that nobody has written.
+fn room<T: Plain>(emulator: &Emulator, count: usize) -> Allocation {
+    emulator.allocate((count * size_of::<T>()).max(1))
+}
