@@ -8,6 +8,7 @@
 #![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
 
 pub mod block;
+pub mod check;
 pub mod descent;
 pub mod prune;
 pub mod random;

@@ -1,6 +1,8 @@
 //! Devices, the memory on them, and the one place that launches kernels.
 
 mod buffer;
+#[cfg(test)]
+mod check;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod emulated;
