@@ -10,7 +10,7 @@ use cuda_std::warp::{
     warp_shuffle_idx, warp_shuffle_up, warp_shuffle_xor, warp_vote_all, warp_vote_any, warp_vote_ballot,
 };
 
-/// Words that [`check_warp`] writes per lane.
+/// Words that [`check_warp()`] writes per lane.
 pub const WARP_RESULTS: usize = 19;
 
 /// Shuffles, votes, matches and reductions, under the mask of each block.
@@ -76,7 +76,7 @@ pub unsafe fn check_warp(values: Global<u32>, masks: Global<u32>, out: GlobalMut
     out.set(18, results[18]);
 }
 
-/// Words that [`check_half`] writes per thread.
+/// Words that [`check_half()`] writes per thread.
 pub const HALF_RESULTS: usize = 8;
 
 /// Arithmetic of half precision.

@@ -1,8 +1,8 @@
 //! Exact k nearest neighbours: a filter on tensor cores, and exact distances for what passes it.
 //!
-//! The base is taken in ranges of rows. [`exact_filter_f16`] and its siblings compute the products of
+//! The base is taken in ranges of rows. [`exact_filter_f16()`] and its siblings compute the products of
 //! all queries with the rows of a range and note the rows whose distance may be below the query's
-//! bound; [`exact_settle_f32`] and its siblings compute the exact distances of the noted rows from the
+//! bound; [`exact_settle_f32()`] and its siblings compute the exact distances of the noted rows from the
 //! original vectors, merge them into the query's list of the k nearest, and tighten the bound. As the
 //! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
 
@@ -18,7 +18,7 @@ use crate::block::sort::{merge_block, sort_block};
 use crate::block::tile;
 use crate::descent::key::{self, Key, NONE};
 
-/// Threads of a block of [`exact_prepare_f32`] and its siblings: a warp per vector.
+/// Threads of a block of [`exact_prepare_f32()`] and its siblings: a warp per vector.
 pub const PREPARE_THREADS: u32 = 256;
 
 /// Vectors that a block prepares.
@@ -381,7 +381,7 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
 /// The count of a query that is given up: nothing is noted or settled for it.
 pub const CLOSED: u32 = u32::MAX;
 
-/// Threads of a block of [`exact_settle_f32`] and its siblings, which has one query.
+/// Threads of a block of [`exact_settle_f32()`] and its siblings, which has one query.
 pub const SETTLE_THREADS: u32 = 128;
 
 /// Bytes of dynamic shared memory of the settling kernels.
