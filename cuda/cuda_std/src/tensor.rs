@@ -82,8 +82,8 @@ pub trait Element: Plain {
     /// The type of the sums.
     type Sum: Plain + Default;
 
-    /// `c += a * b` (see the module for what lies where). f16: products are exact, sums are f32, in
-    /// the order of the hardware. Bytes: exact while the sums fit an `i32`.
+    /// `c += a * b` (see the module for what lies where). f16: products are exact, sums are f32, as
+    /// the hardware rounds them: within 8 units of 2^-23 of the largest addend. Bytes: exact while the sums fit an `i32`.
     fn multiply_add(c: &mut [Self::Sum; 4], a: [u32; 4], b: [u32; 2]);
 }
 
@@ -100,13 +100,14 @@ impl Element for half::f16 {
         }
         #[cfg(not(target_os = "cuda"))]
         {
-            let halves = |words: &[u32]| -> Vec<f32> {
+            let halves = |words: &[u32]| -> Vec<f64> {
                 let split =
                     |&w: &u32| [half::f16::from_bits(w as u16), half::f16::from_bits((w >> 16) as u16)];
-                words.iter().flat_map(split).map(half::f16::to_f32).collect()
+                words.iter().flat_map(split).map(half::f16::to_f64).collect()
             };
+            // Rounded once. The hardware cuts each addend below the largest one, where is not documented.
             let dot = |c: f32, a: &[u32], b: &[u32]| {
-                halves(a).iter().zip(halves(b)).fold(c, |sum, (x, y)| sum + x * y)
+                halves(a).iter().zip(halves(b)).fold(f64::from(c), |sum, (x, y)| sum + x * y) as f32
             };
             product(c, a, b, "mma f16", dot);
         }
