@@ -16,9 +16,10 @@ use tagore_device::block::exact;
 use tagore_device::block::tile;
 use tagore_device::descent::key::{self, Key};
 use tagore_device::search::exact::{
-    CLOSED, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, SETTLE_THREADS, Settle,
-    exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16,
-    exact_prepare_f32, exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
+    CLOSED, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, QUERIES, ROWS, SETTLE_THREADS, Settle,
+    Tiles, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8,
+    exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32, exact_settle_i8,
+    exact_settle_u8, total_error,
 };
 
 use crate::gpu::{Buffer, Gpu, Plan};
@@ -614,25 +615,29 @@ impl<T: OnDevice> Pass<'_, T> {
         let per_block = (range * point_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
         let (row_stride, units) = self.side.tile_stride();
         let filter = Filter::<T::Sum> {
-            queries: batch.side.tile_vectors(),
-            rows: self.side.tile_vectors(),
-            biases: self.side.biases.view(),
-            bounds: batch.bounds.view(),
-            counts: batch.counts.view_mut(),
-            found: batch.noted.view_mut(),
-            overflow: batch.overflow.view_mut(),
+            tiles: Tiles {
+                queries: batch.side.tile_vectors(),
+                rows: self.side.tile_vectors(),
+                biases: self.side.biases.view(),
+                bounds: batch.bounds.view(),
+                counts: batch.counts.view_mut(),
+                found: batch.noted.view_mut(),
+                overflow: batch.overflow.view_mut(),
+                query_stride: row_stride,
+                row_stride,
+                units,
+                capacity: self.search.capacity() as u32,
+                weight: T::weight(self.search.space.metric()),
+                padding: 0,
+            },
             query_count: batch.count as u32,
-            query_stride: row_stride,
             row_count: order.rows as u32,
-            row_stride,
-            units,
-            capacity: self.search.capacity() as u32,
             first_position: done as u32,
             position_count: range as u32,
             positions_per_block: per_block as u32,
             tile_count: order.tiles as u32,
             tile_step: order.step as u32,
-            weight: T::weight(self.search.space.metric()),
+            padding: 0,
         };
         let grid = [point_tiles as u32, range.div_ceil(per_block) as u32, 1];
         // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the batch
@@ -649,7 +654,7 @@ impl<T: OnDevice> Pass<'_, T> {
             queries: batch.side.values.view(),
             found: batch.noted.view(),
             counts: batch.counts.view_mut(),
-            excluded: batch.excluded.view(),
+            ids: batch.excluded.view(),
             lists: batch.lists.view_mut(),
             bounds: batch.bounds.view_mut(),
             norms: batch.side.biases.view(),
@@ -661,7 +666,7 @@ impl<T: OnDevice> Pass<'_, T> {
             capacity: search.capacity() as u32,
             k: search.k as u32,
             first_id: self.first as u32,
-            exclude: u32::from(search.points.nodes.is_some()),
+            whose: if search.points.nodes.is_some() { ROWS } else { QUERIES },
             metric: match metric {
                 Metric::L2 => exact::Metric::L2,
                 Metric::InnerProduct => exact::Metric::InnerProduct,

@@ -26,28 +26,30 @@ pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
 /// part of the tile.
 pub type Sums<S> = [[S; 4]; 16];
 
-/// Starts copies of chunk `chunk` of the vectors `first..` to `to`: vectors from `count` on and units
-/// from `units` on are zero. The whole block calls this.
+/// Starts copies of chunk `chunk` of 128 vectors to `to`: `source` says which vector a line has; lines
+/// that have none, and units from `units` on, are zero. The whole block calls this.
 #[inline(always)]
 pub fn start_copy(
     to: Shared<u8>,
     vectors: Global<u8>,
     stride: u32,
-    first: u32,
-    count: u32,
     chunk: u32,
     units: u32,
+    source: &impl Fn(u32) -> Option<u32>,
 ) {
     let thread = thread::thread_idx_x();
     let unit = thread % UNITS;
     let source_unit = chunk * UNITS + unit;
     unroll!(4, I => {
         let line = thread / UNITS + 32 * I as u32;
-        let vector = first + line;
-        let there = vector < count && source_unit < units;
-        let from = if there { vector as usize * stride as usize + source_unit as usize * 16 } else { 0 };
+        let (from, bytes) = match source(line) {
+            Some(vector) if source_unit < units => {
+                (vector as usize * stride as usize + source_unit as usize * 16, 16)
+            }
+            _ => (0, 0),
+        };
         let place = line * CHUNK_BYTES + (unit ^ (line % 8)) * 16;
-        copy::quad(to.offset(place as usize), vectors.offset(from), if there { 16 } else { 0 });
+        copy::quad(to.offset(place as usize), vectors.offset(from), bytes);
     });
 }
 

@@ -14,7 +14,7 @@ use cuda_std::{copy, float, float16, shared};
 
 use crate::block::element::{Element, QueryBound, TileElement, TileSum};
 use crate::block::exact::{Metric, distance};
-use crate::block::sort::{merge_block, sort_block};
+use crate::block::sort::{merge_block, rank, sort_block};
 use crate::block::tile;
 use crate::descent::key::{self, Key, NONE};
 
@@ -167,19 +167,14 @@ pub const fn filter_shared_bytes(units: u32) -> u32 {
     (queries + STAGES) * tile::SIDE_BYTES
 }
 
-/// The filter: which rows of a range may be among the nearest of which query.
-///
-/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
-/// data that lie sorted; `tile_step` is at most `tile_count` and
-/// has no divisor in common with it.
+/// What every filter compares with what.
 #[repr(C)]
-pub struct Filter<S> {
-    /// In: `query_count` vectors, `query_stride` bytes apart, a multiple of 16, of `units` units of 16
-    /// bytes.
+pub struct Tiles<S> {
+    /// In: the vectors of the queries, `query_stride` bytes apart, a multiple of 16, of `units` units.
     pub queries: Global<u8>,
-    /// In: `row_count` vectors, `row_stride` bytes apart, of as many units.
+    /// In: the vectors of the rows, `row_stride` bytes apart, of as many units.
     pub rows: Global<u8>,
-    /// In: one of each row.
+    /// In: one of each row's vector.
     pub biases: Global<S>,
     /// In: one of each query.
     pub bounds: Global<S>,
@@ -189,18 +184,32 @@ pub struct Filter<S> {
     pub found: GlobalMut<u32>,
     /// Out: one value, 1 if a query passed its capacity.
     pub overflow: GlobalMut<u32>,
-    /// How many queries.
-    pub query_count: u32,
-    /// From one query to the next: bytes for the filter, components for settling.
+    /// Bytes from one query's vector to the next.
     pub query_stride: u32,
-    /// How many rows.
-    pub row_count: u32,
-    /// From one row to the next: bytes for the filter, components for settling.
+    /// Bytes from one row's vector to the next.
     pub row_stride: u32,
     /// Units of 16 bytes per vector.
     pub units: u32,
     /// Rows that are noted per query.
     pub capacity: u32,
+    /// What a product is multiplied by: -2 for L2, -1 for inner products.
+    pub weight: S,
+    /// Nothing.
+    pub padding: u32,
+}
+
+/// The filter of a range of all rows for all queries.
+///
+/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
+/// data that lie sorted; `tile_step` is at most `tile_count` and has no divisor in common with it.
+#[repr(C)]
+pub struct Filter<S> {
+    /// What is compared.
+    pub tiles: Tiles<S>,
+    /// How many queries.
+    pub query_count: u32,
+    /// How many rows.
+    pub row_count: u32,
     /// The first tile of the range, in the order of visiting.
     pub first_position: u32,
     /// Tiles of the range.
@@ -211,59 +220,108 @@ pub struct Filter<S> {
     pub tile_count: u32,
     /// From one visited tile to the next.
     pub tile_step: u32,
-    /// What a product is multiplied by: -2 for L2, -1 for inner products.
-    pub weight: S,
+    /// Nothing.
+    pub padding: u32,
 }
 
-impl<S: Copy> Clone for Filter<S> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
+/// The filter of some members of cells for other members of their cell: a job per block.
+#[repr(C)]
+pub struct CellFilter<S> {
+    /// What is compared; queries and rows are the same vectors.
+    pub tiles: Tiles<S>,
+    /// In: the vectors of all cells' members, cell by cell.
+    pub members: Global<u32>,
+    /// In: a [`Job`] of each block.
+    pub jobs: Global<u32>,
 }
 
-impl<S: Copy> Copy for Filter<S> {}
+/// A job of [`CellFilter`]: up to 128 queries against any number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Job {
+    /// The first query among the members; they follow one another.
+    pub first_member: u32,
+    /// The number of the first query among the bounds, counts and noted rows.
+    pub first_query: u32,
+    /// How many queries, at most [`tile::SIDE`].
+    pub query_count: u32,
+    /// The first row among the members.
+    pub first_row: u32,
+    /// How many rows, at least 1.
+    pub row_count: u32,
+}
 
+/// Words of a [`Job`].
+pub const JOB_WORDS: usize = size_of::<Job>() / 4;
+
+macro_rules! copied {
+    ($($name:ident<$($parameter:ident),*>;)*) => {$(
+        impl<$($parameter: Copy),*> Clone for $name<$($parameter),*> {
+            #[inline(always)]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<$($parameter: Copy),*> Copy for $name<$($parameter),*> {}
+    )*};
+}
+
+copied! {
+    Tiles<S>;
+    Filter<S>;
+    CellFilter<S>;
+    Settle<T, S>;
+}
+
+/// What one block compares: `query_count` queries from `first_query` on, with the tiles of 128 rows from
+/// `first_row` on that the walk names, rows from `end_row` on left out.
+#[derive(Clone, Copy)]
+struct Walk {
+    first_query: u32,
+    query_count: u32,
+    first_row: u32,
+    end_row: u32,
+    first_tile: u32,
+    tile_count: u32,
+    tile_step: u32,
+    visits: u32,
+}
+
+/// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `number` is
+/// that of the first query among bounds, counts and noted rows. The vectors of rows are what is noted.
 #[inline(always)]
-fn filter<E: TileElement>(p: &Filter<E::Sum>) {
+fn filter<E: TileElement>(
+    p: &Tiles<E::Sum>,
+    walk: Walk,
+    number: u32,
+    query_vector: impl Fn(u32) -> u32,
+    row_vector: impl Fn(u32) -> u32,
+) {
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
-    let first_query = block_idx_x() * tile::SIDE;
-    let begin = block_idx_y() * p.positions_per_block;
-    let left = p.position_count - begin;
-    let positions = if left < p.positions_per_block { left } else { p.positions_per_block };
-    let first_tile = {
-        let place = (p.first_position + begin) as u64 * p.tile_step as u64;
-        place.checked_rem(p.tile_count as u64).unwrap_or(0) as u32
-    };
     let tile_after = |row_tile: u32| {
-        let next = row_tile + p.tile_step;
-        if next < p.tile_count { next } else { next - p.tile_count }
+        let next = row_tile + walk.tile_step;
+        if next < walk.tile_count { next } else { next - walk.tile_count }
     };
 
     let query_chunks = if resident { chunks } else { STAGES };
     let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
     let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
+    let query_source = |line: u32| {
+        if line < walk.query_count { Some(query_vector(walk.first_query + line)) } else { None }
+    };
+    let start_queries = |slot: u32, chunk: u32| {
+        tile::start_copy(queries(slot), p.queries, p.query_stride, chunk, p.units, &query_source);
+    };
     let start = |stage: u32, row_tile: u32, chunk: u32| {
-        tile::start_copy(
-            rows(stage),
-            p.rows,
-            p.row_stride,
-            row_tile * tile::SIDE,
-            p.row_count,
-            chunk,
-            p.units,
-        );
+        let row_source = |line: u32| {
+            let row = walk.first_row + row_tile * tile::SIDE + line;
+            if row < walk.end_row { Some(row_vector(row)) } else { None }
+        };
+        tile::start_copy(rows(stage), p.rows, p.row_stride, chunk, p.units, &row_source);
         if !resident {
-            tile::start_copy(
-                queries(stage),
-                p.queries,
-                p.query_stride,
-                first_query,
-                p.query_count,
-                chunk,
-                p.units,
-            );
+            start_queries(stage, chunk);
         }
     };
 
@@ -273,36 +331,28 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
     let (lane_row, lane_column) = (part_row + lane / 4, part_column + lane % 4 * 2);
     let mut bounds = [E::Sum::CLOSED; 8];
     unroll!(8, I => {
-        let query = first_query + lane_row + 8 * I as u32;
-        if query < p.query_count {
-            bounds[I] = p.bounds.get(query as usize);
+        let query = lane_row + 8 * I as u32;
+        if query < walk.query_count {
+            bounds[I] = p.bounds.get((number + query) as usize);
         }
     });
 
     if resident {
         let mut chunk = 0;
         while chunk < chunks {
-            tile::start_copy(
-                queries(chunk),
-                p.queries,
-                p.query_stride,
-                first_query,
-                p.query_count,
-                chunk,
-                p.units,
-            );
+            start_queries(chunk, chunk);
             chunk += 1;
         }
     }
     // The copy that is started next, two chunks ahead of the one in use.
-    let (mut next_position, mut next_chunk, mut next_tile) = (0, 0, first_tile);
+    let (mut next_visit, mut next_chunk, mut next_tile) = (0, 0, walk.first_tile);
     let mut started = 0;
     while started < STAGES - 1 {
-        if next_position < positions {
+        if next_visit < walk.visits {
             start(started, next_tile, next_chunk);
             next_chunk += 1;
             if next_chunk == chunks {
-                (next_position, next_chunk) = (next_position + 1, 0);
+                (next_visit, next_chunk) = (next_visit + 1, 0);
                 next_tile = tile_after(next_tile);
             }
         }
@@ -311,9 +361,9 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
     }
 
     let (mut stage, mut next_stage) = (0, STAGES - 1);
-    let (mut position, mut row_tile) = (0, first_tile);
-    while position < positions {
-        let first_row = row_tile * tile::SIDE;
+    let (mut visit, mut row_tile) = (0, walk.first_tile);
+    while visit < walk.visits {
+        let first_row = walk.first_row + row_tile * tile::SIDE;
         let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
         let mut chunk = 0;
         while chunk < chunks {
@@ -321,11 +371,11 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
             // All threads' bytes of this chunk are there, and all warps have left the stage that the next
             // copy goes to.
             sync_threads();
-            if next_position < positions {
+            if next_visit < walk.visits {
                 start(next_stage, next_tile, next_chunk);
                 next_chunk += 1;
                 if next_chunk == chunks {
-                    (next_position, next_chunk) = (next_position + 1, 0);
+                    (next_visit, next_chunk) = (next_visit + 1, 0);
                     next_tile = tile_after(next_tile);
                 }
             }
@@ -343,8 +393,8 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
         unroll!(4, N => {
             unroll!(2, C => {
                 let row = first_row + lane_column + 8 * N as u32 + C as u32;
-                if row < p.row_count {
-                    biases[2 * N + C] = p.biases.get(row as usize);
+                if row < walk.end_row {
+                    biases[2 * N + C] = p.biases.get(row_vector(row) as usize);
                 }
             });
         });
@@ -364,22 +414,70 @@ fn filter<E: TileElement>(p: &Filter<E::Sum>) {
         while bits != 0 {
             let bit = bits.trailing_zeros();
             bits &= bits - 1;
-            let query = first_query + lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
+            let query = number + lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
             let row = first_row + lane_column + 8 * (bit / 4 % 4) + bit % 2;
             let slot = p.counts.fetch_add(query as usize, 1, Scope::Device);
             if slot < p.capacity {
-                p.found.set(query as usize * p.capacity as usize + slot as usize, row);
+                p.found.set(query as usize * p.capacity as usize + slot as usize, row_vector(row));
             } else {
                 p.overflow.set(0, 1);
             }
         }
-        position += 1;
+        visit += 1;
         row_tile = tile_after(row_tile);
     }
 }
 
+#[inline(always)]
+fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
+    let first_query = block_idx_x() * tile::SIDE;
+    let begin = block_idx_y() * p.positions_per_block;
+    let (left, queries) = (p.position_count - begin, p.query_count - first_query);
+    let place = (p.first_position + begin) as u64 * p.tile_step as u64;
+    let walk = Walk {
+        first_query,
+        query_count: if queries < tile::SIDE { queries } else { tile::SIDE },
+        first_row: 0,
+        end_row: p.row_count,
+        first_tile: place.checked_rem(p.tile_count as u64).unwrap_or(0) as u32,
+        tile_count: p.tile_count,
+        tile_step: p.tile_step,
+        visits: if left < p.positions_per_block { left } else { p.positions_per_block },
+    };
+    filter::<E>(&p.tiles, walk, first_query, |query| query, |row| row);
+}
+
+#[inline(always)]
+fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
+    let job = p.jobs.offset(block_idx_x() as usize * JOB_WORDS);
+    let (first_row, row_count) = (job.get(3), job.get(4));
+    let tiles = row_count.div_ceil(tile::SIDE);
+    let walk = Walk {
+        first_query: job.get(0),
+        query_count: job.get(2),
+        first_row,
+        end_row: first_row + row_count,
+        first_tile: 0,
+        tile_count: tiles,
+        tile_step: 1,
+        visits: tiles,
+    };
+    let vector = |member: u32| p.members.get(member as usize);
+    filter::<E>(&p.tiles, walk, job.get(1), vector, vector);
+}
+
 /// The count of a query that is given up: nothing is noted or settled for it.
 pub const CLOSED: u32 = u32::MAX;
+
+/// Queries are vectors of their own.
+pub const QUERIES: u32 = 0;
+
+/// Queries are rows, which do not find themselves.
+pub const ROWS: u32 = 1;
+
+/// Queries are some of the nodes of a graph: vectors, lists, norms and errors are those of the node, a
+/// node does not find itself, and a row may be noted that is in the list already.
+pub const NODES: u32 = 2;
 
 /// Threads of a block of [`exact_settle_f32()`] and its siblings, which has one query.
 pub const SETTLE_THREADS: u32 = 128;
@@ -401,8 +499,9 @@ pub struct Settle<T, S> {
     pub found: Global<u32>,
     /// In: of each query, rows noted, at most `capacity`, or [`CLOSED`]; out: 0, unless closed.
     pub counts: GlobalMut<u32>,
-    /// In: with `exclude`, an id of each query that it is not to find.
-    pub excluded: Global<u32>,
+    /// In: unless `whose` is [`QUERIES`], an id of each query: the row that it is not to find, or the
+    /// vector that it is.
+    pub ids: Global<u32>,
     /// In and out: `k` ascending keys of each query.
     pub lists: GlobalMut<Key>,
     /// Out: of each query, for the filter.
@@ -425,8 +524,8 @@ pub struct Settle<T, S> {
     pub k: u32,
     /// The id of row 0.
     pub first_id: u32,
-    /// Whether `excluded` is looked at.
-    pub exclude: u32,
+    /// [`QUERIES`], [`ROWS`] or [`NODES`].
+    pub whose: u32,
     /// A [`Metric`].
     pub metric: u32,
     /// The `error_limit` that the rows were prepared with.
@@ -436,25 +535,18 @@ pub struct Settle<T, S> {
     pub scale: f32,
 }
 
-impl<T, S> Clone for Settle<T, S> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T, S> Copy for Settle<T, S> {}
-
 #[inline(always)]
 fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
+    let id = if p.whose == QUERIES { u32::MAX } else { p.ids.get(query) };
+    let vector = if p.whose == NODES { id as usize } else { query };
     let (capacity, k) = (p.capacity as usize, p.k as usize);
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
     let point: Shared<T::Wide> = list.offset(k).cast();
     let kept: Shared<u32> = point.offset(p.dim.next_multiple_of(4) as usize).cast();
-    let out = p.lists.offset(query * k);
+    let out = p.lists.offset(vector * k);
     let metric = Metric::from_u32(p.metric);
 
     let count = p.counts.get(query);
@@ -468,7 +560,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     }
     let mut i = thread;
     while i < p.dim {
-        point.set(i as usize, p.queries.get(query * p.query_stride as usize + i as usize).wide());
+        point.set(i as usize, p.queries.get(vector * p.query_stride as usize + i as usize).wide());
         i += SETTLE_THREADS;
     }
     if thread == 0 {
@@ -477,7 +569,6 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     sync_threads();
 
     let farthest = list.get(k - 1);
-    let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
     // A half of a warp to a row.
     let mut first = thread / 32 * 2;
     while first < count {
@@ -486,9 +577,12 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         let row = if there { p.found.get(query * capacity + i as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.row_stride as usize);
         let distance = distance(metric, point, values, if there { p.dim } else { 0 });
-        let id = p.first_id + row;
-        let key = key::pack(distance, id);
-        if there && thread % 16 == 0 && key < farthest && id != excluded {
+        let key = key::pack(distance, p.first_id + row);
+        let mut new = there && thread % 16 == 0 && key < farthest && p.first_id + row != id;
+        if new && p.whose == NODES {
+            new = list.get(rank(list, p.k, key) as usize) != key;
+        }
+        if new {
             keys.set(kept.fetch_add(0, 1) as usize, key);
         }
         first += SETTLE_THREADS / 16;
@@ -513,8 +607,8 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
                 &QueryBound {
                     metric,
                     dim: p.dim,
-                    norm: p.norms.get(query),
-                    error: p.errors.get(query),
+                    norm: p.norms.get(vector),
+                    error: p.errors.get(vector),
                     row_error: p.row_error,
                     largest: f32::from_bits(p.largest.get(0)),
                     scale: p.scale,
@@ -566,7 +660,7 @@ norm_kernels! {
 }
 
 macro_rules! filter_kernels {
-    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+    ($($name:ident $cell_name:ident $element:ty, $sum:ty;)*) => {$(
         /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
         /// The order in which they are noted is that of the hardware.
         ///
@@ -575,17 +669,29 @@ macro_rules! filter_kernels {
         ///
         /// # Safety
         /// - The views hold what [`Filter`] says.
-        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.units), blocks_per_multiprocessor = 2)]
+        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: Filter<$sum>) {
-            filter::<$element>(&p);
+            filter_all::<$element>(&p);
+        }
+
+        /// Notes, for members of cells, the members of their cell whose distance may be below their bound
+        /// (see [`CellFilter`]), the node itself among them.
+        ///
+        /// Launch: a block of [`tile::THREADS`] per job; [`filter_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`CellFilter`] says.
+        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $cell_name(p: CellFilter<$sum>) {
+            filter_cell::<$element>(&p);
         }
     )*};
 }
 
 filter_kernels! {
-    exact_filter_f16 f16, f32;
-    exact_filter_u8 u8, i32;
-    exact_filter_i8 i8, i32;
+    exact_filter_f16 cells_filter_f16 f16, f32;
+    exact_filter_u8 cells_filter_u8 u8, i32;
+    exact_filter_i8 cells_filter_i8 i8, i32;
 }
 
 macro_rules! settle_kernels {
