@@ -15,7 +15,8 @@ pub enum Device {
     Auto,
     /// The CPU, on the threads of the rayon pool that the call is made in.
     Cpu,
-    /// The CUDA device of this number. Exact search runs there; building does not yet.
+    /// The CUDA device of this number: exact search and k-NN graphs; pruning and searching an index stay on
+    /// the CPU.
     Cuda(u32),
     /// The kernels on the CPU, lane by lane and checked at every access: for tests of tiny data.
     Emulated,
@@ -27,17 +28,11 @@ impl Device {
         Self::Auto
     }
 
-    /// The device for work that only the CPU does yet.
-    ///
-    /// # Errors
-    /// If another was asked for.
-    pub(crate) fn cpu_only(self) -> Result<Self> {
-        match self {
-            Self::Auto | Self::Cpu => Ok(Self::Cpu),
-            Self::Cuda(_) | Self::Emulated => {
-                Err(Error::argument("device", self, "auto or cpu: building has no CUDA backend yet"))
-            }
-        }
+    /// The GPU to build a graph of `nodes` nodes on, if any: with `Auto` only if there is one and the
+    /// graph is not a small one.
+    pub(crate) fn gpu_for_building(self, nodes: usize) -> Result<Option<Gpu>> {
+        const WORTH_A_GPU: usize = 20_000;
+        if self == Self::Auto && nodes < WORTH_A_GPU { Ok(None) } else { self.gpu() }
     }
 
     /// The GPU: none if the CPU was asked for, or nothing in particular and there is none.

@@ -215,9 +215,10 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     );
     s.fails(
         2,
-        "build -i base.fbin -o x.tagore --index nsg --device cuda",
-        &["--device", "cuda", "no CUDA backend"],
+        "build -i base.fbin -o x.tagore --index nsg --device gpu",
+        &["--device", "gpu", "auto, cpu, cuda"],
     );
+    s.fails(2, "knn -i base.fbin --start cells --device cpu", &["--start", "cells", "auto or random"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --iterations 5", &["--iterations", "5", "A,B"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --collect 3-hop", &["--collect", "3-hop"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --filter best", &["--filter", "best"]);

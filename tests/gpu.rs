@@ -1,7 +1,7 @@
 //! Kernels, on the emulator everywhere and on a CUDA device where there is one, against the CPU.
 
 use half::f16;
-use tagore::{Device, ExactSearch, Metric, Synth, Vectors};
+use tagore::{Descent, Device, ExactSearch, KnnGraph, Metric, Progress, Start, Synth, Vectors, knn_recall};
 
 use crate::reference::{hard_cases, uniform};
 
@@ -120,4 +120,65 @@ fn k_has_a_limit_on_a_device() {
     let base = uniform(2000, 2, 1);
     let error = ExactSearch::new(1025).device(Device::Emulated).run(&base, &base).unwrap_err().to_string();
     assert!(error.contains("1025") && error.contains("1 to 1024"), "{error}");
+}
+
+/// A k-NN graph is as it must be: full lists of others, each once, ascending, at their exact distances.
+fn check_graph(what: &str, graph: &KnnGraph, base: &Vectors, metric: Metric) {
+    let exact = ExactSearch::new(base.len()).metric(metric).device(Device::Cpu).run(base, base).unwrap().0;
+    for node in 0..base.len() {
+        let (ids, distances) = (graph.neighbors(node), graph.distances(node));
+        assert!(distances.windows(2).all(|pair| pair[0] <= pair[1]), "{what}: order of {node}");
+        let mut sorted = ids.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert!(sorted.len() == graph.k() && !ids.contains(&(node as u32)), "{what}: ids of {node}");
+        for (id, distance) in ids.iter().zip(distances) {
+            let place = exact.ids(node).iter().position(|other| other == id).unwrap();
+            let expected = exact.distances(node).unwrap()[place];
+            assert_eq!(distance.to_bits(), expected.to_bits(), "{what}: {node} to {id}");
+        }
+    }
+}
+
+#[test]
+fn graphs_of_all_pairs_are_those_of_the_cpu() {
+    for (name, base) in hard_cases(150, 5, 11) {
+        for metric in METRICS {
+            let descent = Descent::new().knn(12).metric(metric);
+            let expected = descent.clone().device(Device::Cpu).build(&base).unwrap();
+            for device in devices() {
+                let graph = descent.clone().device(device).build(&base).unwrap();
+                assert_eq!(graph.stats().device, device.to_string());
+                for node in 0..base.len() {
+                    assert_eq!(graph.neighbors(node), expected.neighbors(node), "{name}, {metric}, {device}, {node}");
+                }
+            }
+        }
+    }
+    let one = Vectors::from_f32(vec![1.0, 2.0], 2).unwrap();
+    assert_eq!(Descent::new().device(Device::Emulated).build(&one).unwrap().k(), 0);
+}
+
+#[test]
+fn graphs_of_cells_find_nearly_all() {
+    let synth = Synth::new(900, 20, 5).unwrap().base();
+    let values = (0..900).flat_map(|row| synth.row(row).to_vec());
+    let bytes: Vec<u8> = values.map(|x| (x * 4.0 + 128.0).clamp(0.0, 255.0) as u8).collect();
+    let bytes = Vectors::from_u8(bytes, 20).unwrap();
+    let cases = [("f32", &synth, Metric::L2), ("cosine", &synth, Metric::Cosine), ("u8", &bytes, Metric::L2)];
+    for device in devices() {
+        for (name, base, metric) in cases {
+            let descent = Descent::new().knn(10).metric(metric).start(Start::Cells).seed(3).device(device);
+            let graph = descent.build(base).unwrap();
+            check_graph(name, &graph, base, metric);
+            let recall =
+                knn_recall(&graph, base, 900, &[10], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
+            assert!(recall > 0.97, "{name}, {device}: recall {recall}");
+            let again = descent.build(base).unwrap();
+            assert!(
+                (0..900).all(|node| graph.neighbors(node) == again.neighbors(node)),
+                "{name}, {device}: the same seed"
+            );
+        }
+    }
 }

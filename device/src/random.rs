@@ -19,6 +19,8 @@ pub enum Stage {
     Verify = 5,
     /// Test data.
     Test = 6,
+    /// The sample and the empty cells of k-means.
+    Cells = 7,
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

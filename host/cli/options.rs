@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
+use tagore::gpu::KernelTime;
 use tagore::{
     DEFAULT_KNN, Descent, Device, Error, Format, Iterations, KnnGraph, Metric, Result, Start, Vectors,
 };
@@ -51,7 +52,7 @@ pub(crate) struct DescentOptions {
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     pub iterations: Iterations,
-    /// What descent starts from: auto or random
+    /// What descent starts from: auto, random (CPU) or cells (GPU)
     #[arg(long, default_value = "auto")]
     pub start: Start,
     /// Neighbours whose lists a node gathers per iteration of phase 2
@@ -60,7 +61,7 @@ pub(crate) struct DescentOptions {
     /// The same seed gives the same bytes
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// auto or cpu
+    /// Where the k-NN graph is made: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
 }
@@ -92,10 +93,14 @@ impl DescentOptions {
             ));
         }
         let stats = graph.stats();
+        for KernelTime { kernel, launches, seconds } in &stats.kernels {
+            output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
+        }
         let share = stats.distances as f64 / (base.len() as f64).powi(2);
         output.say(format_args!(
-            "descent   {:.2} s, iterations {},{}, {} distances ({share:.4} n^2)",
+            "descent   {:.2} s on {}, iterations {},{}, {} distances ({share:.4} n^2)",
             stats.seconds,
+            stats.device,
             stats.iterations.0,
             stats.iterations.1,
             grouped(stats.distances)
@@ -128,9 +133,9 @@ pub(crate) fn built(
         "n": base.len(),
         "dim": base.dim(),
         "knn": graph.k(),
-        "device": "cpu",
+        "device": stats.device,
         "seconds": {
-            "read": read, "copy": 0.0, "jit": 0.0, "descent": stats.seconds,
+            "read": read, "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds,
             "prune": prune, "write": write, "total": total,
         },
         "peak_gpu_bytes": 0,

@@ -72,8 +72,8 @@ impl KnnGraph {
     }
 
     /// What building it took.
-    pub fn stats(&self) -> DescentStats {
-        self.stats
+    pub fn stats(&self) -> &DescentStats {
+        &self.stats
     }
 
     /// Writes `stem.ibin` (ids) and `stem.fbin` (distances); an extension of `stem` that is one of

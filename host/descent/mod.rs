@@ -1,6 +1,8 @@
 //! The k-NN graph by two-phase GNN-Descent (paper section 4).
 
+mod cells;
 mod cpu;
+mod gpu;
 mod graph;
 mod lists;
 pub(crate) mod reverse;
@@ -14,6 +16,7 @@ use tagore_device::descent::key::MAX_NODES;
 
 pub use graph::KnnGraph;
 
+use crate::gpu::KernelTime;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
 
@@ -72,8 +75,10 @@ pub enum Start {
     /// Whatever is fastest for the size: all pairs for small data, else random.
     #[default]
     Auto,
-    /// Random neighbours, as in the paper.
+    /// Random neighbours, as in the paper; on the CPU.
     Random,
+    /// Overlapping cells of near vectors, in which all pairs are compared; on a GPU.
+    Cells,
 }
 
 impl FromStr for Start {
@@ -83,20 +88,29 @@ impl FromStr for Start {
         match name {
             "auto" => Ok(Self::Auto),
             "random" => Ok(Self::Random),
-            _ => Err(Error::argument("start", name, "auto or random")),
+            "cells" => Ok(Self::Cells),
+            _ => Err(Error::argument("start", name, "auto, random or cells")),
         }
     }
 }
 
 /// What a descent did.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescentStats {
+    /// What ran it, such as `cpu` or `cuda:0`.
+    pub device: String,
     /// Distances computed.
     pub distances: u64,
     /// Iterations run of phase 1 and of phase 2.
     pub iterations: (u32, u32),
     /// Wall time of the descent, without reading or checking the data.
     pub seconds: f64,
+    /// Seconds of copies to and from a device, beside these.
+    pub copy: f64,
+    /// Seconds of compiling kernels, of all of these.
+    pub jit: f64,
+    /// The kernels' times; empty on the CPU.
+    pub kernels: Vec<KernelTime>,
 }
 
 /// Builds a k-NN graph.
@@ -229,12 +243,21 @@ impl Descent {
 
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
-        self.device.cpu_only()?;
         if !(1..=64).contains(&self.expand) {
             return Err(Error::argument("expand", self.expand, "1 to 64"));
         }
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
+        if let Some(gpu) = self.device.gpu_for_building(nodes)? {
+            let (keys, mut stats) = gpu::build(&gpu, space, k, self.start, self.seed, &self.progress)?;
+            stats.device = gpu.name().to_owned();
+            stats.jit = gpu.jit_seconds();
+            stats.kernels = gpu.take_times()?;
+            return Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats));
+        }
+        if self.start == Start::Cells {
+            return Err(Error::argument("start", "cells", "auto or random on the CPU"));
+        }
         // Below this size all pairs cost less than the joins would.
         let all_pairs = self.start == Start::Auto && nodes <= ALL_PAIRS;
         let (keys, mut stats) = if all_pairs || nodes <= k + 1 {
@@ -247,6 +270,7 @@ impl Descent {
             stats.distances = nodes as u64 * (nodes as u64 - 1);
         }
         stats.seconds = began.elapsed().as_secs_f64();
+        "cpu".clone_into(&mut stats.device);
         Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
     }
 }

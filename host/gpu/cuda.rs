@@ -230,6 +230,10 @@ impl Machine for CudaMachine {
         Ok(())
     }
 
+    fn synchronize(&self) -> Result<()> {
+        self.check(self.stream.synchronize())
+    }
+
     fn jit_seconds(&self) -> f64 {
         lock(&self.kernels).jit_seconds
     }

@@ -121,6 +121,10 @@ impl Machine for EmulatedMachine {
         Ok(())
     }
 
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn jit_seconds(&self) -> f64 {
         0.0
     }

@@ -76,6 +76,9 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// - The arguments are those that the kernel takes, and the memory they name is there.
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()>;
 
+    /// Waits until all work is done.
+    fn synchronize(&self) -> Result<()>;
+
     /// Seconds spent compiling kernels so far.
     fn jit_seconds(&self) -> f64;
 

@@ -20,6 +20,7 @@ pub(crate) use buffer::Buffer;
 pub use machine::KernelTime;
 use machine::{Launch, Machine};
 pub use plan::Plan;
+pub(crate) use plan::Reservation;
 pub use survey::{GpuDevice, Survey, kernels, survey};
 
 use crate::{Error, Result};
@@ -65,6 +66,11 @@ impl Gpu {
     /// Bytes of memory that are free.
     pub(crate) fn free_memory(&self) -> Result<u64> {
         self.machine.free_memory()
+    }
+
+    /// Waits until all work is done.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.machine.synchronize()
     }
 
     /// Seconds spent compiling kernels so far.

@@ -7,24 +7,15 @@
 //! moves, they are searched for again by themselves; where many do, the range is visited again in smaller
 //! parts.
 
-use bytemuck::Pod;
-use cuda_std::f16;
-use cuda_std::launch::Kernel;
-use cuda_std::memory::{Global, GlobalMut};
-use tagore_device::block::element::{self, TileSum};
-use tagore_device::block::exact;
+use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{
-    CLOSED, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, QUERIES, ROWS, SETTLE_THREADS, Settle,
-    Tiles, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8,
-    exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32, exact_settle_i8,
-    exact_settle_u8, total_error,
-};
+use tagore_device::search::exact::{self, CLOSED, Filter, QUERIES, SETTLE_THREADS, Settle, Tiles};
 
 use crate::gpu::{Buffer, Gpu, Plan};
+use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Element, Matrix, Rows};
+use crate::vectors::{Matrix, Rows};
 use crate::{Error, Metric, Progress, Result};
 
 /// The largest k: the list of a query and what is merged into it share a block's memory.
@@ -32,12 +23,6 @@ pub(crate) const MAX_K: usize = 1024;
 
 /// Queries that are searched for together.
 const BATCH: usize = 16_384;
-
-/// Rows whose values decide how vectors are rounded.
-const SAMPLE: usize = 16_384;
-
-/// The largest magnitude in the sample after scaling: f16 goes 16 times further.
-const MAGNITUDE: f32 = 4096.0;
 
 /// One point in so many may be given up in a pass.
 const STRAGGLERS: usize = 8;
@@ -58,6 +43,11 @@ impl<'a> Points<'a> {
 
     pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
         Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
+    }
+
+    /// All rows of a space, as points of another.
+    pub(crate) fn of_rows(space: &'a Space<'_>) -> Self {
+        Self { rows: space.rows(), nodes: None, zero: &[], count: space.len() }
     }
 
     fn row_of(&self, point: usize) -> usize {
@@ -90,156 +80,8 @@ pub(crate) fn nearest(
         (Rows::I8(points), Rows::I8(rows)) => search.run(points, rows),
         _ => unreachable!("queries are cast to the element type of the base"),
     }?;
-    search.add_zero_vectors(&mut keys);
+    add_zero_vectors(space, points, k, &mut keys);
     Ok(keys)
-}
-
-/// Element types with their kernels.
-trait OnDevice: Element + element::Element {
-    type Sum: TileSum + Pod;
-    type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
-    type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
-
-    /// Whether tiles take a rounded copy of the vectors, of f16.
-    const ROUNDED: bool;
-
-    /// What a product is multiplied by.
-    fn weight(metric: Metric) -> Self::Sum;
-
-    /// Computes what the filter needs of `side`'s vectors.
-    fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
-}
-
-/// Vectors on the device, and what the filter needs of them.
-struct Side<T: OnDevice> {
-    values: Buffer<T>,
-    /// Components from one vector to the next: rows begin at multiples of 16 bytes.
-    stride: usize,
-    /// The rounded copy, with its stride; of one half if there is none.
-    rounded: Buffer<f16>,
-    rounded_stride: usize,
-    biases: Buffer<T::Sum>,
-    errors: Buffer<f32>,
-}
-
-/// How vectors are prepared.
-struct Preparation<'a> {
-    count: usize,
-    dim: usize,
-    mean: &'a Buffer<f32>,
-    /// Where the largest squared norm goes.
-    largest: GlobalMut<u32>,
-    scale: f32,
-    error_limit: f32,
-    /// 1 if biases are norms, 0 if there are none.
-    norm_weight: i32,
-    skip_zero: bool,
-}
-
-macro_rules! rounded_types {
-    ($($type:ty, $prepare:ty, $settle:ty;)*) => {$(
-        impl OnDevice for $type {
-            type Sum = f32;
-            type Filter = exact_filter_f16;
-            type Settle = $settle;
-
-            const ROUNDED: bool = true;
-
-            fn weight(metric: Metric) -> f32 {
-                if metric == Metric::InnerProduct { -1.0 } else { -2.0 }
-            }
-
-            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
-                let prepare = Prepare {
-                    values: side.values.view(),
-                    mean: task.mean.view(),
-                    rounded: side.rounded.view_mut(),
-                    biases: side.biases.view_mut(),
-                    errors: side.errors.view_mut(),
-                    largest: task.largest,
-                    count: task.count as u32,
-                    dim: task.dim as u32,
-                    stride: side.stride as u32,
-                    rounded_stride: side.rounded_stride as u32,
-                    scale: task.scale,
-                    norm_weight: task.norm_weight as f32,
-                    error_limit: task.error_limit,
-                    skip_zero: u32::from(task.skip_zero),
-                };
-                // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
-                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,)) }
-            }
-        }
-    )*};
-}
-
-rounded_types! {
-    f32, exact_prepare_f32, exact_settle_f32;
-    f16, exact_prepare_f16, exact_settle_f16;
-}
-
-macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $settle:ty;)*) => {$(
-        impl OnDevice for $type {
-            type Sum = i32;
-            type Filter = $filter;
-            type Settle = $settle;
-
-            const ROUNDED: bool = false;
-
-            fn weight(metric: Metric) -> i32 {
-                if metric == Metric::InnerProduct { -1 } else { -2 }
-            }
-
-            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
-                let norms = Norms {
-                    values: side.values.view(),
-                    norms: side.biases.view_mut(),
-                    count: task.count as u32,
-                    dim: task.dim as u32,
-                    stride: side.stride as u32,
-                    weight: task.norm_weight,
-                };
-                // SAFETY: the buffers hold `count` vectors of this stride, and outlive the work.
-                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,)) }
-            }
-        }
-    )*};
-}
-
-byte_types! {
-    u8, exact_norms_u8, exact_filter_u8, exact_settle_u8;
-    i8, exact_norms_i8, exact_filter_i8, exact_settle_i8;
-}
-
-/// Blocks that prepare `count` vectors.
-fn blocks(count: usize) -> u32 {
-    count.div_ceil(PREPARE_VECTORS as usize) as u32
-}
-
-impl<T: OnDevice> Side<T> {
-    /// Bytes of the filter's vectors from one to the next, and their units of 16 bytes.
-    fn tile_stride(&self) -> (u32, u32) {
-        let bytes = if T::ROUNDED { self.rounded_stride * 2 } else { self.stride * size_of::<T>() };
-        (bytes as u32, bytes as u32 / 16)
-    }
-
-    fn tile_vectors(&self) -> Global<u8> {
-        if T::ROUNDED { self.rounded.view().cast() } else { self.values.view().cast() }
-    }
-}
-
-/// The strides of vectors of `dim` components: of the values, and of the rounded copy.
-fn strides<T: OnDevice>(dim: usize) -> (usize, usize) {
-    (dim.next_multiple_of(16 / size_of::<T>()), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
-}
-
-/// How vectors become f16: `(x - mean) * scale`.
-struct Rounding {
-    mean: Vec<f32>,
-    row_scale: f32,
-    point_scale: f32,
-    error_limit: f32,
 }
 
 struct Search<'a> {
@@ -260,16 +102,8 @@ impl Search<'_> {
     /// The plan for `rows` rows at a time and `points` points.
     fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> Plan {
         let dim = self.space.dim();
-        let (stride, rounded_stride) = strides::<T>(dim);
-        Plan::new()
-            .with::<T>("rows", rows * stride)
-            .with::<f16>("rounded rows", (rows * rounded_stride).max(1))
-            .with::<T::Sum>("row biases", rows)
-            .with::<f32>("row errors", rows)
-            .with::<T>("points", points * stride)
-            .with::<f16>("rounded points", (points * rounded_stride).max(1))
-            .with::<T::Sum>("point norms", points)
-            .with::<f32>("point errors", points)
+        let plan = Side::<T>::plan(Plan::new(), ROWS, rows, dim);
+        Side::<T>::plan(plan, POINTS, points, dim)
             .with::<u32>("excluded ids", points)
             .with::<T::Sum>("bounds", points)
             .with::<u32>("counts", points)
@@ -303,24 +137,9 @@ impl Search<'_> {
         let batch = count.min(BATCH);
         let piece = self.rows_per_piece::<T>(batch)?;
         let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
-        let (stride, rounded_stride) = strides::<T>(dim);
-        let mut side = Side::<T> {
-            values: memory.buffer("rows")?,
-            stride,
-            rounded: memory.buffer("rounded rows")?,
-            rounded_stride,
-            biases: memory.buffer("row biases")?,
-            errors: memory.buffer("row errors")?,
-        };
+        let mut side = Side::<T>::new(&memory, ROWS, dim)?;
         let mut batch_memory = Batch::<T> {
-            side: Side {
-                values: memory.buffer("points")?,
-                stride,
-                rounded: memory.buffer("rounded points")?,
-                rounded_stride,
-                biases: memory.buffer("point norms")?,
-                errors: memory.buffer("point errors")?,
-            },
+            side: Side::new(&memory, POINTS, dim)?,
             excluded: memory.buffer("excluded ids")?,
             bounds: memory.buffer("bounds")?,
             counts: memory.buffer("counts")?,
@@ -329,9 +148,8 @@ impl Search<'_> {
             overflow: memory.buffer("overflow")?,
             count: 0,
         };
-        // Bytes are taken as they are.
-        batch_memory.side.errors.fill(0)?;
-        let rounding = self.rounding(points, rows);
+        let row_of = |point: usize| self.points.row_of(point);
+        let rounding = Rounding::of(self.space.metric(), (rows, n), (points, count), row_of);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
@@ -344,7 +162,7 @@ impl Search<'_> {
         let mut keys = vec![key::NONE; count * k];
         for first in (0..n).step_by(piece) {
             let rows_here = piece.min(n - first);
-            side.values.upload_rows(rows_here, stride, |row| rows.row(first + row))?;
+            side.values.upload_rows(rows_here, side.stride, |row| rows.row(first + row))?;
             largest.fill(0)?;
             T::prepare(
                 self.gpu,
@@ -390,83 +208,28 @@ impl Search<'_> {
         }
         Ok(keys)
     }
-
-    /// How vectors are rounded, by a sample of the rows and the points.
-    fn rounding<T: OnDevice>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Rounding {
-        let dim = self.space.dim();
-        if !T::ROUNDED {
-            return Rounding { mean: vec![0.0; dim], row_scale: 1.0, point_scale: 1.0, error_limit: 0.0 };
-        }
-        let sample = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
-        let n = self.space.len();
-        let product = self.space.metric() == Metric::InnerProduct;
-        let mut mean = vec![0f32; dim];
-        if !product {
-            let mut sums = vec![0f64; dim];
-            for row in sample(n) {
-                rows.row(row).iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x.to_f32()));
-            }
-            let count = sample(n).count() as f64;
-            mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
-        }
-        let magnitude = |row: &[T]| {
-            let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
-            distances.fold(0f32, f32::max)
-        };
-        let of_rows = sample(n).map(|row| magnitude(rows.row(row))).fold(0f32, f32::max);
-        let of_points = sample(self.points.count)
-            .map(|point| magnitude(points.row(self.points.row_of(point))))
-            .fold(0f32, f32::max);
-        let (row_scale, point_scale) = if product {
-            (scale(of_rows), scale(of_points))
-        } else {
-            let both = scale(of_rows.max(of_points));
-            (both, both)
-        };
-        let error = |row: &[T]| {
-            let (mut norm, mut error) = (0f64, 0f64);
-            for (x, mean) in row.iter().zip(&mean) {
-                let exact = (x.to_f32() - mean) * row_scale;
-                norm += f64::from(exact).powi(2);
-                error += f64::from(exact - f16::from_f32(exact).to_f32()).powi(2);
-            }
-            total_error(error.sqrt() as f32, norm.sqrt() as f32)
-        };
-        let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
-        // Rows beyond it are always settled: few, if the sample is like the rest.
-        let error_limit = 1.25 * largest;
-        Rounding { mean, row_scale, point_scale, error_limit }
-    }
-
-    /// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
-    fn add_zero_vectors(&self, keys: &mut [Key]) {
-        if self.space.metric() != Metric::Cosine {
-            return;
-        }
-        let k = self.k;
-        let zero_rows: Vec<u32> = {
-            let zero = self.space.zero().iter().enumerate().filter(|row| *row.1);
-            zero.map(|(row, _)| row as u32).take(k + 1).collect()
-        };
-        for (point, list) in keys.chunks_exact_mut(k).enumerate() {
-            let itself = self.points.nodes.map(|nodes| nodes[point]);
-            let others = |row: &u32| Some(*row) != itself;
-            if self.points.is_zero(point) {
-                let ids = (0..self.space.len() as u32).filter(others);
-                list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
-            } else if !zero_rows.is_empty() {
-                let zeros = zero_rows.iter().copied().filter(others).map(|id| key::pack(1.0, id));
-                let mut merged: Vec<Key> = list.iter().copied().chain(zeros).collect();
-                merged.sort_unstable();
-                list.copy_from_slice(&merged[..k]);
-            }
-        }
-    }
 }
 
-/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it.
-fn scale(magnitude: f32) -> f32 {
-    if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-100.0, 100.0).exp2() } else { 1.0 }
+/// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
+pub(crate) fn add_zero_vectors(space: &Space<'_>, points: &Points<'_>, k: usize, keys: &mut [Key]) {
+    if space.metric() != Metric::Cosine || space.zero().is_empty() && points.zero.is_empty() {
+        return;
+    }
+    let zero = space.zero().iter().enumerate().filter(|row| *row.1);
+    let zero_rows: Vec<u32> = zero.map(|(row, _)| row as u32).take(k + 1).collect();
+    for (point, list) in keys.chunks_exact_mut(k).enumerate() {
+        let itself = points.nodes.map(|nodes| nodes[point]);
+        let others = |row: &u32| Some(*row) != itself;
+        if points.is_zero(point) {
+            let ids = (0..space.len() as u32).filter(others);
+            list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
+        } else if !zero_rows.is_empty() {
+            let zeros = zero_rows.iter().copied().filter(others).map(|id| key::pack(1.0, id));
+            let mut merged: Vec<Key> = list.iter().copied().chain(zeros).collect();
+            merged.sort_unstable();
+            list.copy_from_slice(&merged[..k]);
+        }
+    }
 }
 
 /// Points on the device, and what is known of their neighbours.
@@ -666,12 +429,8 @@ impl<T: OnDevice> Pass<'_, T> {
             capacity: search.capacity() as u32,
             k: search.k as u32,
             first_id: self.first as u32,
-            whose: if search.points.nodes.is_some() { ROWS } else { QUERIES },
-            metric: match metric {
-                Metric::L2 => exact::Metric::L2,
-                Metric::InnerProduct => exact::Metric::InnerProduct,
-                Metric::Cosine => exact::Metric::Cosine,
-            } as u32,
+            whose: if search.points.nodes.is_some() { exact::ROWS } else { QUERIES },
+            metric: metric_number(metric),
             row_error: error_limit,
             scale: if metric == Metric::InnerProduct { row_scale * point_scale } else { row_scale },
         };
@@ -717,14 +476,5 @@ mod tests {
             assert!(visited.iter().enumerate().all(|(index, &tile)| index == tile), "{tiles} by {step}");
             assert!(step <= tiles);
         }
-    }
-
-    #[test]
-    fn scales_are_powers_of_two_within_f16() {
-        for magnitude in [1e-30f32, 0.3, 1.0, 255.0, 1e20] {
-            let scaled = magnitude * scale(magnitude);
-            assert!(scaled <= MAGNITUDE && scale(magnitude).log2().fract() == 0.0, "{magnitude}");
-        }
-        assert_eq!(scale(0.0), 1.0);
     }
 }

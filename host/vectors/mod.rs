@@ -3,6 +3,7 @@
 pub(crate) mod distance;
 mod element;
 mod format;
+pub(crate) mod gpu;
 mod metric;
 mod npy;
 mod open;
@@ -92,6 +93,10 @@ pub(crate) struct Matrix<'a, T> {
 impl<'a, T: Element> Matrix<'a, T> {
     pub(crate) fn new(data: &'a [T], stride: usize, dim: usize) -> Self {
         Self { data, stride, dim }
+    }
+
+    pub(crate) fn dim(&self) -> usize {
+        self.dim
     }
 
     #[inline(always)]

@@ -497,7 +497,7 @@ pub struct Settle<T, S> {
     pub queries: Global<T>,
     /// In: `capacity` rows of each query.
     pub found: Global<u32>,
-    /// In: of each query, rows noted, at most `capacity`, or [`CLOSED`]; out: 0, unless closed.
+    /// In: of each query, rows that were to be noted, `capacity` of which are there, or [`CLOSED`]; out: 0, unless closed.
     pub counts: GlobalMut<u32>,
     /// In: unless `whose` is [`QUERIES`], an id of each query: the row that it is not to find, or the
     /// vector that it is.
@@ -553,6 +553,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     if count == CLOSED {
         return;
     }
+    let count = if count < p.capacity { count } else { p.capacity };
     let mut i = thread;
     while i < p.k {
         list.set(i as usize, out.get(i as usize));

@@ -1,0 +1,298 @@
+//! Vectors on a GPU, and what the kernels' tiles need of them.
+
+use bytemuck::Pod;
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use cuda_std::memory::{Global, GlobalMut};
+use tagore_device::block::element::{self, TileSum};
+use tagore_device::block::exact;
+use tagore_device::search::exact::{
+    CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
+    cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
+    exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
+    exact_settle_i8, exact_settle_u8, total_error,
+};
+
+use super::{Element, Matrix};
+use crate::gpu::{Buffer, Gpu, Plan, Reservation};
+use crate::{Metric, Result};
+
+/// Rows whose values decide how vectors are rounded.
+const SAMPLE: usize = 16_384;
+
+/// The largest magnitude in the sample after scaling: f16 goes 16 times further.
+const MAGNITUDE: f32 = 4096.0;
+
+/// Element types with their kernels.
+pub(crate) trait OnDevice: Element + element::Element {
+    type Sum: TileSum + Pod;
+    type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
+    type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;
+    type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
+
+    /// Whether tiles take a rounded copy of the vectors, of f16.
+    const ROUNDED: bool;
+
+    /// What a product is multiplied by.
+    fn weight(metric: Metric) -> Self::Sum;
+
+    /// Computes what the filter needs of `side`'s vectors.
+    fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
+}
+
+/// Vectors on the device, and what the filter needs of them.
+pub(crate) struct Side<T: OnDevice> {
+    pub values: Buffer<T>,
+    /// Components from one vector to the next: rows begin at multiples of 16 bytes.
+    pub stride: usize,
+    /// The rounded copy, with its stride; of one half if there is none.
+    rounded: Buffer<f16>,
+    rounded_stride: usize,
+    pub biases: Buffer<T::Sum>,
+    pub errors: Buffer<f32>,
+}
+
+/// The names of a side's buffers in a plan.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    values: &'static str,
+    rounded: &'static str,
+    biases: &'static str,
+    errors: &'static str,
+}
+
+/// The base.
+pub(crate) const ROWS: Names =
+    Names { values: "rows", rounded: "rounded rows", biases: "row biases", errors: "row errors" };
+
+/// The points whose neighbours are wanted.
+pub(crate) const POINTS: Names =
+    Names { values: "points", rounded: "rounded points", biases: "point norms", errors: "point errors" };
+
+/// How vectors are prepared.
+#[derive(Clone, Copy)]
+pub(crate) struct Preparation<'a> {
+    pub count: usize,
+    pub dim: usize,
+    pub mean: &'a Buffer<f32>,
+    /// Where the largest squared norm goes.
+    pub largest: GlobalMut<u32>,
+    pub scale: f32,
+    pub error_limit: f32,
+    /// 1 if biases are norms, 0 if there are none.
+    pub norm_weight: i32,
+    pub skip_zero: bool,
+}
+
+macro_rules! rounded_types {
+    ($($type:ty, $prepare:ty, $settle:ty;)*) => {$(
+        impl OnDevice for $type {
+            type Sum = f32;
+            type Filter = exact_filter_f16;
+            type CellFilter = cells_filter_f16;
+            type Settle = $settle;
+
+            const ROUNDED: bool = true;
+
+            fn weight(metric: Metric) -> f32 {
+                if metric == Metric::InnerProduct { -1.0 } else { -2.0 }
+            }
+
+            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                let prepare = Prepare {
+                    values: side.values.view(),
+                    mean: task.mean.view(),
+                    rounded: side.rounded.view_mut(),
+                    biases: side.biases.view_mut(),
+                    errors: side.errors.view_mut(),
+                    largest: task.largest,
+                    count: task.count as u32,
+                    dim: task.dim as u32,
+                    stride: side.stride as u32,
+                    rounded_stride: side.rounded_stride as u32,
+                    scale: task.scale,
+                    norm_weight: task.norm_weight as f32,
+                    error_limit: task.error_limit,
+                    skip_zero: u32::from(task.skip_zero),
+                };
+                // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
+                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,)) }
+            }
+        }
+    )*};
+}
+
+rounded_types! {
+    f32, exact_prepare_f32, exact_settle_f32;
+    f16, exact_prepare_f16, exact_settle_f16;
+}
+
+macro_rules! byte_types {
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty;)*) => {$(
+        impl OnDevice for $type {
+            type Sum = i32;
+            type Filter = $filter;
+            type CellFilter = $cells;
+            type Settle = $settle;
+
+            const ROUNDED: bool = false;
+
+            fn weight(metric: Metric) -> i32 {
+                if metric == Metric::InnerProduct { -1 } else { -2 }
+            }
+
+            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                let norms = Norms {
+                    values: side.values.view(),
+                    norms: side.biases.view_mut(),
+                    count: task.count as u32,
+                    dim: task.dim as u32,
+                    stride: side.stride as u32,
+                    weight: task.norm_weight,
+                };
+                // SAFETY: the buffers hold `count` vectors of this stride, and outlive the work.
+                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,)) }
+            }
+        }
+    )*};
+}
+
+byte_types! {
+    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8;
+    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8;
+}
+
+/// Blocks that prepare `count` vectors.
+fn blocks(count: usize) -> u32 {
+    count.div_ceil(PREPARE_VECTORS as usize) as u32
+}
+
+impl<T: OnDevice> Side<T> {
+    /// Adds room for `count` vectors to a plan.
+    pub(crate) fn plan(plan: Plan, names: Names, count: usize, dim: usize) -> Plan {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        plan.with::<T>(names.values, count * stride)
+            .with::<f16>(names.rounded, (count * rounded_stride).max(1))
+            .with::<T::Sum>(names.biases, count)
+            .with::<f32>(names.errors, count)
+    }
+
+    /// Takes what was planned.
+    pub(crate) fn new(memory: &Reservation, names: Names, dim: usize) -> Result<Self> {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        let mut errors: Buffer<f32> = memory.buffer(names.errors)?;
+        // Bytes are taken as they are.
+        errors.fill(0)?;
+        Ok(Self {
+            values: memory.buffer(names.values)?,
+            stride,
+            rounded: memory.buffer(names.rounded)?,
+            rounded_stride,
+            biases: memory.buffer(names.biases)?,
+            errors,
+        })
+    }
+
+    /// Bytes of the filter's vectors from one to the next, and their units of 16 bytes.
+    pub(crate) fn tile_stride(&self) -> (u32, u32) {
+        let bytes = if T::ROUNDED { self.rounded_stride * 2 } else { self.stride * size_of::<T>() };
+        (bytes as u32, bytes as u32 / 16)
+    }
+
+    pub(crate) fn tile_vectors(&self) -> Global<u8> {
+        if T::ROUNDED { self.rounded.view().cast() } else { self.values.view().cast() }
+    }
+}
+
+/// The strides of vectors of `dim` components: of the values, and of the rounded copy.
+fn strides<T: OnDevice>(dim: usize) -> (usize, usize) {
+    (dim.next_multiple_of(16 / size_of::<T>()), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
+}
+
+/// How vectors become f16: `(x - mean) * scale`.
+pub(crate) struct Rounding {
+    pub mean: Vec<f32>,
+    pub row_scale: f32,
+    pub point_scale: f32,
+    /// Rows that rounding moves further are not worth a comparison: they are always settled.
+    pub error_limit: f32,
+}
+
+impl Rounding {
+    /// How vectors are best rounded, by a sample of the `n` rows and of the `points`; `point` says which
+    /// row of `points` each is.
+    pub(crate) fn of<T: OnDevice>(
+        metric: Metric,
+        (rows, n): (Matrix<'_, T>, usize),
+        (points, count): (Matrix<'_, T>, usize),
+        point: impl Fn(usize) -> usize,
+    ) -> Self {
+        let dim = rows.dim();
+        if !T::ROUNDED {
+            return Self { mean: vec![0.0; dim], row_scale: 1.0, point_scale: 1.0, error_limit: 0.0 };
+        }
+        let sample = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
+        let product = metric == Metric::InnerProduct;
+        let mut mean = vec![0f32; dim];
+        if !product {
+            let mut sums = vec![0f64; dim];
+            for row in sample(n) {
+                rows.row(row).iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x.to_f32()));
+            }
+            let count = sample(n).count() as f64;
+            mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
+        }
+        let magnitude = |row: &[T]| {
+            let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
+            distances.fold(0f32, f32::max)
+        };
+        let of_rows = sample(n).map(|row| magnitude(rows.row(row))).fold(0f32, f32::max);
+        let of_points = sample(count).map(|index| magnitude(points.row(point(index)))).fold(0f32, f32::max);
+        let (row_scale, point_scale) = if product {
+            (scale(of_rows), scale(of_points))
+        } else {
+            let both = scale(of_rows.max(of_points));
+            (both, both)
+        };
+        let error = |row: &[T]| {
+            let (mut norm, mut error) = (0f64, 0f64);
+            for (x, mean) in row.iter().zip(&mean) {
+                let exact = (x.to_f32() - mean) * row_scale;
+                norm += f64::from(exact).powi(2);
+                error += f64::from(exact - f16::from_f32(exact).to_f32()).powi(2);
+            }
+            total_error(error.sqrt() as f32, norm.sqrt() as f32)
+        };
+        let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
+        // Rows beyond it are few, if the sample is like the rest.
+        Self { mean, row_scale, point_scale, error_limit: 1.25 * largest }
+    }
+}
+
+/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it.
+fn scale(magnitude: f32) -> f32 {
+    if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-100.0, 100.0).exp2() } else { 1.0 }
+}
+
+/// The number of a metric that kernels take.
+pub(crate) fn metric_number(metric: Metric) -> u32 {
+    match metric {
+        Metric::L2 => exact::Metric::L2 as u32,
+        Metric::InnerProduct => exact::Metric::InnerProduct as u32,
+        Metric::Cosine => exact::Metric::Cosine as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_powers_of_two_within_f16() {
+        for magnitude in [1e-30f32, 0.3, 1.0, 255.0, 1e20] {
+            let scaled = magnitude * scale(magnitude);
+            assert!(scaled <= MAGNITUDE && scale(magnitude).log2().fract() == 0.0, "{magnitude}");
+        }
+        assert_eq!(scale(0.0), 1.0);
+    }
+}
