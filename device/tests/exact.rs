@@ -267,6 +267,87 @@ fn the_filter_notes_what_is_below_the_bound() {
     filter::<i8, exact_filter_i8>(|x| x as i8);
 }
 
+// Two cells that overlap, their members in no order; jobs of some members against parts of their cell.
+fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::Sum>,)>>(
+    of: impl Fn(i64) -> E,
+) {
+    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
+        let (count, dim) = (200usize, units * 16 / size_of::<E>());
+        let vectors = integers(count * dim, 0, 7, seed + 30);
+        let members: Vec<u32> = (0..150).chain(80..200).rev().collect();
+        let starts = [(0usize, 120usize), (120, 270)];
+        let jobs = [
+            Job { first_member: 5, first_query: 0, query_count: 100, first_row: 0, row_count: 120 },
+            Job { first_member: 130, first_query: 100, query_count: 128, first_row: 140, row_count: 130 },
+            Job { first_member: 0, first_query: 228, query_count: 1, first_row: 119, row_count: 1 },
+        ];
+        assert!(starts.iter().all(|&(start, end)| start < end && end <= members.len()));
+        let queries = 229;
+        let biases = integers(count, 0, 50, seed);
+        let dot = |a: u32, b: u32| -> i64 {
+            let (a, b) = (a as usize * dim, b as usize * dim);
+            vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
+        };
+        let value = |query: u32, row: u32| biases[row as usize] - 2 * dot(query, row);
+        let middle = -2 * dot(0, 1);
+        let emulator = Emulator::with_seed(seed);
+        let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
+        let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
+        let (biases_there, bounds) =
+            (emulator.upload(&sums(&biases)), emulator.upload(&vec![E::Sum::of(middle); queries]));
+        let (members_there, counts) = (emulator.upload(&members), emulator.upload(&vec![0u32; queries]));
+        let words = jobs.map(|j| [j.first_member, j.first_query, j.query_count, j.first_row, j.row_count]);
+        let jobs_there = emulator.upload(&words.concat());
+        let (found, overflow) = (room::<u32>(&emulator, queries * 150), emulator.upload(&[0u32]));
+        let arguments = CellFilter {
+            tiles: Tiles {
+                queries: there.view().read_only(),
+                rows: there.view().read_only(),
+                biases: biases_there.view().read_only(),
+                bounds: bounds.view().read_only(),
+                counts: counts.view(),
+                found: found.view(),
+                overflow: overflow.view(),
+                query_stride: units as u32 * 16,
+                row_stride: units as u32 * 16,
+                units: units as u32,
+                capacity: 150,
+                weight: E::Sum::of(-2),
+                padding: 0,
+            },
+            members: members_there.view().read_only(),
+            jobs: jobs_there.view().read_only(),
+        };
+        emulator.launch::<K>([jobs.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
+        let counts = counts.values::<u32>().unwrap();
+        for job in jobs {
+            for index in 0..job.query_count {
+                let query = members[(job.first_member + index) as usize];
+                let rows = &members[job.first_row as usize..][..job.row_count as usize];
+                let mut expected: Vec<u32> =
+                    rows.iter().copied().filter(|&row| value(query, row) < middle).collect();
+                expected.sort_unstable();
+                let number = (job.first_query + index) as usize;
+                assert_eq!(counts[number] as usize, expected.len(), "query {number}");
+                let mut noted = vec![0u8; expected.len() * 4];
+                found.download(number * 150 * 4, &mut noted).unwrap();
+                let mut noted: Vec<u32> =
+                    noted.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+                noted.sort_unstable();
+                assert_eq!(noted, expected, "query {number}");
+            }
+        }
+        assert_eq!(overflow.values::<u32>().unwrap(), [0]);
+    }
+}
+
+#[test]
+fn the_filter_of_cells_notes_members_below_the_bound() {
+    filter_cells::<f16, cells_filter_f16>(|x| f16::from_f32(x as f32));
+    filter_cells::<u8, cells_filter_u8>(|x| x as u8);
+    filter_cells::<i8, cells_filter_i8>(|x| x as i8);
+}
+
 /// The sixteen sums of the CPU backend, spelled out.
 fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
     let integers = size_of::<T>() == 1;
