@@ -214,7 +214,6 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Filter<E::Sum>,)>>(of
                 biases: biases_there.view().read_only(),
                 bounds: bounds_there.view().read_only(),
                 counts: counts.view(),
-                found: found.view(),
                 overflow: overflow.view(),
                 query_stride: units as u32 * 16,
                 row_stride: units as u32 * 16,
@@ -223,6 +222,7 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Filter<E::Sum>,)>>(of
                 weight: E::Sum::of(weight),
                 padding: 0,
             },
+            found: found.view(),
             query_count: query_count as u32,
             row_count: row_count as u32,
             first_position: first_position as u32,
@@ -298,7 +298,7 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let (members_there, counts) = (emulator.upload(&members), emulator.upload(&vec![0u32; queries]));
         let words = jobs.map(|j| [j.first_member, j.first_query, j.query_count, j.first_row, j.row_count]);
         let jobs_there = emulator.upload(&words.concat());
-        let (found, overflow) = (room::<u32>(&emulator, queries * 150), emulator.upload(&[0u32]));
+        let (found, overflow) = (room::<Key>(&emulator, queries * 150), emulator.upload(&[0u32]));
         let arguments = CellFilter {
             tiles: Tiles {
                 queries: there.view().read_only(),
@@ -306,7 +306,6 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
                 biases: biases_there.view().read_only(),
                 bounds: bounds.view().read_only(),
                 counts: counts.view(),
-                found: found.view(),
                 overflow: overflow.view(),
                 query_stride: units as u32 * 16,
                 row_stride: units as u32 * 16,
@@ -317,6 +316,7 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
             },
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
+            found: found.view(),
         };
         emulator.launch::<K>([jobs.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
         let counts = counts.values::<u32>().unwrap();
@@ -324,15 +324,16 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
             for index in 0..job.query_count {
                 let query = members[(job.first_member + index) as usize];
                 let rows = &members[job.first_row as usize..][..job.row_count as usize];
-                let mut expected: Vec<u32> =
-                    rows.iter().copied().filter(|&row| value(query, row) < middle).collect();
+                let below = rows.iter().filter(|&&row| value(query, row) < middle);
+                let mut expected: Vec<Key> =
+                    below.map(|&row| key::pack(value(query, row) as f32, row)).collect();
                 expected.sort_unstable();
                 let number = (job.first_query + index) as usize;
                 assert_eq!(counts[number] as usize, expected.len(), "query {number}");
-                let mut noted = vec![0u8; expected.len() * 4];
-                found.download(number * 150 * 4, &mut noted).unwrap();
-                let mut noted: Vec<u32> =
-                    noted.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+                let mut noted = vec![0u8; expected.len() * 8];
+                found.download(number * 150 * 8, &mut noted).unwrap();
+                let mut noted: Vec<Key> =
+                    noted.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
                 noted.sort_unstable();
                 assert_eq!(noted, expected, "query {number}");
             }
@@ -411,7 +412,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (Settle<T, S>,)>>() {
             queries: points_there.view().read_only(),
             found: found_there.view().read_only(),
             counts: counts_there.view(),
-            ids: excluded_there.view().read_only(),
+            excluded: excluded_there.view().read_only(),
             lists: lists_there.view(),
             bounds: bounds.view(),
             norms: norms.view().read_only(),
@@ -423,7 +424,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (Settle<T, S>,)>>() {
             capacity: capacity as u32,
             k: k as u32,
             first_id,
-            whose: ROWS,
+            exclude: 1,
             metric: metric as u32,
             row_error: 0.25,
             scale: 1.0,
@@ -462,4 +463,108 @@ fn noted_rows_are_settled_exactly() {
     settle::<f16, f32, exact_settle_f16>();
     settle::<u8, i32, exact_settle_u8>();
     settle::<i8, i32, exact_settle_i8>();
+}
+
+fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
+        let (queries, nodes, capacity) = (5usize, 9, 64usize);
+        let who = [8u32, 0, 3, 4, 7];
+        let counts = [0u32, 1, 33, 64, 90];
+        let key = |value: i64, id: u32| key::pack(S::of(value).to_f32(), id);
+        let values = integers(queries * capacity, -1000, 1000, seed + 40);
+        let mut found: Vec<Key> =
+            (0..queries * capacity).map(|i| key(values[i], (i % capacity) as u32 + 20)).collect();
+        // Lists: one empty, the others partly made of what is noted again.
+        let mut lists = vec![NONE; nodes * k];
+        for (query, &node) in who.iter().enumerate().skip(1) {
+            let mut old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 200 + i)).collect();
+            old[k / 2] = found[query * capacity];
+            old.sort_unstable();
+            old.truncate(if query == 2 { k / 2 } else { k });
+            lists[node as usize * k..][..old.len()].copy_from_slice(&old);
+            // The node itself, nearest of all.
+            found[query * capacity + counts[query].min(64) as usize - 1] = key(-2000, node);
+        }
+        let emulator = Emulator::with_seed(seed);
+        let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts));
+        let (nodes_there, lists_there) = (emulator.upload(&who), emulator.upload(&lists));
+        let bounds = room::<S>(&emulator, queries);
+        let arguments = Merge {
+            found: found_there.view().read_only(),
+            counts: counts_there.view(),
+            nodes: nodes_there.view().read_only(),
+            lists: lists_there.view(),
+            bounds: bounds.view(),
+            capacity: capacity as u32,
+            k: k as u32,
+        };
+        emulator.launch::<K>([queries as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<S>().unwrap());
+        for (query, &node) in who.iter().enumerate() {
+            let old = &lists[node as usize * k..][..k];
+            let noted = &found[query * capacity..][..counts[query].min(64) as usize];
+            let mut expected: Vec<Key> = [old, noted].concat();
+            expected.retain(|&key| key == NONE || key as u32 != node);
+            expected.sort_unstable();
+            expected.dedup_by(|a, b| a == b && *a != NONE);
+            expected.resize(k.max(expected.len()), NONE);
+            assert_eq!(after[node as usize * k..][..k], expected[..k], "query {query}, seed {seed}");
+            let below = |value: i64| S::below(S::of(value), S::of(0), S::of(0), bounds[query]);
+            match expected[k - 1] {
+                NONE => assert!(below(1_000_000)),
+                last => {
+                    let last = key::distance(last) as i64;
+                    assert!(below(last - 1) && !below(last), "query {query}");
+                }
+            }
+        }
+        assert_eq!(counts_there.values::<u32>().unwrap(), [0; 5]);
+    }
+}
+
+#[test]
+fn noted_members_are_merged_once() {
+    merge::<f32, cells_merge_f32>();
+    merge::<i32, cells_merge_i32>();
+}
+
+fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
+    let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+    for ((seed, metric), (dim, k)) in SEEDS.into_iter().zip(metrics).zip([(1, 1), (97, 13), (70, 40)]) {
+        let (count, stride) = (45usize, dim + 2);
+        let vectors = rows::<T>(count, stride, seed + 3);
+        let full = |node: usize| if node == 7 { k / 2 } else { k };
+        let others = |node: usize| (1..=full(node)).map(move |i| ((node + i) % count) as u32);
+        let lists: Vec<Key> = (0..count)
+            .flat_map(|node| others(node).map(|id| key::pack(0.5, id)).chain(vec![NONE; k - full(node)]))
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let (there, lists_there) = (emulator.upload(&vectors), emulator.upload(&lists));
+        let arguments = Finish {
+            rows: there.view().read_only(),
+            lists: lists_there.view(),
+            stride: stride as u32,
+            dim: dim as u32,
+            k: k as u32,
+            metric: metric as u32,
+        };
+        emulator.launch::<K>([count as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        let after = lists_there.values::<Key>().unwrap();
+        let row = |id: usize| &vectors[id * stride..][..dim];
+        for node in 0..count {
+            let exact = |id: u32| key::pack(exact_distance(metric, row(node), row(id as usize)), id);
+            let mut expected: Vec<Key> = others(node).map(exact).collect();
+            expected.sort_unstable();
+            expected.resize(k, NONE);
+            assert_eq!(after[node * k..][..k], expected, "{metric:?}, node {node}");
+        }
+    }
+}
+
+#[test]
+fn lists_end_at_exact_distances() {
+    finish::<f32, cells_finish_f32>();
+    finish::<f16, cells_finish_f16>();
+    finish::<u8, cells_finish_u8>();
+    finish::<i8, cells_finish_i8>();
 }

@@ -1,16 +1,16 @@
 //! The k-NN graph on a GPU: all pairs where they are affordable, else all pairs of overlapping cells.
 //!
 //! Each node is in the cells of its nearest centres (`cells.rs`). Inside a cell every member meets every
-//! other on tensor cores, in the way of exact search: rows whose distance may be below the node's present
-//! bound are noted, settled exactly in f32, and merged into the node's list. A node's first cell goes
-//! first, in growing ranges; the later cells find bounds that are tight already. What no cell of a node
-//! holds is not found.
+//! other on tensor cores, in tiles: those whose distance, so computed, is below the node's present bound are
+//! noted and merged into the node's list. A node's first cell goes first, in growing ranges; the later
+//! cells find bounds that are tight already. In the end the distances of every list are computed
+//! exactly in f32, and the list is sorted. What no cell of a node holds is not found.
 
 use std::time::Instant;
 
 use tagore_device::block::tile;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{CellFilter, JOB_WORDS, Job, NODES, SETTLE_THREADS, Settle, Tiles};
+use tagore_device::search::exact::{CellFilter, Finish, JOB_WORDS, Job, Merge, SETTLE_THREADS, Tiles};
 
 use super::cells::Cells;
 use super::{DescentStats, Start};
@@ -32,7 +32,7 @@ const NODES_PER_CELL: usize = 2000;
 const MEMBERSHIPS: usize = 6;
 
 /// Queries that are worked on together.
-const SLAB: usize = 131_072;
+const SLAB: usize = 65_536;
 
 /// Rows that are noted per query between two settlings; more are lost.
 const CAPACITY: usize = 1024;
@@ -94,7 +94,7 @@ struct Memory<T: OnDevice> {
     nodes: Buffer<u32>,
     bounds: Buffer<T::Sum>,
     counts: Buffer<u32>,
-    noted: Buffer<u32>,
+    noted: Buffer<Key>,
     overflow: Buffer<u32>,
     lists: Buffer<Key>,
     largest: Buffer<u32>,
@@ -127,6 +127,7 @@ impl InCells<'_> {
         for rank in 0..MEMBERSHIPS {
             self.pass(&cells, rank, &mut memory, &stage)?;
         }
+        self.finish(&mut memory)?;
         gpu.synchronize()?;
         let passes = passing.elapsed().as_secs_f64();
 
@@ -158,7 +159,7 @@ impl InCells<'_> {
             .with::<u32>("nodes", SLAB)
             .with::<T::Sum>("bounds", SLAB)
             .with::<u32>("counts", SLAB)
-            .with::<u32>("noted rows", SLAB * CAPACITY)
+            .with::<Key>("noted rows", SLAB * CAPACITY)
             .with::<u32>("overflow", 1)
             .with::<Key>("lists", n * k)
             .with::<u32>("largest norm", 1)
@@ -230,7 +231,7 @@ impl InCells<'_> {
             memory.nodes.upload(nodes)?;
             memory.counts.fill(0)?;
             // The bounds, by the lists of earlier passes.
-            self.settle(memory, nodes.len())?;
+            self.merge(memory, nodes.len())?;
             let mut begin = 0;
             for &end in &ends {
                 let jobs: Vec<u32> = tiles
@@ -246,7 +247,7 @@ impl InCells<'_> {
                 if !jobs.is_empty() {
                     memory.jobs.upload(&jobs)?;
                     self.filter(memory, jobs.len() / JOB_WORDS)?;
-                    self.settle(memory, nodes.len())?;
+                    self.merge(memory, nodes.len())?;
                 }
                 begin = end;
             }
@@ -264,7 +265,6 @@ impl InCells<'_> {
                 biases: memory.side.biases.view(),
                 bounds: memory.bounds.view(),
                 counts: memory.counts.view_mut(),
-                found: memory.noted.view_mut(),
                 overflow: memory.overflow.view_mut(),
                 query_stride: stride,
                 row_stride: stride,
@@ -275,37 +275,39 @@ impl InCells<'_> {
             },
             members: memory.members.view(),
             jobs: memory.jobs.view(),
+            found: memory.noted.view_mut(),
         };
         // SAFETY: members and nodes are rows; the jobs name members, and queries of this slab; the memory
         // outlives the work.
         unsafe { self.gpu.launch::<T::CellFilter>([jobs as u32, 1, 1], tile::THREADS, (filter,)) }
     }
 
-    fn settle<T: OnDevice>(&self, memory: &mut Memory<T>, nodes: usize) -> Result<()> {
-        let settle = Settle::<T, T::Sum> {
-            rows: memory.side.values.view(),
-            queries: memory.side.values.view(),
+    fn merge<T: OnDevice>(&self, memory: &mut Memory<T>, nodes: usize) -> Result<()> {
+        let merge = Merge::<T::Sum> {
             found: memory.noted.view(),
             counts: memory.counts.view_mut(),
-            ids: memory.nodes.view(),
+            nodes: memory.nodes.view(),
             lists: memory.lists.view_mut(),
             bounds: memory.bounds.view_mut(),
-            norms: memory.side.biases.view(),
-            errors: memory.side.errors.view(),
-            largest: memory.largest.view(),
-            row_stride: memory.side.stride as u32,
-            query_stride: memory.side.stride as u32,
-            dim: self.space.dim() as u32,
             capacity: CAPACITY as u32,
             k: self.k as u32,
-            first_id: 0,
-            whose: NODES,
-            metric: metric_number(self.space.metric()),
-            row_error: memory.rounding.error_limit,
-            scale: memory.rounding.row_scale,
         };
-        // SAFETY: as for the filter; lists, norms and errors are of all nodes.
-        unsafe { self.gpu.launch::<T::Settle>([nodes as u32, 1, 1], SETTLE_THREADS, (settle,)) }
+        // SAFETY: as for the filter; lists are of all nodes.
+        unsafe { self.gpu.launch::<T::Merge>([nodes as u32, 1, 1], SETTLE_THREADS, (merge,)) }
+    }
+
+    fn finish<T: OnDevice>(&self, memory: &mut Memory<T>) -> Result<()> {
+        let finish = Finish::<T> {
+            rows: memory.side.values.view(),
+            lists: memory.lists.view_mut(),
+            stride: memory.side.stride as u32,
+            dim: self.space.dim() as u32,
+            k: self.k as u32,
+            metric: metric_number(self.space.metric()),
+        };
+        let nodes = self.space.len() as u32;
+        // SAFETY: lists hold ids of rows; the memory outlives the work.
+        unsafe { self.gpu.launch::<T::Finish>([nodes, 1, 1], SETTLE_THREADS, (finish,)) }
     }
 
     /// Searches exactly for the nodes whose lists are not full, and adds the zero vectors under cosine.

@@ -10,7 +10,7 @@
 use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{self, CLOSED, Filter, QUERIES, SETTLE_THREADS, Settle, Tiles};
+use tagore_device::search::exact::{CLOSED, Filter, SETTLE_THREADS, Settle, Tiles};
 
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number};
@@ -384,7 +384,6 @@ impl<T: OnDevice> Pass<'_, T> {
                 biases: self.side.biases.view(),
                 bounds: batch.bounds.view(),
                 counts: batch.counts.view_mut(),
-                found: batch.noted.view_mut(),
                 overflow: batch.overflow.view_mut(),
                 query_stride: row_stride,
                 row_stride,
@@ -393,6 +392,7 @@ impl<T: OnDevice> Pass<'_, T> {
                 weight: T::weight(self.search.space.metric()),
                 padding: 0,
             },
+            found: batch.noted.view_mut(),
             query_count: batch.count as u32,
             row_count: order.rows as u32,
             first_position: done as u32,
@@ -417,7 +417,7 @@ impl<T: OnDevice> Pass<'_, T> {
             queries: batch.side.values.view(),
             found: batch.noted.view(),
             counts: batch.counts.view_mut(),
-            ids: batch.excluded.view(),
+            excluded: batch.excluded.view(),
             lists: batch.lists.view_mut(),
             bounds: batch.bounds.view_mut(),
             norms: batch.side.biases.view(),
@@ -429,7 +429,7 @@ impl<T: OnDevice> Pass<'_, T> {
             capacity: search.capacity() as u32,
             k: search.k as u32,
             first_id: self.first as u32,
-            whose: if search.points.nodes.is_some() { exact::ROWS } else { QUERIES },
+            exclude: u32::from(search.points.nodes.is_some()),
             metric: metric_number(metric),
             row_error: error_limit,
             scale: if metric == Metric::InnerProduct { row_scale * point_scale } else { row_scale },

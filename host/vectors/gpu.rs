@@ -7,9 +7,10 @@ use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
 use tagore_device::search::exact::{
-    CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
-    cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
-    exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
+    CellFilter, Filter, Finish, Merge, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle,
+    cells_filter_f16, cells_filter_i8, cells_filter_u8, cells_finish_f16, cells_finish_f32, cells_finish_i8,
+    cells_finish_u8, cells_merge_f32, cells_merge_i32, exact_filter_f16, exact_filter_i8, exact_filter_u8,
+    exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
     exact_settle_i8, exact_settle_u8, total_error,
 };
 
@@ -29,6 +30,8 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
     type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;
     type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
+    type Merge: Kernel<Arguments = (Merge<Self::Sum>,)>;
+    type Finish: Kernel<Arguments = (Finish<Self>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -85,12 +88,14 @@ pub(crate) struct Preparation<'a> {
 }
 
 macro_rules! rounded_types {
-    ($($type:ty, $prepare:ty, $settle:ty;)*) => {$(
+    ($($type:ty, $prepare:ty, $settle:ty, $finish:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = f32;
             type Filter = exact_filter_f16;
             type CellFilter = cells_filter_f16;
             type Settle = $settle;
+            type Merge = cells_merge_f32;
+            type Finish = $finish;
 
             const ROUNDED: bool = true;
 
@@ -123,17 +128,19 @@ macro_rules! rounded_types {
 }
 
 rounded_types! {
-    f32, exact_prepare_f32, exact_settle_f32;
-    f16, exact_prepare_f16, exact_settle_f16;
+    f32, exact_prepare_f32, exact_settle_f32, cells_finish_f32;
+    f16, exact_prepare_f16, exact_settle_f16, cells_finish_f16;
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty;)*) => {$(
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Filter = $filter;
             type CellFilter = $cells;
             type Settle = $settle;
+            type Merge = cells_merge_i32;
+            type Finish = $finish;
 
             const ROUNDED: bool = false;
 
@@ -158,8 +165,8 @@ macro_rules! byte_types {
 }
 
 byte_types! {
-    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8;
-    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8;
+    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8;
+    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8;
 }
 
 /// Blocks that prepare `count` vectors.

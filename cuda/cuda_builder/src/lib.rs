@@ -215,8 +215,8 @@ impl CudaBuilder {
             self.toolchain.clone().or_else(Toolchain::find).ok_or(CudaBuilderError::NoToolchain)?;
         let build_folder = env::var_os("OUT_DIR").map_or_else(env::temp_dir, PathBuf::from).join("ptx-build");
         let products = build_folder.join("nvptx64-nvidia-cuda/release/deps");
-        remove_assembly(&products)?;
         let messages = self.compile(&toolchain, &build_folder)?;
+        // Cargo leaves it as it is if nothing has changed.
         let [assembly] = &assembly(&products)?[..] else {
             let problem = format!("found not one .s file in {}\n{messages}", products.display());
             return Err(CudaBuilderError::BadPtx { path: self.path, problem });
@@ -274,10 +274,6 @@ fn assembly(folder: &Path) -> Result<Vec<PathBuf>, CudaBuilderError> {
         }
     }
     Ok(files)
-}
-
-fn remove_assembly(folder: &Path) -> Result<(), CudaBuilderError> {
-    assembly(folder)?.iter().try_for_each(|file| fs::remove_file(file).map_err(io_error(file)))
 }
 
 /// A directive to cargo, from a build script.

@@ -149,8 +149,17 @@ pub trait TileSum: Plain + Default {
     /// The bound that no row is below.
     const CLOSED: Self;
 
+    /// `bias + weight * product`.
+    fn value(bias: Self, weight: Self, product: Self) -> Self;
+
     /// Whether `bias + weight * product < bound`.
     fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool;
+
+    /// The value as part of a key; i32 is rounded.
+    fn to_f32(self) -> f32;
+
+    /// The bound that the value of a key is.
+    fn from_f32(value: f32) -> Self;
 
     /// The bound of a query whose present k-th distance is `farthest`: no row whose distance,
     /// computed exactly, is below `farthest` fails [`below`](Self::below).
@@ -189,8 +198,23 @@ impl TileSum for f32 {
     const CLOSED: Self = f32::NEG_INFINITY;
 
     #[inline(always)]
+    fn value(bias: Self, weight: Self, product: Self) -> Self {
+        float::mul_add(weight, product, bias)
+    }
+
+    #[inline(always)]
     fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
-        float::mul_add(weight, product, bias) < bound
+        Self::value(bias, weight, product) < bound
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
     }
 
     // The tile computes with rounded vectors. By the triangle inequality the distance of two rounded
@@ -223,8 +247,23 @@ impl TileSum for i32 {
     const CLOSED: Self = i32::MIN;
 
     #[inline(always)]
+    fn value(bias: Self, weight: Self, product: Self) -> Self {
+        bias + weight * product
+    }
+
+    #[inline(always)]
     fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
-        bias + weight * product < bound
+        Self::value(bias, weight, product) < bound
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value as i32
     }
 
     // Products are exact; only the distance as f32 is rounded.

@@ -180,8 +180,6 @@ pub struct Tiles<S> {
     pub bounds: Global<S>,
     /// In and out: of each query, rows noted.
     pub counts: GlobalMut<u32>,
-    /// Out: `capacity` rows of each query.
-    pub found: GlobalMut<u32>,
     /// Out: one value, 1 if a query passed its capacity.
     pub overflow: GlobalMut<u32>,
     /// Bytes from one query's vector to the next.
@@ -206,6 +204,8 @@ pub struct Tiles<S> {
 pub struct Filter<S> {
     /// What is compared.
     pub tiles: Tiles<S>,
+    /// Out: `capacity` rows of each query.
+    pub found: GlobalMut<u32>,
     /// How many queries.
     pub query_count: u32,
     /// How many rows.
@@ -233,6 +233,9 @@ pub struct CellFilter<S> {
     pub members: Global<u32>,
     /// In: a [`Job`] of each block.
     pub jobs: Global<u32>,
+    /// Out: `capacity` keys of each query: the vector of a row, at its distance as the tensor cores compute
+    /// it, less the query's norm.
+    pub found: GlobalMut<Key>,
 }
 
 /// A job of [`CellFilter`]: up to 128 queries against any number of rows.
@@ -268,6 +271,8 @@ macro_rules! copied {
 }
 
 copied! {
+    Merge<S>;
+    Finish<T>;
     Tiles<S>;
     Filter<S>;
     CellFilter<S>;
@@ -289,14 +294,16 @@ struct Walk {
 }
 
 /// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `number` is
-/// that of the first query among bounds, counts and noted rows. The vectors of rows are what is noted.
+/// that of the first query among bounds, counts and noted rows. `note` is given the place for a row below
+/// its bound, the row's vector, and with `VALUED` its value.
 #[inline(always)]
-fn filter<E: TileElement>(
+fn filter<E: TileElement, const VALUED: bool>(
     p: &Tiles<E::Sum>,
     walk: Walk,
     number: u32,
     query_vector: impl Fn(u32) -> u32,
     row_vector: impl Fn(u32) -> u32,
+    note: impl Fn(usize, u32, E::Sum),
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
@@ -417,8 +424,21 @@ fn filter<E: TileElement>(
             let query = number + lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
             let row = first_row + lane_column + 8 * (bit / 4 % 4) + bit % 2;
             let slot = p.counts.fetch_add(query as usize, 1, Scope::Device);
+            let mut value = E::Sum::default();
+            if VALUED {
+                // Constant indices: the sums stay in registers.
+                unroll!(4, M => {
+                    unroll!(4, N => {
+                        unroll!(4, V => {
+                            if bit == (16 * M + 4 * N + V) as u32 {
+                                value = E::Sum::value(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V]);
+                            }
+                        });
+                    });
+                });
+            }
             if slot < p.capacity {
-                p.found.set(query as usize * p.capacity as usize + slot as usize, row_vector(row));
+                note(query as usize * p.capacity as usize + slot as usize, row_vector(row), value);
             } else {
                 p.overflow.set(0, 1);
             }
@@ -444,7 +464,8 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
         tile_step: p.tile_step,
         visits: if left < p.positions_per_block { left } else { p.positions_per_block },
     };
-    filter::<E>(&p.tiles, walk, first_query, |query| query, |row| row);
+    let note = |place, row, _| p.found.set(place, row);
+    filter::<E, false>(&p.tiles, walk, first_query, |query| query, |row| row, note);
 }
 
 #[inline(always)]
@@ -463,21 +484,12 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         visits: tiles,
     };
     let vector = |member: u32| p.members.get(member as usize);
-    filter::<E>(&p.tiles, walk, job.get(1), vector, vector);
+    let note = |place, row, value: E::Sum| p.found.set(place, key::pack(value.to_f32(), row));
+    filter::<E, true>(&p.tiles, walk, job.get(1), vector, vector, note);
 }
 
 /// The count of a query that is given up: nothing is noted or settled for it.
 pub const CLOSED: u32 = u32::MAX;
-
-/// Queries are vectors of their own.
-pub const QUERIES: u32 = 0;
-
-/// Queries are rows, which do not find themselves.
-pub const ROWS: u32 = 1;
-
-/// Queries are some of the nodes of a graph: vectors, lists, norms and errors are those of the node, a
-/// node does not find itself, and a row may be noted that is in the list already.
-pub const NODES: u32 = 2;
 
 /// Threads of a block of [`exact_settle_f32()`] and its siblings, which has one query.
 pub const SETTLE_THREADS: u32 = 128;
@@ -499,9 +511,8 @@ pub struct Settle<T, S> {
     pub found: Global<u32>,
     /// In: of each query, rows that were to be noted, `capacity` of which are there, or [`CLOSED`]; out: 0, unless closed.
     pub counts: GlobalMut<u32>,
-    /// In: unless `whose` is [`QUERIES`], an id of each query: the row that it is not to find, or the
-    /// vector that it is.
-    pub ids: Global<u32>,
+    /// In: with `exclude`, an id of each query that it is not to find.
+    pub excluded: Global<u32>,
     /// In and out: `k` ascending keys of each query.
     pub lists: GlobalMut<Key>,
     /// Out: of each query, for the filter.
@@ -524,8 +535,8 @@ pub struct Settle<T, S> {
     pub k: u32,
     /// The id of row 0.
     pub first_id: u32,
-    /// [`QUERIES`], [`ROWS`] or [`NODES`].
-    pub whose: u32,
+    /// Whether `excluded` is looked at.
+    pub exclude: u32,
     /// A [`Metric`].
     pub metric: u32,
     /// The `error_limit` that the rows were prepared with.
@@ -538,15 +549,13 @@ pub struct Settle<T, S> {
 #[inline(always)]
 fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
-    let id = if p.whose == QUERIES { u32::MAX } else { p.ids.get(query) };
-    let vector = if p.whose == NODES { id as usize } else { query };
     let (capacity, k) = (p.capacity as usize, p.k as usize);
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
     let point: Shared<T::Wide> = list.offset(k).cast();
     let kept: Shared<u32> = point.offset(p.dim.next_multiple_of(4) as usize).cast();
-    let out = p.lists.offset(vector * k);
+    let out = p.lists.offset(query * k);
     let metric = Metric::from_u32(p.metric);
 
     let count = p.counts.get(query);
@@ -561,7 +570,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     }
     let mut i = thread;
     while i < p.dim {
-        point.set(i as usize, p.queries.get(vector * p.query_stride as usize + i as usize).wide());
+        point.set(i as usize, p.queries.get(query * p.query_stride as usize + i as usize).wide());
         i += SETTLE_THREADS;
     }
     if thread == 0 {
@@ -570,6 +579,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     sync_threads();
 
     let farthest = list.get(k - 1);
+    let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
     // A half of a warp to a row.
     let mut first = thread / 32 * 2;
     while first < count {
@@ -579,11 +589,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         let values = p.rows.offset(row as usize * p.row_stride as usize);
         let distance = distance(metric, point, values, if there { p.dim } else { 0 });
         let key = key::pack(distance, p.first_id + row);
-        let mut new = there && thread % 16 == 0 && key < farthest && p.first_id + row != id;
-        if new && p.whose == NODES {
-            new = list.get(rank(list, p.k, key) as usize) != key;
-        }
-        if new {
+        if there && thread % 16 == 0 && key < farthest && p.first_id + row != excluded {
             keys.set(kept.fetch_add(0, 1) as usize, key);
         }
         first += SETTLE_THREADS / 16;
@@ -608,8 +614,8 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
                 &QueryBound {
                     metric,
                     dim: p.dim,
-                    norm: p.norms.get(vector),
-                    error: p.errors.get(vector),
+                    norm: p.norms.get(query),
+                    error: p.errors.get(query),
                     row_error: p.row_error,
                     largest: f32::from_bits(p.largest.get(0)),
                     scale: p.scale,
@@ -617,6 +623,135 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
             )
         };
         p.bounds.set(query, bound);
+    }
+}
+
+/// The merging of what the filter of cells noted.
+#[repr(C)]
+pub struct Merge<S> {
+    /// In: `capacity` keys of each query.
+    pub found: Global<Key>,
+    /// In: of each query, keys that were to be noted, `capacity` of which are there; out: 0.
+    pub counts: GlobalMut<u32>,
+    /// In: of each query, the node that it is.
+    pub nodes: Global<u32>,
+    /// In and out: `k` ascending keys of each node.
+    pub lists: GlobalMut<Key>,
+    /// Out: of each query, for the filter.
+    pub bounds: GlobalMut<S>,
+    /// Keys that are noted per query.
+    pub capacity: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+}
+
+#[inline(always)]
+fn merge<S: TileSum>(p: &Merge<S>) {
+    let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
+    let (capacity, k) = (p.capacity as usize, p.k as usize);
+    let keys: Shared<Key> = shared::dynamic(0);
+    let spare = keys.offset(capacity);
+    let list = spare.offset(capacity);
+    let kept: Shared<u32> = list.offset(k).cast();
+    let node = p.nodes.get(query);
+    let out = p.lists.offset(node as usize * k);
+    let count = p.counts.get(query);
+    let count = if count < p.capacity { count } else { p.capacity };
+    let mut i = thread;
+    while i < p.k {
+        list.set(i as usize, out.get(i as usize));
+        i += SETTLE_THREADS;
+    }
+    if thread == 0 {
+        kept.set(0, 0);
+    }
+    sync_threads();
+    let farthest = list.get(k - 1);
+    let mut i = thread;
+    while i < count {
+        let key = p.found.get(query * capacity + i as usize);
+        // Another cell may have found it before, at the same value.
+        if key < farthest && key as u32 != node && list.get(rank(list, p.k, key) as usize) != key {
+            keys.set(kept.fetch_add(0, 1) as usize, key);
+        }
+        i += SETTLE_THREADS;
+    }
+    sync_threads();
+    let len = kept.get(0);
+    let sorted = sort_block(keys, spare, len);
+    if len > 0 {
+        merge_block(list, p.k, sorted, len, out);
+    }
+    sync_threads();
+    if thread == 0 {
+        p.counts.set(query, 0);
+        let last = out.get(k - 1);
+        p.bounds.set(query, if last == NONE { S::UNBOUNDED } else { S::from_f32(key::distance(last)) });
+    }
+}
+
+/// The end of a graph of cells: distances become exact.
+#[repr(C)]
+pub struct Finish<T> {
+    /// In: vectors of `dim` components, `stride` components apart.
+    pub rows: Global<T>,
+    /// In and out: `k` keys of each node; out: at their exact distances, ascending.
+    pub lists: GlobalMut<Key>,
+    /// Components from one vector to the next.
+    pub stride: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+    /// A [`Metric`].
+    pub metric: u32,
+}
+
+/// Bytes of dynamic shared memory of the finishing kernels.
+pub const fn finish_shared_bytes(k: u32, dim: u32) -> u32 {
+    2 * k * 8 + dim.next_multiple_of(4) * 4
+}
+
+#[inline(always)]
+fn finish<T: Element>(p: &Finish<T>) {
+    let (thread, node) = (thread_idx_x(), block_idx_x() as usize);
+    let k = p.k as usize;
+    let keys: Shared<Key> = shared::dynamic(0);
+    let spare = keys.offset(k);
+    let point: Shared<T::Wide> = spare.offset(k).cast();
+    let out = p.lists.offset(node * k);
+    let metric = Metric::from_u32(p.metric);
+    let mut i = thread;
+    while i < p.dim {
+        point.set(i as usize, p.rows.get(node * p.stride as usize + i as usize).wide());
+        i += SETTLE_THREADS;
+    }
+    sync_threads();
+    let mut first = thread / 32 * 2;
+    while first < p.k {
+        let i = first + thread % 32 / 16;
+        let old = if i < p.k { out.get(i as usize) } else { NONE };
+        let there = old != NONE;
+        let row = if there { old as u32 } else { 0 };
+        let values = p.rows.offset(row as usize * p.stride as usize);
+        let distance = distance(metric, point, values, if there { p.dim } else { 0 });
+        if i < p.k && thread % 16 == 0 {
+            keys.set(i as usize, if there { key::pack(distance, row) } else { NONE });
+        }
+        first += SETTLE_THREADS / 16;
+    }
+    sync_threads();
+    // Empty slots come last, and stay there.
+    let mut len = 0;
+    while len < p.k && keys.get(len as usize) != NONE {
+        len += 1;
+    }
+    sync_threads();
+    let sorted = sort_block(keys, spare, len);
+    let mut i = thread;
+    while i < len {
+        out.set(i as usize, sorted.get(i as usize));
+        i += SETTLE_THREADS;
     }
 }
 
@@ -716,4 +851,46 @@ settle_kernels! {
     exact_settle_f16 f16, f32;
     exact_settle_u8 u8, i32;
     exact_settle_i8 i8, i32;
+}
+
+macro_rules! merge_kernels {
+    ($($name:ident $sum:ty;)*) => {$(
+        /// Merges what the filter of cells noted into the lists, and tightens the bounds (see [`Merge`]).
+        ///
+        /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`] of dimension 0.
+        ///
+        /// # Safety
+        /// - The views hold what [`Merge`] says.
+        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, 0))]
+        pub unsafe fn $name(p: Merge<$sum>) {
+            merge(&p);
+        }
+    )*};
+}
+
+merge_kernels! {
+    cells_merge_f32 f32;
+    cells_merge_i32 i32;
+}
+
+macro_rules! finish_kernels {
+    ($($name:ident $type:ty;)*) => {$(
+        /// Computes the exact distances of the lists, and sorts them (see [`Finish`]).
+        ///
+        /// Launch: a block of [`SETTLE_THREADS`] per node; [`finish_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Finish`] says.
+        #[kernel(block = SETTLE_THREADS, shared = finish_shared_bytes(p.k, p.dim))]
+        pub unsafe fn $name(p: Finish<$type>) {
+            finish(&p);
+        }
+    )*};
+}
+
+finish_kernels! {
+    cells_finish_f32 f32;
+    cells_finish_f16 f16;
+    cells_finish_u8 u8;
+    cells_finish_i8 i8;
 }
