@@ -7,6 +7,7 @@ use emulator::Emulator;
 use tagore_device::block::element::{Element, TileElement, TileSum};
 use tagore_device::block::exact::Metric;
 use tagore_device::block::tile;
+use tagore_device::descent::cells::*;
 use tagore_device::descent::key::{self, Key, NONE};
 use tagore_device::search::exact::*;
 

@@ -9,8 +9,9 @@
 use std::time::Instant;
 
 use tagore_device::block::tile;
+use tagore_device::descent::cells::{Finish, Merge};
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{CellFilter, Finish, JOB_WORDS, Job, Merge, SETTLE_THREADS, Tiles};
+use tagore_device::search::exact::{CellFilter, JOB_WORDS, Job, SETTLE_THREADS, Tiles};
 
 use super::cells::Cells;
 use super::{DescentStats, Start};

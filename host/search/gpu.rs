@@ -1,5 +1,5 @@
 //! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes it
-//! (`device/src/search/exact.rs`).
+//! (`device/src/search/exact/`).
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in ranges
 //! that grow as the bounds of the queries tighten, so that about a third of the room for noted rows is

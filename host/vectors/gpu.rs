@@ -6,11 +6,14 @@ use cuda_std::launch::Kernel;
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
+use tagore_device::descent::cells::{
+    Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
+    cells_merge_i32,
+};
 use tagore_device::search::exact::{
-    CellFilter, Filter, Finish, Merge, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle,
-    cells_filter_f16, cells_filter_i8, cells_filter_u8, cells_finish_f16, cells_finish_f32, cells_finish_i8,
-    cells_finish_u8, cells_merge_f32, cells_merge_i32, exact_filter_f16, exact_filter_i8, exact_filter_u8,
-    exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
+    CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
+    cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
+    exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
     exact_settle_i8, exact_settle_u8, total_error,
 };
 

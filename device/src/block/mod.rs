@@ -4,3 +4,19 @@ pub mod element;
 pub mod exact;
 pub mod sort;
 pub mod tile;
+
+/// Makes structs of arguments `Copy` wherever their parameters are; views are, whatever they are of.
+macro_rules! copied {
+    ($($name:ident<$($parameter:ident),*>;)*) => {$(
+        impl<$($parameter: Copy),*> Clone for $name<$($parameter),*> {
+            #[inline(always)]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<$($parameter: Copy),*> Copy for $name<$($parameter),*> {}
+    )*};
+}
+
+pub(crate) use copied;

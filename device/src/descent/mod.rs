@@ -1,3 +1,4 @@
-//! What both backends of the k-NN graph stage share.
+//! The k-NN graph: what both backends share, and kernels.
 
+pub mod cells;
 pub mod key;

@@ -1,0 +1,192 @@
+//! Graphs of cells: the merging of what the filter of cells noted
+//! ([`CellFilter`](crate::search::exact::CellFilter)), and the exact distances of the lists at the end.
+
+use cuda_std::prelude::*;
+use cuda_std::shared;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+
+use crate::block::copied;
+use crate::block::element::{Element, TileSum};
+use crate::block::exact::{Metric, distance};
+use crate::block::sort::{merge_block, rank, sort_block};
+use crate::descent::key::{self, Key, NONE};
+use crate::search::exact::{SETTLE_THREADS, settle_shared_bytes};
+
+/// The merging of what the filter of cells noted.
+#[repr(C)]
+pub struct Merge<S> {
+    /// In: `capacity` keys of each query.
+    pub found: Global<Key>,
+    /// In: of each query, keys that were to be noted, `capacity` of which are there; out: 0.
+    pub counts: GlobalMut<u32>,
+    /// In: of each query, the node that it is.
+    pub nodes: Global<u32>,
+    /// In and out: `k` ascending keys of each node.
+    pub lists: GlobalMut<Key>,
+    /// Out: of each query, for the filter.
+    pub bounds: GlobalMut<S>,
+    /// Keys that are noted per query.
+    pub capacity: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+}
+
+copied! {
+    Merge<S>;
+}
+
+#[inline(always)]
+fn merge<S: TileSum>(p: &Merge<S>) {
+    let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
+    let (capacity, k) = (p.capacity as usize, p.k as usize);
+    let keys: Shared<Key> = shared::dynamic(0);
+    let spare = keys.offset(capacity);
+    let list = spare.offset(capacity);
+    let kept: Shared<u32> = list.offset(k).cast();
+    let node = p.nodes.get(query);
+    let out = p.lists.offset(node as usize * k);
+    let count = p.counts.get(query);
+    let count = if count < p.capacity { count } else { p.capacity };
+    let mut i = thread;
+    while i < p.k {
+        list.set(i as usize, out.get(i as usize));
+        i += SETTLE_THREADS;
+    }
+    if thread == 0 {
+        kept.set(0, 0);
+    }
+    sync_threads();
+    let farthest = list.get(k - 1);
+    let mut i = thread;
+    while i < count {
+        let key = p.found.get(query * capacity + i as usize);
+        // Another cell may have found it before, at the same value.
+        if key < farthest && key as u32 != node && list.get(rank(list, p.k, key) as usize) != key {
+            keys.set(kept.fetch_add(0, 1) as usize, key);
+        }
+        i += SETTLE_THREADS;
+    }
+    sync_threads();
+    let len = kept.get(0);
+    let sorted = sort_block(keys, spare, len);
+    if len > 0 {
+        merge_block(list, p.k, sorted, len, out);
+    }
+    sync_threads();
+    if thread == 0 {
+        p.counts.set(query, 0);
+        let last = out.get(k - 1);
+        p.bounds.set(query, if last == NONE { S::UNBOUNDED } else { S::from_f32(key::distance(last)) });
+    }
+}
+
+/// The end of a graph of cells: distances become exact.
+#[repr(C)]
+pub struct Finish<T> {
+    /// In: vectors of `dim` components, `stride` components apart.
+    pub rows: Global<T>,
+    /// In and out: `k` keys of each node; out: at their exact distances, ascending.
+    pub lists: GlobalMut<Key>,
+    /// Components from one vector to the next.
+    pub stride: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+    /// A [`Metric`].
+    pub metric: u32,
+}
+
+/// Bytes of dynamic shared memory of the finishing kernels.
+pub const fn finish_shared_bytes(k: u32, dim: u32) -> u32 {
+    2 * k * 8 + dim.next_multiple_of(4) * 4
+}
+
+copied! {
+    Finish<T>;
+}
+
+#[inline(always)]
+fn finish<T: Element>(p: &Finish<T>) {
+    let (thread, node) = (thread_idx_x(), block_idx_x() as usize);
+    let k = p.k as usize;
+    let keys: Shared<Key> = shared::dynamic(0);
+    let spare = keys.offset(k);
+    let point: Shared<T::Wide> = spare.offset(k).cast();
+    let out = p.lists.offset(node * k);
+    let metric = Metric::from_u32(p.metric);
+    let mut i = thread;
+    while i < p.dim {
+        point.set(i as usize, p.rows.get(node * p.stride as usize + i as usize).wide());
+        i += SETTLE_THREADS;
+    }
+    sync_threads();
+    let mut first = thread / 32 * 2;
+    while first < p.k {
+        let i = first + thread % 32 / 16;
+        let old = if i < p.k { out.get(i as usize) } else { NONE };
+        let there = old != NONE;
+        let row = if there { old as u32 } else { 0 };
+        let values = p.rows.offset(row as usize * p.stride as usize);
+        let distance = distance(metric, point, values, if there { p.dim } else { 0 });
+        if i < p.k && thread % 16 == 0 {
+            keys.set(i as usize, if there { key::pack(distance, row) } else { NONE });
+        }
+        first += SETTLE_THREADS / 16;
+    }
+    sync_threads();
+    // Empty slots come last, and stay there.
+    let mut len = 0;
+    while len < p.k && keys.get(len as usize) != NONE {
+        len += 1;
+    }
+    sync_threads();
+    let sorted = sort_block(keys, spare, len);
+    let mut i = thread;
+    while i < len {
+        out.set(i as usize, sorted.get(i as usize));
+        i += SETTLE_THREADS;
+    }
+}
+
+macro_rules! merge_kernels {
+    ($($name:ident $sum:ty;)*) => {$(
+        /// Merges what the filter of cells noted into the lists, and tightens the bounds (see [`Merge`]).
+        ///
+        /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`] of dimension 0.
+        ///
+        /// # Safety
+        /// - The views hold what [`Merge`] says.
+        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, 0))]
+        pub unsafe fn $name(p: Merge<$sum>) {
+            merge(&p);
+        }
+    )*};
+}
+
+merge_kernels! {
+    cells_merge_f32 f32;
+    cells_merge_i32 i32;
+}
+
+macro_rules! finish_kernels {
+    ($($name:ident $type:ty;)*) => {$(
+        /// Computes the exact distances of the lists, and sorts them (see [`Finish`]).
+        ///
+        /// Launch: a block of [`SETTLE_THREADS`] per node; [`finish_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Finish`] says.
+        #[kernel(block = SETTLE_THREADS, shared = finish_shared_bytes(p.k, p.dim))]
+        pub unsafe fn $name(p: Finish<$type>) {
+            finish(&p);
+        }
+    )*};
+}
+
+finish_kernels! {
+    cells_finish_f32 f32;
+    cells_finish_f16 f16;
+    cells_finish_u8 u8;
+    cells_finish_i8 i8;
+}

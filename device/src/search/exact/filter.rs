@@ -1,0 +1,365 @@
+//! The filter: which rows may be among the nearest of which query.
+
+use cuda_std::atomic::Scope;
+use cuda_std::prelude::*;
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads};
+use cuda_std::{copy, shared};
+
+use crate::block::copied;
+use crate::block::element::{TileElement, TileSum};
+use crate::block::tile;
+use crate::descent::key::{self, Key};
+
+/// Chunks of a query tile that stay in shared memory while rows pass by; longer vectors pass with
+/// the rows.
+const RESIDENT_CHUNKS: u32 = 2;
+
+/// Chunks that are on their way or in use.
+const STAGES: u32 = 3;
+
+/// Bytes of dynamic shared memory of the filter for vectors of `units` units of 16 bytes.
+pub const fn filter_shared_bytes(units: u32) -> u32 {
+    let chunks = units.div_ceil(tile::UNITS);
+    let queries = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
+    (queries + STAGES) * tile::SIDE_BYTES
+}
+
+/// What every filter compares with what.
+#[repr(C)]
+pub struct Tiles<S> {
+    /// In: the vectors of the queries, `query_stride` bytes apart, a multiple of 16, of `units` units.
+    pub queries: Global<u8>,
+    /// In: the vectors of the rows, `row_stride` bytes apart, of as many units.
+    pub rows: Global<u8>,
+    /// In: one of each row's vector.
+    pub biases: Global<S>,
+    /// In: one of each query.
+    pub bounds: Global<S>,
+    /// In and out: of each query, rows noted.
+    pub counts: GlobalMut<u32>,
+    /// Out: one value, 1 if a query passed its capacity.
+    pub overflow: GlobalMut<u32>,
+    /// Bytes from one query's vector to the next.
+    pub query_stride: u32,
+    /// Bytes from one row's vector to the next.
+    pub row_stride: u32,
+    /// Units of 16 bytes per vector.
+    pub units: u32,
+    /// Rows that are noted per query.
+    pub capacity: u32,
+    /// What a product is multiplied by: -2 for L2, -1 for inner products.
+    pub weight: S,
+    /// Nothing.
+    pub padding: u32,
+}
+
+/// The filter of a range of all rows for all queries.
+///
+/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
+/// data that lie sorted; `tile_step` is at most `tile_count` and has no divisor in common with it.
+#[repr(C)]
+pub struct Filter<S> {
+    /// What is compared.
+    pub tiles: Tiles<S>,
+    /// Out: `capacity` rows of each query.
+    pub found: GlobalMut<u32>,
+    /// How many queries.
+    pub query_count: u32,
+    /// How many rows.
+    pub row_count: u32,
+    /// The first tile of the range, in the order of visiting.
+    pub first_position: u32,
+    /// Tiles of the range.
+    pub position_count: u32,
+    /// Tiles that a block visits.
+    pub positions_per_block: u32,
+    /// Tiles of all rows.
+    pub tile_count: u32,
+    /// From one visited tile to the next.
+    pub tile_step: u32,
+    /// Nothing.
+    pub padding: u32,
+}
+
+/// The filter of some members of cells for other members of their cell: a job per block.
+#[repr(C)]
+pub struct CellFilter<S> {
+    /// What is compared; queries and rows are the same vectors.
+    pub tiles: Tiles<S>,
+    /// In: the vectors of all cells' members, cell by cell.
+    pub members: Global<u32>,
+    /// In: a [`Job`] of each block.
+    pub jobs: Global<u32>,
+    /// Out: `capacity` keys of each query: the vector of a row, at its distance as the tensor cores compute
+    /// it, less the query's norm.
+    pub found: GlobalMut<Key>,
+}
+
+/// A job of [`CellFilter`]: up to 128 queries against any number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Job {
+    /// The first query among the members; they follow one another.
+    pub first_member: u32,
+    /// The number of the first query among the bounds, counts and noted rows.
+    pub first_query: u32,
+    /// How many queries, at most [`tile::SIDE`].
+    pub query_count: u32,
+    /// The first row among the members.
+    pub first_row: u32,
+    /// How many rows, at least 1.
+    pub row_count: u32,
+}
+
+/// Words of a [`Job`].
+pub const JOB_WORDS: usize = size_of::<Job>() / 4;
+
+copied! {
+    Tiles<S>;
+    Filter<S>;
+    CellFilter<S>;
+}
+
+/// What one block compares: `query_count` queries from `first_query` on, with the tiles of 128 rows from
+/// `first_row` on that the walk names, rows from `end_row` on left out.
+#[derive(Clone, Copy)]
+struct Walk {
+    first_query: u32,
+    query_count: u32,
+    first_row: u32,
+    end_row: u32,
+    first_tile: u32,
+    tile_count: u32,
+    tile_step: u32,
+    visits: u32,
+}
+
+/// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `number` is
+/// that of the first query among bounds, counts and noted rows. `note` is given the place for a row below
+/// its bound, the row's vector, and with `VALUED` its value.
+#[inline(always)]
+fn filter<E: TileElement, const VALUED: bool>(
+    p: &Tiles<E::Sum>,
+    walk: Walk,
+    number: u32,
+    query_vector: impl Fn(u32) -> u32,
+    row_vector: impl Fn(u32) -> u32,
+    note: impl Fn(usize, u32, E::Sum),
+) {
+    let chunks = p.units.div_ceil(tile::UNITS);
+    let resident = chunks <= RESIDENT_CHUNKS;
+    let tile_after = |row_tile: u32| {
+        let next = row_tile + walk.tile_step;
+        if next < walk.tile_count { next } else { next - walk.tile_count }
+    };
+
+    let query_chunks = if resident { chunks } else { STAGES };
+    let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
+    let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
+    let query_source = |line: u32| {
+        if line < walk.query_count { Some(query_vector(walk.first_query + line)) } else { None }
+    };
+    let start_queries = |slot: u32, chunk: u32| {
+        tile::start_copy(queries(slot), p.queries, p.query_stride, chunk, p.units, &query_source);
+    };
+    let start = |stage: u32, row_tile: u32, chunk: u32| {
+        let row_source = |line: u32| {
+            let row = walk.first_row + row_tile * tile::SIDE + line;
+            if row < walk.end_row { Some(row_vector(row)) } else { None }
+        };
+        tile::start_copy(rows(stage), p.rows, p.row_stride, chunk, p.units, &row_source);
+        if !resident {
+            start_queries(stage, chunk);
+        }
+    };
+
+    // What this lane holds of every tile: rows lane / 4 + 8 h of each fragment, columns 2 (lane % 4) + c.
+    let lane = warp::lane_id();
+    let (part_row, part_column) = tile::part_of_warp();
+    let (lane_row, lane_column) = (part_row + lane / 4, part_column + lane % 4 * 2);
+    let mut bounds = [E::Sum::CLOSED; 8];
+    unroll!(8, I => {
+        let query = lane_row + 8 * I as u32;
+        if query < walk.query_count {
+            bounds[I] = p.bounds.get((number + query) as usize);
+        }
+    });
+
+    if resident {
+        let mut chunk = 0;
+        while chunk < chunks {
+            start_queries(chunk, chunk);
+            chunk += 1;
+        }
+    }
+    // The copy that is started next, two chunks ahead of the one in use.
+    let (mut next_visit, mut next_chunk, mut next_tile) = (0, 0, walk.first_tile);
+    let mut started = 0;
+    while started < STAGES - 1 {
+        if next_visit < walk.visits {
+            start(started, next_tile, next_chunk);
+            next_chunk += 1;
+            if next_chunk == chunks {
+                (next_visit, next_chunk) = (next_visit + 1, 0);
+                next_tile = tile_after(next_tile);
+            }
+        }
+        copy::commit();
+        started += 1;
+    }
+
+    let (mut stage, mut next_stage) = (0, STAGES - 1);
+    let (mut visit, mut row_tile) = (0, walk.first_tile);
+    while visit < walk.visits {
+        let first_row = walk.first_row + row_tile * tile::SIDE;
+        let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
+        let mut chunk = 0;
+        while chunk < chunks {
+            copy::wait::<{ STAGES - 2 }>();
+            // All threads' bytes of this chunk are there, and all warps have left the stage that the next
+            // copy goes to.
+            sync_threads();
+            if next_visit < walk.visits {
+                start(next_stage, next_tile, next_chunk);
+                next_chunk += 1;
+                if next_chunk == chunks {
+                    (next_visit, next_chunk) = (next_visit + 1, 0);
+                    next_tile = tile_after(next_tile);
+                }
+            }
+            copy::commit();
+            let units = p.units - chunk * tile::UNITS;
+            let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
+            let query_slot = if resident { chunk } else { stage };
+            tile::multiply_add::<E>(&mut sums, queries(query_slot), rows(stage), steps);
+            stage = if stage + 1 == STAGES { 0 } else { stage + 1 };
+            next_stage = if next_stage + 1 == STAGES { 0 } else { next_stage + 1 };
+            chunk += 1;
+        }
+
+        let mut biases = [E::Sum::NEVER; 8];
+        unroll!(4, N => {
+            unroll!(2, C => {
+                let row = first_row + lane_column + 8 * N as u32 + C as u32;
+                if row < walk.end_row {
+                    biases[2 * N + C] = p.biases.get(row_vector(row) as usize);
+                }
+            });
+        });
+        // Bit 16 m + 4 n + e: value e of fragment (m, n) is below its query's bound.
+        let mut below = [0u32; 2];
+        unroll!(4, M => {
+            unroll!(4, N => {
+                unroll!(4, V => {
+                    let bound = bounds[2 * M + V / 2];
+                    if E::Sum::below(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V], bound) {
+                        below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
+                    }
+                });
+            });
+        });
+        let mut bits = below[0] as u64 | (below[1] as u64) << 32;
+        while bits != 0 {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            let query = number + lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
+            let row = first_row + lane_column + 8 * (bit / 4 % 4) + bit % 2;
+            let slot = p.counts.fetch_add(query as usize, 1, Scope::Device);
+            let mut value = E::Sum::default();
+            if VALUED {
+                // Constant indices: the sums stay in registers.
+                unroll!(4, M => {
+                    unroll!(4, N => {
+                        unroll!(4, V => {
+                            if bit == (16 * M + 4 * N + V) as u32 {
+                                value = E::Sum::value(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V]);
+                            }
+                        });
+                    });
+                });
+            }
+            if slot < p.capacity {
+                note(query as usize * p.capacity as usize + slot as usize, row_vector(row), value);
+            } else {
+                p.overflow.set(0, 1);
+            }
+        }
+        visit += 1;
+        row_tile = tile_after(row_tile);
+    }
+}
+
+#[inline(always)]
+fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
+    let first_query = block_idx_x() * tile::SIDE;
+    let begin = block_idx_y() * p.positions_per_block;
+    let (left, queries) = (p.position_count - begin, p.query_count - first_query);
+    let place = (p.first_position + begin) as u64 * p.tile_step as u64;
+    let walk = Walk {
+        first_query,
+        query_count: if queries < tile::SIDE { queries } else { tile::SIDE },
+        first_row: 0,
+        end_row: p.row_count,
+        first_tile: place.checked_rem(p.tile_count as u64).unwrap_or(0) as u32,
+        tile_count: p.tile_count,
+        tile_step: p.tile_step,
+        visits: if left < p.positions_per_block { left } else { p.positions_per_block },
+    };
+    let note = |place, row, _| p.found.set(place, row);
+    filter::<E, false>(&p.tiles, walk, first_query, |query| query, |row| row, note);
+}
+
+#[inline(always)]
+fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
+    let job = p.jobs.offset(block_idx_x() as usize * JOB_WORDS);
+    let (first_row, row_count) = (job.get(3), job.get(4));
+    let tiles = row_count.div_ceil(tile::SIDE);
+    let walk = Walk {
+        first_query: job.get(0),
+        query_count: job.get(2),
+        first_row,
+        end_row: first_row + row_count,
+        first_tile: 0,
+        tile_count: tiles,
+        tile_step: 1,
+        visits: tiles,
+    };
+    let vector = |member: u32| p.members.get(member as usize);
+    let note = |place, row, value: E::Sum| p.found.set(place, key::pack(value.to_f32(), row));
+    filter::<E, true>(&p.tiles, walk, job.get(1), vector, vector, note);
+}
+
+macro_rules! filter_kernels {
+    ($($name:ident $cell_name:ident $element:ty, $sum:ty;)*) => {$(
+        /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
+        /// The order in which they are noted is that of the hardware.
+        ///
+        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
+        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`filter_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Filter`] says.
+        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $name(p: Filter<$sum>) {
+            filter_all::<$element>(&p);
+        }
+
+        /// Notes, for members of cells, the members of their cell whose distance may be below their bound
+        /// (see [`CellFilter`]), the node itself among them.
+        ///
+        /// Launch: a block of [`tile::THREADS`] per job; [`filter_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`CellFilter`] says.
+        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $cell_name(p: CellFilter<$sum>) {
+            filter_cell::<$element>(&p);
+        }
+    )*};
+}
+
+filter_kernels! {
+    exact_filter_f16 cells_filter_f16 f16, f32;
+    exact_filter_u8 cells_filter_u8 u8, i32;
+    exact_filter_i8 cells_filter_i8 i8, i32;
+}

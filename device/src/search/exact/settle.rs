@@ -1,0 +1,176 @@
+//! The settling of what the filter noted: exact distances, merged into the lists.
+
+use cuda_std::prelude::*;
+use cuda_std::shared;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+
+use crate::block::copied;
+use crate::block::element::{Element, QueryBound, TileSum};
+use crate::block::exact::{Metric, distance};
+use crate::block::sort::{merge_block, sort_block};
+use crate::descent::key::{self, Key, NONE};
+
+/// The count of a query that is given up: nothing is noted or settled for it.
+pub const CLOSED: u32 = u32::MAX;
+
+/// Threads of a block of [`exact_settle_f32()`] and its siblings, which has one query.
+pub const SETTLE_THREADS: u32 = 128;
+
+/// Bytes of dynamic shared memory of the settling kernels.
+pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
+    // Keys and room to sort them, the list, the query, and a count.
+    (2 * capacity + k) * 8 + dim.next_multiple_of(4) * 4 + 16
+}
+
+/// The settling of the rows that the filter noted.
+#[repr(C)]
+pub struct Settle<T, S> {
+    /// In: vectors of `dim` components, `row_stride` components apart.
+    pub rows: Global<T>,
+    /// In: one vector per block, `query_stride` components apart.
+    pub queries: Global<T>,
+    /// In: `capacity` rows of each query.
+    pub found: Global<u32>,
+    /// In: of each query, rows that were to be noted, `capacity` of which are there, or [`CLOSED`]; out: 0, unless closed.
+    pub counts: GlobalMut<u32>,
+    /// In: with `exclude`, an id of each query that it is not to find.
+    pub excluded: Global<u32>,
+    /// In and out: `k` ascending keys of each query.
+    pub lists: GlobalMut<Key>,
+    /// Out: of each query, for the filter.
+    pub bounds: GlobalMut<S>,
+    /// In: of each query, as it was prepared; errors of f16 alone.
+    pub norms: Global<S>,
+    /// In: of each query, as it was prepared; errors of f16 alone.
+    pub errors: Global<f32>,
+    /// In: bits of the largest squared norm of a row, of f16 alone.
+    pub largest: Global<u32>,
+    /// From one row to the next: bytes for the filter, components for settling.
+    pub row_stride: u32,
+    /// From one query to the next: bytes for the filter, components for settling.
+    pub query_stride: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Rows that are noted per query.
+    pub capacity: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+    /// The id of row 0.
+    pub first_id: u32,
+    /// Whether `excluded` is looked at.
+    pub exclude: u32,
+    /// A [`Metric`].
+    pub metric: u32,
+    /// The `error_limit` that the rows were prepared with.
+    pub row_error: f32,
+    /// What vectors were multiplied by before they were rounded; for inner products, that of the rows
+    /// times that of the queries.
+    pub scale: f32,
+}
+
+copied! {
+    Settle<T, S>;
+}
+
+#[inline(always)]
+fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
+    let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
+    let (capacity, k) = (p.capacity as usize, p.k as usize);
+    let keys: Shared<Key> = shared::dynamic(0);
+    let spare = keys.offset(capacity);
+    let list = spare.offset(capacity);
+    let point: Shared<T::Wide> = list.offset(k).cast();
+    let kept: Shared<u32> = point.offset(p.dim.next_multiple_of(4) as usize).cast();
+    let out = p.lists.offset(query * k);
+    let metric = Metric::from_u32(p.metric);
+
+    let count = p.counts.get(query);
+    if count == CLOSED {
+        return;
+    }
+    let count = if count < p.capacity { count } else { p.capacity };
+    let mut i = thread;
+    while i < p.k {
+        list.set(i as usize, out.get(i as usize));
+        i += SETTLE_THREADS;
+    }
+    let mut i = thread;
+    while i < p.dim {
+        point.set(i as usize, p.queries.get(query * p.query_stride as usize + i as usize).wide());
+        i += SETTLE_THREADS;
+    }
+    if thread == 0 {
+        kept.set(0, 0);
+    }
+    sync_threads();
+
+    let farthest = list.get(k - 1);
+    let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
+    // A half of a warp to a row.
+    let mut first = thread / 32 * 2;
+    while first < count {
+        let i = first + thread % 32 / 16;
+        let there = i < count;
+        let row = if there { p.found.get(query * capacity + i as usize) } else { 0 };
+        let values = p.rows.offset(row as usize * p.row_stride as usize);
+        let distance = distance(metric, point, values, if there { p.dim } else { 0 });
+        let key = key::pack(distance, p.first_id + row);
+        if there && thread % 16 == 0 && key < farthest && p.first_id + row != excluded {
+            keys.set(kept.fetch_add(0, 1) as usize, key);
+        }
+        first += SETTLE_THREADS / 16;
+    }
+    sync_threads();
+
+    let len = kept.get(0);
+    let sorted = sort_block(keys, spare, len);
+    if len > 0 {
+        merge_block(list, p.k, sorted, len, out);
+    }
+    // What is k-th now was written by another thread of this block.
+    sync_threads();
+    if thread == 0 {
+        p.counts.set(query, 0);
+        let last = out.get(k - 1);
+        let bound = if last == NONE {
+            S::UNBOUNDED
+        } else {
+            S::bound(
+                key::distance(last),
+                &QueryBound {
+                    metric,
+                    dim: p.dim,
+                    norm: p.norms.get(query),
+                    error: p.errors.get(query),
+                    row_error: p.row_error,
+                    largest: f32::from_bits(p.largest.get(0)),
+                    scale: p.scale,
+                },
+            )
+        };
+        p.bounds.set(query, bound);
+    }
+}
+
+macro_rules! settle_kernels {
+    ($($name:ident $type:ty, $sum:ty;)*) => {$(
+        /// Merges the noted rows into the lists of the nearest, and tightens the bounds (see
+        /// [`Settle`]). The result depends on what was noted, not on its order.
+        ///
+        /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Settle`] says.
+        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim))]
+        pub unsafe fn $name(p: Settle<$type, $sum>) {
+            settle(&p);
+        }
+    )*};
+}
+
+settle_kernels! {
+    exact_settle_f32 f32, f32;
+    exact_settle_f16 f16, f32;
+    exact_settle_u8 u8, i32;
+    exact_settle_i8 i8, i32;
+}
