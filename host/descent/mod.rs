@@ -1,6 +1,5 @@
 //! The k-NN graph by two-phase GNN-Descent (paper section 4).
 
-mod cells;
 mod cpu;
 mod gpu;
 mod graph;
@@ -72,10 +71,10 @@ impl FromStr for Iterations {
 /// Where descent starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Whatever is fastest for the size: all pairs for small data, else random.
+    /// Whatever is fastest for the device, the size and the metric: all pairs for small data.
     #[default]
     Auto,
-    /// Random neighbours, as in the paper; on the CPU.
+    /// Random neighbours, as in the paper.
     Random,
     /// Overlapping cells of near vectors, in which all pairs are compared; on a GPU.
     Cells,
@@ -249,7 +248,17 @@ impl Descent {
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if let Some(gpu) = self.device.gpu_for_building(nodes)? {
-            let (keys, mut stats) = gpu::build(&gpu, space, k, self.start, self.seed, &self.progress)?;
+            let build = gpu::Build {
+                gpu: &gpu,
+                space,
+                k,
+                start: self.start,
+                iterations: self.iterations,
+                expand: self.expand,
+                seed: self.seed,
+                progress: &self.progress,
+            };
+            let (keys, mut stats) = build.run()?;
             stats.device = gpu.name().to_owned();
             stats.jit = gpu.jit_seconds();
             stats.kernels = gpu.take_times()?;

@@ -10,6 +10,8 @@ use tagore_device::descent::cells::{
     Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
     cells_merge_i32,
 };
+use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
+use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
 use tagore_device::search::exact::{
     CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
     cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
@@ -35,6 +37,8 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
     type Merge: Kernel<Arguments = (Merge<Self::Sum>,)>;
     type Finish: Kernel<Arguments = (Finish<Self>,)>;
+    type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
+    type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -99,6 +103,8 @@ macro_rules! rounded_types {
             type Settle = $settle;
             type Merge = cells_merge_f32;
             type Finish = $finish;
+            type Join = descent_join_f16;
+            type Expand = descent_expand_f16;
 
             const ROUNDED: bool = true;
 
@@ -136,7 +142,7 @@ rounded_types! {
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty;)*) => {$(
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Filter = $filter;
@@ -144,6 +150,8 @@ macro_rules! byte_types {
             type Settle = $settle;
             type Merge = cells_merge_i32;
             type Finish = $finish;
+            type Join = $join;
+            type Expand = $expand;
 
             const ROUNDED: bool = false;
 
@@ -168,8 +176,10 @@ macro_rules! byte_types {
 }
 
 byte_types! {
-    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8;
-    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8;
+    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8,
+        descent_join_u8, descent_expand_u8;
+    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8,
+        descent_join_i8, descent_expand_i8;
 }
 
 /// Blocks that prepare `count` vectors.

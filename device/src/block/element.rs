@@ -1,9 +1,9 @@
 //! Element types of vectors, and how the kernels compute with them.
 
-use cuda_std::memory::Plain;
-use cuda_std::tensor;
+use cuda_std::float16::f16x2;
+use cuda_std::memory::{Plain, Quad};
 use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
-use cuda_std::{f16, float, float16};
+use cuda_std::{f16, float, float16, tensor, unroll};
 
 use super::exact::Metric;
 
@@ -134,20 +134,55 @@ impl Wide for i32 {
 }
 
 /// Element types of tensor-core tiles, with what a sum of products is compared in.
-pub trait TileElement: tensor::Element<Sum: TileSum> {}
-impl TileElement for f16 {}
-impl TileElement for u8 {}
-impl TileElement for i8 {}
+pub trait TileElement: tensor::Element<Sum: TileSum> {
+    /// `sum` and the products of the components that lie in 16 bytes.
+    fn add_products(sum: Self::Sum, a: Quad, b: Quad) -> Self::Sum;
+}
+
+impl TileElement for f16 {
+    #[inline(always)]
+    fn add_products(sum: f32, a: Quad, b: Quad) -> f32 {
+        let mut sum = sum;
+        unroll!(4, W => {
+            let (a, b) = (f16x2(a.0[W]), f16x2(b.0[W]));
+            sum = float::mul_add(float16::to_f32(a.low()), float16::to_f32(b.low()), sum);
+            sum = float::mul_add(float16::to_f32(a.high()), float16::to_f32(b.high()), sum);
+        });
+        sum
+    }
+}
+
+macro_rules! byte_products {
+    ($($type:ty)*) => {$(
+        impl TileElement for $type {
+            #[inline(always)]
+            fn add_products(sum: i32, a: Quad, b: Quad) -> i32 {
+                let mut sum = sum;
+                unroll!(4, W => {
+                    unroll!(4, B => {
+                        sum += (a.0[W] >> (8 * B)) as $type as i32 * ((b.0[W] >> (8 * B)) as $type as i32);
+                    });
+                });
+                sum
+            }
+        }
+    )*};
+}
+
+byte_products!(u8 i8);
 
 /// Sums of a tile: f32 for f16, i32 for bytes. A row's distance to a query, less what depends on the
 /// query alone, is `bias + weight * product`.
-pub trait TileSum: Plain + Default {
+pub trait TileSum: WarpShuffleValue + Default {
     /// The bias of a row that nothing finds.
     const NEVER: Self;
     /// The bound of a query that any row but those of bias [`NEVER`](Self::NEVER) is below.
     const UNBOUNDED: Self;
     /// The bound that no row is below.
     const CLOSED: Self;
+
+    /// `a + b`.
+    fn plus(a: Self, b: Self) -> Self;
 
     /// `bias + weight * product`.
     fn value(bias: Self, weight: Self, product: Self) -> Self;
@@ -198,6 +233,11 @@ impl TileSum for f32 {
     const CLOSED: Self = f32::NEG_INFINITY;
 
     #[inline(always)]
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
+    }
+
+    #[inline(always)]
     fn value(bias: Self, weight: Self, product: Self) -> Self {
         float::mul_add(weight, product, bias)
     }
@@ -245,6 +285,11 @@ impl TileSum for i32 {
     const NEVER: Self = 0x4000_0000;
     const UNBOUNDED: Self = 0x3fff_ffff;
     const CLOSED: Self = i32::MIN;
+
+    #[inline(always)]
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
+    }
 
     #[inline(always)]
     fn value(bias: Self, weight: Self, product: Self) -> Self {

@@ -6,15 +6,21 @@ use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 
 use crate::descent::key::{Key, NONE};
 
-/// How many of the `len` ascending keys are below `key`.
+/// How many of `len` ascending values are before a place, of which `is_before` tells.
 #[inline(always)]
-pub fn rank(keys: Shared<Key>, len: u32, key: Key) -> u32 {
+pub fn partition_point(len: u32, is_before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
     while low < high {
         let middle = (low + high) / 2;
-        if keys.get(middle as usize) < key { low = middle + 1 } else { high = middle }
+        if is_before(middle) { low = middle + 1 } else { high = middle }
     }
     low
+}
+
+/// How many of the `len` ascending keys are below `key`.
+#[inline(always)]
+pub fn rank(keys: Shared<Key>, len: u32, key: Key) -> u32 {
+    partition_point(len, |i| keys.get(i as usize) < key)
 }
 
 /// The keys of the lanes in ascending order of the lanes, by a bitonic network of shuffles; the whole

@@ -69,8 +69,19 @@ pub fn multiply_add<E: tensor::Element>(
     columns: Shared<u8>,
     steps: u32,
 ) {
+    multiply_add_part::<E, 4>(sums, (rows, columns), part_of_warp(), steps);
+}
+
+/// As [`multiply_add`], of the `16 * FRAGMENTS` rows, up to 64, and the 32 columns that begin at these; the whole
+/// warp calls this.
+#[inline(always)]
+pub fn multiply_add_part<E: tensor::Element, const FRAGMENTS: usize>(
+    sums: &mut Sums<E::Sum>,
+    (rows, columns): (Shared<u8>, Shared<u8>),
+    (row, column): (u32, u32),
+    steps: u32,
+) {
     let lane = warp::lane_id();
-    let (row, column) = part_of_warp();
     // Lane l gives the address of line l % 16, unit l / 16 of the rows' four matrices, and of line
     // l % 8 + 8 (l / 16), unit (l / 8) % 2 of the columns'.
     let row_line = rows.offset(((row + lane % 16) * CHUNK_BYTES) as usize);
@@ -85,11 +96,13 @@ pub fn multiply_add<E: tensor::Element>(
             b[N] = tensor::load_matrices(column_line.offset(place as usize));
         });
         unroll!(4, M => {
-            let place = row_place + M as u32 * 16 * CHUNK_BYTES;
-            let a = tensor::load_matrices(row_line.offset(place as usize));
-            unroll!(4, N => {
-                E::multiply_add(&mut sums[4 * M + N], a, [b[N / 2][N % 2 * 2], b[N / 2][N % 2 * 2 + 1]]);
-            });
+            if M < FRAGMENTS {
+                let place = row_place + M as u32 * 16 * CHUNK_BYTES;
+                let a = tensor::load_matrices(row_line.offset(place as usize));
+                unroll!(4, N => {
+                    E::multiply_add(&mut sums[4 * M + N], a, [b[N / 2][N % 2 * 2], b[N / 2][N % 2 * 2 + 1]]);
+                });
+            }
         });
         step += 1;
     }

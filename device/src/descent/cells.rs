@@ -126,7 +126,7 @@ fn finish<T: Element>(p: &Finish<T>) {
         let i = first + thread % 32 / 16;
         let old = if i < p.k { out.get(i as usize) } else { NONE };
         let there = old != NONE;
-        let row = if there { old as u32 } else { 0 };
+        let row = if there { key::id(old) } else { 0 };
         let values = p.rows.offset(row as usize * p.stride as usize);
         let distance = distance(metric, point, values, if there { p.dim } else { 0 });
         if i < p.k && thread % 16 == 0 {

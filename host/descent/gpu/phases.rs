@@ -1,0 +1,218 @@
+//! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
+
+use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
+use tagore_device::descent::join::{JOIN_THREADS, Join};
+use tagore_device::descent::key::Key;
+use tagore_device::descent::merge::{
+    CANDIDATES, COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge,
+};
+use tagore_device::descent::sample::{
+    ROW, SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
+};
+use tagore_device::random::{Draws, Stage};
+
+use super::{Build, Nodes};
+use crate::Result;
+use crate::descent::{DescentStats, Iterations};
+use crate::gpu::{Buffer, Plan};
+use crate::vectors::gpu::OnDevice;
+
+/// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
+const STOP_JOIN: f64 = 0.02;
+
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries.
+const STOP_EXPAND: f64 = 0.005;
+
+/// What the iterations work with, beside the nodes.
+struct Memory {
+    rows: Buffer<u32>,
+    changes: Buffer<u32>,
+    distances: Buffer<u64>,
+}
+
+/// What joins leave for the merging.
+struct Found {
+    candidates: Buffer<Key>,
+    bounds: Buffer<f32>,
+}
+
+impl Build<'_> {
+    /// Both phases, from a random start.
+    pub(super) fn phases<T: OnDevice>(&self, nodes: &mut Nodes<T>, stats: &mut DescentStats) -> Result<()> {
+        let n = self.space.len();
+        let mut memory = self.memory()?;
+        let plan = Plan::new()
+            .with::<Key>("candidates", n * CANDIDATES as usize)
+            .with::<f32>("list bounds", n)
+            .reserve(self.gpu)?;
+        let mut found = Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
+        found.candidates.fill(0xff)?;
+        // As good as infinite.
+        found.bounds.fill(0x7f)?;
+        let most = self.iterations.limits().0;
+        let stage = self.progress.stage("join", u64::from(most));
+        for iteration in 0..most {
+            self.join(nodes, &mut memory, &mut found, iteration)?;
+            stats.iterations.0 += 1;
+            stage.advance(1)?;
+            if self.is_settled(&mut memory, STOP_JOIN)? {
+                break;
+            }
+        }
+        drop(found);
+        self.expand(nodes, memory, self.iterations.limits().1, stats)
+    }
+
+    /// Phase 2 alone, on lists that are there.
+    pub(super) fn refine<T: OnDevice>(
+        &self,
+        nodes: &mut Nodes<T>,
+        most: u32,
+        stats: &mut DescentStats,
+    ) -> Result<()> {
+        if most == 0 { Ok(()) } else { self.expand(nodes, self.memory()?, most, stats) }
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let plan = Plan::new()
+            .with::<u32>("samples", self.space.len() * ROW as usize)
+            .with::<u32>("changes", COUNTERS as usize)
+            .with::<u64>("distances", COUNTERS as usize)
+            .reserve(self.gpu)?;
+        let mut memory = Memory {
+            rows: plan.buffer("samples")?,
+            changes: plan.buffer("changes")?,
+            distances: plan.buffer("distances")?,
+        };
+        memory.distances.fill(0)?;
+        Ok(memory)
+    }
+
+    /// Whether `auto` stops here, since the last iteration added less than `share` of all entries.
+    fn is_settled(&self, memory: &mut Memory, share: f64) -> Result<bool> {
+        if self.iterations != Iterations::Auto {
+            return Ok(false);
+        }
+        let mut changes = [0; COUNTERS as usize];
+        memory.changes.download(&mut changes)?;
+        let added: u64 = changes.into_iter().map(u64::from).sum();
+        Ok((added as f64) < share * (self.space.len() * self.k) as f64)
+    }
+
+    /// What an iteration's ids are mixed by.
+    fn draw(&self, iteration: u32) -> u32 {
+        Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
+    }
+
+    fn sample<T: OnDevice>(
+        &self,
+        nodes: &mut Nodes<T>,
+        memory: &mut Memory,
+        draw: u32,
+        unvisit: bool,
+    ) -> Result<(Sample, [u32; 3])> {
+        memory.rows.fill(0xff)?;
+        memory.changes.fill(0)?;
+        let n = self.space.len() as u32;
+        let sample = Sample {
+            lists: nodes.lists.view_mut(),
+            rows: memory.rows.view_mut(),
+            seed: self.seed,
+            nodes: n,
+            k: self.k as u32,
+            draw,
+            unvisit: u32::from(unvisit),
+        };
+        Ok((sample, [n.div_ceil(SAMPLE_NODES), 1, 1]))
+    }
+
+    /// One iteration of phase 1.
+    fn join<T: OnDevice>(
+        &self,
+        nodes: &mut Nodes<T>,
+        memory: &mut Memory,
+        found: &mut Found,
+        iteration: u32,
+    ) -> Result<()> {
+        let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
+        let (sample, grid) = self.sample(nodes, memory, draw, false)?;
+        // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes; they
+        // outlive the work. So below.
+        unsafe {
+            if iteration == 0 {
+                gpu.launch::<descent_start>(grid, SAMPLE_THREADS, (sample,))?;
+            } else {
+                gpu.launch::<descent_sample>(grid, SAMPLE_THREADS, (sample,))?;
+            }
+        }
+        let (stride, units) = nodes.side.tile_stride();
+        let join = Join::<T::Sum> {
+            vectors: nodes.side.tile_vectors(),
+            biases: nodes.side.biases.view(),
+            rows: memory.rows.view(),
+            bounds: found.bounds.view(),
+            candidates: found.candidates.view_mut(),
+            distances: memory.distances.view_mut(),
+            stride,
+            units,
+            weight: T::weight(self.space.metric()),
+            draw,
+        };
+        // SAFETY: as above.
+        unsafe { gpu.launch::<T::Join>([n, 1, 1], JOIN_THREADS, (join,))? };
+        let merge = MergeCandidates {
+            lists: nodes.lists.view_mut(),
+            candidates: found.candidates.view_mut(),
+            bounds: found.bounds.view_mut(),
+            changes: memory.changes.view_mut(),
+            nodes: n,
+            k: self.k as u32,
+        };
+        // SAFETY: as above.
+        unsafe { gpu.launch::<descent_merge>([n.div_ceil(MERGE_NODES), 1, 1], MERGE_THREADS, (merge,)) }
+    }
+
+    /// Up to `most` iterations of phase 2.
+    fn expand<T: OnDevice>(
+        &self,
+        nodes: &mut Nodes<T>,
+        mut memory: Memory,
+        most: u32,
+        stats: &mut DescentStats,
+    ) -> Result<()> {
+        let (gpu, n) = (self.gpu, self.space.len() as u32);
+        let stage = self.progress.stage("refine", u64::from(most));
+        for iteration in 0..most {
+            let draw = self.draw(u32::MAX - iteration);
+            let (sample, grid) = self.sample(nodes, &mut memory, draw, iteration == 0)?;
+            // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+            unsafe { gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
+            let (stride, units) = nodes.side.tile_stride();
+            let expand = Expand::<T::Sum> {
+                vectors: nodes.side.tile_vectors(),
+                biases: nodes.side.biases.view(),
+                rows: memory.rows.view(),
+                lists: nodes.lists.view_mut(),
+                changes: memory.changes.view_mut(),
+                distances: memory.distances.view_mut(),
+                stride,
+                units,
+                weight: T::weight(self.space.metric()),
+                draw,
+                k: self.k as u32,
+                expand: self.expand as u32,
+            };
+            // SAFETY: as above.
+            unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
+            stats.iterations.1 += 1;
+            stage.advance(1)?;
+            if self.is_settled(&mut memory, STOP_EXPAND)? {
+                break;
+            }
+        }
+        let mut distances = [0; COUNTERS as usize];
+        memory.distances.download(&mut distances)?;
+        stats.distances += distances.iter().sum::<u64>();
+        Ok(())
+    }
+}
