@@ -173,13 +173,15 @@ byte_products!(u8 i8);
 
 /// Sums of a tile: f32 for f16, i32 for bytes. A row's distance to a query, less what depends on the
 /// query alone, is `bias + weight * product`.
-pub trait TileSum: WarpShuffleValue + Default {
+pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The bias of a row that nothing finds.
     const NEVER: Self;
     /// The bound of a query that any row but those of bias [`NEVER`](Self::NEVER) is below.
     const UNBOUNDED: Self;
     /// The bound that no row is below.
     const CLOSED: Self;
+    /// The byte that bounds are filled with which any row but those of bias [`NEVER`](Self::NEVER) is below.
+    const OPEN_BYTE: u8;
 
     /// `a + b`.
     fn plus(a: Self, b: Self) -> Self;
@@ -231,6 +233,7 @@ impl TileSum for f32 {
     const NEVER: Self = f32::INFINITY;
     const UNBOUNDED: Self = f32::INFINITY;
     const CLOSED: Self = f32::NEG_INFINITY;
+    const OPEN_BYTE: u8 = 0x7f;
 
     #[inline(always)]
     fn plus(a: Self, b: Self) -> Self {
@@ -285,6 +288,7 @@ impl TileSum for i32 {
     const NEVER: Self = 0x4000_0000;
     const UNBOUNDED: Self = 0x3fff_ffff;
     const CLOSED: Self = i32::MIN;
+    const OPEN_BYTE: u8 = 0x3f;
 
     #[inline(always)]
     fn plus(a: Self, b: Self) -> Self {

@@ -9,23 +9,27 @@ use crate::block::copied;
 use crate::block::element::{Element, TileSum};
 use crate::block::exact::{Metric, distance};
 use crate::block::sort::{merge_block, rank, sort_block};
+use crate::block::tile;
 use crate::descent::key::{self, Key, NONE};
-use crate::search::exact::{SETTLE_THREADS, settle_shared_bytes};
+use crate::search::exact::{Job, SETTLE_THREADS, settle_shared_bytes};
 
 /// The merging of what the filter of cells noted.
 #[repr(C)]
 pub struct Merge<S> {
-    /// In: `capacity` keys of each query.
+    /// In: `capacity` keys of each line of the jobs' query tiles.
     pub found: Global<Key>,
-    /// In: of each query, keys that were to be noted, `capacity` of which are there; out: 0.
+    /// In: of each line, keys that were to be noted; out: 0. A line with more than `capacity` is passed over, since
+    /// which of its keys are there is chance.
     pub counts: GlobalMut<u32>,
-    /// In: of each query, the node that it is.
-    pub nodes: Global<u32>,
+    /// In: the vectors of all cells' members.
+    pub members: Global<u32>,
+    /// In: the filter's [`Job`]s.
+    pub jobs: Global<u32>,
     /// In and out: `k` ascending keys of each node.
     pub lists: GlobalMut<Key>,
-    /// Out: of each query, for the filter.
+    /// In and out: of each node, for the filter; set where the list has changed.
     pub bounds: GlobalMut<S>,
-    /// Keys that are noted per query.
+    /// Keys that are noted per line.
     pub capacity: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
@@ -37,16 +41,19 @@ copied! {
 
 #[inline(always)]
 fn merge<S: TileSum>(p: &Merge<S>) {
-    let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
+    let (thread, line) = (thread_idx_x(), block_idx_x());
+    let job = Job::read(p.jobs, line / tile::SIDE);
+    let count = p.counts.get(line as usize);
+    if line % tile::SIDE >= job.query_count || count == 0 {
+        return;
+    }
     let (capacity, k) = (p.capacity as usize, p.k as usize);
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
     let kept: Shared<u32> = list.offset(k).cast();
-    let node = p.nodes.get(query);
+    let node = p.members.get((job.first_query + line % tile::SIDE) as usize);
     let out = p.lists.offset(node as usize * k);
-    let count = p.counts.get(query);
-    let count = if count < p.capacity { count } else { p.capacity };
     let mut i = thread;
     while i < p.k {
         list.set(i as usize, out.get(i as usize));
@@ -55,11 +62,18 @@ fn merge<S: TileSum>(p: &Merge<S>) {
     if thread == 0 {
         kept.set(0, 0);
     }
+    // All have read the count.
     sync_threads();
+    if thread == 0 {
+        p.counts.set(line as usize, 0);
+    }
+    if count > p.capacity {
+        return;
+    }
     let farthest = list.get(k - 1);
     let mut i = thread;
     while i < count {
-        let key = p.found.get(query * capacity + i as usize);
+        let key = p.found.get(line as usize * capacity + i as usize);
         // Another cell may have found it before, at the same value.
         if key < farthest && key as u32 != node && list.get(rank(list, p.k, key) as usize) != key {
             keys.set(kept.fetch_add(0, 1) as usize, key);
@@ -68,24 +82,28 @@ fn merge<S: TileSum>(p: &Merge<S>) {
     }
     sync_threads();
     let len = kept.get(0);
-    let sorted = sort_block(keys, spare, len);
-    if len > 0 {
-        merge_block(list, p.k, sorted, len, out);
+    if len == 0 {
+        return;
     }
+    let sorted = sort_block(keys, spare, len);
+    merge_block(list, p.k, sorted, len, out);
     sync_threads();
     if thread == 0 {
-        p.counts.set(query, 0);
         let last = out.get(k - 1);
-        p.bounds.set(query, if last == NONE { S::UNBOUNDED } else { S::from_f32(key::distance(last)) });
+        if last != NONE {
+            p.bounds.set(node as usize, S::from_f32(key::distance(last)));
+        }
     }
 }
 
-/// The end of a graph of cells: distances become exact.
+/// The end of a descent: distances become exact, and ids those of rows.
 #[repr(C)]
 pub struct Finish<T> {
     /// In: vectors of `dim` components, `stride` components apart.
     pub rows: Global<T>,
-    /// In and out: `k` keys of each node; out: at their exact distances, ascending.
+    /// In: the row of each node.
+    pub order: Global<u32>,
+    /// In and out: `k` keys of each node; out: of rows, at their exact distances, ascending.
     pub lists: GlobalMut<Key>,
     /// Components from one vector to the next.
     pub stride: u32,
@@ -115,9 +133,10 @@ fn finish<T: Element>(p: &Finish<T>) {
     let point: Shared<T::Wide> = spare.offset(k).cast();
     let out = p.lists.offset(node * k);
     let metric = Metric::from_u32(p.metric);
+    let own = p.order.get(node) as usize;
     let mut i = thread;
     while i < p.dim {
-        point.set(i as usize, p.rows.get(node * p.stride as usize + i as usize).wide());
+        point.set(i as usize, p.rows.get(own * p.stride as usize + i as usize).wide());
         i += SETTLE_THREADS;
     }
     sync_threads();
@@ -126,7 +145,7 @@ fn finish<T: Element>(p: &Finish<T>) {
         let i = first + thread % 32 / 16;
         let old = if i < p.k { out.get(i as usize) } else { NONE };
         let there = old != NONE;
-        let row = if there { key::id(old) } else { 0 };
+        let row = if there { p.order.get(key::id(old) as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.stride as usize);
         let distance = distance(metric, point, values, if there { p.dim } else { 0 });
         if i < p.k && thread % 16 == 0 {
@@ -153,7 +172,7 @@ macro_rules! merge_kernels {
     ($($name:ident $sum:ty;)*) => {$(
         /// Merges what the filter of cells noted into the lists, and tightens the bounds (see [`Merge`]).
         ///
-        /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`] of dimension 0.
+        /// Launch: a block of [`SETTLE_THREADS`] per line; [`settle_shared_bytes`] of dimension 0.
         ///
         /// # Safety
         /// - The views hold what [`Merge`] says.

@@ -9,5 +9,6 @@ pub mod expand;
 pub mod join;
 pub mod key;
 pub mod merge;
+pub mod renumber;
 pub mod sample;
 pub mod slots;

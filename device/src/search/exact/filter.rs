@@ -2,7 +2,7 @@
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads};
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
@@ -21,7 +21,13 @@ const STAGES: u32 = 3;
 pub const fn filter_shared_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
     let queries = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
-    (queries + STAGES) * tile::SIDE_BYTES
+    // Of each row of a tile, its vector and its bias.
+    (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 8
+}
+
+/// Bytes of dynamic shared memory of the filter of cells: with them, a count of each query.
+pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
+    filter_shared_bytes(units) + tile::SIDE * 4
 }
 
 /// What every filter compares with what.
@@ -33,24 +39,14 @@ pub struct Tiles<S> {
     pub rows: Global<u8>,
     /// In: one of each row's vector.
     pub biases: Global<S>,
-    /// In: one of each query.
-    pub bounds: Global<S>,
-    /// In and out: of each query, rows noted.
-    pub counts: GlobalMut<u32>,
-    /// Out: one value, 1 if a query passed its capacity.
-    pub overflow: GlobalMut<u32>,
     /// Bytes from one query's vector to the next.
     pub query_stride: u32,
     /// Bytes from one row's vector to the next.
     pub row_stride: u32,
     /// Units of 16 bytes per vector.
     pub units: u32,
-    /// Rows that are noted per query.
-    pub capacity: u32,
     /// What a product is multiplied by: -2 for L2, -1 for inner products.
     pub weight: S,
-    /// Nothing.
-    pub padding: u32,
 }
 
 /// The filter of a range of all rows for all queries.
@@ -61,8 +57,16 @@ pub struct Tiles<S> {
 pub struct Filter<S> {
     /// What is compared.
     pub tiles: Tiles<S>,
+    /// In: one of each query.
+    pub bounds: Global<S>,
+    /// In and out: of each query, rows noted, also those that there was no room for.
+    pub counts: GlobalMut<u32>,
     /// Out: `capacity` rows of each query.
     pub found: GlobalMut<u32>,
+    /// Out: one value, 1 if a query passed its capacity.
+    pub overflow: GlobalMut<u32>,
+    /// Rows that are noted per query.
+    pub capacity: u32,
     /// How many queries.
     pub query_count: u32,
     /// How many rows.
@@ -77,8 +81,6 @@ pub struct Filter<S> {
     pub tile_count: u32,
     /// From one visited tile to the next.
     pub tile_step: u32,
-    /// Nothing.
-    pub padding: u32,
 }
 
 /// The filter of some members of cells for other members of their cell: a job per block.
@@ -86,13 +88,22 @@ pub struct Filter<S> {
 pub struct CellFilter<S> {
     /// What is compared; queries and rows are the same vectors.
     pub tiles: Tiles<S>,
+    /// In: one of each vector.
+    pub bounds: Global<S>,
     /// In: the vectors of all cells' members, cell by cell.
     pub members: Global<u32>,
     /// In: a [`Job`] of each block.
     pub jobs: Global<u32>,
-    /// Out: `capacity` keys of each query: the vector of a row, at its distance as the tensor cores compute
+    /// In and out: of each line of the blocks' query tiles, rows noted, also those that there was no room
+    /// for. A block has [`tile::SIDE`] lines.
+    pub counts: GlobalMut<u32>,
+    /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute
     /// it, less the query's norm.
     pub found: GlobalMut<Key>,
+    /// Keys that are noted per line.
+    pub capacity: u32,
+    /// Nothing.
+    pub padding: u32,
 }
 
 /// A job of [`CellFilter`]: up to 128 queries against any number of rows.
@@ -100,19 +111,31 @@ pub struct CellFilter<S> {
 #[repr(C)]
 pub struct Job {
     /// The first query among the members; they follow one another.
-    pub first_member: u32,
-    /// The number of the first query among the bounds, counts and noted rows.
     pub first_query: u32,
     /// How many queries, at most [`tile::SIDE`].
     pub query_count: u32,
     /// The first row among the members.
     pub first_row: u32,
-    /// How many rows, at least 1.
+    /// How many rows.
     pub row_count: u32,
 }
 
 /// Words of a [`Job`].
 pub const JOB_WORDS: usize = size_of::<Job>() / 4;
+
+impl Job {
+    /// The job number `index`.
+    #[inline(always)]
+    pub fn read(jobs: Global<u32>, index: u32) -> Self {
+        let job = jobs.offset(index as usize * JOB_WORDS);
+        Self {
+            first_query: job.get(0),
+            query_count: job.get(1),
+            first_row: job.get(2),
+            row_count: job.get(3),
+        }
+    }
+}
 
 copied! {
     Tiles<S>;
@@ -134,17 +157,17 @@ struct Walk {
     visits: u32,
 }
 
-/// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `number` is
-/// that of the first query among bounds, counts and noted rows. `note` is given the place for a row below
-/// its bound, the row's vector, and with `VALUED` its value.
+/// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
+/// a line of the query tile. `note` is given the line of a query, the vector of a row below its bound, and with
+/// `VALUED` its value.
 #[inline(always)]
 fn filter<E: TileElement, const VALUED: bool>(
     p: &Tiles<E::Sum>,
     walk: Walk,
-    number: u32,
     query_vector: impl Fn(u32) -> u32,
     row_vector: impl Fn(u32) -> u32,
-    note: impl Fn(usize, u32, E::Sum),
+    bound: impl Fn(u32) -> E::Sum,
+    note: impl Fn(u32, u32, E::Sum),
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
@@ -156,6 +179,8 @@ fn filter<E: TileElement, const VALUED: bool>(
     let query_chunks = if resident { chunks } else { STAGES };
     let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
     let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
+    let tile_biases: Shared<E::Sum> = rows(STAGES).cast();
+    let tile_vectors: Shared<u32> = tile_biases.offset(tile::SIDE as usize).cast();
     let query_source = |line: u32| {
         if line < walk.query_count { Some(query_vector(walk.first_query + line)) } else { None }
     };
@@ -181,7 +206,7 @@ fn filter<E: TileElement, const VALUED: bool>(
     unroll!(8, I => {
         let query = lane_row + 8 * I as u32;
         if query < walk.query_count {
-            bounds[I] = p.bounds.get((number + query) as usize);
+            bounds[I] = bound(query);
         }
     });
 
@@ -211,7 +236,14 @@ fn filter<E: TileElement, const VALUED: bool>(
     let (mut stage, mut next_stage) = (0, STAGES - 1);
     let (mut visit, mut row_tile) = (0, walk.first_tile);
     while visit < walk.visits {
-        let first_row = walk.first_row + row_tile * tile::SIDE;
+        // Half of the threads fetch a row's bias each, which is there when the products are.
+        let line = thread_idx_x();
+        let row = walk.first_row + row_tile * tile::SIDE + line;
+        let (mut vector, mut bias) = (0, E::Sum::NEVER);
+        if line < tile::SIDE && row < walk.end_row {
+            vector = row_vector(row);
+            bias = p.biases.get(vector as usize);
+        }
         let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
         let mut chunk = 0;
         while chunk < chunks {
@@ -237,51 +269,51 @@ fn filter<E: TileElement, const VALUED: bool>(
             chunk += 1;
         }
 
+        // The barriers above stand between this and the last tile's epilogue.
+        if line < tile::SIDE {
+            tile_biases.set(line as usize, bias);
+            tile_vectors.set(line as usize, vector);
+        }
+        sync_threads();
         let mut biases = [E::Sum::NEVER; 8];
         unroll!(4, N => {
             unroll!(2, C => {
-                let row = first_row + lane_column + 8 * N as u32 + C as u32;
-                if row < walk.end_row {
-                    biases[2 * N + C] = p.biases.get(row_vector(row) as usize);
-                }
+                biases[2 * N + C] = tile_biases.get((lane_column + 8 * N as u32 + C as u32) as usize);
             });
         });
-        // Bit 16 m + 4 n + e: value e of fragment (m, n) is below its query's bound.
-        let mut below = [0u32; 2];
-        unroll!(4, M => {
-            unroll!(4, N => {
-                unroll!(4, V => {
-                    let bound = bounds[2 * M + V / 2];
-                    if E::Sum::below(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V], bound) {
-                        below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
-                    }
-                });
-            });
-        });
-        let mut bits = below[0] as u64 | (below[1] as u64) << 32;
-        while bits != 0 {
-            let bit = bits.trailing_zeros();
-            bits &= bits - 1;
-            let query = number + lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
-            let row = first_row + lane_column + 8 * (bit / 4 % 4) + bit % 2;
-            let slot = p.counts.fetch_add(query as usize, 1, Scope::Device);
-            let mut value = E::Sum::default();
-            if VALUED {
-                // Constant indices: the sums stay in registers.
-                unroll!(4, M => {
-                    unroll!(4, N => {
-                        unroll!(4, V => {
-                            if bit == (16 * M + 4 * N + V) as u32 {
-                                value = E::Sum::value(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V]);
-                            }
-                        });
+        if VALUED {
+            // Constant indices: the sums stay in registers.
+            unroll!(4, M => {
+                unroll!(4, N => {
+                    unroll!(4, V => {
+                        let value = E::Sum::value(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V]);
+                        if value < bounds[2 * M + V / 2] {
+                            let column = lane_column + (8 * N + V % 2) as u32;
+                            note(lane_row + (16 * M + V / 2 * 8) as u32, tile_vectors.get(column as usize), value);
+                        }
                     });
                 });
-            }
-            if slot < p.capacity {
-                note(query as usize * p.capacity as usize + slot as usize, row_vector(row), value);
-            } else {
-                p.overflow.set(0, 1);
+            });
+        } else {
+            // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
+            let mut below = [0u32; 2];
+            unroll!(4, M => {
+                unroll!(4, N => {
+                    unroll!(4, V => {
+                        let bound = bounds[2 * M + V / 2];
+                        if E::Sum::below(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V], bound) {
+                            below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
+                        }
+                    });
+                });
+            });
+            let mut bits = below[0] as u64 | (below[1] as u64) << 32;
+            while bits != 0 {
+                let bit = bits.trailing_zeros();
+                bits &= bits - 1;
+                let column = lane_column + 8 * (bit / 4 % 4) + bit % 2;
+                let vector = tile_vectors.get(column as usize);
+                note(lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2), vector, E::Sum::default());
             }
         }
         visit += 1;
@@ -305,28 +337,54 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
         tile_step: p.tile_step,
         visits: if left < p.positions_per_block { left } else { p.positions_per_block },
     };
-    let note = |place, row, _| p.found.set(place, row);
-    filter::<E, false>(&p.tiles, walk, first_query, |query| query, |row| row, note);
+    let bound = |line: u32| p.bounds.get((first_query + line) as usize);
+    let note = |line: u32, row: u32, _| {
+        let query = (first_query + line) as usize;
+        let slot = p.counts.fetch_add(query, 1, Scope::Device);
+        if slot < p.capacity {
+            p.found.set(query * p.capacity as usize + slot as usize, row);
+        } else {
+            p.overflow.set(0, 1);
+        }
+    };
+    filter::<E, false>(&p.tiles, walk, |query| query, |row| row, bound, note);
 }
 
 #[inline(always)]
 fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
-    let job = p.jobs.offset(block_idx_x() as usize * JOB_WORDS);
-    let (first_row, row_count) = (job.get(3), job.get(4));
-    let tiles = row_count.div_ceil(tile::SIDE);
+    let job = Job::read(p.jobs, block_idx_x());
+    let tiles = job.row_count.div_ceil(tile::SIDE);
     let walk = Walk {
-        first_query: job.get(0),
-        query_count: job.get(2),
-        first_row,
-        end_row: first_row + row_count,
+        first_query: job.first_query,
+        query_count: job.query_count,
+        first_row: job.first_row,
+        end_row: job.first_row + job.row_count,
         first_tile: 0,
         tile_count: tiles,
         tile_step: 1,
         visits: tiles,
     };
+    // A line belongs to one block, so its count is in shared memory while the block runs. The barriers of
+    // the walk stand between this and the first use.
+    let counts: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
+    let (thread, first_line) = (thread_idx_x(), block_idx_x() * tile::SIDE);
+    if thread < tile::SIDE {
+        counts.set(thread as usize, p.counts.get((first_line + thread) as usize));
+    }
     let vector = |member: u32| p.members.get(member as usize);
-    let note = |place, row, value: E::Sum| p.found.set(place, key::pack(value.to_f32(), row));
-    filter::<E, true>(&p.tiles, walk, job.get(1), vector, vector, note);
+    let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
+    let note = |line: u32, row: u32, value: E::Sum| {
+        let slot = counts.fetch_add(line as usize, 1);
+        if slot < p.capacity {
+            let place = (first_line + line) as usize * p.capacity as usize + slot as usize;
+            p.found.set(place, key::pack(value.to_f32(), row));
+        }
+    };
+    filter::<E, true>(&p.tiles, walk, vector, vector, bound, note);
+    sync_threads();
+    if thread < tile::SIDE {
+        p.counts.set((first_line + thread) as usize, counts.get(thread as usize));
+    }
 }
 
 macro_rules! filter_kernels {
@@ -344,14 +402,14 @@ macro_rules! filter_kernels {
             filter_all::<$element>(&p);
         }
 
-        /// Notes, for members of cells, the members of their cell whose distance may be below their bound
+        /// Notes, for members of cells, the members of their cell whose distance is below their bound
         /// (see [`CellFilter`]), the node itself among them.
         ///
-        /// Launch: a block of [`tile::THREADS`] per job; [`filter_shared_bytes`].
+        /// Launch: a block of [`tile::THREADS`] per job; [`cell_filter_shared_bytes`].
         ///
         /// # Safety
         /// - The views hold what [`CellFilter`] says.
-        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        #[kernel(block = tile::THREADS, shared = cell_filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
         pub unsafe fn $cell_name(p: CellFilter<$sum>) {
             filter_cell::<$element>(&p);
         }
