@@ -31,6 +31,8 @@ compile_error!("files are little-endian and are used as they lie in memory");
 struct Readme;
 
 mod atomic_file;
+#[cfg_attr(not(test), expect(dead_code, reason = "graphs of cells will use it"))]
+mod cluster;
 mod descent;
 mod device;
 mod error;

@@ -9,6 +9,7 @@ mod emulated;
 mod machine;
 mod plan;
 mod ptx;
+pub(crate) mod sort;
 mod survey;
 
 use std::fmt::Display;

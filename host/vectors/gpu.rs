@@ -6,6 +6,10 @@ use cuda_std::launch::Kernel;
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
+use tagore_device::cluster::{
+    Assign, Means, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
+    cluster_mean_i8, cluster_mean_u8,
+};
 use tagore_device::descent::cells::{
     Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
     cells_merge_i32,
@@ -35,6 +39,8 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
     type Merge: Kernel<Arguments = (Merge<Self::Sum>,)>;
     type Finish: Kernel<Arguments = (Finish<Self>,)>;
+    type Assign: Kernel<Arguments = (Assign<Self::Sum>,)>;
+    type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -99,6 +105,8 @@ macro_rules! rounded_types {
             type Settle = $settle;
             type Merge = cells_merge_f32;
             type Finish = $finish;
+            type Assign = cluster_assign_f16;
+            type Mean = cluster_mean_f16;
 
             const ROUNDED: bool = true;
 
@@ -136,7 +144,7 @@ rounded_types! {
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty;)*) => {$(
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $assign:ty, $mean:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Filter = $filter;
@@ -144,6 +152,8 @@ macro_rules! byte_types {
             type Settle = $settle;
             type Merge = cells_merge_i32;
             type Finish = $finish;
+            type Assign = $assign;
+            type Mean = $mean;
 
             const ROUNDED: bool = false;
 
@@ -168,8 +178,10 @@ macro_rules! byte_types {
 }
 
 byte_types! {
-    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8;
-    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8;
+    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8, cluster_assign_u8,
+        cluster_mean_u8;
+    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8, cluster_assign_i8,
+        cluster_mean_i8;
 }
 
 /// Blocks that prepare `count` vectors.
@@ -203,7 +215,13 @@ impl<T: OnDevice> Side<T> {
         })
     }
 
-    /// Bytes of the filter's vectors from one to the next, and their units of 16 bytes.
+    /// Bytes of the tiles' vectors of `dim` components from one to the next.
+    pub(crate) fn tile_bytes(dim: usize) -> usize {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
+    }
+
+    /// Bytes of the tiles' vectors from one to the next, and their units of 16 bytes.
     pub(crate) fn tile_stride(&self) -> (u32, u32) {
         let bytes = if T::ROUNDED { self.rounded_stride * 2 } else { self.stride * size_of::<T>() };
         (bytes as u32, bytes as u32 / 16)

@@ -41,7 +41,7 @@ fn scan(p: &Pass) {
 
 /// Makes of each digit's counts the sums of the counts of the blocks before, and their total (see [`Pass`]).
 ///
-/// Launch: a block of up to [`SCAN_THREADS`] per digit (see [`scan_threads`]); a value of each warp in shared memory.
+/// Launch: a block of [`scan_threads`] per digit; a value of each warp in shared memory.
 ///
 /// # Safety
 /// - The views hold what [`Pass`] says.
