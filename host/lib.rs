@@ -31,6 +31,7 @@ compile_error!("files are little-endian and are used as they lie in memory");
 struct Readme;
 
 mod atomic_file;
+mod cluster;
 mod descent;
 mod device;
 mod error;

@@ -9,7 +9,9 @@
 
 pub mod block;
 pub mod check;
+pub mod cluster;
 pub mod descent;
 pub mod prune;
 pub mod random;
 pub mod search;
+pub mod sort;

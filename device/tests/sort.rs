@@ -1,4 +1,4 @@
-//! Sorting and merging of keys.
+//! Sorting and merging of keys, in a block and in global memory.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -6,6 +6,10 @@ use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
 use tagore_device::block::sort::{merge_block, rank, sort_block};
 use tagore_device::descent::key::{Key, NONE};
+use tagore_device::sort::{
+    DIGIT_BITS, DIGITS, Pass, SCAN_THREADS, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan,
+    sort_scatter,
+};
 
 use crate::{SEEDS, integers, room};
 
@@ -85,5 +89,87 @@ fn keys_are_sorted_and_merged() {
             merged.sort_unstable();
             assert_eq!(out.values::<Key>().unwrap(), merged[..k], "len {len}, k {k}, seed {seed}");
         }
+    }
+}
+
+/// Sorts as the host does: digit by digit, from one buffer to the other and back.
+fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<u64> {
+    let emulator = Emulator::with_seed(seed);
+    let blocks = (keys.len() as u32).div_ceil(SORT_KEYS);
+    let (mut from, mut to) = (emulator.upload(keys), room::<u64>(&emulator, keys.len()));
+    let counts = room::<u32>(&emulator, (DIGITS * blocks) as usize);
+    let totals = room::<u32>(&emulator, DIGITS as usize);
+    for shift in bits.clone().step_by(DIGIT_BITS as usize) {
+        let pass = Pass {
+            keys: from.view().read_only(),
+            sorted: to.view(),
+            counts: counts.view(),
+            totals: totals.view(),
+            count: keys.len() as u32,
+            blocks,
+            shift,
+            mask: (1 << DIGIT_BITS.min(bits.end - shift)) - 1,
+        };
+        emulator.launch::<sort_count>([blocks, 1, 1], SORT_THREADS, (pass,)).unwrap();
+        emulator.launch::<sort_scan>([DIGITS, 1, 1], scan_threads(blocks), (pass,)).unwrap();
+        emulator.launch::<sort_scatter>([blocks, 1, 1], SORT_THREADS, (pass,)).unwrap();
+        (from, to) = (to, from);
+    }
+    from.values().unwrap()
+}
+
+#[test]
+fn keys_in_global_memory_are_sorted_stably() {
+    // The rest of a key is the place where it was: equal digits keep their order.
+    let cases = [(1, 20..28), (1023, 20..23), (1024, 20..33), (1025, 28..44), (4096, 20..21), (9000, 20..29)];
+    for (len, bits) in cases {
+        for seed in SEEDS {
+            let width = bits.end - bits.start;
+            // All different, few that come often, all equal.
+            let most = [(1i64 << width) - 1, 2.min((1 << width) - 1), 0][seed as usize];
+            let keys: Vec<u64> = integers(len, 0, most, seed + len as u64)
+                .into_iter()
+                .enumerate()
+                .map(|(i, digit)| (digit as u64) << bits.start | i as u64 | (i as u64 % 5) << bits.end)
+                .collect();
+            let mut expected = keys.clone();
+            expected.sort_by_key(|key| key >> bits.start & ((1 << width) - 1));
+            assert!(
+                sorted_on_device(&keys, bits.clone(), seed) == expected,
+                "{len} keys, {bits:?}, seed {seed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn more_blocks_than_threads_scan_them_are_summed() {
+    // Counts alone: so many keys would take the emulator long.
+    let emulator = Emulator::with_seed(1);
+    let blocks = 2 * SCAN_THREADS + 77;
+    let values: Vec<u32> =
+        integers((2 * blocks) as usize, 0, 4096, 5).into_iter().map(|count| count as u32).collect();
+    let (counts, totals) = (emulator.upload(&values), room::<u32>(&emulator, 2));
+    let nothing = emulator.upload(&[0u64]);
+    let pass = Pass {
+        keys: nothing.view().read_only(),
+        sorted: nothing.view(),
+        counts: counts.view(),
+        totals: totals.view(),
+        count: 0,
+        blocks,
+        shift: 0,
+        mask: 0,
+    };
+    emulator.launch::<sort_scan>([2, 1, 1], SCAN_THREADS, (pass,)).unwrap();
+    let found = counts.values::<u32>().unwrap();
+    for (digit, total) in totals.values::<u32>().unwrap().into_iter().enumerate() {
+        let line = digit * blocks as usize..(digit + 1) * blocks as usize;
+        let mut sum = 0;
+        for (&value, &before) in values[line.clone()].iter().zip(&found[line]) {
+            assert_eq!(before, sum);
+            sum += value;
+        }
+        assert_eq!(total, sum);
     }
 }

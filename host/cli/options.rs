@@ -52,9 +52,15 @@ pub(crate) struct DescentOptions {
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     pub iterations: Iterations,
-    /// What descent starts from: auto, random (CPU) or cells (GPU)
+    /// What descent starts from: auto, random or cells (GPU)
     #[arg(long, default_value = "auto")]
     pub start: Start,
+    /// Nodes per cell of a start from cells
+    #[arg(long, value_name = "N")]
+    pub nodes_per_cell: Option<usize>,
+    /// Cells that each node is in, 1 to 8
+    #[arg(long, value_name = "M")]
+    pub memberships: Option<usize>,
     /// Neighbours whose lists a node gathers per iteration of phase 2
     #[arg(long, default_value_t = 4, value_name = "M")]
     pub expand: usize,
@@ -73,6 +79,7 @@ impl DescentOptions {
             .iterations(self.iterations)
             .start(self.start)
             .expand(self.expand)
+            .cells(self.nodes_per_cell, self.memberships)
             .seed(self.seed)
             .device(self.device)
             .progress(output.progress().clone());
@@ -138,7 +145,7 @@ pub(crate) fn built(
             "read": read, "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds,
             "prune": prune, "write": write, "total": total,
         },
-        "peak_gpu_bytes": 0,
+        "peak_gpu_bytes": stats.peak_gpu_bytes,
         "peak_host_bytes": peak_host_bytes(),
         "mean_degree": mean_degree,
         "distances": stats.distances,

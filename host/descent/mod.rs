@@ -108,6 +108,8 @@ pub struct DescentStats {
     pub copy: f64,
     /// Seconds of compiling kernels, of all of these.
     pub jit: f64,
+    /// The most bytes of device memory that were taken at once.
+    pub peak_gpu_bytes: u64,
     /// The kernels' times; empty on the CPU.
     pub kernels: Vec<KernelTime>,
 }
@@ -128,6 +130,7 @@ pub struct Descent {
     iterations: Iterations,
     start: Start,
     expand: usize,
+    settings: gpu::Settings,
     pub(crate) seed: u64,
     device: Device,
     pub(crate) progress: Progress,
@@ -141,6 +144,7 @@ impl Default for Descent {
             iterations: Iterations::Auto,
             start: Start::Auto,
             expand: 4,
+            settings: gpu::Settings::default(),
             seed: 0,
             device: Device::Auto,
             progress: Progress::silent(),
@@ -182,6 +186,13 @@ impl Descent {
     /// Neighbours whose lists a node gathers per iteration of phase 2 (the paper's m), at least 1.
     pub fn expand(mut self, neighbours: usize) -> Self {
         self.expand = neighbours;
+        self
+    }
+
+    /// How a start from cells is made: nodes per centre, at least 32, and cells that each node is in, 1 to 8;
+    /// what was measured to be best for the data unless set.
+    pub fn cells(mut self, nodes_per_cell: Option<usize>, memberships: Option<usize>) -> Self {
+        self.settings = gpu::Settings { nodes_per_cell, memberships };
         self
     }
 
@@ -245,6 +256,7 @@ impl Descent {
         if !(1..=64).contains(&self.expand) {
             return Err(Error::argument("expand", self.expand, "1 to 64"));
         }
+        self.settings.check()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if let Some(gpu) = self.device.gpu_for_building(nodes)? {
@@ -255,6 +267,7 @@ impl Descent {
                 start: self.start,
                 iterations: self.iterations,
                 expand: self.expand,
+                settings: self.settings,
                 seed: self.seed,
                 progress: &self.progress,
             };
@@ -262,6 +275,7 @@ impl Descent {
             stats.device = gpu.name().to_owned();
             stats.jit = gpu.jit_seconds();
             stats.kernels = gpu.take_times()?;
+            stats.peak_gpu_bytes = gpu.peak_bytes();
             return Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats));
         }
         if self.start == Start::Cells {

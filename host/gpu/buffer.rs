@@ -2,20 +2,22 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use bytemuck::Pod;
 use cuda_std::memory::{Global, GlobalMut};
 use rayon::prelude::*;
 
 use super::Gpu;
-use super::machine::{Allocation, Machine};
+use super::machine::Allocation;
 use crate::Result;
+
+/// Bytes that a thread copies at once.
+const COPY: usize = 1 << 20;
 
 /// `len` values of `T` on a device.
 pub(crate) struct Buffer<T> {
     allocation: Box<dyn Allocation>,
-    machine: Arc<dyn Machine>,
+    gpu: Gpu,
     len: usize,
     of: PhantomData<T>,
 }
@@ -26,12 +28,18 @@ impl<T> fmt::Debug for Buffer<T> {
     }
 }
 
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.gpu.usage.subtract(self.len * size_of::<T>());
+    }
+}
+
 impl<T: Pod> Buffer<T> {
     /// `len` values that are undefined.
     pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self> {
-        let machine = Arc::clone(&gpu.machine);
-        let allocation = machine.allocate((len * size_of::<T>()).max(1))?;
-        Ok(Self { allocation, machine, len, of: PhantomData })
+        let allocation = gpu.machine.allocate((len * size_of::<T>()).max(1))?;
+        gpu.usage.add(len * size_of::<T>());
+        Ok(Self { allocation, gpu: gpu.clone(), len, of: PhantomData })
     }
 
     fn address(&self, index: usize) -> u64 {
@@ -58,7 +66,7 @@ impl<T: Pod> Buffer<T> {
     pub(crate) fn upload(&mut self, values: &[T]) -> Result<()> {
         assert!(values.len() <= self.len, "{} values to {}", values.len(), self.len);
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        self.machine.upload(self.address(0), bytes.len(), 1, &|offset, piece| {
+        self.gpu.machine.upload(self.address(0), bytes.len(), 1, &|offset, piece| {
             piece.copy_from_slice(&bytes[offset..offset + piece.len()]);
         })
     }
@@ -76,7 +84,7 @@ impl<T: Pod> Buffer<T> {
     ) -> Result<()> {
         assert!(count * stride <= self.len, "{count} rows of {stride} values to {}", self.len);
         let unit = stride * size_of::<T>();
-        self.machine.upload(self.address(0), count * unit, unit, &|offset, piece| {
+        self.gpu.machine.upload(self.address(0), count * unit, unit, &|offset, piece| {
             let first = offset / unit;
             piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(|(index, room)| {
                 let bytes: &[u8] = bytemuck::cast_slice(row(first + index));
@@ -92,14 +100,15 @@ impl<T: Pod> Buffer<T> {
     /// If more are asked for than there are.
     pub(crate) fn download(&self, values: &mut [T]) -> Result<()> {
         assert!(values.len() <= self.len, "{} values of {}", values.len(), self.len);
-        if values.is_empty() {
-            return Ok(());
-        }
-        self.machine.download(self.address(0), bytemuck::cast_slice_mut(values))
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        self.gpu.machine.download(self.address(0), bytes.len(), &mut |offset, piece| {
+            let to = bytes[offset..offset + piece.len()].par_chunks_mut(COPY);
+            to.zip(piece.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
+        })
     }
 
     /// Sets every byte.
     pub(crate) fn fill(&mut self, byte: u8) -> Result<()> {
-        self.machine.fill(self.address(0), byte, self.len * size_of::<T>())
+        self.gpu.machine.fill(self.address(0), byte, self.len * size_of::<T>())
     }
 }

@@ -9,7 +9,7 @@ use cust::event::EventFlags;
 use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
 
-use super::machine::{Allocation, Fill, KernelTime, Launch, Machine};
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
 use super::ptx;
 use crate::{Error, Result};
 
@@ -131,6 +131,17 @@ impl CudaMachine {
         Ok(function.clone())
     }
 
+    /// The pinned memory, which is allocated when first used.
+    fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
+        let mut staging = lock(&self.staging);
+        while staging.len() < 2 {
+            let memory = self.check(LockedBuffer::new(&self.context, &0, PIECE))?;
+            let copied = self.check(Event::new(&self.context, EventFlags::DisableTiming))?;
+            staging.push(Staging { memory, copied });
+        }
+        Ok(staging)
+    }
+
     fn event(&self, times: &mut Times) -> Result<Event> {
         match times.spare.pop() {
             Some(event) => Ok(event),
@@ -180,12 +191,7 @@ impl Machine for CudaMachine {
     }
 
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()> {
-        let mut staging = lock(&self.staging);
-        while staging.len() < 2 {
-            let memory = self.check(LockedBuffer::new(&self.context, &0, PIECE))?;
-            let copied = self.check(Event::new(&self.context, EventFlags::DisableTiming))?;
-            staging.push(Staging { memory, copied });
-        }
+        let mut staging = self.staging()?;
         // A unit larger than the pinned memory is cut by the caller; rows are at most 16 KiB.
         let piece = PIECE / unit * unit;
         for (index, offset) in (0..bytes).step_by(piece).enumerate() {
@@ -202,11 +208,27 @@ impl Machine for CudaMachine {
         Ok(())
     }
 
-    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
-        // SAFETY: the range was allocated by this machine; the stream is waited for before the borrow
-        // ends.
-        self.check(unsafe { memcpy_dtoh_async(bytes, address, &self.stream) })?;
-        self.check(self.stream.synchronize())
+    fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()> {
+        let mut staging = self.staging()?;
+        let pieces = bytes.div_ceil(PIECE);
+        let len = |piece: usize| PIECE.min(bytes - piece * PIECE);
+        for next in 0..=pieces {
+            if next < pieces {
+                let Staging { memory, copied } = &mut staging[next % 2];
+                let from = address + (next * PIECE) as u64;
+                // SAFETY: the range was allocated by this machine. The memory is next looked at when the event
+                // has happened: what was uploaded from it before comes first in the stream, and what was
+                // downloaded to it has been taken.
+                self.check(unsafe { memcpy_dtoh_async(&mut memory[..len(next)], from, &self.stream) })?;
+                self.check(copied.record(&self.stream))?;
+            }
+            if let Some(last) = next.checked_sub(1) {
+                let Staging { memory, copied } = &staging[last % 2];
+                self.check(copied.synchronize())?;
+                take(last * PIECE, &memory[..len(last)]);
+            }
+        }
+        Ok(())
     }
 
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use cuda_std::launch::Limits;
 use emulator::{Emulator, Fault};
 
-use super::machine::{Allocation, Fill, KernelTime, Launch, Machine};
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
 use crate::{Error, Result};
 
 /// What counts as free memory: tests that need a lot are tests of something else.
@@ -95,9 +95,12 @@ impl Machine for EmulatedMachine {
         Ok(())
     }
 
-    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
+    fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()> {
         let (allocation, start) = self.find(address)?;
-        self.check(allocation.download(start, bytes))
+        let mut room = vec![0; bytes];
+        self.check(allocation.download(start, &mut room))?;
+        take(0, &room);
+        Ok(())
     }
 
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {

@@ -43,6 +43,9 @@ pub struct KernelTime {
 /// What fills a piece of an upload: it gets the offset and the room.
 pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 
+/// What takes a piece of a download: it gets the offset and the bytes.
+pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
+
 /// Something that runs kernels. All work runs in the order in which it is given.
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// What to call it, such as `cuda:0`.
@@ -64,8 +67,9 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// `unit`, to `address`.
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
 
-    /// Copies from `address`, and waits for it.
-    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<()>;
+    /// Copies `bytes` bytes from `address`, once all work before is done, to `take`, in pieces one after
+    /// another.
+    fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
 
     /// Sets `bytes` bytes.
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()>;

@@ -9,10 +9,12 @@ mod emulated;
 mod machine;
 mod plan;
 mod ptx;
+pub(crate) mod sort;
 mod survey;
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_std::launch::{Arguments, Kernel};
 
@@ -29,6 +31,25 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
     machine: Arc<dyn Machine>,
+    usage: Arc<Usage>,
+}
+
+/// Bytes of buffers, now and at most.
+#[derive(Debug, Default)]
+struct Usage {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Usage {
+    fn add(&self, bytes: usize) {
+        let now = self.now.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        self.peak.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.now.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
 }
 
 impl Gpu {
@@ -38,7 +59,7 @@ impl Gpu {
     /// If there is no driver or no such device, or it is too old.
     #[cfg(feature = "cuda")]
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
-        Ok(Self { machine: Arc::new(cuda::CudaMachine::open(ordinal)?) })
+        Ok(Self::new(cuda::CudaMachine::open(ordinal)?))
     }
 
     /// Says that this build has no CUDA.
@@ -50,7 +71,16 @@ impl Gpu {
 
     /// The emulator, whose lanes run in an order drawn from `seed`.
     pub(crate) fn emulated(seed: u64) -> Self {
-        Self { machine: Arc::new(emulated::EmulatedMachine::new(seed)) }
+        Self::new(emulated::EmulatedMachine::new(seed))
+    }
+
+    fn new(machine: impl Machine + 'static) -> Self {
+        Self { machine: Arc::new(machine), usage: Arc::default() }
+    }
+
+    /// The most bytes that buffers took at once, so far.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.usage.peak.load(Ordering::Relaxed)
     }
 
     /// What to call it, such as `cuda:0`.

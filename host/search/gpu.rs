@@ -45,11 +45,6 @@ impl<'a> Points<'a> {
         Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
     }
 
-    /// All rows of a space, as points of another.
-    pub(crate) fn of_rows(space: &'a Space<'_>) -> Self {
-        Self { rows: space.rows(), nodes: None, zero: &[], count: space.len() }
-    }
-
     fn row_of(&self, point: usize) -> usize {
         self.nodes.map_or(point, |nodes| nodes[point] as usize)
     }
@@ -382,17 +377,16 @@ impl<T: OnDevice> Pass<'_, T> {
                 queries: batch.side.tile_vectors(),
                 rows: self.side.tile_vectors(),
                 biases: self.side.biases.view(),
-                bounds: batch.bounds.view(),
-                counts: batch.counts.view_mut(),
-                overflow: batch.overflow.view_mut(),
                 query_stride: row_stride,
                 row_stride,
                 units,
-                capacity: self.search.capacity() as u32,
                 weight: T::weight(self.search.space.metric()),
-                padding: 0,
             },
+            bounds: batch.bounds.view(),
+            counts: batch.counts.view_mut(),
             found: batch.noted.view_mut(),
+            overflow: batch.overflow.view_mut(),
+            capacity: self.search.capacity() as u32,
             query_count: batch.count as u32,
             row_count: order.rows as u32,
             first_position: done as u32,
@@ -400,7 +394,6 @@ impl<T: OnDevice> Pass<'_, T> {
             positions_per_block: per_block as u32,
             tile_count: order.tiles as u32,
             tile_step: order.step as u32,
-            padding: 0,
         };
         let grid = [point_tiles as u32, range.div_ceil(per_block) as u32, 1];
         // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the batch

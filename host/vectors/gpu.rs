@@ -6,6 +6,10 @@ use cuda_std::launch::Kernel;
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
+use tagore_device::cluster::{
+    Assign, Means, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
+    cluster_mean_i8, cluster_mean_u8,
+};
 use tagore_device::descent::cells::{
     Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
     cells_merge_i32,
@@ -18,6 +22,8 @@ use tagore_device::search::exact::{
     exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
     exact_settle_i8, exact_settle_u8, total_error,
 };
+
+use rayon::prelude::*;
 
 use super::{Element, Matrix};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
@@ -39,6 +45,8 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Finish: Kernel<Arguments = (Finish<Self>,)>;
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
+    type Assign: Kernel<Arguments = (Assign<Self::Sum>,)>;
+    type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -105,6 +113,8 @@ macro_rules! rounded_types {
             type Finish = $finish;
             type Join = descent_join_f16;
             type Expand = descent_expand_f16;
+            type Assign = cluster_assign_f16;
+            type Mean = cluster_mean_f16;
 
             const ROUNDED: bool = true;
 
@@ -142,7 +152,7 @@ rounded_types! {
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty;)*) => {$(
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $mean:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Filter = $filter;
@@ -152,6 +162,8 @@ macro_rules! byte_types {
             type Finish = $finish;
             type Join = $join;
             type Expand = $expand;
+            type Assign = $assign;
+            type Mean = $mean;
 
             const ROUNDED: bool = false;
 
@@ -177,9 +189,9 @@ macro_rules! byte_types {
 
 byte_types! {
     u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8,
-        descent_join_u8, descent_expand_u8;
+        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_mean_u8;
     i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8,
-        descent_join_i8, descent_expand_i8;
+        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_mean_i8;
 }
 
 /// Blocks that prepare `count` vectors.
@@ -213,12 +225,19 @@ impl<T: OnDevice> Side<T> {
         })
     }
 
-    /// Bytes of the filter's vectors from one to the next, and their units of 16 bytes.
+    /// Bytes of the tiles' vectors of `dim` components from one to the next.
+    pub(crate) fn tile_bytes(dim: usize) -> usize {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
+    }
+
+    /// Bytes of the tiles' vectors from one to the next, and their units of 16 bytes.
     pub(crate) fn tile_stride(&self) -> (u32, u32) {
         let bytes = if T::ROUNDED { self.rounded_stride * 2 } else { self.stride * size_of::<T>() };
         (bytes as u32, bytes as u32 / 16)
     }
 
+    /// The tiles' vectors.
     pub(crate) fn tile_vectors(&self) -> Global<u8> {
         if T::ROUNDED { self.rounded.view().cast() } else { self.values.view().cast() }
     }
@@ -292,6 +311,26 @@ impl Rounding {
 /// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it.
 fn scale(magnitude: f32) -> f32 {
     if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-100.0, 100.0).exp2() } else { 1.0 }
+}
+
+/// Vectors of whole numbers from 0 to 255 as bytes, a row to `dim`: their distances are the same bits, and a
+/// quarter of the memory. None if they are of other numbers, or have so many components that sums of f32 are
+/// rounded.
+pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
+    const EXACT: usize = 1 << 24;
+    let dim = rows.dim();
+    if dim * 255 * 255 > EXACT {
+        return None;
+    }
+    let mut bytes = vec![0; count * dim];
+    let convert = |(row, to): (usize, &mut [u8])| {
+        rows.row(row).iter().zip(to).all(|(&x, byte)| {
+            // Saturates; what is not a byte comes out as another number.
+            *byte = x as u8;
+            f32::from(*byte) == x && !(x == 0.0 && x.is_sign_negative())
+        })
+    };
+    bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
 }
 
 /// The number of a metric that kernels take.

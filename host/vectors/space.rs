@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Element, ElementType, Metric, Rows, Vectors, with_matrix};
+use super::{Element, Metric, Rows, Vectors, with_matrix};
 use crate::{Error, Result};
 
 /// A base under a metric.
@@ -57,15 +57,6 @@ impl<'a> Space<'a> {
 
     pub(crate) fn dim(&self) -> usize {
         self.vectors.dim()
-    }
-
-    pub(crate) fn element_type(&self) -> ElementType {
-        self.vectors.element_type()
-    }
-
-    /// Row `row` as f32, normalised under cosine.
-    pub(crate) fn row_f32(&self, row: usize) -> Vec<f32> {
-        self.vectors.row(row).into_owned()
     }
 
     pub(crate) fn metric(&self) -> Metric {

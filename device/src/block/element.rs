@@ -6,6 +6,7 @@ use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
 use cuda_std::{f16, float, float16, tensor, unroll};
 
 use super::exact::Metric;
+use crate::descent::key;
 
 /// A component type of vectors.
 pub trait Element: Plain {
@@ -192,6 +193,15 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// Whether `bias + weight * product < bound`.
     fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool;
 
+    /// Whether `a` is above `b`.
+    fn above(a: Self, b: Self) -> bool;
+
+    /// An integer that sorts as the value does, not 0.
+    fn ordered(self) -> u32;
+
+    /// The inverse of [`ordered`](Self::ordered).
+    fn from_ordered(bits: u32) -> Self;
+
     /// The value as part of a key; i32 is rounded.
     fn to_f32(self) -> f32;
 
@@ -251,6 +261,21 @@ impl TileSum for f32 {
     }
 
     #[inline(always)]
+    fn above(a: Self, b: Self) -> bool {
+        a > b
+    }
+
+    #[inline(always)]
+    fn ordered(self) -> u32 {
+        key::ordered(self)
+    }
+
+    #[inline(always)]
+    fn from_ordered(bits: u32) -> Self {
+        key::from_ordered(bits)
+    }
+
+    #[inline(always)]
     fn to_f32(self) -> f32 {
         self
     }
@@ -303,6 +328,22 @@ impl TileSum for i32 {
     #[inline(always)]
     fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
         Self::value(bias, weight, product) < bound
+    }
+
+    #[inline(always)]
+    fn above(a: Self, b: Self) -> bool {
+        a > b
+    }
+
+    // The smallest value is that of no product.
+    #[inline(always)]
+    fn ordered(self) -> u32 {
+        self as u32 ^ 0x8000_0000
+    }
+
+    #[inline(always)]
+    fn from_ordered(bits: u32) -> Self {
+        (bits ^ 0x8000_0000) as i32
     }
 
     #[inline(always)]

@@ -103,8 +103,10 @@ pub struct Finish<T> {
     pub rows: Global<T>,
     /// In: the row of each node.
     pub order: Global<u32>,
-    /// In and out: `k` keys of each node; out: of rows, at their exact distances, ascending.
-    pub lists: GlobalMut<Key>,
+    /// In: `k` keys of each node; none but at the end are [`NONE`].
+    pub lists: Global<Key>,
+    /// Out: `k` keys of each row: rows at their exact distances, ascending.
+    pub nearest: GlobalMut<Key>,
     /// Components from one vector to the next.
     pub stride: u32,
     /// Components per vector.
@@ -131,7 +133,7 @@ fn finish<T: Element>(p: &Finish<T>) {
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(k);
     let point: Shared<T::Wide> = spare.offset(k).cast();
-    let out = p.lists.offset(node * k);
+    let list = p.lists.offset(node * k);
     let metric = Metric::from_u32(p.metric);
     let own = p.order.get(node) as usize;
     let mut i = thread;
@@ -143,7 +145,7 @@ fn finish<T: Element>(p: &Finish<T>) {
     let mut first = thread / 32 * 2;
     while first < p.k {
         let i = first + thread % 32 / 16;
-        let old = if i < p.k { out.get(i as usize) } else { NONE };
+        let old = if i < p.k { list.get(i as usize) } else { NONE };
         let there = old != NONE;
         let row = if there { p.order.get(key::id(old) as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.stride as usize);
@@ -161,9 +163,10 @@ fn finish<T: Element>(p: &Finish<T>) {
     }
     sync_threads();
     let sorted = sort_block(keys, spare, len);
+    let out = p.nearest.offset(own * k);
     let mut i = thread;
-    while i < len {
-        out.set(i as usize, sorted.get(i as usize));
+    while i < p.k {
+        out.set(i as usize, if i < len { sorted.get(i as usize) } else { NONE });
         i += SETTLE_THREADS;
     }
 }

@@ -1,23 +1,29 @@
 //! The k-NN graph on a GPU: all pairs where they are affordable, else descent from a random start, or from
 //! cells of near vectors.
 //!
+//! Vectors are put into an order in which those that are near follow one another, and nodes are numbered by it.
 //! Lists stay on the device from the first iteration to the last. Distances in them are those of the tensor
-//! cores until, in the end, those of every list are computed exactly in f32, and the list is sorted.
+//! cores until, in the end, those of every list are computed exactly in f32 from the original vectors, and
+//! the list is sorted.
 
 mod cells;
-mod clusters;
 mod phases;
+mod settings;
 
 use std::time::Instant;
 
 use tagore_device::descent::cells::Finish;
 use tagore_device::descent::key::{self, Key};
+use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
 use tagore_device::search::exact::SETTLE_THREADS;
 
+pub(super) use settings::Settings;
+
 use super::{DescentStats, Iterations, Start};
+use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::search::gpu::{Points, add_zero_vectors, nearest};
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, metric_number};
+use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, as_bytes, metric_number};
 use crate::vectors::space::Space;
 use crate::vectors::{Matrix, Rows};
 use crate::{Metric, Progress, Result};
@@ -36,16 +42,20 @@ pub(super) struct Build<'a> {
     pub start: Start,
     pub iterations: Iterations,
     pub expand: usize,
+    pub settings: Settings,
     pub seed: u64,
     pub progress: &'a Progress,
 }
 
-/// The nodes on the device, and their lists.
+/// The nodes on the device, in their order, and their lists.
 struct Nodes<T: OnDevice> {
-    side: Side<T>,
+    /// Tile vectors, `stride` bytes apart, and their biases.
+    vectors: Buffer<u8>,
+    biases: Buffer<T::Sum>,
+    stride: u32,
+    /// The row that each node is.
+    order: Buffer<u32>,
     lists: Buffer<Key>,
-    largest: Buffer<u32>,
-    rounding: Rounding,
 }
 
 impl Build<'_> {
@@ -59,7 +69,14 @@ impl Build<'_> {
             return self.all_pairs();
         }
         match self.space.rows() {
-            Rows::F32(rows) => self.descend(rows, start),
+            Rows::F32(rows) => {
+                let (n, dim) = (self.space.len(), rows.dim());
+                let cosine = self.space.metric() == Metric::Cosine;
+                match if cosine { None } else { as_bytes(rows, n) } {
+                    Some(bytes) => self.descend(Matrix::new(&bytes, dim, dim), start),
+                    None => self.descend(rows, start),
+                }
+            }
             Rows::F16(rows) => self.descend(rows, start),
             Rows::U8(rows) => self.descend(rows, start),
             Rows::I8(rows) => self.descend(rows, start),
@@ -73,7 +90,7 @@ impl Build<'_> {
             return Start::Auto;
         }
         // Cells are of L2 balls: inner products order neighbours otherwise.
-        let cells_possible = self.space.metric() != Metric::InnerProduct && cells::possible(n);
+        let cells_possible = self.space.metric() != Metric::InnerProduct && n >= 1024;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
@@ -94,24 +111,26 @@ impl Build<'_> {
     fn descend<T: OnDevice>(&self, rows: Matrix<'_, T>, start: Start) -> Result<(Vec<Key>, DescentStats)> {
         let mut stats = DescentStats::default();
         let copying = Instant::now();
-        let mut nodes = self.upload(rows)?;
+        let (mut side, rounding, mean) = self.upload(rows)?;
         self.gpu.synchronize()?;
         stats.copy = copying.elapsed().as_secs_f64();
 
         let descending = Instant::now();
-        self.prepare(&mut nodes)?;
-        match start {
-            Start::Cells => self.cells(&mut nodes, &mut stats)?,
-            _ => self.phases(&mut nodes, &mut stats)?,
+        self.prepare(&mut side, &rounding, &mean)?;
+        let (values, stride, mut nodes, cells) = self.renumber(side, start)?;
+        let (joins, expands) = Settings::iterations(self.iterations, start);
+        if start == Start::Cells {
+            self.cells(&mut nodes, &cells, &mut stats)?;
         }
-        self.finish(&mut nodes)?;
-        self.gpu.synchronize()?;
+        drop(cells);
+        self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
+        let nearest = self.finish(&values, stride, nodes)?;
         stats.seconds = descending.elapsed().as_secs_f64();
 
         let copying = Instant::now();
         let mut keys = vec![key::NONE; self.space.len() * self.k];
-        nodes.lists.download(&mut keys)?;
-        drop(nodes);
+        nearest.download(&mut keys)?;
+        drop((nearest, values));
         stats.copy += copying.elapsed().as_secs_f64();
 
         let completing = Instant::now();
@@ -120,58 +139,111 @@ impl Build<'_> {
         Ok((keys, stats))
     }
 
-    /// Puts the vectors on the device, and makes room for the lists, which are empty.
-    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<Nodes<T>> {
+    /// Puts the vectors on the device, and how they are rounded.
+    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
-            .with::<Key>("lists", n * self.k)
-            .with::<u32>("largest norm", 1)
-            .reserve(self.gpu)?;
-        let mut nodes = Nodes::<T> {
-            side: Side::new(&memory, ROWS, dim)?,
-            lists: memory.buffer("lists")?,
-            largest: memory.buffer("largest norm")?,
-            rounding: Rounding::of(self.space.metric(), (rows, n), (rows, n), |row| row),
-        };
-        let stride = nodes.side.stride;
-        nodes.side.values.upload_rows(n, stride, |row| rows.row(row))?;
-        // The bytes of empty slots.
-        nodes.lists.fill(0xff)?;
-        nodes.largest.fill(0)?;
-        Ok(nodes)
+        let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim).with::<f32>("mean", dim).reserve(self.gpu)?;
+        let mut side = Side::<T>::new(&memory, ROWS, dim)?;
+        let rounding = Rounding::of(self.space.metric(), (rows, n), (rows, n), |row| row);
+        let mut mean: Buffer<f32> = memory.buffer("mean")?;
+        mean.upload(&rounding.mean)?;
+        let stride = side.stride;
+        side.values.upload_rows(n, stride, |row| rows.row(row))?;
+        Ok((side, rounding, mean))
     }
 
-    fn prepare<T: OnDevice>(&self, nodes: &mut Nodes<T>) -> Result<()> {
-        let mean = Plan::new().with::<f32>("mean", self.space.dim()).reserve(self.gpu)?;
-        let mut mean: Buffer<f32> = mean.buffer("mean")?;
-        mean.upload(&nodes.rounding.mean)?;
+    fn prepare<T: OnDevice>(
+        &self,
+        side: &mut Side<T>,
+        rounding: &Rounding,
+        mean: &Buffer<f32>,
+    ) -> Result<()> {
+        let memory = Plan::new().with::<u32>("largest norm", 1).reserve(self.gpu)?;
+        let mut largest: Buffer<u32> = memory.buffer("largest norm")?;
+        largest.fill(0)?;
         let task = Preparation {
             count: self.space.len(),
             dim: self.space.dim(),
-            mean: &mean,
-            largest: nodes.largest.view_mut(),
-            scale: nodes.rounding.row_scale,
+            mean,
+            largest: largest.view_mut(),
+            scale: rounding.row_scale,
             error_limit: f32::INFINITY,
             norm_weight: i32::from(self.space.metric() != Metric::InnerProduct),
             skip_zero: self.space.metric() == Metric::Cosine,
         };
-        T::prepare(self.gpu, &mut nodes.side, &task)?;
-        // The mean is read until the work is done.
+        T::prepare(self.gpu, side, &task)?;
+        // The buffer is used until the work is done.
         self.gpu.synchronize()
     }
 
-    fn finish<T: OnDevice>(&self, nodes: &mut Nodes<T>) -> Result<()> {
+    /// Clusters the vectors and puts them in order. Returns the original values, with their stride.
+    fn renumber<T: OnDevice>(
+        &self,
+        side: Side<T>,
+        start: Start,
+    ) -> Result<(Buffer<T>, usize, Nodes<T>, Cells)> {
+        let (n, dim) = (self.space.len(), self.space.dim());
+        let (count, memberships) = self.settings.cells(n, start);
+        let mut cells = cluster::cells(self.gpu, &side, n, dim, count, memberships, self.seed)?;
+        let (stride, units) = side.tile_stride();
+        let memory = Plan::new()
+            .with::<u8>("vectors", n * stride as usize)
+            .with::<T::Sum>("biases", n)
+            .with::<u32>("places", n)
+            .reserve(self.gpu)?;
+        let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
+        let mut biases: Buffer<T::Sum> = memory.buffer("biases")?;
+        let mut places: Buffer<u32> = memory.buffer("places")?;
+        let renumber = Renumber {
+            from: side.tile_vectors().cast(),
+            to: vectors.view_mut().cast(),
+            biases: side.biases.view().cast(),
+            biases_to: biases.view_mut().cast(),
+            order: cells.order.view(),
+            places: places.view_mut(),
+            count: n as u32,
+            units,
+        };
+        let grid = [(n as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
+        let members = n * cells.memberships;
+        let ids = (cells.members.view_mut(), places.view(), members as u32);
+        // SAFETY: the order holds every vector once, and members are vectors; the memory outlives the work.
+        unsafe {
+            self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))?;
+            let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
+            self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
+        }
+        // The rounded copy and the places go now.
+        self.gpu.synchronize()?;
+        let Side { values, stride: value_stride, .. } = side;
+        let memory =
+            Plan::new().with::<Key>("lists", n * self.k).with::<u32>("order", n).reserve(self.gpu)?;
+        let mut lists: Buffer<Key> = memory.buffer("lists")?;
+        // The bytes of empty slots.
+        lists.fill(0xff)?;
+        let order = std::mem::replace(&mut cells.order, memory.buffer("order")?);
+        Ok((values, value_stride, Nodes { vectors, biases, stride, order, lists }, cells))
+    }
+
+    /// Computes the exact distances of the lists, of rows, and sorts them.
+    fn finish<T: OnDevice>(&self, values: &Buffer<T>, stride: usize, nodes: Nodes<T>) -> Result<Buffer<Key>> {
+        let n = self.space.len();
+        let memory = Plan::new().with::<Key>("nearest", n * self.k).reserve(self.gpu)?;
+        let mut nearest: Buffer<Key> = memory.buffer("nearest")?;
         let finish = Finish::<T> {
-            rows: nodes.side.values.view(),
-            lists: nodes.lists.view_mut(),
-            stride: nodes.side.stride as u32,
+            rows: values.view(),
+            order: nodes.order.view(),
+            lists: nodes.lists.view(),
+            nearest: nearest.view_mut(),
+            stride: stride as u32,
             dim: self.space.dim() as u32,
             k: self.k as u32,
             metric: metric_number(self.space.metric()),
         };
-        let grid = [self.space.len() as u32, 1, 1];
-        // SAFETY: lists hold ids of rows; the memory outlives the work.
-        unsafe { self.gpu.launch::<T::Finish>(grid, SETTLE_THREADS, (finish,)) }
+        // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
+        unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
+        self.gpu.synchronize()?;
+        Ok(nearest)
     }
 
     /// Searches exactly for the nodes whose lists are not full, and adds the zero vectors under cosine.

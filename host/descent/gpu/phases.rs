@@ -13,7 +13,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::{Build, Nodes};
 use crate::Result;
-use crate::descent::{DescentStats, Iterations};
+use crate::descent::{DescentStats, Iterations, Start};
 use crate::gpu::{Buffer, Plan};
 use crate::vectors::gpu::OnDevice;
 
@@ -37,40 +37,44 @@ struct Found {
 }
 
 impl Build<'_> {
-    /// Both phases, from a random start.
-    pub(super) fn phases<T: OnDevice>(&self, nodes: &mut Nodes<T>, stats: &mut DescentStats) -> Result<()> {
-        let n = self.space.len();
-        let mut memory = self.memory()?;
-        let plan = Plan::new()
-            .with::<Key>("candidates", n * CANDIDATES as usize)
-            .with::<f32>("list bounds", n)
-            .reserve(self.gpu)?;
-        let mut found = Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
-        found.candidates.fill(0xff)?;
-        // As good as infinite.
-        found.bounds.fill(0x7f)?;
-        let most = self.iterations.limits().0;
-        let stage = self.progress.stage("join", u64::from(most));
-        for iteration in 0..most {
-            self.join(nodes, &mut memory, &mut found, iteration)?;
-            stats.iterations.0 += 1;
-            stage.advance(1)?;
-            if self.is_settled(&mut memory, STOP_JOIN)? {
-                break;
-            }
-        }
-        drop(found);
-        self.expand(nodes, memory, self.iterations.limits().1, stats)
-    }
-
-    /// Phase 2 alone, on lists that are there.
-    pub(super) fn refine<T: OnDevice>(
+    /// Up to `joins` iterations of phase 1, and up to `expands` of phase 2.
+    pub(super) fn phases<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
-        most: u32,
+        start: Start,
+        (joins, expands): (u32, u32),
         stats: &mut DescentStats,
     ) -> Result<()> {
-        if most == 0 { Ok(()) } else { self.expand(nodes, self.memory()?, most, stats) }
+        if (joins, expands) == (0, 0) {
+            return Ok(());
+        }
+        let n = self.space.len();
+        let mut memory = self.memory()?;
+        if joins > 0 {
+            let plan = Plan::new()
+                .with::<Key>("candidates", n * CANDIDATES as usize)
+                .with::<f32>("list bounds", n)
+                .reserve(self.gpu)?;
+            let mut found =
+                Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
+            found.candidates.fill(0xff)?;
+            // As good as infinite.
+            found.bounds.fill(0x7f)?;
+            if start != Start::Random {
+                self.gather(nodes, &mut memory, 0, true)?;
+            }
+            let stage = self.progress.stage("join", u64::from(joins));
+            for iteration in 0..joins {
+                self.join(nodes, &mut memory, &mut found, iteration, start)?;
+                stats.iterations.0 += 1;
+                stage.advance(1)?;
+                if self.is_settled(&mut memory, STOP_JOIN)? {
+                    break;
+                }
+            }
+            self.gpu.synchronize()?;
+        }
+        self.expand(nodes, memory, expands, stats)
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -133,28 +137,28 @@ impl Build<'_> {
         memory: &mut Memory,
         found: &mut Found,
         iteration: u32,
+        start: Start,
     ) -> Result<()> {
         let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
         let (sample, grid) = self.sample(nodes, memory, draw, false)?;
         // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes; they
         // outlive the work. So below.
         unsafe {
-            if iteration == 0 {
+            if iteration == 0 && start == Start::Random {
                 gpu.launch::<descent_start>(grid, SAMPLE_THREADS, (sample,))?;
             } else {
                 gpu.launch::<descent_sample>(grid, SAMPLE_THREADS, (sample,))?;
             }
         }
-        let (stride, units) = nodes.side.tile_stride();
         let join = Join::<T::Sum> {
-            vectors: nodes.side.tile_vectors(),
-            biases: nodes.side.biases.view(),
+            vectors: nodes.vectors.view(),
+            biases: nodes.biases.view(),
             rows: memory.rows.view(),
             bounds: found.bounds.view(),
             candidates: found.candidates.view_mut(),
             distances: memory.distances.view_mut(),
-            stride,
-            units,
+            stride: nodes.stride,
+            units: nodes.stride / 16,
             weight: T::weight(self.space.metric()),
             draw,
         };
@@ -172,6 +176,19 @@ impl Build<'_> {
         unsafe { gpu.launch::<descent_merge>([n.div_ceil(MERGE_NODES), 1, 1], MERGE_THREADS, (merge,)) }
     }
 
+    /// Brings what each node has for phase 2.
+    fn gather<T: OnDevice>(
+        &self,
+        nodes: &mut Nodes<T>,
+        memory: &mut Memory,
+        draw: u32,
+        unvisit: bool,
+    ) -> Result<()> {
+        let (sample, grid) = self.sample(nodes, memory, draw, unvisit)?;
+        // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+        unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,)) }
+    }
+
     /// Up to `most` iterations of phase 2.
     fn expand<T: OnDevice>(
         &self,
@@ -184,25 +201,22 @@ impl Build<'_> {
         let stage = self.progress.stage("refine", u64::from(most));
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
-            let (sample, grid) = self.sample(nodes, &mut memory, draw, iteration == 0)?;
-            // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
-            unsafe { gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
-            let (stride, units) = nodes.side.tile_stride();
+            self.gather(nodes, &mut memory, draw, iteration == 0)?;
             let expand = Expand::<T::Sum> {
-                vectors: nodes.side.tile_vectors(),
-                biases: nodes.side.biases.view(),
+                vectors: nodes.vectors.view(),
+                biases: nodes.biases.view(),
                 rows: memory.rows.view(),
                 lists: nodes.lists.view_mut(),
                 changes: memory.changes.view_mut(),
                 distances: memory.distances.view_mut(),
-                stride,
-                units,
+                stride: nodes.stride,
+                units: nodes.stride / 16,
                 weight: T::weight(self.space.metric()),
                 draw,
                 k: self.k as u32,
                 expand: self.expand as u32,
             };
-            // SAFETY: as above.
+            // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
             unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
             stats.iterations.1 += 1;
             stage.advance(1)?;

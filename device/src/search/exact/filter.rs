@@ -25,9 +25,9 @@ pub const fn filter_shared_bytes(units: u32) -> u32 {
     (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 8
 }
 
-/// Bytes of dynamic shared memory of the filter of cells: with them, a count of each query.
+/// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 4
+    filter_shared_bytes(units) + tile::SIDE * 8
 }
 
 /// What every filter compares with what.
@@ -100,7 +100,7 @@ pub struct CellFilter<S> {
     /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute
     /// it, less the query's norm.
     pub found: GlobalMut<Key>,
-    /// Keys that are noted per line.
+    /// Keys that are noted per line; of all lines, below 2^32.
     pub capacity: u32,
     /// Nothing.
     pub padding: u32,
@@ -275,26 +275,29 @@ fn filter<E: TileElement, const VALUED: bool>(
             tile_vectors.set(line as usize, vector);
         }
         sync_threads();
-        let mut biases = [E::Sum::NEVER; 8];
-        unroll!(4, N => {
-            unroll!(2, C => {
-                biases[2 * N + C] = tile_biases.get((lane_column + 8 * N as u32 + C as u32) as usize);
-            });
-        });
         if VALUED {
             // Constant indices: the sums stay in registers.
-            unroll!(4, M => {
-                unroll!(4, N => {
-                    unroll!(4, V => {
-                        let value = E::Sum::value(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V]);
-                        if value < bounds[2 * M + V / 2] {
-                            let column = lane_column + (8 * N + V % 2) as u32;
-                            note(lane_row + (16 * M + V / 2 * 8) as u32, tile_vectors.get(column as usize), value);
-                        }
+            unroll!(4, N => {
+                unroll!(2, C => {
+                    let column = (lane_column + (8 * N + C) as u32) as usize;
+                    let bias = tile_biases.get(column);
+                    unroll!(4, M => {
+                        unroll!(2, H => {
+                            let value = E::Sum::value(bias, p.weight, sums[4 * M + N][2 * H + C]);
+                            if value < bounds[2 * M + H] {
+                                note(lane_row + (16 * M + 8 * H) as u32, tile_vectors.get(column), value);
+                            }
+                        });
                     });
                 });
             });
         } else {
+            let mut biases = [E::Sum::NEVER; 8];
+            unroll!(4, N => {
+                unroll!(2, C => {
+                    biases[2 * N + C] = tile_biases.get((lane_column + 8 * N as u32 + C as u32) as usize);
+                });
+            });
             // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
             let mut below = [0u32; 2];
             unroll!(4, M => {
@@ -364,26 +367,29 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         tile_step: 1,
         visits: tiles,
     };
-    // A line belongs to one block, so its count is in shared memory while the block runs. The barriers of
-    // the walk stand between this and the first use.
-    let counts: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
-    let (thread, first_line) = (thread_idx_x(), block_idx_x() * tile::SIDE);
+    // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
+    // barriers of the walk stand between this and the first use.
+    let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
+    let ends = next.offset(tile::SIDE as usize);
+    let thread = thread_idx_x();
+    let line = (block_idx_x() * tile::SIDE + thread) as usize;
+    let begin = line as u32 * p.capacity;
     if thread < tile::SIDE {
-        counts.set(thread as usize, p.counts.get((first_line + thread) as usize));
+        next.set(thread as usize, begin + p.counts.get(line));
+        ends.set(thread as usize, begin + p.capacity);
     }
     let vector = |member: u32| p.members.get(member as usize);
     let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
     let note = |line: u32, row: u32, value: E::Sum| {
-        let slot = counts.fetch_add(line as usize, 1);
-        if slot < p.capacity {
-            let place = (first_line + line) as usize * p.capacity as usize + slot as usize;
-            p.found.set(place, key::pack(value.to_f32(), row));
+        let place = next.fetch_add(line as usize, 1);
+        if place < ends.get(line as usize) {
+            p.found.set(place as usize, key::pack(value.to_f32(), row));
         }
     };
     filter::<E, true>(&p.tiles, walk, vector, vector, bound, note);
     sync_threads();
     if thread < tile::SIDE {
-        p.counts.set((first_line + thread) as usize, counts.get(thread as usize));
+        p.counts.set(line, next.get(thread as usize) - begin);
     }
 }
 

@@ -1,0 +1,295 @@
+//! The nearest centres of vectors, by products on tensor cores.
+
+use cuda_std::prelude::*;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{copy, shared};
+
+use super::NOWHERE;
+use crate::block::copied;
+use crate::block::element::{TileElement, TileSum};
+use crate::block::tile;
+
+/// The most centres of a vector.
+pub const MAX_MEMBERSHIPS: u32 = 8;
+
+/// Chunks of the vectors that stay in shared memory while centres pass by; longer vectors pass with
+/// the centres.
+const RESIDENT_CHUNKS: u32 = 2;
+
+/// Columns of a tile whose values are in shared memory at once.
+const COLUMNS: u32 = 64;
+
+/// From a column's values in shared memory to those of the next: neither writing the fragments of a warp nor
+/// reading a column meets a bank twice.
+const COLUMN_STRIDE: u32 = tile::SIDE + 4;
+
+/// Bytes of the values that are in shared memory at once.
+const VALUE_BYTES: u32 = COLUMNS * COLUMN_STRIDE * 4;
+
+/// Chunks that are on their way or in use: with one more, two blocks do not fit a multiprocessor.
+const STAGES: u32 = 2;
+
+/// Bytes of the vectors' and centres' chunks in shared memory.
+const fn chunk_bytes(units: u32) -> u32 {
+    let chunks = units.div_ceil(tile::UNITS);
+    let vectors = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
+    (vectors + STAGES) * tile::SIDE_BYTES
+}
+
+/// Bytes of dynamic shared memory of the kernels for vectors of `units` units of 16 bytes.
+pub const fn assign_shared_bytes(units: u32) -> u32 {
+    chunk_bytes(units) + VALUE_BYTES + tile::THREADS * MAX_MEMBERSHIPS * 8
+}
+
+/// Vectors whose nearest centres are wanted.
+#[repr(C)]
+pub struct Assign<S> {
+    /// In: vectors of `units` units of 16 bytes, `vector_stride` bytes apart, a multiple of 16.
+    pub vectors: Global<u8>,
+    /// In: with `listed`, which vectors: `count` numbers; else they are the first `count`.
+    pub ids: Global<u32>,
+    /// In: `centre_count` vectors, `centre_stride` bytes apart, of as many units.
+    pub centres: Global<u8>,
+    /// In: the squared norm of each centre.
+    pub biases: Global<S>,
+    /// Out: of each vector the `memberships` nearest centres by `bias + weight * product`, ties by their
+    /// number; [`NOWHERE`] from `centre_count` on.
+    pub nearest: GlobalMut<u32>,
+    /// Whether `ids` says which vectors.
+    pub listed: u32,
+    /// How many vectors.
+    pub count: u32,
+    /// How many centres, at least 1.
+    pub centre_count: u32,
+    /// Centres per vector, 1 to [`MAX_MEMBERSHIPS`].
+    pub memberships: u32,
+    /// Bytes from one vector to the next.
+    pub vector_stride: u32,
+    /// Bytes from one centre to the next.
+    pub centre_stride: u32,
+    /// Units of 16 bytes per vector.
+    pub units: u32,
+    /// What a product is multiplied by: -2.
+    pub weight: S,
+}
+
+copied! {
+    Assign<S>;
+}
+
+/// The smallest keys so far, ascending; as they are always all indexed by constants, they stay in
+/// registers while they are used. In between they are in shared memory, a place of each thread after
+/// another, so that the sums have the registers.
+type Best = [u64; MAX_MEMBERSHIPS as usize];
+
+/// The keys of `thread`.
+#[inline(always)]
+#[track_caller]
+fn load(kept: Shared<u64>, thread: u32) -> Best {
+    let mut best = [0; MAX_MEMBERSHIPS as usize];
+    unroll!(8, I => best[I] = kept.get(I * tile::THREADS as usize + thread as usize));
+    best
+}
+
+#[inline(always)]
+#[track_caller]
+fn store(kept: Shared<u64>, thread: u32, best: &Best) {
+    unroll!(8, I => kept.set(I * tile::THREADS as usize + thread as usize, best[I]));
+}
+
+/// No keys. Of the places, `memberships` are open; those before hold zero, below every key, for ever.
+#[inline(always)]
+fn none(memberships: u32) -> Best {
+    let mut best = [u64::MAX; MAX_MEMBERSHIPS as usize];
+    unroll!(8, I => {
+        if (I as u32) < MAX_MEMBERSHIPS - memberships {
+            best[I] = 0;
+        }
+    });
+    best
+}
+
+/// Puts `key` in its place; the largest falls out.
+#[inline(always)]
+fn insert(best: &mut Best, key: u64) {
+    let old = *best;
+    unroll!(8, I => {
+        let before = I.saturating_sub(1);
+        best[I] = if I != 0 && key < old[before] {
+            old[before]
+        } else if key < old[I] {
+            key
+        } else {
+            old[I]
+        };
+    });
+}
+
+/// The value of the last key: what is above it is none of the best.
+#[inline(always)]
+fn farthest_of<S: TileSum>(best: &Best) -> S {
+    let last = best[MAX_MEMBERSHIPS as usize - 1];
+    if last == u64::MAX { S::NEVER } else { S::from_ordered((last >> 32) as u32) }
+}
+
+#[inline(always)]
+fn assign<E: TileElement>(p: &Assign<E::Sum>) {
+    let thread = thread_idx_x();
+    let first = block_idx_x() * tile::SIDE;
+    let left = p.count - first;
+    let here = if left < tile::SIDE { left } else { tile::SIDE };
+    let chunks = p.units.div_ceil(tile::UNITS);
+    let resident = chunks <= RESIDENT_CHUNKS;
+
+    let vector_chunks = if resident { chunks } else { STAGES };
+    let vectors = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
+    let centres = |stage: u32| shared::dynamic::<u8>(((vector_chunks + stage) * tile::SIDE_BYTES) as usize);
+    let values: Shared<E::Sum> = shared::dynamic(chunk_bytes(p.units) as usize);
+    let kept: Shared<u64> = shared::dynamic((chunk_bytes(p.units) + VALUE_BYTES) as usize);
+    let vector_source = |line: u32| {
+        if line >= here {
+            return None;
+        }
+        let vector = first + line;
+        Some(if p.listed != 0 { p.ids.get(vector as usize) } else { vector })
+    };
+    let start_vectors = |slot: u32, chunk: u32| {
+        tile::start_copy(vectors(slot), p.vectors, p.vector_stride, chunk, p.units, &vector_source);
+    };
+    let start = |stage: u32, first_centre: u32, chunk: u32| {
+        let source = |line: u32| {
+            let centre = first_centre + line;
+            if centre < p.centre_count { Some(centre) } else { None }
+        };
+        tile::start_copy(centres(stage), p.centres, p.centre_stride, chunk, p.units, &source);
+        if !resident {
+            start_vectors(stage, chunk);
+        }
+    };
+
+    // Rows lane / 4 + 8 h of each fragment, columns 2 (lane % 4) + c.
+    let lane = warp::lane_id();
+    let (part_row, part_column) = tile::part_of_warp();
+    let (lane_row, lane_column) = (part_row + lane / 4, lane % 4 * 2);
+    // Two threads look for the best of each vector, each in half of the columns.
+    let (row, half) = (thread % tile::SIDE, thread / tile::SIDE);
+    store(kept, thread, &none(p.memberships));
+
+    if resident {
+        let mut chunk = 0;
+        while chunk < chunks {
+            start_vectors(chunk, chunk);
+            chunk += 1;
+        }
+    }
+    start(0, 0, 0);
+    copy::commit();
+
+    let mut stage = 0;
+    let mut first_centre = 0;
+    while first_centre < p.centre_count {
+        let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
+        let mut chunk = 0;
+        while chunk < chunks {
+            copy::wait::<0>();
+            // All threads' bytes of this chunk are there, and all warps have left the stage that the next
+            // copy goes to.
+            sync_threads();
+            let last = chunk + 1 == chunks;
+            let (next_centre, next_chunk) =
+                if last { (first_centre + tile::SIDE, 0) } else { (first_centre, chunk + 1) };
+            if next_centre < p.centre_count {
+                start(stage ^ 1, next_centre, next_chunk);
+            }
+            copy::commit();
+            let units = p.units - chunk * tile::UNITS;
+            let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
+            let slot = if resident { chunk } else { stage };
+            tile::multiply_add::<E>(&mut sums, vectors(slot), centres(stage), steps);
+            stage ^= 1;
+            chunk += 1;
+        }
+
+        // Half of each warp's columns at a time: column 16 w + c in shared memory is column
+        // 32 w + 16 PASS + c of the tile.
+        unroll!(2, PASS => {
+            unroll!(2, N => {
+                unroll!(2, C => {
+                    let column = lane_column + (8 * N + C) as u32;
+                    let centre = first_centre + part_column + 16 * PASS as u32 + column;
+                    let bias =
+                        if centre < p.centre_count { p.biases.get(centre as usize) } else { E::Sum::NEVER };
+                    let to = values.offset(((part_column / 2 + column) * COLUMN_STRIDE + lane_row) as usize);
+                    unroll!(4, M => {
+                        unroll!(2, H => {
+                            let product = sums[4 * M + 2 * PASS + N][2 * H + C];
+                            to.set(16 * M + 8 * H, E::Sum::value(bias, p.weight, product));
+                        });
+                    });
+                });
+            });
+            sync_threads();
+            let mut best = load(kept, thread);
+            let mut farthest = farthest_of::<E::Sum>(&best);
+            let mut column = 0;
+            while column < COLUMNS / 2 {
+                let place = half * (COLUMNS / 2) + column;
+                let value = values.get((place * COLUMN_STRIDE + row) as usize);
+                if !E::Sum::above(value, farthest) {
+                    let centre = first_centre + place / 16 * 32 + 16 * PASS as u32 + place % 16;
+                    if centre < p.centre_count {
+                        insert(&mut best, (value.ordered() as u64) << 32 | centre as u64);
+                        farthest = farthest_of(&best);
+                    }
+                }
+                column += 1;
+            }
+            store(kept, thread, &best);
+            sync_threads();
+        });
+        first_centre += tile::SIDE;
+    }
+
+    // The best of the two threads of a vector; the last barrier is behind them.
+    if half == 0 && row < here {
+        let mut best = load(kept, thread);
+        let others = load(kept, thread + tile::SIDE);
+        unroll!(8, I => {
+            // Zero is no key.
+            if others[I] != 0 {
+                insert(&mut best, others[I]);
+            }
+        });
+        let out = p.nearest.offset((first + row) as usize * p.memberships as usize);
+        let closed = MAX_MEMBERSHIPS - p.memberships;
+        unroll!(8, I => {
+            if I as u32 >= closed {
+                // The low half of a place that no key has taken is that of `NOWHERE`.
+                out.set(I - closed as usize, best[I] as u32);
+            }
+        });
+    }
+}
+
+const _: () = assert!(NOWHERE == u64::MAX as u32);
+
+macro_rules! assign_kernels {
+    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+        /// Finds the nearest centres of vectors (see [`Assign`]).
+        ///
+        /// Launch: a block of [`tile::THREADS`] per [`tile::SIDE`] vectors; [`assign_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Assign`] says.
+        #[kernel(block = tile::THREADS, shared = assign_shared_bytes(p.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $name(p: Assign<$sum>) {
+            assign::<$element>(&p);
+        }
+    )*};
+}
+
+assign_kernels! {
+    cluster_assign_f16 f16, f32;
+    cluster_assign_u8 u8, i32;
+    cluster_assign_i8 i8, i32;
+}

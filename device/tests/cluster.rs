@@ -1,0 +1,343 @@
+//! Clusters: nearest centres, means, and the orders of vectors.
+
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use cuda_std::memory::Plain;
+use emulator::{Allocation, Emulator};
+use tagore_device::block::element::{TileElement, TileSum};
+use tagore_device::block::tile;
+use tagore_device::cluster::*;
+use tagore_device::random::{Draws, Stage};
+
+use crate::{SEEDS, integers, room};
+
+/// Element types of tiles, whose values and sums are small integers here: exact in every type.
+trait Value: TileElement {
+    fn of(integer: i64) -> Self;
+    fn sum(integer: i64) -> Self::Sum;
+    fn integer(sum: Self::Sum) -> i64;
+    fn exactly(self) -> f64;
+    /// The mean as the type has it.
+    fn mean(sum: i64, count: usize) -> Self;
+}
+
+impl Value for f16 {
+    fn of(integer: i64) -> Self {
+        Self::from_f32(integer as f32)
+    }
+    fn sum(integer: i64) -> f32 {
+        integer as f32
+    }
+    fn integer(sum: f32) -> i64 {
+        sum as i64
+    }
+    fn exactly(self) -> f64 {
+        self.to_f64()
+    }
+    fn mean(sum: i64, count: usize) -> Self {
+        Self::from_f32(sum as f32 / count as f32)
+    }
+}
+
+macro_rules! bytes {
+    ($($type:ty)*) => {$(
+        impl Value for $type {
+            fn of(integer: i64) -> Self {
+                integer as Self
+            }
+            fn sum(integer: i64) -> i32 {
+                integer as i32
+            }
+            fn integer(sum: i32) -> i64 {
+                i64::from(sum)
+            }
+            fn exactly(self) -> f64 {
+                f64::from(self)
+            }
+            fn mean(sum: i64, count: usize) -> Self {
+                (sum as f64 / count as f64 + 0.5).floor() as Self
+            }
+        }
+    )*};
+}
+
+bytes!(u8 i8);
+
+/// Rows of `dim` integers on the device, in units of 16 bytes, zero beyond `dim`; and the bytes of a row.
+fn upload<E: Value>(emulator: &Emulator, values: &[i64], dim: usize) -> (Allocation, usize) {
+    let stride = dim.next_multiple_of(16 / size_of::<E>());
+    let mut padded = vec![E::of(0); values.len() / dim * stride];
+    for (row, values) in padded.chunks_exact_mut(stride).zip(values.chunks_exact(dim)) {
+        row.iter_mut().zip(values).for_each(|(to, &value)| *to = E::of(value));
+    }
+    (emulator.upload(&padded), stride * size_of::<E>())
+}
+
+fn dot(a: &[i64], b: &[i64]) -> i64 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}
+
+fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
+    // Vectors, centres, dimension, memberships, the range of values: few values make ties.
+    let cases = [
+        (1, 1, 1, 1, 9),
+        (130, 3, 97, 8, 9),
+        (257, 300, 12, 6, 2),
+        (70, 129, 300, 3, 9),
+        (128, 128, 64, 1, 1),
+    ];
+    let cases = cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case)));
+    for (seed, (count, centre_count, dim, memberships, most)) in cases {
+        let vectors = integers(2 * count * dim, 0, most, seed + 1);
+        let centres = integers(centre_count * dim, 0, most, seed + 2);
+        // Every third vector, from the last on, if there is a list.
+        let listed = seed != 0;
+        let ids: Vec<u32> = (0..count as u32)
+            .map(|i| if listed { (2 * count as u32 - 1) - i * 3 % (2 * count as u32) } else { i })
+            .collect();
+        let centre = |index: usize| &centres[index * dim..][..dim];
+        let emulator = Emulator::with_seed(seed);
+        let (vectors_there, stride) = upload::<E>(&emulator, &vectors, dim);
+        let (centres_there, _) = upload::<E>(&emulator, &centres, dim);
+        let norms: Vec<E::Sum> =
+            (0..centre_count).map(|index| E::sum(dot(centre(index), centre(index)))).collect();
+        let (biases, ids_there) = (emulator.upload(&norms), emulator.upload(&ids));
+        let nearest = room::<u32>(&emulator, count * memberships);
+        let arguments = Assign {
+            vectors: vectors_there.view().read_only(),
+            ids: ids_there.view().read_only(),
+            centres: centres_there.view().read_only(),
+            biases: biases.view().read_only(),
+            nearest: nearest.view(),
+            listed: u32::from(listed),
+            count: count as u32,
+            centre_count: centre_count as u32,
+            memberships: memberships as u32,
+            vector_stride: stride as u32,
+            centre_stride: stride as u32,
+            units: stride as u32 / 16,
+            weight: E::sum(-2),
+        };
+        let blocks = (count as u32).div_ceil(tile::SIDE);
+        emulator.launch::<K>([blocks, 1, 1], tile::THREADS, (arguments,)).unwrap();
+        let found = nearest.values::<u32>().unwrap();
+        for (index, &id) in ids.iter().enumerate() {
+            let vector = &vectors[id as usize * dim..][..dim];
+            let mut values: Vec<(i64, u32)> = (0..centre_count)
+                .map(|c| (dot(centre(c), centre(c)) - 2 * dot(vector, centre(c)), c as u32))
+                .collect();
+            values.sort_unstable();
+            let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(memberships).collect();
+            expected.resize(memberships, NOWHERE);
+            let found = &found[index * memberships..][..memberships];
+            assert_eq!(found, expected, "vector {index} of {count}, {centre_count} centres");
+        }
+    }
+}
+
+#[test]
+fn vectors_find_their_nearest_centres() {
+    assign::<f16, cluster_assign_f16>();
+    assign::<u8, cluster_assign_u8>();
+    assign::<i8, cluster_assign_i8>();
+}
+
+#[test]
+fn values_sort_as_their_bits() {
+    fn check<S: TileSum + PartialEq + std::fmt::Debug>(ascending: &[S]) {
+        assert!(ascending.windows(2).all(|pair| pair[0].ordered() < pair[1].ordered()));
+        assert!(ascending.windows(2).all(|pair| S::above(pair[1], pair[0]) && !S::above(pair[0], pair[1])));
+        assert!(ascending.iter().all(|&value| S::from_ordered(value.ordered()) == value));
+        assert!(ascending[0].ordered() > 0);
+    }
+    check(&[f32::NEG_INFINITY, -2.5, -1e-40, 0.0, 3.0, f32::NEVER]);
+    check(&[i32::MIN + 1, -7, 0, 1, i32::NEVER]);
+}
+
+fn means<E: Value, K: Kernel<Arguments = (Means<E::Sum>,)>>(low: i64) {
+    for (seed, (centre_count, dim)) in SEEDS.into_iter().zip([(1usize, 1usize), (9, 97), (5, 300)]) {
+        let (vector_count, sample_count) = (70, 61);
+        let vectors = integers(vector_count * dim, low, 40, seed);
+        let ids: Vec<u32> = (0..sample_count as u32).map(|i| (i * 37 + 5) % vector_count as u32).collect();
+        // Centre 3 has none.
+        let of: Vec<u64> = integers(sample_count, 0, centre_count as i64 - 1, seed + 3)
+            .into_iter()
+            .map(|c| if c == 3 { 0 } else { c as u64 })
+            .collect();
+        let mut keys: Vec<u64> = (0..sample_count).map(|i| of[i] << ID_BITS | i as u64).collect();
+        keys.sort_unstable();
+        for first in [true, false] {
+            let key_count = if first { 0 } else { sample_count };
+            let emulator = Emulator::with_seed(seed);
+            let (vectors_there, stride) = upload::<E>(&emulator, &vectors, dim);
+            let (ids_there, keys_there) = (emulator.upload(&ids), emulator.upload(&keys));
+            let per_row = stride / size_of::<E>();
+            let centres = room::<E>(&emulator, centre_count * per_row);
+            let biases = room::<E::Sum>(&emulator, centre_count);
+            let arguments = Means {
+                vectors: vectors_there.view().read_only(),
+                sample: ids_there.view().read_only(),
+                keys: keys_there.view().read_only(),
+                centres: centres.view(),
+                biases: biases.view(),
+                seed,
+                sample_count: sample_count as u32,
+                key_count: key_count as u32,
+                centre_count: centre_count as u32,
+                stride: stride as u32,
+                round: 2,
+                padding: 0,
+            };
+            emulator.launch::<K>([centre_count as u32, 1, 1], MEAN_THREADS, (arguments,)).unwrap();
+            let (centres, biases) = (centres.values::<E>().unwrap(), biases.values::<E::Sum>().unwrap());
+            for centre in 0..centre_count {
+                let row = |place: usize| &vectors[ids[place] as usize * dim..][..dim];
+                let members: Vec<usize> = keys[..key_count]
+                    .iter()
+                    .filter(|&key| key >> ID_BITS == centre as u64)
+                    .map(|&key| key as u32 as usize)
+                    .collect();
+                let draws = Draws::new(seed, Stage::Cells, 3, centre as u64);
+                let stretch = [centre, centre + 1].map(|c| (c * sample_count / centre_count) as u64);
+                let drawn = match first {
+                    true => stretch[0] + draws.below(0, stretch[1] - stretch[0]),
+                    false => draws.below(0, sample_count as u64),
+                };
+                let expected = |i: usize| match members.len() {
+                    0 => E::of(row(drawn as usize)[i]),
+                    count => E::mean(members.iter().map(|&place| row(place)[i]).sum(), count),
+                };
+                let found = &centres[centre * per_row..][..per_row];
+                for (i, value) in found.iter().enumerate() {
+                    let expected = if i < dim { expected(i).exactly() } else { 0.0 };
+                    assert_eq!(value.exactly(), expected, "centre {centre}, {i}, seed {seed}");
+                }
+                let norm: f64 = found.iter().map(|value| value.exactly().powi(2)).sum();
+                let bias = E::integer(biases[centre]) as f64;
+                assert!((bias - norm).abs() <= 1.0, "norm of {centre}: {bias}, not {norm}");
+            }
+        }
+    }
+}
+
+#[test]
+fn centres_are_means_of_their_vectors() {
+    means::<f16, cluster_mean_f16>(-40);
+    means::<u8, cluster_mean_u8>(0);
+    means::<i8, cluster_mean_i8>(-40);
+}
+
+#[test]
+fn the_sample_has_one_of_each_stretch() {
+    for (seed, (count, n)) in SEEDS.into_iter().zip([(1, 1), (300, 300), (257, 100_003)]) {
+        let emulator = Emulator::with_seed(seed);
+        let ids = room::<u32>(&emulator, count);
+        let grid = [(count as u32).div_ceil(VALUE_THREADS), 1, 1];
+        emulator
+            .launch::<cluster_sample>(grid, VALUE_THREADS, (ids.view(), count as u32, n as u32, seed))
+            .unwrap();
+        for (index, id) in ids.values::<u32>().unwrap().into_iter().enumerate() {
+            assert!((index * n / count..(index + 1) * n / count).contains(&(id as usize)));
+        }
+    }
+}
+
+#[test]
+fn shuffled_numbers_are_each_there_once() {
+    for n in [1, 2, 3, 4, 5, 127, 128, 129, 1000, 65_536, 65_537] {
+        let mut numbers: Vec<u32> = (0..n).map(|index| shuffled(index, n)).collect();
+        // Any beginning is a fair sample: its mean is near that of all.
+        if n >= 1000 {
+            let mean = numbers[..500].iter().map(|&x| f64::from(x)).sum::<f64>() / 500.0 / f64::from(n);
+            assert!((mean - 0.5).abs() < 0.05, "{mean} of {n}");
+        }
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..n), "{n}");
+    }
+    // As many as there are.
+    assert!(shuffled(5, u32::MAX) != shuffled(6, u32::MAX));
+}
+
+fn values<T: Plain>(allocation: &Allocation) -> Vec<T> {
+    allocation.values().unwrap()
+}
+
+#[test]
+fn members_are_cell_by_cell() {
+    // The sort between the kernels is that of the host; cells 0 and 5 are empty.
+    for (seed, (n, m)) in SEEDS.into_iter().zip([(1usize, 1usize), (300, 3), (700, 8)]) {
+        let cells = 12u32;
+        let cell = |i: usize, rank: usize| [1, 2, 3, 4, 6, 7, 8, 9, 10, 11][(i * i + rank) % 10];
+        let nearest: Vec<u32> = (0..n * m).map(|place| cell(place / m, place % m)).collect();
+        let emulator = Emulator::with_seed(seed);
+        let (nearest_there, keys) = (emulator.upload(&nearest), room::<u64>(&emulator, n * m));
+        let arguments = MemberKeys {
+            nearest: nearest_there.view().read_only(),
+            keys: keys.view(),
+            count: n as u32,
+            memberships: m as u32,
+        };
+        let grid = [(n as u32).div_ceil(VALUE_THREADS), m as u32, 1];
+        emulator.launch::<cluster_member_keys>(grid, VALUE_THREADS, (arguments,)).unwrap();
+        let mut sorted = values::<u64>(&keys);
+        sorted.sort_by_key(|key| key >> (ID_BITS + RANK_BITS));
+        let keys = emulator.upload(&sorted);
+        let members = room::<u32>(&emulator, n * m);
+        let starts = room::<u32>(&emulator, cells as usize * m + 1);
+        let arguments = Members {
+            keys: keys.view().read_only(),
+            members: members.view(),
+            starts: starts.view(),
+            count: (n * m) as u32,
+            cells,
+            memberships: m as u32,
+            padding: 0,
+        };
+        let grid = [((n * m) as u32).div_ceil(VALUE_THREADS), 1, 1];
+        emulator.launch::<cluster_members>(grid, VALUE_THREADS, (arguments,)).unwrap();
+        let (members, starts) = (values::<u32>(&members), values::<u32>(&starts));
+        let order: Vec<usize> = (0..n as u32).map(|index| shuffled(index, n as u32) as usize).collect();
+        let mut expected = Vec::new();
+        for (group, &start) in starts.iter().enumerate() {
+            assert_eq!(start as usize, expected.len(), "group {group}");
+            let of_group = order.iter().filter(|&&i| cell(i, group % m) == (group / m) as u32);
+            expected.extend(of_group.map(|&i| i as u32));
+        }
+        assert_eq!(members, expected);
+    }
+}
+
+#[test]
+fn keys_take_one_centre_after_another() {
+    let (n, m) = (300usize, 3);
+    let nearest: Vec<u32> = integers(n * m, 0, 1 << 20, 4).into_iter().map(|c| c as u32).collect();
+    for seed in SEEDS {
+        let emulator = Emulator::with_seed(seed);
+        let (nearest_there, keys) = (emulator.upload(&nearest), room::<u64>(&emulator, n));
+        let make = |keys: &Allocation, rank: u32| {
+            let arguments = Keys {
+                nearest: nearest_there.view().read_only(),
+                keys: keys.view(),
+                count: n as u32,
+                memberships: m as u32,
+                rank,
+                fresh: u32::from(rank == 2),
+            };
+            let grid = [(n as u32).div_ceil(VALUE_THREADS), 1, 1];
+            emulator.launch::<cluster_keys>(grid, VALUE_THREADS, (arguments,)).unwrap();
+        };
+        make(&keys, 2);
+        let mut sorted = values::<u64>(&keys);
+        let key = |i: usize, rank: usize| u64::from(nearest[i * m + rank]) << ID_BITS | i as u64;
+        assert!(sorted.iter().copied().eq((0..n).map(|i| key(i, 2))));
+        sorted.sort_unstable();
+        let keys = emulator.upload(&sorted);
+        make(&keys, 1);
+        assert!(values::<u64>(&keys).into_iter().eq(sorted.iter().map(|&k| key(k as u32 as usize, 1))));
+        let ids = room::<u32>(&emulator, n);
+        let grid = [(n as u32).div_ceil(VALUE_THREADS), 1, 1];
+        let arguments = (keys.view().read_only(), ids.view(), n as u32);
+        emulator.launch::<cluster_ids>(grid, VALUE_THREADS, arguments).unwrap();
+        assert!(values::<u32>(&ids).into_iter().eq(sorted.iter().map(|&key| key as u32)));
+    }
+}

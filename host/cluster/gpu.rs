@@ -1,0 +1,187 @@
+//! The launches that make cells.
+
+use tagore_device::block::tile;
+use tagore_device::cluster::{
+    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, RANK_BITS, VALUE_THREADS, cluster_ids,
+    cluster_keys, cluster_member_keys, cluster_members, cluster_sample,
+};
+
+use super::Sizes;
+use crate::gpu::sort::{SortRoom, sort};
+use crate::gpu::{Buffer, Gpu, Reservation};
+use crate::vectors::gpu::{OnDevice, Side};
+use crate::{Metric, Result};
+
+/// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
+const ROUNDS: u32 = 5;
+
+/// Of so many of a vector's nearest centres is its place in the order.
+const ORDER_RANKS: usize = 3;
+
+/// What is worked with.
+pub(super) struct Work<'a, T: OnDevice> {
+    gpu: &'a Gpu,
+    side: &'a Side<T>,
+    sizes: Sizes,
+    seed: u64,
+    /// Tile vectors, and their squared norms.
+    centres: Buffer<u8>,
+    norms: Buffer<T::Sum>,
+    sample: Buffer<u32>,
+    nearest: Buffer<u32>,
+    pub(super) starts: Buffer<u32>,
+    keys: Buffer<u64>,
+    spare: Buffer<u64>,
+    room: SortRoom,
+}
+
+/// A grid of a thread per value.
+fn threads(count: usize) -> [u32; 3] {
+    [count.div_ceil(VALUE_THREADS as usize) as u32, 1, 1]
+}
+
+impl<'a, T: OnDevice> Work<'a, T> {
+    pub(super) fn new(
+        gpu: &'a Gpu,
+        side: &'a Side<T>,
+        sizes: Sizes,
+        seed: u64,
+        memory: &Reservation,
+    ) -> Result<Self> {
+        Ok(Self {
+            gpu,
+            side,
+            sizes,
+            seed,
+            centres: memory.buffer("centres")?,
+            norms: memory.buffer("centre norms")?,
+            sample: memory.buffer("sample")?,
+            nearest: memory.buffer("nearest centres")?,
+            starts: memory.buffer("starts")?,
+            keys: memory.buffer("keys")?,
+            spare: memory.buffer("spare keys")?,
+            room: SortRoom::new(memory)?,
+        })
+    }
+
+    /// Finds the centres.
+    pub(super) fn cluster(&mut self) -> Result<()> {
+        let Sizes { n, sample, .. } = self.sizes;
+        let arguments = (self.sample.view_mut(), sample as u32, n as u32, self.seed);
+        // SAFETY: the buffer holds the sample, and outlives the work.
+        unsafe { self.gpu.launch::<cluster_sample>(threads(sample), VALUE_THREADS, arguments)? };
+        self.means(0, 0)?;
+        for round in 1..=ROUNDS {
+            self.assign(Some(sample))?;
+            self.keys(sample, 1, 0, true)?;
+            self.sort(sample, ID_BITS)?;
+            self.means(sample, round)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the nearest centre of each of the `sample` vectors of the sample, or without it the nearest
+    /// centres of all vectors.
+    pub(super) fn assign(&mut self, sample: Option<usize>) -> Result<()> {
+        let (stride, units) = self.side.tile_stride();
+        let count = sample.unwrap_or(self.sizes.n) as u32;
+        let assign = Assign::<T::Sum> {
+            vectors: self.side.tile_vectors(),
+            ids: self.sample.view(),
+            centres: self.centres.view(),
+            biases: self.norms.view(),
+            nearest: self.nearest.view_mut(),
+            listed: u32::from(sample.is_some()),
+            count,
+            centre_count: self.sizes.cells as u32,
+            memberships: if sample.is_some() { 1 } else { self.sizes.memberships as u32 },
+            vector_stride: stride,
+            centre_stride: stride,
+            units,
+            weight: T::weight(Metric::L2),
+        };
+        let blocks = [count.div_ceil(tile::SIDE), 1, 1];
+        // SAFETY: the sample holds rows; the buffers hold what the sizes say, and outlive the work.
+        unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,)) }
+    }
+
+    /// Makes centres of the means of the `keys` sorted keys, in round `round`.
+    fn means(&mut self, keys: usize, round: u32) -> Result<()> {
+        let means = Means::<T::Sum> {
+            vectors: self.side.tile_vectors(),
+            sample: self.sample.view(),
+            keys: self.keys.view(),
+            centres: self.centres.view_mut(),
+            biases: self.norms.view_mut(),
+            seed: self.seed,
+            sample_count: self.sizes.sample as u32,
+            key_count: keys as u32,
+            centre_count: self.sizes.cells as u32,
+            stride: self.side.tile_stride().0,
+            round,
+            padding: 0,
+        };
+        // SAFETY: as for `assign`; keys are of places in the sample.
+        unsafe { self.gpu.launch::<T::Mean>([self.sizes.cells as u32, 1, 1], MEAN_THREADS, (means,)) }
+    }
+
+    /// Makes keys of the centre of rank `rank` of `count` vectors that have `memberships` each.
+    fn keys(&mut self, count: usize, memberships: usize, rank: usize, fresh: bool) -> Result<()> {
+        let keys = Keys {
+            nearest: self.nearest.view(),
+            keys: self.keys.view_mut(),
+            count: count as u32,
+            memberships: memberships as u32,
+            rank: rank as u32,
+            fresh: u32::from(fresh),
+        };
+        // SAFETY: as for `assign`; unless fresh, the keys are of `count` vectors.
+        unsafe { self.gpu.launch::<cluster_keys>(threads(count), VALUE_THREADS, (keys,)) }
+    }
+
+    /// Sorts keys by the cell, which is above `shift`.
+    fn sort(&mut self, count: usize, shift: u32) -> Result<()> {
+        let bits = shift..shift + self.sizes.cell_bits();
+        sort(self.gpu, &mut self.keys, &mut self.spare, &mut self.room, count, bits)
+    }
+
+    /// Orders the vectors: by the least important centre first, as the sort is stable.
+    pub(super) fn order(&mut self, order: &mut Buffer<u32>) -> Result<()> {
+        let Sizes { n, memberships, .. } = self.sizes;
+        let ranks = memberships.min(ORDER_RANKS);
+        for rank in (0..ranks).rev() {
+            self.keys(n, memberships, rank, rank + 1 == ranks)?;
+            self.sort(n, ID_BITS)?;
+        }
+        let arguments = (self.keys.view(), order.view_mut(), n as u32);
+        // SAFETY: as for `assign`.
+        unsafe { self.gpu.launch::<cluster_ids>(threads(n), VALUE_THREADS, arguments) }
+    }
+
+    /// Puts the members in order, and finds where each rank of each cell begins.
+    pub(super) fn members(&mut self, members: &mut Buffer<u32>) -> Result<()> {
+        let Sizes { n, cells, memberships, .. } = self.sizes;
+        let keys = MemberKeys {
+            nearest: self.nearest.view(),
+            keys: self.keys.view_mut(),
+            count: n as u32,
+            memberships: memberships as u32,
+        };
+        let grid = [threads(n)[0], memberships as u32, 1];
+        // SAFETY: as for `assign`.
+        unsafe { self.gpu.launch::<cluster_member_keys>(grid, VALUE_THREADS, (keys,))? };
+        let count = n * memberships;
+        self.sort(count, ID_BITS + RANK_BITS)?;
+        let members = Members {
+            keys: self.keys.view(),
+            members: members.view_mut(),
+            starts: self.starts.view_mut(),
+            count: count as u32,
+            cells: cells as u32,
+            memberships: memberships as u32,
+            padding: 0,
+        };
+        // SAFETY: as for `assign`.
+        unsafe { self.gpu.launch::<cluster_members>(threads(count), VALUE_THREADS, (members,)) }
+    }
+}
