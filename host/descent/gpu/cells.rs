@@ -58,11 +58,13 @@ impl Build<'_> {
             .flat_map(|slab| &slab.jobs)
             .flat_map(|job| [job.first_query, job.query_count, job.first_row, job.row_count, job.bound_place])
             .collect();
+        let noted = slabs.iter().map(|slab| slab.tiles * tile::SIDE as usize * slab.capacity).max();
+        let lines = slabs.iter().map(|slab| slab.tiles * tile::SIDE as usize).max();
         let plan = Plan::new()
             .with::<u32>("jobs", jobs.len())
             .with::<T::Sum>("list bounds", self.space.len())
-            .with::<u32>("counts", NOTED / later_capacity(self.k))
-            .with::<Key>("noted rows", NOTED)
+            .with::<u32>("counts", lines.unwrap_or(0))
+            .with::<Key>("noted rows", noted.unwrap_or(0))
             .reserve(self.gpu)?;
         let mut memory = Memory::<T> {
             jobs: plan.buffer("jobs")?,
