@@ -11,7 +11,7 @@ use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
 use tagore_device::descent::cells::Merge;
 use tagore_device::descent::key::Key;
-use tagore_device::search::exact::{CellFilter, JOB_WORDS, Job, PARTS, SETTLE_THREADS, Tiles};
+use tagore_device::search::exact::{CellFilter, JOB_WORDS, Job, SETTLE_THREADS, Tiles};
 
 use super::{Build, Nodes};
 use crate::cluster::Cells;
@@ -63,7 +63,7 @@ impl Build<'_> {
         let plan = Plan::new()
             .with::<u32>("jobs", jobs.len())
             .with::<T::Sum>("list bounds", self.space.len())
-            .with::<u32>("counts", lines.unwrap_or(0) * PARTS as usize)
+            .with::<u32>("counts", lines.unwrap_or(0))
             .with::<Key>("noted rows", noted.unwrap_or(0))
             .reserve(self.gpu)?;
         let mut memory = Memory::<T> {
@@ -78,8 +78,7 @@ impl Build<'_> {
         let mut first_job = 0;
         for slab in &slabs {
             for jobs in slab.jobs.chunks(slab.tiles) {
-                let work =
-                    Work { cells, first_job, jobs: jobs.len(), part_capacity: slab.capacity as u32 / PARTS };
+                let work = Work { cells, first_job, jobs: jobs.len(), capacity: slab.capacity as u32 };
                 self.filter(nodes, &mut memory, work)?;
                 self.merge(nodes, &mut memory, work)?;
                 first_job += jobs.len();
@@ -108,7 +107,7 @@ impl Build<'_> {
             jobs: memory.jobs.view().offset(work.first_job * JOB_WORDS),
             counts: memory.counts.view_mut(),
             found: memory.noted.view_mut(),
-            part_capacity: work.part_capacity,
+            capacity: work.capacity,
             padding: 0,
         };
         // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a slab, and the
@@ -124,7 +123,7 @@ impl Build<'_> {
             jobs: memory.jobs.view().offset(work.first_job * JOB_WORDS),
             lists: nodes.lists.view_mut(),
             bounds: memory.bounds.view_mut(),
-            part_capacity: work.part_capacity,
+            capacity: work.capacity,
             k: self.k as u32,
         };
         let lines = work.jobs as u32 * tile::SIDE;
@@ -139,7 +138,7 @@ struct Work<'a> {
     cells: &'a Cells,
     first_job: usize,
     jobs: usize,
-    part_capacity: u32,
+    capacity: u32,
 }
 
 /// Query tiles that are worked on together, each a block's.

@@ -22,7 +22,7 @@ use crate::vectors::gpu::OnDevice;
 const STOP_JOIN: f64 = 0.02;
 
 /// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries.
-const STOP_EXPAND: f64 = 0.005;
+const STOP_EXPAND: f64 = 0.0075;
 
 /// What the iterations work with, beside the nodes.
 struct Memory {

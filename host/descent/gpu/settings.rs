@@ -17,8 +17,15 @@ const NODES_PER_CELL: usize = 500;
 /// node's centres and meeting the members of its cells then cost about the same.
 const MANY: usize = 2_000_000;
 
-/// Cells that each node is in.
-const MEMBERSHIPS: usize = 5;
+/// Cells that each node is in: of vectors of up to [`SHORT`] components, and of longer ones, whose cells cost
+/// more and miss less.
+const MEMBERSHIPS: (usize, usize) = (8, 5);
+
+/// Components of short vectors.
+const SHORT: usize = 256;
+
+/// The most iterations of each phase after cells: what cells miss, joins find.
+const AFTER_CELLS: (u32, u32) = (2, 20);
 
 /// Memberships where clusters are for the order alone.
 const FOR_ORDER: usize = 3;
@@ -38,11 +45,12 @@ impl Settings {
     }
 
     /// How many centres there are for `n` nodes, and in how many cells each node is.
-    pub(super) fn cells(&self, n: usize, start: Start) -> (usize, usize) {
+    pub(super) fn cells(&self, n: usize, dim: usize, start: Start) -> (usize, usize) {
         let best = NODES_PER_CELL as f64 * (n as f64 / MANY as f64).max(1.0).sqrt();
         let (nodes, memberships) = match start {
             Start::Cells => {
-                (self.nodes_per_cell.unwrap_or(best as usize), self.memberships.unwrap_or(MEMBERSHIPS))
+                let memberships = if dim <= SHORT { MEMBERSHIPS.0 } else { MEMBERSHIPS.1 };
+                (self.nodes_per_cell.unwrap_or(best as usize), self.memberships.unwrap_or(memberships))
             }
             _ => (2 * best as usize, FOR_ORDER),
         };
@@ -53,7 +61,7 @@ impl Settings {
     /// The most iterations of each phase.
     pub(super) fn iterations(asked: Iterations, start: Start) -> (u32, u32) {
         match (asked, start) {
-            (Iterations::Auto, Start::Cells) => (3, 20),
+            (Iterations::Auto, Start::Cells) => AFTER_CELLS,
             _ => asked.limits(),
         }
     }

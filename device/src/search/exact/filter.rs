@@ -3,7 +3,6 @@
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
-use cuda_std::warp::{FULL, warp_shuffle_idx, warp_shuffle_up};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
@@ -18,21 +17,24 @@ const RESIDENT_CHUNKS: u32 = 2;
 /// Chunks that are on their way or in use.
 const STAGES: u32 = 3;
 
+/// Visits from looking a tile's rows up to its epilogue: chunks of two later tiles are on their way in between.
+const AHEAD: u32 = STAGES;
+
+/// No vector.
+const NOTHING: u32 = u32::MAX;
+
 /// Bytes of dynamic shared memory of the filter for vectors of `units` units of 16 bytes.
 pub const fn filter_shared_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
     let queries = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
-    // Of each row of a tile, its vector and its bias.
-    (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 8
+    // And a bias of each row of a tile, the vectors of the queries, and those of the rows of some tiles.
+    (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 4 * (3 + AHEAD)
 }
 
-/// Bytes of dynamic shared memory of the filter of cells.
+/// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + NOTED_BYTES
+    filter_shared_bytes(units) + tile::SIDE * 8
 }
-
-/// Warps that compare a query of a tile with rows, each with its own quarter of the rows of a tile.
-pub const PARTS: u32 = 4;
 
 /// What every filter compares with what.
 #[repr(C)]
@@ -98,14 +100,14 @@ pub struct CellFilter<S> {
     pub members: Global<u32>,
     /// In: a [`Job`] of each block.
     pub jobs: Global<u32>,
-    /// Out: [`PARTS`] of each line of the blocks' query tiles, of which a block has [`tile::SIDE`]: keys noted, or
-    /// a number above `part_capacity` if there was no room for some.
+    /// Out: of each line of the blocks' query tiles, of which a block has [`tile::SIDE`], keys noted, also those
+    /// that there was no room for.
     pub counts: GlobalMut<u32>,
-    /// Out: `part_capacity` keys of each part of each line: the vector of a row, at its distance as the tensor
-    /// cores compute it, less the query's norm.
+    /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute it, less
+    /// the query's norm.
     pub found: GlobalMut<Key>,
-    /// Keys that are noted per part, below 2^16 - 1; of all lines, below 2^32.
-    pub part_capacity: u32,
+    /// Keys that are noted per line; of all lines, below 2^32.
+    pub capacity: u32,
     /// Nothing.
     pub padding: u32,
 }
@@ -180,14 +182,6 @@ const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
-/// How many bits of each byte are set.
-#[inline(always)]
-const fn ones_of_bytes(word: u32) -> u32 {
-    let twos = word - (word >> 1 & 0x5555_5555);
-    let fours = (twos & 0x3333_3333) + (twos >> 2 & 0x3333_3333);
-    (fours + (fours >> 4)) & 0x0f0f_0f0f
-}
-
 /// Of each row of a tile, its bias and its vector.
 #[derive(Clone, Copy)]
 struct Columns<S> {
@@ -221,28 +215,49 @@ fn filter<E: TileElement>(
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
+    let query_chunks = if resident { chunks } else { STAGES };
+    let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
+    let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
+    // Which vectors the queries are, and the rows of the tile of a visit: asked for long before they are copied,
+    // since they may have to be looked up.
+    let biases: Shared<E::Sum> = rows(STAGES).cast();
+    let query_vectors: Shared<u32> = biases.offset(tile::SIDE as usize).cast();
+    let row_vectors = |visit: u32| query_vectors.offset(((1 + visit % (AHEAD + 1)) * tile::SIDE) as usize);
+    let thread = thread_idx_x();
+    let look_up = |row_tile: u32| {
+        let row = walk.first_row + row_tile * tile::SIDE + thread;
+        if thread < tile::SIDE && row < walk.end_row { row_vector(row) } else { NOTHING }
+    };
     let tile_after = |row_tile: u32| {
         let next = row_tile + walk.tile_step;
         if next < walk.tile_count { next } else { next - walk.tile_count }
     };
+    if thread < tile::SIDE {
+        let there = thread < walk.query_count;
+        let vector = if there { query_vector(walk.first_query + thread) } else { NOTHING };
+        query_vectors.set(thread as usize, vector);
+    }
+    let (mut far_visit, mut far_tile) = (0, walk.first_tile);
+    while far_visit < AHEAD && far_visit < walk.visits {
+        let vector = look_up(far_tile);
+        if thread < tile::SIDE {
+            row_vectors(far_visit).set(thread as usize, vector);
+        }
+        (far_visit, far_tile) = (far_visit + 1, tile_after(far_tile));
+    }
+    sync_threads();
 
-    let query_chunks = if resident { chunks } else { STAGES };
-    let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
-    let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
-    let biases: Shared<E::Sum> = rows(STAGES).cast();
-    let columns = Columns { biases, vectors: biases.offset(tile::SIDE as usize).cast() };
-    let query_source = |line: u32| {
-        if line < walk.query_count { Some(query_vector(walk.first_query + line)) } else { None }
+    let source = |vectors: Shared<u32>| {
+        move |line: u32| {
+            let vector = vectors.get(line as usize);
+            if vector == NOTHING { None } else { Some(vector) }
+        }
     };
     let start_queries = |slot: u32, chunk: u32| {
-        tile::start_copy(queries(slot), p.queries, p.query_stride, chunk, p.units, &query_source);
+        tile::start_copy(queries(slot), p.queries, p.query_stride, chunk, p.units, &source(query_vectors));
     };
-    let start = |stage: u32, row_tile: u32, chunk: u32| {
-        let row_source = |line: u32| {
-            let row = walk.first_row + row_tile * tile::SIDE + line;
-            if row < walk.end_row { Some(row_vector(row)) } else { None }
-        };
-        tile::start_copy(rows(stage), p.rows, p.row_stride, chunk, p.units, &row_source);
+    let start = |stage: u32, visit: u32, chunk: u32| {
+        tile::start_copy(rows(stage), p.rows, p.row_stride, chunk, p.units, &source(row_vectors(visit)));
         if !resident {
             start_queries(stage, chunk);
         }
@@ -268,15 +283,14 @@ fn filter<E: TileElement>(
         }
     }
     // The copy that is started next, two chunks ahead of the one in use.
-    let (mut next_visit, mut next_chunk, mut next_tile) = (0, 0, walk.first_tile);
+    let (mut next_visit, mut next_chunk) = (0, 0);
     let mut started = 0;
     while started < STAGES - 1 {
         if next_visit < walk.visits {
-            start(started, next_tile, next_chunk);
+            start(started, next_visit, next_chunk);
             next_chunk += 1;
             if next_chunk == chunks {
                 (next_visit, next_chunk) = (next_visit + 1, 0);
-                next_tile = tile_after(next_tile);
             }
         }
         copy::commit();
@@ -284,15 +298,20 @@ fn filter<E: TileElement>(
     }
 
     let (mut stage, mut next_stage) = (0, STAGES - 1);
-    let (mut visit, mut row_tile) = (0, walk.first_tile);
+    let mut visit = 0;
     while visit < walk.visits {
-        // Half of the threads fetch a row's bias each, which is there when the products are.
-        let line = thread_idx_x();
-        let row = walk.first_row + row_tile * tile::SIDE + line;
-        let (mut vector, mut bias) = (0, E::Sum::NEVER);
-        if line < tile::SIDE && row < walk.end_row {
-            vector = row_vector(row);
-            bias = p.biases.get(vector as usize);
+        // Half of the threads fetch a row's bias each, and look a later row up; both are there when the products
+        // are.
+        let (mut bias, mut far) = (E::Sum::NEVER, NOTHING);
+        if thread < tile::SIDE {
+            let vector = row_vectors(visit).get(thread as usize);
+            if vector != NOTHING {
+                bias = p.biases.get(vector as usize);
+            }
+            if visit + AHEAD < walk.visits {
+                far = look_up(far_tile);
+                far_tile = tile_after(far_tile);
+            }
         }
         let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
         let mut chunk = 0;
@@ -302,11 +321,10 @@ fn filter<E: TileElement>(
             // copy goes to.
             sync_threads();
             if next_visit < walk.visits {
-                start(next_stage, next_tile, next_chunk);
+                start(next_stage, next_visit, next_chunk);
                 next_chunk += 1;
                 if next_chunk == chunks {
                     (next_visit, next_chunk) = (next_visit + 1, 0);
-                    next_tile = tile_after(next_tile);
                 }
             }
             copy::commit();
@@ -320,14 +338,14 @@ fn filter<E: TileElement>(
         }
 
         // The barriers above stand between this and the last tile's epilogue.
-        if line < tile::SIDE {
-            columns.biases.set(line as usize, bias);
-            columns.vectors.set(line as usize, vector);
+        if thread < tile::SIDE {
+            biases.set(thread as usize, bias);
+            row_vectors(visit + AHEAD).set(thread as usize, far);
         }
         sync_threads();
-        epilogue.tile(&sums, &bounds, lane_row, lane_column, columns);
+        let of_tile = Columns { biases, vectors: row_vectors(visit) };
+        epilogue.tile(&sums, &bounds, lane_row, lane_column, of_tile);
         visit += 1;
-        row_tile = tile_after(row_tile);
     }
 }
 
@@ -389,82 +407,39 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
     }
 }
 
-/// Notes keys of lines that are of this block alone. Each of the [`PARTS`] warps that share a line has its own part
-/// of the line's room, so that nobody waits for anybody.
+/// Notes keys of lines that are of this block alone: where the next key of each goes, and the end of its room.
 struct NoteKeys<S> {
     found: GlobalMut<Key>,
-    /// The first place of this warp's part of line 0 of the block.
-    first_place: u32,
-    part_capacity: u32,
+    next: Shared<u32>,
+    ends: Shared<u32>,
     weight: S,
-    /// Keys noted of each of the eight lines that four lanes of the warp share, two lines to a word.
-    noted: Shared<u32>,
 }
-
-/// Bytes of the counts that [`NoteKeys`] keeps in shared memory: 16 for each four lanes.
-const NOTED_BYTES: u32 = tile::THREADS / 4 * 16;
 
 impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
-        let place_of = |c: usize| (column + column_of(c)) as usize;
-        let bias = |c: usize| of_tile.biases.get(place_of(c));
-        let product = |r: usize, c: usize| sums[4 * (r / 2) + c / 2][2 * (r % 2) + c % 2];
-        // Bit 8 (r % 4) + c of word r / 4: column c is below the bound of line r.
-        let mut below = [0u32; 2];
-        unroll!(8, C => {
-            let bias = bias(C);
-            unroll!(8, R => {
-                if S::value(bias, self.weight, product(R, C)) < bounds[R] {
-                    below[R / 4] |= 1 << (8 * (R % 4) + C);
-                }
-            });
-        });
-        if !warp::any(below[0] | below[1] != 0) {
-            return;
-        }
-        // How many of each line, four lines to a word: at most 8, and of four lanes at most 32. Those of this lane
-        // and the lanes before it, and of all four.
-        let (mut until, mut all) = ([0u32; 2], [0u32; 2]);
-        unroll!(2, W => {
-            until[W] = ones_of_bytes(below[W]);
-            // SAFETY: the whole warp is here.
-            unsafe {
-                let (one, there) = warp_shuffle_up(FULL, until[W], 1, 4);
-                until[W] += if there { one } else { 0 };
-                let (two, there) = warp_shuffle_up(FULL, until[W], 2, 4);
-                until[W] += if there { two } else { 0 };
-                all[W] = warp_shuffle_idx(FULL, until[W], 3, 4).0;
-            }
-        });
-        let mut noted = self.noted.get_quad(0).0;
+        let biases = of_tile.biases(column);
+        // Constant indices: the sums stay in registers.
         unroll!(8, R => {
-            let of_row = |word: u32| word >> (8 * (R % 4)) & 0xff;
-            let before = noted[R / 2] >> (16 * (R % 2)) & 0xffff;
-            let hits = of_row(below[R / 4]);
+            let value = |c: usize| {
+                S::value(biases[c], self.weight, sums[4 * (R / 2) + c / 2][2 * (R % 2) + c % 2])
+            };
+            let mut hits = 0u32;
+            unroll!(8, C => hits |= ((value(C) < bounds[R]) as u32) << C);
             if hits != 0 {
-                let first = self.first_place + (line + 8 * R as u32) * PARTS * self.part_capacity;
-                let own = before + of_row(until[R / 4]) - hits.count_ones();
+                // All places of a line are taken at once.
+                let line = (line + 8 * R as u32) as usize;
+                let first = self.next.fetch_add(line, hits.count_ones());
+                let end = self.ends.get(line);
                 unroll!(8, C => {
-                    if hits >> C & 1 == 1 {
-                        let place = own + (hits & ((1 << C) - 1)).count_ones();
-                        if place < self.part_capacity {
-                            let value = S::value(bias(C), self.weight, product(R, C));
-                            let vector = of_tile.vectors.get(place_of(C));
-                            self.found.set((first + place) as usize, key::pack(value.to_f32(), vector));
-                        }
+                    let place = first + (hits & ((1 << C) - 1)).count_ones();
+                    if hits >> C & 1 == 1 && place < end {
+                        let vector = of_tile.vectors.get((column + column_of(C)) as usize);
+                        self.found.set(place as usize, key::pack(value(C).to_f32(), vector));
                     }
                 });
             }
-            // One more than there is room for says enough.
-            let sum = before + of_row(all[R / 4]);
-            let sum = if sum > self.part_capacity { self.part_capacity + 1 } else { sum };
-            noted[R / 2] = noted[R / 2] & !(0xffff << (16 * (R % 2))) | sum << (16 * (R % 2));
         });
-        warp::sync();
-        if warp::lane_id() % 4 == 0 {
-            self.noted.set_quad(0, Quad(noted));
-        }
     }
 }
 
@@ -482,30 +457,24 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         tile_step: 1,
         visits: tiles,
     };
+    // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
+    // barriers of the walk stand between this and the first use.
+    let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
+    let ends = next.offset(tile::SIDE as usize);
+    let thread = thread_idx_x();
+    let line = block_idx_x() * tile::SIDE + thread;
+    let begin = line * p.capacity;
+    if thread < tile::SIDE {
+        next.set(thread as usize, begin);
+        ends.set(thread as usize, begin + p.capacity);
+    }
     let vector = |member: u32| p.members.get(member as usize);
     let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
-    let (first_row, first_column) = tile::part_of_warp();
-    let (part, lane) = (first_column / 32, warp::lane_id());
-    let first_line = block_idx_x() * tile::SIDE;
-    let mut epilogue = NoteKeys {
-        found: p.found,
-        first_place: (first_line * PARTS + part) * p.part_capacity,
-        part_capacity: p.part_capacity,
-        weight: p.tiles.weight,
-        noted: shared::dynamic(filter_shared_bytes(p.tiles.units) as usize)
-            .offset(thread_idx_x() as usize / 4 * 4),
-    };
-    if lane % 4 == 0 {
-        epilogue.noted.set_quad(0, Quad([0; 4]));
-    }
-    warp::sync();
+    let mut epilogue = NoteKeys { found: p.found, next, ends, weight: p.tiles.weight };
     filter::<E>(&p.tiles, walk, vector, vector, bound, &mut epilogue);
-    if lane % 4 == 0 {
-        unroll!(8, R => {
-            let line = first_line + first_row + lane / 4 + 8 * R as u32;
-            let noted = epilogue.noted.get(R / 2) >> (16 * (R % 2)) & 0xffff;
-            p.counts.set((line * PARTS + part) as usize, noted);
-        });
+    sync_threads();
+    if thread < tile::SIDE {
+        p.counts.set(line as usize, next.get(thread as usize) - begin);
     }
 }
 
