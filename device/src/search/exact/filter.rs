@@ -1,14 +1,12 @@
-//! The filter: which rows may be among the nearest of which query.
+//! What every filter does: the products of queries and rows, tile by tile, on tensor cores.
 
-use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
-use crate::descent::key::{self, Key};
 
 /// Chunks of a query tile that stay in shared memory while rows pass by; longer vectors pass with
 /// the rows.
@@ -31,11 +29,6 @@ pub const fn filter_shared_bytes(units: u32) -> u32 {
     (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 4 * (3 + AHEAD)
 }
 
-/// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
-pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 8
-}
-
 /// What every filter compares with what.
 #[repr(C)]
 pub struct Tiles<S> {
@@ -55,121 +48,27 @@ pub struct Tiles<S> {
     pub weight: S,
 }
 
-/// The filter of a range of all rows for all queries.
-///
-/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
-/// data that lie sorted; `tile_step` is at most `tile_count` and has no divisor in common with it.
-#[repr(C)]
-pub struct Filter<S> {
-    /// What is compared.
-    pub tiles: Tiles<S>,
-    /// In: one of each query.
-    pub bounds: Global<S>,
-    /// In and out: of each query, rows noted, also those that there was no room for.
-    pub counts: GlobalMut<u32>,
-    /// Out: `capacity` rows of each query.
-    pub found: GlobalMut<u32>,
-    /// Out: one value, 1 if a query passed its capacity.
-    pub overflow: GlobalMut<u32>,
-    /// Rows that are noted per query.
-    pub capacity: u32,
-    /// How many queries.
-    pub query_count: u32,
-    /// How many rows.
-    pub row_count: u32,
-    /// The first tile of the range, in the order of visiting.
-    pub first_position: u32,
-    /// Tiles of the range.
-    pub position_count: u32,
-    /// Tiles that a block visits.
-    pub positions_per_block: u32,
-    /// Tiles of all rows.
-    pub tile_count: u32,
-    /// From one visited tile to the next.
-    pub tile_step: u32,
-}
-
-/// The filter of some members of cells for other members of their cell: a job per block.
-#[repr(C)]
-pub struct CellFilter<S> {
-    /// What is compared; queries and rows are the same vectors.
-    pub tiles: Tiles<S>,
-    /// In: one of each vector.
-    pub bounds: Global<S>,
-    /// In: the vectors of all cells' members, cell by cell.
-    pub members: Global<u32>,
-    /// In: a [`Job`] of each block.
-    pub jobs: Global<u32>,
-    /// Out: of each line of the blocks' query tiles, of which a block has [`tile::SIDE`], keys noted, also those
-    /// that there was no room for.
-    pub counts: GlobalMut<u32>,
-    /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute it, less
-    /// the query's norm.
-    pub found: GlobalMut<Key>,
-    /// Keys that are noted per line; of all lines, below 2^32.
-    pub capacity: u32,
-    /// Nothing.
-    pub padding: u32,
-}
-
-/// A job of [`CellFilter`]: up to 128 queries against any number of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Job {
-    /// The first query among the members; they follow one another.
-    pub first_query: u32,
-    /// How many queries, at most [`tile::SIDE`].
-    pub query_count: u32,
-    /// The first row among the members.
-    pub first_row: u32,
-    /// How many rows.
-    pub row_count: u32,
-    /// The place in the list, once what this job notes is merged, whose distance is the bound from then on: the
-    /// last, or a nearer one where enough nearer ones are sure to follow.
-    pub bound_place: u32,
-}
-
-/// Words of a [`Job`].
-pub const JOB_WORDS: usize = size_of::<Job>() / 4;
-
-impl Job {
-    /// The job number `index`.
-    #[inline(always)]
-    pub fn read(jobs: Global<u32>, index: u32) -> Self {
-        let job = jobs.offset(index as usize * JOB_WORDS);
-        Self {
-            first_query: job.get(0),
-            query_count: job.get(1),
-            first_row: job.get(2),
-            row_count: job.get(3),
-            bound_place: job.get(4),
-        }
-    }
-}
-
 copied! {
     Tiles<S>;
-    Filter<S>;
-    CellFilter<S>;
 }
 
 /// What one block compares: `query_count` queries from `first_query` on, with the tiles of 128 rows from
 /// `first_row` on that the walk names, rows from `end_row` on left out.
 #[derive(Clone, Copy)]
-struct Walk {
-    first_query: u32,
-    query_count: u32,
-    first_row: u32,
-    end_row: u32,
-    first_tile: u32,
-    tile_count: u32,
-    tile_step: u32,
-    visits: u32,
+pub(super) struct Walk {
+    pub first_query: u32,
+    pub query_count: u32,
+    pub first_row: u32,
+    pub end_row: u32,
+    pub first_tile: u32,
+    pub tile_count: u32,
+    pub tile_step: u32,
+    pub visits: u32,
 }
 
 /// What becomes of the rows that are below the bounds of a tile's queries, which `bounds` holds for this lane: of
 /// the queries `line + 8 r` of the tile.
-trait Epilogue<S> {
+pub(super) trait Epilogue<S> {
     /// Called by all lanes of a warp with the products of a tile of rows. `column` is the first column of this
     /// lane, of which it has `column + 8 n + c`; of each column of the tile the biases and vectors are in
     /// shared memory.
@@ -178,21 +77,21 @@ trait Epilogue<S> {
 
 /// Where the eight columns of a lane are, from its first on.
 #[inline(always)]
-const fn column_of(index: usize) -> u32 {
+pub(super) const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
 /// Of each row of a tile, its bias and its vector.
 #[derive(Clone, Copy)]
-struct Columns<S> {
-    biases: Shared<S>,
-    vectors: Shared<u32>,
+pub(super) struct Columns<S> {
+    pub biases: Shared<S>,
+    pub vectors: Shared<u32>,
 }
 
 impl<S: Plain> Columns<S> {
     /// The biases of a lane's eight columns.
     #[inline(always)]
-    fn biases(&self, column: u32) -> [S; 8]
+    pub fn biases(&self, column: u32) -> [S; 8]
     where
         S: TileSum,
     {
@@ -205,7 +104,7 @@ impl<S: Plain> Columns<S> {
 /// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
 /// a line of the query tile.
 #[inline(always)]
-fn filter<E: TileElement>(
+pub(super) fn filter<E: TileElement>(
     p: &Tiles<E::Sum>,
     walk: Walk,
     query_vector: impl Fn(u32) -> u32,
@@ -347,168 +246,4 @@ fn filter<E: TileElement>(
         epilogue.tile(&sums, &bounds, lane_row, lane_column, of_tile);
         visit += 1;
     }
-}
-
-#[inline(always)]
-fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
-    let first_query = block_idx_x() * tile::SIDE;
-    let begin = block_idx_y() * p.positions_per_block;
-    let (left, queries) = (p.position_count - begin, p.query_count - first_query);
-    let place = (p.first_position + begin) as u64 * p.tile_step as u64;
-    let walk = Walk {
-        first_query,
-        query_count: if queries < tile::SIDE { queries } else { tile::SIDE },
-        first_row: 0,
-        end_row: p.row_count,
-        first_tile: place.checked_rem(p.tile_count as u64).unwrap_or(0) as u32,
-        tile_count: p.tile_count,
-        tile_step: p.tile_step,
-        visits: if left < p.positions_per_block { left } else { p.positions_per_block },
-    };
-    let bound = |line: u32| p.bounds.get((first_query + line) as usize);
-    filter::<E>(&p.tiles, walk, |query| query, |row| row, bound, &mut NoteRows { p, first_query });
-}
-
-/// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
-struct NoteRows<'a, S> {
-    p: &'a Filter<S>,
-    first_query: u32,
-}
-
-impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
-    #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
-        let p = self.p;
-        let biases = of_tile.biases(column);
-        // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
-        let mut below = [0u32; 2];
-        unroll!(4, M => {
-            unroll!(4, N => {
-                unroll!(4, V => {
-                    if S::below(biases[2 * N + V % 2], p.tiles.weight, sums[4 * M + N][V], bounds[2 * M + V / 2]) {
-                        below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
-                    }
-                });
-            });
-        });
-        let mut bits = below[0] as u64 | (below[1] as u64) << 32;
-        while bits != 0 {
-            let bit = bits.trailing_zeros();
-            bits &= bits - 1;
-            let query = (self.first_query + line + 16 * (bit / 16) + 8 * (bit / 2 % 2)) as usize;
-            let slot = p.counts.fetch_add(query, 1, Scope::Device);
-            if slot < p.capacity {
-                let vector = of_tile.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
-                p.found.set(query * p.capacity as usize + slot as usize, vector);
-            } else {
-                p.overflow.set(0, 1);
-            }
-        }
-    }
-}
-
-/// Notes keys of lines that are of this block alone: where the next key of each goes, and the end of its room.
-struct NoteKeys<S> {
-    found: GlobalMut<Key>,
-    next: Shared<u32>,
-    ends: Shared<u32>,
-    weight: S,
-}
-
-impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
-    #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
-        let biases = of_tile.biases(column);
-        // Constant indices: the sums stay in registers.
-        unroll!(8, R => {
-            let value = |c: usize| {
-                S::value(biases[c], self.weight, sums[4 * (R / 2) + c / 2][2 * (R % 2) + c % 2])
-            };
-            let mut hits = 0u32;
-            unroll!(8, C => hits |= ((value(C) < bounds[R]) as u32) << C);
-            if hits != 0 {
-                // All places of a line are taken at once.
-                let line = (line + 8 * R as u32) as usize;
-                let first = self.next.fetch_add(line, hits.count_ones());
-                let end = self.ends.get(line);
-                unroll!(8, C => {
-                    let place = first + (hits & ((1 << C) - 1)).count_ones();
-                    if hits >> C & 1 == 1 && place < end {
-                        let vector = of_tile.vectors.get((column + column_of(C)) as usize);
-                        self.found.set(place as usize, key::pack(value(C).to_f32(), vector));
-                    }
-                });
-            }
-        });
-    }
-}
-
-#[inline(always)]
-fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
-    let job = Job::read(p.jobs, block_idx_x());
-    let tiles = job.row_count.div_ceil(tile::SIDE);
-    let walk = Walk {
-        first_query: job.first_query,
-        query_count: job.query_count,
-        first_row: job.first_row,
-        end_row: job.first_row + job.row_count,
-        first_tile: 0,
-        tile_count: tiles,
-        tile_step: 1,
-        visits: tiles,
-    };
-    // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
-    // barriers of the walk stand between this and the first use.
-    let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
-    let ends = next.offset(tile::SIDE as usize);
-    let thread = thread_idx_x();
-    let line = block_idx_x() * tile::SIDE + thread;
-    let begin = line * p.capacity;
-    if thread < tile::SIDE {
-        next.set(thread as usize, begin);
-        ends.set(thread as usize, begin + p.capacity);
-    }
-    let vector = |member: u32| p.members.get(member as usize);
-    let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
-    let mut epilogue = NoteKeys { found: p.found, next, ends, weight: p.tiles.weight };
-    filter::<E>(&p.tiles, walk, vector, vector, bound, &mut epilogue);
-    sync_threads();
-    if thread < tile::SIDE {
-        p.counts.set(line as usize, next.get(thread as usize) - begin);
-    }
-}
-
-macro_rules! filter_kernels {
-    ($($name:ident $cell_name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
-        /// The order in which they are noted is that of the hardware.
-        ///
-        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
-        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`filter_shared_bytes`].
-        ///
-        /// # Safety
-        /// - The views hold what [`Filter`] says.
-        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
-        pub unsafe fn $name(p: Filter<$sum>) {
-            filter_all::<$element>(&p);
-        }
-
-        /// Notes, for members of cells, the members of their cell whose distance is below their bound
-        /// (see [`CellFilter`]), the node itself among them.
-        ///
-        /// Launch: a block of [`tile::THREADS`] per job; [`cell_filter_shared_bytes`].
-        ///
-        /// # Safety
-        /// - The views hold what [`CellFilter`] says.
-        #[kernel(block = tile::THREADS, shared = cell_filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
-        pub unsafe fn $cell_name(p: CellFilter<$sum>) {
-            filter_cell::<$element>(&p);
-        }
-    )*};
-}
-
-filter_kernels! {
-    exact_filter_f16 cells_filter_f16 f16, f32;
-    exact_filter_u8 cells_filter_u8 u8, i32;
-    exact_filter_i8 cells_filter_i8 i8, i32;
 }

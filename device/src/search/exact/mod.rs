@@ -7,9 +7,13 @@
 //! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
 
 mod filter;
+mod members;
 mod prepare;
+mod rows;
 mod settle;
 
-pub use filter::*;
+pub use filter::{Tiles, filter_shared_bytes};
+pub use members::*;
 pub use prepare::*;
+pub use rows::*;
 pub use settle::*;

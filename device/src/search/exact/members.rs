@@ -1,0 +1,171 @@
+//! The filter of cells: which members of a cell are near which others.
+
+use cuda_std::prelude::*;
+use cuda_std::shared;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+
+use super::filter::{Columns, Epilogue, Tiles, Walk, column_of, filter, filter_shared_bytes};
+use crate::block::copied;
+use crate::block::element::{TileElement, TileSum};
+use crate::block::tile;
+use crate::descent::key::{self, Key};
+
+/// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
+pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
+    filter_shared_bytes(units) + tile::SIDE * 8
+}
+
+/// The filter of some members of cells for other members of their cell: a job per block.
+#[repr(C)]
+pub struct CellFilter<S> {
+    /// What is compared; queries and rows are the same vectors.
+    pub tiles: Tiles<S>,
+    /// In: one of each vector.
+    pub bounds: Global<S>,
+    /// In: the vectors of all cells' members, cell by cell.
+    pub members: Global<u32>,
+    /// In: a [`Job`] of each block.
+    pub jobs: Global<u32>,
+    /// Out: of each line of the blocks' query tiles, of which a block has [`tile::SIDE`], keys noted, also those
+    /// that there was no room for.
+    pub counts: GlobalMut<u32>,
+    /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute it, less
+    /// the query's norm.
+    pub found: GlobalMut<Key>,
+    /// Keys that are noted per line; of all lines, below 2^32.
+    pub capacity: u32,
+    /// Nothing.
+    pub padding: u32,
+}
+
+/// A job of [`CellFilter`]: up to 128 queries against any number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Job {
+    /// The first query among the members; they follow one another.
+    pub first_query: u32,
+    /// How many queries, at most [`tile::SIDE`].
+    pub query_count: u32,
+    /// The first row among the members.
+    pub first_row: u32,
+    /// How many rows.
+    pub row_count: u32,
+    /// The place in the list, once what this job notes is merged, whose distance is the bound from then on: the
+    /// last, or a nearer one where enough nearer ones are sure to follow.
+    pub bound_place: u32,
+}
+
+/// Words of a [`Job`].
+pub const JOB_WORDS: usize = size_of::<Job>() / 4;
+
+impl Job {
+    /// The job number `index`.
+    #[inline(always)]
+    pub fn read(jobs: Global<u32>, index: u32) -> Self {
+        let job = jobs.offset(index as usize * JOB_WORDS);
+        Self {
+            first_query: job.get(0),
+            query_count: job.get(1),
+            first_row: job.get(2),
+            row_count: job.get(3),
+            bound_place: job.get(4),
+        }
+    }
+}
+
+copied! {
+    CellFilter<S>;
+}
+
+/// Notes keys of lines that are of this block alone: where the next key of each goes, and the end of its room.
+struct NoteKeys<S> {
+    found: GlobalMut<Key>,
+    next: Shared<u32>,
+    ends: Shared<u32>,
+    weight: S,
+}
+
+impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
+    #[inline(always)]
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
+        let biases = of_tile.biases(column);
+        // Constant indices: the sums stay in registers.
+        unroll!(8, R => {
+            let value = |c: usize| {
+                S::value(biases[c], self.weight, sums[4 * (R / 2) + c / 2][2 * (R % 2) + c % 2])
+            };
+            let mut hits = 0u32;
+            unroll!(8, C => hits |= ((value(C) < bounds[R]) as u32) << C);
+            if hits != 0 {
+                // All places of a line are taken at once.
+                let line = (line + 8 * R as u32) as usize;
+                let first = self.next.fetch_add(line, hits.count_ones());
+                let end = self.ends.get(line);
+                unroll!(8, C => {
+                    let place = first + (hits & ((1 << C) - 1)).count_ones();
+                    if hits >> C & 1 == 1 && place < end {
+                        let vector = of_tile.vectors.get((column + column_of(C)) as usize);
+                        self.found.set(place as usize, key::pack(value(C).to_f32(), vector));
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
+    let job = Job::read(p.jobs, block_idx_x());
+    let tiles = job.row_count.div_ceil(tile::SIDE);
+    let walk = Walk {
+        first_query: job.first_query,
+        query_count: job.query_count,
+        first_row: job.first_row,
+        end_row: job.first_row + job.row_count,
+        first_tile: 0,
+        tile_count: tiles,
+        tile_step: 1,
+        visits: tiles,
+    };
+    // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
+    // barriers of the walk stand between this and the first use.
+    let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
+    let ends = next.offset(tile::SIDE as usize);
+    let thread = thread_idx_x();
+    let line = block_idx_x() * tile::SIDE + thread;
+    let begin = line * p.capacity;
+    if thread < tile::SIDE {
+        next.set(thread as usize, begin);
+        ends.set(thread as usize, begin + p.capacity);
+    }
+    let vector = |member: u32| p.members.get(member as usize);
+    let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
+    let mut epilogue = NoteKeys { found: p.found, next, ends, weight: p.tiles.weight };
+    filter::<E>(&p.tiles, walk, vector, vector, bound, &mut epilogue);
+    sync_threads();
+    if thread < tile::SIDE {
+        p.counts.set(line as usize, next.get(thread as usize) - begin);
+    }
+}
+
+macro_rules! filter_kernels {
+    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+        /// Notes, for members of cells, the members of their cell whose distance is below their bound
+        /// (see [`CellFilter`]), the node itself among them.
+        ///
+        /// Launch: a block of [`tile::THREADS`] per job; [`cell_filter_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`CellFilter`] says.
+        #[kernel(block = tile::THREADS, shared = cell_filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $name(p: CellFilter<$sum>) {
+            filter_cell::<$element>(&p);
+        }
+    )*};
+}
+
+filter_kernels! {
+    cells_filter_f16 f16, f32;
+    cells_filter_u8 u8, i32;
+    cells_filter_i8 i8, i32;
+}
