@@ -1,7 +1,9 @@
 //! Kernels, on the emulator everywhere and on a CUDA device where there is one, against the CPU.
 
 use half::f16;
-use tagore::{Descent, Device, ExactSearch, KnnGraph, Metric, Progress, Start, Synth, Vectors, knn_recall};
+use tagore::{
+    Descent, Device, ExactSearch, Iterations, KnnGraph, Metric, Progress, Start, Synth, Vectors, knn_recall,
+};
 
 use crate::reference::{hard_cases, uniform};
 
@@ -181,6 +183,93 @@ fn graphs_of_cells_find_nearly_all() {
                 let same = (0..780).all(|node| graph.neighbors(node) == again.neighbors(node));
                 assert!(same, "{name}, {device}: the same seed");
             }
+        }
+    }
+}
+
+/// Vectors enough for lists of 6.
+fn small() -> Vectors {
+    Synth::new(160, 8, 5).unwrap().base()
+}
+
+/// The fewest vectors that have cells.
+fn small_cells() -> Vectors {
+    Synth::new(1024, 4, 5).unwrap().base()
+}
+
+#[test]
+fn kernels_say_what_they_had_to_do() {
+    let base = small();
+    for device in devices() {
+        let descent = Descent::new().knn(6).device(device).start(Start::Random);
+        let graph = descent.iterations(Iterations::Fixed(2, 1)).build(&base).unwrap();
+        let stats = graph.stats();
+        let kernel = |name: &str| stats.kernels.iter().find(|time| time.kernel.starts_with(name)).unwrap();
+        assert!(stats.join_distances > 0 && stats.refine_distances > 0);
+        let at_end = stats.completed * 159;
+        assert_eq!(stats.distances, stats.join_distances + stats.refine_distances + at_end);
+        for name in ["descent_join", "descent_expand", "cells_finish", "cluster_assign"] {
+            assert!(kernel(name).bytes > 0 && kernel(name).operations > 0, "{name}");
+        }
+        for name in ["descent_sample", "descent_merge", "descent_gather", "renumber_vectors"] {
+            assert!(kernel(name).bytes > 0, "{name}");
+        }
+        let join = kernel("descent_join");
+        assert_eq!((join.launches, join.operations), (2, stats.join_distances * 16));
+    }
+}
+
+#[test]
+fn kernels_of_cells_say_what_they_had_to_do() {
+    let base = small_cells();
+    for device in devices() {
+        let descent = Descent::new().knn(6).device(device).start(Start::Cells);
+        let graph = descent.iterations(Iterations::Fixed(0, 0)).build(&base).unwrap();
+        let kernels = &graph.stats().kernels;
+        let filter = kernels.iter().find(|time| time.kernel.starts_with("cells_filter")).unwrap();
+        let merge = kernels.iter().find(|time| time.kernel.starts_with("cells_merge")).unwrap();
+        assert!(filter.bytes > 0 && merge.bytes > 0);
+        let met = graph.stats().distances - graph.stats().completed * 1023;
+        assert_eq!(filter.operations, met * 8);
+    }
+}
+
+#[test]
+fn phases_run_alone() {
+    let base = small();
+    for device in devices() {
+        let recall = |joins, expands| {
+            let descent = Descent::new().knn(6).start(Start::Random).device(device).seed(1);
+            let graph = descent.iterations(Iterations::Fixed(joins, expands)).build(&base).unwrap();
+            assert_eq!(graph.stats().iterations, (joins, expands));
+            if joins == 0 {
+                check_graph("phase 2 alone", &graph, &base, Metric::L2);
+                assert!(graph.stats().completed == 0 && graph.stats().join_distances == 0);
+            }
+            knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0]
+        };
+        let (second, first) = (recall(0, 3), recall(3, 0));
+        assert!(second > 0.85 && first > 0.9, "{device}: {first}, {second}");
+    }
+}
+
+#[test]
+fn a_device_is_opened_once_and_its_kernels_compiled_once() {
+    let base = small();
+    for device in devices() {
+        let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(1, 1));
+        let [first, second] = [0, 1].map(|seed| {
+            let graph = descent.clone().device(device).seed(seed).build(&base).unwrap();
+            graph.stats().clone()
+        });
+        assert_eq!(first.peak_gpu_bytes, second.peak_gpu_bytes);
+        // Those of one build alone.
+        for stats in [&first, &second] {
+            let joins = stats.kernels.iter().find(|time| time.kernel.starts_with("descent_join"));
+            assert_eq!(joins.unwrap().launches, 1);
+        }
+        if device != Device::Emulated {
+            assert_eq!(second.jit, 0.0, "{device}");
         }
     }
 }

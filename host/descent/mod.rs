@@ -93,13 +93,20 @@ impl FromStr for Start {
     }
 }
 
-/// What a descent did.
+/// What a descent did. Times of compiling and of kernels, and the peak of memory, are those of the device from
+/// the descent's begin to its end: of several at once on one device each has a part of the others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescentStats {
     /// What ran it, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Distances computed.
+    /// Distances computed: between nodes at the start, in both phases, and for `completed`.
     pub distances: u64,
+    /// Of these, distances computed in phase 1.
+    pub join_distances: u64,
+    /// Of these, distances computed in phase 2.
+    pub refine_distances: u64,
+    /// Nodes whose lists descent left short of `k`, and whose neighbours were searched for exactly instead.
+    pub completed: u64,
     /// Iterations run of phase 1 and of phase 2.
     pub iterations: (u32, u32),
     /// Wall time of the descent, without reading or checking the data.
@@ -260,6 +267,7 @@ impl Descent {
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if let Some(gpu) = self.device.gpu_for_building(nodes)? {
+            let measurement = gpu.measure()?;
             let build = gpu::Build {
                 gpu: &gpu,
                 space,
@@ -273,9 +281,10 @@ impl Descent {
             };
             let (keys, mut stats) = build.run()?;
             stats.device = gpu.name().to_owned();
-            stats.jit = gpu.jit_seconds();
-            stats.kernels = gpu.take_times()?;
-            stats.peak_gpu_bytes = gpu.peak_bytes();
+            let measured = measurement.end()?;
+            stats.jit = measured.jit_seconds;
+            stats.kernels = measured.kernels;
+            stats.peak_gpu_bytes = measured.peak_bytes;
             return Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats));
         }
         if self.start == Start::Cells {

@@ -1,6 +1,7 @@
 //! A device of the CUDA driver.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -32,6 +33,8 @@ pub(crate) struct CudaMachine {
     kernels: Mutex<Kernels>,
     staging: Mutex<Vec<Staging>>,
     times: Mutex<Times>,
+    /// Whether the context is lost.
+    failed: AtomicBool,
 }
 
 /// The kernels that have been compiled, each with the shared memory that it may use.
@@ -100,6 +103,7 @@ impl CudaMachine {
             kernels: Mutex::default(),
             staging: Mutex::default(),
             times: Mutex::default(),
+            failed: AtomicBool::new(false),
         })
     }
 
@@ -109,7 +113,12 @@ impl CudaMachine {
     }
 
     fn check<T>(&self, result: CudaResult<T>) -> Result<T> {
-        result.map_err(|failure| Error::Device { device: self.name.clone(), problem: failure.to_string() })
+        result.map_err(|failure| {
+            if failure.error().is_sticky() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            Error::Device { device: self.name.clone(), problem: failure.to_string() }
+        })
     }
 
     /// The kernel `name`, which may use `shared` bytes; it is compiled when first used.
@@ -159,7 +168,9 @@ impl CudaMachine {
                     time.launches += 1;
                     time.seconds += seconds;
                 }
-                None => times.kernels.push(KernelTime { kernel, launches: 1, seconds }),
+                None => {
+                    times.kernels.push(KernelTime { kernel, launches: 1, seconds, ..KernelTime::default() });
+                }
             }
             times.spare.extend([start, end]);
         }
@@ -260,10 +271,14 @@ impl Machine for CudaMachine {
         lock(&self.kernels).jit_seconds
     }
 
-    fn take_times(&self) -> Result<Vec<KernelTime>> {
+    fn times(&self) -> Result<Vec<KernelTime>> {
         let mut times = lock(&self.times);
         self.settle_times(&mut times)?;
-        Ok(std::mem::take(&mut times.kernels))
+        Ok(times.kernels.clone())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 }
 

@@ -76,6 +76,7 @@ impl Build<'_> {
             }
             stage.advance(1)?;
         }
+        self.count_cells::<T>(nodes.stride, slabs.iter().flat_map(|slab| &slab.jobs));
         // Its memory is used until the work is done.
         self.gpu.synchronize()
     }

@@ -8,7 +8,9 @@
 
 mod cells;
 mod phases;
+mod random;
 mod settings;
+mod work;
 
 use std::time::Instant;
 
@@ -119,13 +121,21 @@ impl Build<'_> {
         self.prepare(&mut side, &rounding, &mean)?;
         let (values, stride, mut nodes, cells) = self.renumber(side, start)?;
         let (joins, expands) = Settings::iterations(self.iterations, start);
+        let mut filling = 0.0;
+        if start == Start::Random && joins == 0 && expands > 0 {
+            let began = Instant::now();
+            self.random_lists(&mut nodes.lists)?;
+            self.gpu.synchronize()?;
+            filling = began.elapsed().as_secs_f64();
+        }
         if start == Start::Cells {
             self.cells(&mut nodes, &cells, &mut stats)?;
         }
         drop(cells);
         self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
         let nearest = self.finish(&values, stride, nodes)?;
-        stats.seconds = descending.elapsed().as_secs_f64();
+        stats.seconds = descending.elapsed().as_secs_f64() - filling;
+        stats.copy += filling;
 
         let copying = Instant::now();
         let mut keys = vec![key::NONE; self.space.len() * self.k];
@@ -134,7 +144,7 @@ impl Build<'_> {
         stats.copy += copying.elapsed().as_secs_f64();
 
         let completing = Instant::now();
-        self.complete(&mut keys)?;
+        self.complete(&mut keys, &mut stats)?;
         stats.seconds += completing.elapsed().as_secs_f64();
         Ok((keys, stats))
     }
@@ -213,6 +223,7 @@ impl Build<'_> {
             let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
+        self.count_renumbering(stride);
         // The rounded copy and the places go now.
         self.gpu.synchronize()?;
         let Side { values, stride: value_stride, .. } = side;
@@ -242,17 +253,20 @@ impl Build<'_> {
         };
         // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
         unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
+        self.count_finish::<T>(stride);
         self.gpu.synchronize()?;
         Ok(nearest)
     }
 
     /// Searches exactly for the nodes whose lists are not full, and adds the zero vectors under cosine.
-    fn complete(&self, keys: &mut [Key]) -> Result<()> {
+    fn complete(&self, keys: &mut [Key], stats: &mut DescentStats) -> Result<()> {
         let (space, k) = (self.space, self.k);
         let everyone: Vec<u32> = (0..space.len() as u32).collect();
         add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, keys);
         let lacking: Vec<u32> =
             everyone.into_iter().filter(|&node| keys[node as usize * k + k - 1] == key::NONE).collect();
+        stats.completed = lacking.len() as u64;
+        stats.distances += stats.completed * (space.len() as u64 - 1);
         let found = nearest(self.gpu, space, &Points::of_nodes(space, &lacking), k, None, self.progress)?;
         for (&node, list) in lacking.iter().zip(found.chunks_exact(k)) {
             keys[node as usize * k..][..k].copy_from_slice(list);

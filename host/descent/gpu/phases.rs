@@ -30,6 +30,15 @@ struct Memory {
     distances: Buffer<u64>,
 }
 
+impl Memory {
+    /// The distances computed so far.
+    fn computed(&self) -> Result<u64> {
+        let mut distances = [0; COUNTERS as usize];
+        self.distances.download(&mut distances)?;
+        Ok(distances.iter().sum())
+    }
+}
+
 /// What joins leave for the merging.
 struct Found {
     candidates: Buffer<Key>,
@@ -73,6 +82,8 @@ impl Build<'_> {
                 }
             }
             self.gpu.synchronize()?;
+            stats.join_distances = memory.computed()?;
+            self.count_joins::<T>(nodes.stride, start, stats);
         }
         self.expand(nodes, memory, expands, stats)
     }
@@ -186,7 +197,9 @@ impl Build<'_> {
     ) -> Result<()> {
         let (sample, grid) = self.sample(nodes, memory, draw, unvisit)?;
         // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
-        unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,)) }
+        unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
+        self.count_gathering(unvisit);
+        Ok(())
     }
 
     /// Up to `most` iterations of phase 2.
@@ -224,9 +237,10 @@ impl Build<'_> {
                 break;
             }
         }
-        let mut distances = [0; COUNTERS as usize];
-        memory.distances.download(&mut distances)?;
-        stats.distances += distances.iter().sum::<u64>();
+        let distances = memory.computed()?;
+        stats.distances += distances;
+        stats.refine_distances = distances - stats.join_distances;
+        self.count_expansions::<T>(nodes.stride, stats);
         Ok(())
     }
 }
