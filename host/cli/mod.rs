@@ -1,5 +1,6 @@
 //! The command line: arguments, and one file per subcommand.
 
+mod bench;
 mod build;
 mod convert;
 mod demo;
@@ -53,6 +54,8 @@ enum Command {
     Convert(convert::Args),
     /// Say what is in a file, and check all of it
     Inspect(inspect::Args),
+    /// Measure parts of the work
+    Bench(bench::Args),
     /// Say what this machine offers
     Doctor(doctor::Args),
     /// Make a data set, build all five kinds of index and compare them
@@ -85,6 +88,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Synth(args) => args.run(&output),
         Command::Convert(args) => args.run(&output),
         Command::Inspect(args) => args.run(&output),
+        Command::Bench(args) => args.run(&output),
         Command::Doctor(args) => args.run(&output),
         Command::Demo(args) => args.run(&output),
     };

@@ -49,7 +49,7 @@ impl fmt::Display for Iterations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad("auto"),
-            Self::Fixed(join, refine) => write!(f, "{join},{refine}"),
+            Self::Fixed(join, refine) => f.pad(&format!("{join},{refine}")),
         }
     }
 }
@@ -80,6 +80,16 @@ pub enum Start {
     Cells,
 }
 
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Random => "random",
+            Self::Cells => "cells",
+        })
+    }
+}
+
 impl FromStr for Start {
     type Err = Error;
 
@@ -99,6 +109,8 @@ impl FromStr for Start {
 pub struct DescentStats {
     /// What ran it, such as `cpu` or `cuda:0`.
     pub device: String,
+    /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
+    pub device_name: Option<String>,
     /// Distances computed: between nodes at the start, in both phases, and for `completed`.
     pub distances: u64,
     /// Of these, distances computed in phase 1.
@@ -281,6 +293,7 @@ impl Descent {
             };
             let (keys, mut stats) = build.run()?;
             stats.device = gpu.name().to_owned();
+            stats.device_name = gpu.device_name().map(str::to_owned);
             let measured = measurement.end()?;
             stats.jit = measured.jit_seconds;
             stats.kernels = measured.kernels;

@@ -26,6 +26,7 @@ const SHARED_BYTES: u32 = 48 << 10;
 #[derive(Debug)]
 pub(crate) struct CudaMachine {
     name: String,
+    device_name: String,
     context: Context,
     stream: Stream,
     limits: Limits,
@@ -84,9 +85,9 @@ impl CudaMachine {
             };
             let capability = device.compute_capability()?;
             let multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)?;
-            Ok::<_, Failure>((device, limits, capability, multiprocessors))
+            Ok::<_, Failure>((device, device.name()?, limits, capability, multiprocessors))
         };
-        let (device, limits, (major, minor), multiprocessors) =
+        let (device, device_name, limits, (major, minor), multiprocessors) =
             open().map_err(|failure| problem(failure.to_string()))?;
         if (major, minor) < ptx::LEAST_CAPABILITY {
             return Err(problem(format!("found compute capability {major}.{minor}, expected 8.0 or later")));
@@ -96,6 +97,7 @@ impl CudaMachine {
             .map_err(|failure| problem(failure.to_string()))?;
         Ok(Self {
             name,
+            device_name,
             context,
             stream,
             limits,
@@ -181,6 +183,10 @@ impl CudaMachine {
 impl Machine for CudaMachine {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn device_name(&self) -> Option<&str> {
+        Some(&self.device_name)
     }
 
     fn limits(&self) -> Limits {

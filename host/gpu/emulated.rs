@@ -71,6 +71,10 @@ impl Machine for EmulatedMachine {
         "emulated"
     }
 
+    fn device_name(&self) -> Option<&str> {
+        None
+    }
+
     fn limits(&self) -> Limits {
         self.emulator.limits()
     }

@@ -57,6 +57,9 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// What to call it, such as `cuda:0`.
     fn name(&self) -> &str;
 
+    /// The device's own name, such as `NVIDIA H200`, if it has one.
+    fn device_name(&self) -> Option<&str>;
+
     /// What can be launched.
     fn limits(&self) -> Limits;
 

@@ -12,6 +12,7 @@ mod measure;
 mod opened;
 mod plan;
 mod ptx;
+mod rates;
 pub(crate) mod sort;
 mod survey;
 
@@ -27,6 +28,7 @@ use measure::Counts;
 pub(crate) use measure::Measurement;
 pub use plan::Plan;
 pub(crate) use plan::Reservation;
+pub use rates::Rates;
 pub use survey::{GpuDevice, Survey, kernels, survey};
 
 use crate::{Error, Result};
@@ -68,6 +70,11 @@ impl Gpu {
     /// What to call it, such as `cuda:0`.
     pub(crate) fn name(&self) -> &str {
         self.machine.name()
+    }
+
+    /// The device's own name, such as `NVIDIA H200`, if it has one.
+    pub(crate) fn device_name(&self) -> Option<&str> {
+        self.machine.device_name()
     }
 
     /// Multiprocessors.
