@@ -7,14 +7,13 @@ use emulator::Emulator;
 use tagore_device::block::element::{Element, TileElement, TileSum};
 use tagore_device::block::exact::Metric;
 use tagore_device::block::tile;
-use tagore_device::descent::cells::*;
 use tagore_device::descent::key::{self, Key, NONE};
 use tagore_device::search::exact::*;
 
 use crate::{SEEDS, integers, room};
 
 /// Element types that tests make values of.
-trait Value: Plain + Element {
+pub trait Value: Plain + Element {
     fn of(integer: i64) -> Self;
     fn exactly(self) -> f64;
 }
@@ -39,8 +38,21 @@ values! {
     i8: |i| i as i8, f64::from;
 }
 
-fn rows<T: Value>(count: usize, stride: usize, seed: u64) -> Vec<T> {
+pub fn rows<T: Value>(count: usize, stride: usize, seed: u64) -> Vec<T> {
     integers(count * stride, -128, 127, seed).into_iter().map(T::of).collect()
+}
+
+/// Components from one vector of exact distances to the next: bytes are read by fours.
+pub fn padded<T>(dim: usize) -> usize {
+    if size_of::<T>() == 1 { dim.next_multiple_of(4) + 4 } else { dim + 2 }
+}
+
+/// Rows of `dim` components, zeros after them.
+pub fn padded_rows<T: Value>(count: usize, dim: usize, seed: u64) -> Vec<T> {
+    let stride = padded::<T>(dim);
+    let mut rows = rows::<T>(count, stride, seed);
+    rows.chunks_exact_mut(stride).for_each(|row| row[dim..].fill(T::default()));
+    rows
 }
 
 fn prepare<T: Value, K: Kernel<Arguments = (Prepare<T>,)>>() {
@@ -155,7 +167,7 @@ fn norms_of_bytes_are_exact() {
 }
 
 /// What a tile sums, from and to numbers that are exact in both types.
-trait Sum: TileSum {
+pub trait Sum: TileSum {
     fn of(integer: i64) -> Self;
 }
 
@@ -213,17 +225,16 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Filter<E::Sum>,)>>(of
                 queries: queries_there.view().read_only(),
                 rows: rows_there.view().read_only(),
                 biases: biases_there.view().read_only(),
-                bounds: bounds_there.view().read_only(),
-                counts: counts.view(),
-                overflow: overflow.view(),
                 query_stride: units as u32 * 16,
                 row_stride: units as u32 * 16,
                 units: units as u32,
-                capacity: capacity as u32,
                 weight: E::Sum::of(weight),
-                padding: 0,
             },
+            bounds: bounds_there.view().read_only(),
+            counts: counts.view(),
             found: found.view(),
+            overflow: overflow.view(),
+            capacity: capacity as u32,
             query_count: query_count as u32,
             row_count: row_count as u32,
             first_position: first_position as u32,
@@ -231,7 +242,6 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Filter<E::Sum>,)>>(of
             positions_per_block: 2,
             tile_count: tile_count as u32,
             tile_step,
-            padding: 0,
         };
         let grid = [query_count.div_ceil(128) as u32, (tile_count - first_position).div_ceil(2) as u32, 1];
         emulator.launch::<K>(grid, tile::THREADS, (arguments,)).unwrap();
@@ -268,90 +278,8 @@ fn the_filter_notes_what_is_below_the_bound() {
     filter::<i8, exact_filter_i8>(|x| x as i8);
 }
 
-// Two cells that overlap, their members in no order; jobs of some members against parts of their cell.
-fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::Sum>,)>>(
-    of: impl Fn(i64) -> E,
-) {
-    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
-        let (count, dim) = (200usize, units * 16 / size_of::<E>());
-        let vectors = integers(count * dim, 0, 7, seed + 30);
-        let members: Vec<u32> = (0..150).chain(80..200).rev().collect();
-        let starts = [(0usize, 120usize), (120, 270)];
-        let jobs = [
-            Job { first_member: 5, first_query: 0, query_count: 100, first_row: 0, row_count: 120 },
-            Job { first_member: 130, first_query: 100, query_count: 128, first_row: 140, row_count: 130 },
-            Job { first_member: 0, first_query: 228, query_count: 1, first_row: 119, row_count: 1 },
-        ];
-        assert!(starts.iter().all(|&(start, end)| start < end && end <= members.len()));
-        let queries = 229;
-        let biases = integers(count, 0, 50, seed);
-        let dot = |a: u32, b: u32| -> i64 {
-            let (a, b) = (a as usize * dim, b as usize * dim);
-            vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
-        };
-        let value = |query: u32, row: u32| biases[row as usize] - 2 * dot(query, row);
-        let middle = -2 * dot(0, 1);
-        let emulator = Emulator::with_seed(seed);
-        let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
-        let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
-        let (biases_there, bounds) =
-            (emulator.upload(&sums(&biases)), emulator.upload(&vec![E::Sum::of(middle); queries]));
-        let (members_there, counts) = (emulator.upload(&members), emulator.upload(&vec![0u32; queries]));
-        let words = jobs.map(|j| [j.first_member, j.first_query, j.query_count, j.first_row, j.row_count]);
-        let jobs_there = emulator.upload(&words.concat());
-        let (found, overflow) = (room::<Key>(&emulator, queries * 150), emulator.upload(&[0u32]));
-        let arguments = CellFilter {
-            tiles: Tiles {
-                queries: there.view().read_only(),
-                rows: there.view().read_only(),
-                biases: biases_there.view().read_only(),
-                bounds: bounds.view().read_only(),
-                counts: counts.view(),
-                overflow: overflow.view(),
-                query_stride: units as u32 * 16,
-                row_stride: units as u32 * 16,
-                units: units as u32,
-                capacity: 150,
-                weight: E::Sum::of(-2),
-                padding: 0,
-            },
-            members: members_there.view().read_only(),
-            jobs: jobs_there.view().read_only(),
-            found: found.view(),
-        };
-        emulator.launch::<K>([jobs.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
-        let counts = counts.values::<u32>().unwrap();
-        for job in jobs {
-            for index in 0..job.query_count {
-                let query = members[(job.first_member + index) as usize];
-                let rows = &members[job.first_row as usize..][..job.row_count as usize];
-                let below = rows.iter().filter(|&&row| value(query, row) < middle);
-                let mut expected: Vec<Key> =
-                    below.map(|&row| key::pack(value(query, row) as f32, row)).collect();
-                expected.sort_unstable();
-                let number = (job.first_query + index) as usize;
-                assert_eq!(counts[number] as usize, expected.len(), "query {number}");
-                let mut noted = vec![0u8; expected.len() * 8];
-                found.download(number * 150 * 8, &mut noted).unwrap();
-                let mut noted: Vec<Key> =
-                    noted.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
-                noted.sort_unstable();
-                assert_eq!(noted, expected, "query {number}");
-            }
-        }
-        assert_eq!(overflow.values::<u32>().unwrap(), [0]);
-    }
-}
-
-#[test]
-fn the_filter_of_cells_notes_members_below_the_bound() {
-    filter_cells::<f16, cells_filter_f16>(|x| f16::from_f32(x as f32));
-    filter_cells::<u8, cells_filter_u8>(|x| x as u8);
-    filter_cells::<i8, cells_filter_i8>(|x| x as i8);
-}
-
 /// The sixteen sums of the CPU backend, spelled out.
-fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
+pub fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
     let integers = size_of::<T>() == 1;
     let mut sums = [0f32; 16];
     let mut whole = 0i64;
@@ -377,8 +305,9 @@ fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
 fn settle<T: Value, S: Sum, K: Kernel<Arguments = (Settle<T, S>,)>>() {
     let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
     for ((seed, metric), (dim, k)) in SEEDS.into_iter().zip(metrics).zip([(1, 1), (97, 13), (70, 40)]) {
-        let (queries, count, stride, capacity) = (4, 90, dim + 2, 64);
-        let (points, base) = (rows::<T>(queries, stride, seed + 1), rows::<T>(count, stride, seed + 2));
+        let (queries, count, stride, capacity) = (4, 90, padded::<T>(dim), 64);
+        let (points, base) =
+            (padded_rows::<T>(queries, dim, seed + 1), padded_rows::<T>(count, dim, seed + 2));
         let distance = |query: usize, row: u32| {
             let row = row as usize;
             exact_distance(metric, &points[query * stride..][..dim], &base[row * stride..][..dim])
@@ -464,108 +393,4 @@ fn noted_rows_are_settled_exactly() {
     settle::<f16, f32, exact_settle_f16>();
     settle::<u8, i32, exact_settle_u8>();
     settle::<i8, i32, exact_settle_i8>();
-}
-
-fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
-    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
-        let (queries, nodes, capacity) = (5usize, 9, 64usize);
-        let who = [8u32, 0, 3, 4, 7];
-        let counts = [0u32, 1, 33, 64, 90];
-        let key = |value: i64, id: u32| key::pack(S::of(value).to_f32(), id);
-        let values = integers(queries * capacity, -1000, 1000, seed + 40);
-        let mut found: Vec<Key> =
-            (0..queries * capacity).map(|i| key(values[i], (i % capacity) as u32 + 20)).collect();
-        // Lists: one empty, the others partly made of what is noted again.
-        let mut lists = vec![NONE; nodes * k];
-        for (query, &node) in who.iter().enumerate().skip(1) {
-            let mut old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 200 + i)).collect();
-            old[k / 2] = found[query * capacity];
-            old.sort_unstable();
-            old.truncate(if query == 2 { k / 2 } else { k });
-            lists[node as usize * k..][..old.len()].copy_from_slice(&old);
-            // The node itself, nearest of all.
-            found[query * capacity + counts[query].min(64) as usize - 1] = key(-2000, node);
-        }
-        let emulator = Emulator::with_seed(seed);
-        let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts));
-        let (nodes_there, lists_there) = (emulator.upload(&who), emulator.upload(&lists));
-        let bounds = room::<S>(&emulator, queries);
-        let arguments = Merge {
-            found: found_there.view().read_only(),
-            counts: counts_there.view(),
-            nodes: nodes_there.view().read_only(),
-            lists: lists_there.view(),
-            bounds: bounds.view(),
-            capacity: capacity as u32,
-            k: k as u32,
-        };
-        emulator.launch::<K>([queries as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
-        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<S>().unwrap());
-        for (query, &node) in who.iter().enumerate() {
-            let old = &lists[node as usize * k..][..k];
-            let noted = &found[query * capacity..][..counts[query].min(64) as usize];
-            let mut expected: Vec<Key> = [old, noted].concat();
-            expected.retain(|&key| key == NONE || key as u32 != node);
-            expected.sort_unstable();
-            expected.dedup_by(|a, b| a == b && *a != NONE);
-            expected.resize(k.max(expected.len()), NONE);
-            assert_eq!(after[node as usize * k..][..k], expected[..k], "query {query}, seed {seed}");
-            let below = |value: i64| S::below(S::of(value), S::of(0), S::of(0), bounds[query]);
-            match expected[k - 1] {
-                NONE => assert!(below(1_000_000)),
-                last => {
-                    let last = key::distance(last) as i64;
-                    assert!(below(last - 1) && !below(last), "query {query}");
-                }
-            }
-        }
-        assert_eq!(counts_there.values::<u32>().unwrap(), [0; 5]);
-    }
-}
-
-#[test]
-fn noted_members_are_merged_once() {
-    merge::<f32, cells_merge_f32>();
-    merge::<i32, cells_merge_i32>();
-}
-
-fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
-    let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
-    for ((seed, metric), (dim, k)) in SEEDS.into_iter().zip(metrics).zip([(1, 1), (97, 13), (70, 40)]) {
-        let (count, stride) = (45usize, dim + 2);
-        let vectors = rows::<T>(count, stride, seed + 3);
-        let full = |node: usize| if node == 7 { k / 2 } else { k };
-        let others = |node: usize| (1..=full(node)).map(move |i| ((node + i) % count) as u32);
-        let lists: Vec<Key> = (0..count)
-            .flat_map(|node| others(node).map(|id| key::pack(0.5, id)).chain(vec![NONE; k - full(node)]))
-            .collect();
-        let emulator = Emulator::with_seed(seed);
-        let (there, lists_there) = (emulator.upload(&vectors), emulator.upload(&lists));
-        let arguments = Finish {
-            rows: there.view().read_only(),
-            lists: lists_there.view(),
-            stride: stride as u32,
-            dim: dim as u32,
-            k: k as u32,
-            metric: metric as u32,
-        };
-        emulator.launch::<K>([count as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
-        let after = lists_there.values::<Key>().unwrap();
-        let row = |id: usize| &vectors[id * stride..][..dim];
-        for node in 0..count {
-            let exact = |id: u32| key::pack(exact_distance(metric, row(node), row(id as usize)), id);
-            let mut expected: Vec<Key> = others(node).map(exact).collect();
-            expected.sort_unstable();
-            expected.resize(k, NONE);
-            assert_eq!(after[node * k..][..k], expected, "{metric:?}, node {node}");
-        }
-    }
-}
-
-#[test]
-fn lists_end_at_exact_distances() {
-    finish::<f32, cells_finish_f32>();
-    finish::<f16, cells_finish_f16>();
-    finish::<u8, cells_finish_u8>();
-    finish::<i8, cells_finish_i8>();
 }

@@ -1,7 +1,9 @@
 //! Every kernel, and the pieces that kernels share, on the emulator against plain references.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod cells;
 mod cluster;
+mod descent;
 mod exact;
 mod sort;
 

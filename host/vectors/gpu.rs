@@ -32,7 +32,7 @@ use crate::{Metric, Result};
 /// Rows whose values decide how vectors are rounded.
 const SAMPLE: usize = 16_384;
 
-/// The largest magnitude in the sample after scaling: f16 goes 16 times further.
+/// The largest magnitude in the sample, but for a few, after scaling: f16 goes 16 times further.
 const MAGNITUDE: f32 = 4096.0;
 
 /// Element types with their kernels.
@@ -290,8 +290,14 @@ impl Rounding {
             let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
             distances.fold(0f32, f32::max)
         };
-        let of_rows = sample(n).map(|row| magnitude(rows.row(row))).fold(0f32, f32::max);
-        let of_points = sample(count).map(|index| magnitude(points.row(point(index)))).fold(0f32, f32::max);
+        // A few that are far out are left out of it: they are cut if need be, and their errors say so.
+        let most = |mut magnitudes: Vec<f32>| {
+            magnitudes.sort_unstable_by(f32::total_cmp);
+            let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
+            magnitudes.get(place).copied().unwrap_or(0.0)
+        };
+        let of_rows = most(sample(n).map(|row| magnitude(rows.row(row))).collect());
+        let of_points = most(sample(count).map(|index| magnitude(points.row(point(index)))).collect());
         let (row_scale, point_scale) = if product {
             (scale(of_rows), scale(of_points))
         } else {

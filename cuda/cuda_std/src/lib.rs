@@ -38,6 +38,7 @@
 )]
 
 pub mod atomic;
+pub mod bytes;
 pub mod copy;
 pub mod float;
 pub mod float16;
@@ -83,6 +84,17 @@ macro_rules! unroll {
         { const $i: usize = 6; $body; }
         { const $i: usize = 7; $body; }
     }};
+}
+
+/// Keeps the assembler from unrolling a loop whose body begins with this: it unrolls small loops however many
+/// registers that takes, and spills.
+#[inline(always)]
+pub fn keep_rolled() {
+    #[cfg(target_os = "cuda")]
+    // SAFETY: a note to the assembler.
+    unsafe {
+        core::arch::asm!(".pragma \"nounroll\";", options(nomem, nostack, preserves_flags))
+    }
 }
 
 #[cfg(target_os = "cuda")]

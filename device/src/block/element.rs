@@ -1,56 +1,134 @@
 //! Element types of vectors, and how the kernels compute with them.
 
 use cuda_std::float16::f16x2;
-use cuda_std::memory::{Plain, Quad};
+use cuda_std::memory::{Global, Plain, Quad};
+use cuda_std::shared::Shared;
 use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
-use cuda_std::{f16, float, float16, tensor, unroll};
+use cuda_std::{bytes, f16, float, float16, tensor, unroll};
 
 use super::exact::Metric;
 use crate::descent::key;
 
 /// A component type of vectors.
-pub trait Element: Plain {
+pub trait Element: Plain + Default {
     /// What exact distances are computed in: f32, or i32 for bytes.
     type Wide: Wide;
 
+    /// What a point that is compared with many rows is kept as in shared memory.
+    type Point: Plain;
+
     /// The value, exactly.
     fn wide(self) -> Self::Wide;
+
+    /// The component of a point.
+    fn point(self) -> Self::Point;
+
+    /// What lane `lane` of sixteen adds up of the distance from a point to a row, of `dim` components: for
+    /// bytes `point` and `row` begin at multiples of 4, with zeros after the last component up to the next.
+    fn sum_of_lane(
+        metric: Metric,
+        point: Shared<Self::Point>,
+        row: Global<Self>,
+        lane: u32,
+        dim: u32,
+    ) -> Self::Wide;
 }
 
-impl Element for f32 {
-    type Wide = f32;
+macro_rules! float_elements {
+    ($($type:ty: $wide:expr;)*) => {$(
+        impl Element for $type {
+            type Wide = f32;
+            type Point = f32;
 
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        self
-    }
+            #[inline(always)]
+            fn wide(self) -> f32 {
+                ($wide)(self)
+            }
+
+            #[inline(always)]
+            fn point(self) -> f32 {
+                ($wide)(self)
+            }
+
+            // The components `lane, lane + 16, ...` in this order: as on the CPU.
+            #[inline(always)]
+            fn sum_of_lane(metric: Metric, point: Shared<f32>, row: Global<Self>, lane: u32, dim: u32) -> f32 {
+                let term = |sum: f32, i: u32, x: $type| {
+                    let (x, y): (f32, f32) = (($wide)(x), point.get(i as usize));
+                    match metric {
+                        Metric::InnerProduct => sum + y * x,
+                        Metric::L2 | Metric::Cosine => sum + (y - x) * (y - x),
+                    }
+                };
+                let mut sum = 0.0;
+                let mut i = lane;
+                // Four loads are under way before the first is used.
+                while i + 48 < dim {
+                    let first = row.get(i as usize);
+                    let second = row.get(i as usize + 16);
+                    let third = row.get(i as usize + 32);
+                    let fourth = row.get(i as usize + 48);
+                    sum = term(sum, i, first);
+                    sum = term(sum, i + 16, second);
+                    sum = term(sum, i + 32, third);
+                    sum = term(sum, i + 48, fourth);
+                    i += 64;
+                }
+                while i < dim {
+                    sum = term(sum, i, row.get(i as usize));
+                    i += 16;
+                }
+                sum
+            }
+        }
+    )*};
 }
 
-impl Element for f16 {
-    type Wide = f32;
-
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        float16::to_f32(self)
-    }
+float_elements! {
+    f32: |x| x;
+    f16: float16::to_f32;
 }
 
-impl Element for u8 {
-    type Wide = i32;
+macro_rules! byte_elements {
+    ($($type:ty: $dot:path;)*) => {$(
+        impl Element for $type {
+            type Wide = i32;
+            type Point = $type;
 
-    #[inline(always)]
-    fn wide(self) -> i32 {
-        self as i32
-    }
+            #[inline(always)]
+            fn wide(self) -> i32 {
+                self as i32
+            }
+
+            #[inline(always)]
+            fn point(self) -> $type {
+                self
+            }
+
+            // Integers come out the same in any order, so words are taken.
+            #[inline(always)]
+            fn sum_of_lane(metric: Metric, point: Shared<$type>, row: Global<$type>, lane: u32, dim: u32) -> i32 {
+                let (point, row): (Shared<u32>, Global<u32>) = (point.cast(), row.cast());
+                let mut sum = 0;
+                let mut word = lane;
+                while word * 4 < dim {
+                    let (x, y) = (row.get(word as usize), point.get(word as usize));
+                    sum = match metric {
+                        Metric::InnerProduct => $dot(x, y, sum),
+                        // (y - x)^2 = y^2 + x^2 - 2 y x, exactly.
+                        Metric::L2 | Metric::Cosine => $dot(x, x, $dot(y, y, sum)) - 2 * $dot(x, y, 0),
+                    };
+                    word += 16;
+                }
+                sum
+            }
+        }
+    )*};
 }
 
-impl Element for i8 {
-    type Wide = i32;
-
-    #[inline(always)]
-    fn wide(self) -> i32 {
-        self as i32
-    }
+byte_elements! {
+    u8: bytes::dot_u8;
+    i8: bytes::dot_i8;
 }
 
 /// What distances are computed in. i32 sums of bytes are exact: 4096 * 255^2 < 2^31.
@@ -58,14 +136,11 @@ pub trait Wide: Plain + WarpShuffleValue {
     /// Nothing yet.
     const ZERO: Self;
 
-    /// `sum + (a - b)^2`; for f32 each step rounded by itself, as on the CPU.
-    fn add_square(sum: Self, a: Self, b: Self) -> Self;
-
-    /// `sum + a * b`; for f32 each step rounded by itself, as on the CPU.
-    fn add_product(sum: Self, a: Self, b: Self) -> Self;
-
     /// `a + b`.
     fn plus(a: Self, b: Self) -> Self;
+
+    /// `sum + a * b`, each step rounded by itself.
+    fn add_product(sum: Self, a: Self, b: Self) -> Self;
 
     /// The sum as a distance.
     fn to_f32(self) -> f32;
@@ -88,19 +163,13 @@ impl Wide for f32 {
     const ZERO: Self = 0.0;
 
     #[inline(always)]
-    fn add_square(sum: Self, a: Self, b: Self) -> Self {
-        let difference = a - b;
-        sum + difference * difference
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
     }
 
     #[inline(always)]
     fn add_product(sum: Self, a: Self, b: Self) -> Self {
         sum + a * b
-    }
-
-    #[inline(always)]
-    fn plus(a: Self, b: Self) -> Self {
-        a + b
     }
 
     #[inline(always)]
@@ -113,19 +182,13 @@ impl Wide for i32 {
     const ZERO: Self = 0;
 
     #[inline(always)]
-    fn add_square(sum: Self, a: Self, b: Self) -> Self {
-        let difference = a - b;
-        sum + difference * difference
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
     }
 
     #[inline(always)]
     fn add_product(sum: Self, a: Self, b: Self) -> Self {
         sum + a * b
-    }
-
-    #[inline(always)]
-    fn plus(a: Self, b: Self) -> Self {
-        a + b
     }
 
     #[inline(always)]
@@ -154,23 +217,22 @@ impl TileElement for f16 {
 }
 
 macro_rules! byte_products {
-    ($($type:ty)*) => {$(
+    ($($type:ty: $dot:path;)*) => {$(
         impl TileElement for $type {
             #[inline(always)]
             fn add_products(sum: i32, a: Quad, b: Quad) -> i32 {
                 let mut sum = sum;
-                unroll!(4, W => {
-                    unroll!(4, B => {
-                        sum += (a.0[W] >> (8 * B)) as $type as i32 * ((b.0[W] >> (8 * B)) as $type as i32);
-                    });
-                });
+                unroll!(4, W => sum = $dot(a.0[W], b.0[W], sum));
                 sum
             }
         }
     )*};
 }
 
-byte_products!(u8 i8);
+byte_products! {
+    u8: bytes::dot_u8;
+    i8: bytes::dot_i8;
+}
 
 /// Sums of a tile: f32 for f16, i32 for bytes. A row's distance to a query, less what depends on the
 /// query alone, is `bias + weight * product`.

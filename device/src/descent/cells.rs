@@ -7,7 +7,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
 use crate::block::copied;
 use crate::block::element::{Element, TileSum};
-use crate::block::exact::{Metric, distance};
+use crate::block::exact::{Metric, distance, load_point};
 use crate::block::sort::{merge_block, rank, sort_block};
 use crate::block::tile;
 use crate::descent::key::{self, Key, NONE};
@@ -89,7 +89,7 @@ fn merge<S: TileSum>(p: &Merge<S>) {
     merge_block(list, p.k, sorted, len, out);
     sync_threads();
     if thread == 0 {
-        let last = out.get(k - 1);
+        let last = out.get(job.bound_place as usize);
         if last != NONE {
             p.bounds.set(node as usize, S::from_f32(key::distance(last)));
         }
@@ -132,15 +132,11 @@ fn finish<T: Element>(p: &Finish<T>) {
     let k = p.k as usize;
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(k);
-    let point: Shared<T::Wide> = spare.offset(k).cast();
+    let point: Shared<T::Point> = spare.offset(k).cast();
     let list = p.lists.offset(node * k);
     let metric = Metric::from_u32(p.metric);
     let own = p.order.get(node) as usize;
-    let mut i = thread;
-    while i < p.dim {
-        point.set(i as usize, p.rows.get(own * p.stride as usize + i as usize).wide());
-        i += SETTLE_THREADS;
-    }
+    load_point(point, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
     sync_threads();
     let mut first = thread / 32 * 2;
     while first < p.k {
@@ -149,7 +145,7 @@ fn finish<T: Element>(p: &Finish<T>) {
         let there = old != NONE;
         let row = if there { p.order.get(key::id(old) as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.stride as usize);
-        let distance = distance(metric, point, values, if there { p.dim } else { 0 });
+        let distance = distance::<T>(metric, point, values, if there { p.dim } else { 0 });
         if i < p.k && thread % 16 == 0 {
             keys.set(i as usize, if there { key::pack(distance, row) } else { NONE });
         }

@@ -2,9 +2,9 @@
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
-use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::shuffle_xor;
+use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
@@ -174,35 +174,53 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
 
     let (count, last) = (counts.get(1), key::plain(list.get(k - 1)));
     let (group, part) = (thread / LANES, thread % LANES);
+    let query = vector.cast::<Quad>();
+    // A group of lanes has two ids at a time, so that the loads of one run while the other is computed with.
+    const STEP: u32 = EXPAND_THREADS / LANES;
     let mut first = group & !3;
     while first < count {
         let i = first + group % 4;
-        let there = i < count;
-        let id = if there { ids.get(i as usize) } else { node };
+        let (i, other) = (i, i + STEP);
+        let id = if i < count { ids.get(i as usize) } else { node };
+        let other_id = if other < count { ids.get(other as usize) } else { node };
         let from = p.vectors.offset(id as usize * p.stride as usize).cast::<Quad>();
-        let bias = p.biases.get(id as usize);
-        let mut sum = E::Sum::default();
+        let other_from = p.vectors.offset(other_id as usize * p.stride as usize).cast::<Quad>();
+        let (bias, other_bias) = (p.biases.get(id as usize), p.biases.get(other_id as usize));
+        let (mut sum, mut other_sum) = (E::Sum::default(), E::Sum::default());
         let mut unit = part;
-        // Two loads are under way before the first is used.
-        while unit + LANES < p.units {
-            let (near, far) = (from.get(unit as usize), from.get((unit + LANES) as usize));
-            sum = E::add_products(sum, near, vector.cast::<Quad>().get(unit as usize));
-            sum = E::add_products(sum, far, vector.cast::<Quad>().get((unit + LANES) as usize));
+        while unit < p.units {
+            keep_rolled();
+            // Two units of each at a time.
+            let far = unit + LANES < p.units;
+            let next = if far { unit + LANES } else { unit };
+            let (one, two) = (from.get(unit as usize), other_from.get(unit as usize));
+            let (one_next, two_next) = (from.get(next as usize), other_from.get(next as usize));
+            let of_query = query.get(unit as usize);
+            let of_query_next = if far { query.get(next as usize) } else { Quad::default() };
+            sum = E::add_products(sum, one, of_query);
+            other_sum = E::add_products(other_sum, two, of_query);
+            sum = E::add_products(sum, one_next, of_query_next);
+            other_sum = E::add_products(other_sum, two_next, of_query_next);
             unit += 2 * LANES;
         }
-        if unit < p.units {
-            sum = E::add_products(sum, from.get(unit as usize), vector.cast::<Quad>().get(unit as usize));
+        let mut lanes = 1;
+        while lanes < LANES {
+            sum = E::Sum::plus(sum, shuffle_xor(sum, lanes));
+            other_sum = E::Sum::plus(other_sum, shuffle_xor(other_sum, lanes));
+            lanes *= 2;
         }
-        sum = E::Sum::plus(sum, shuffle_xor(sum, 1));
-        sum = E::Sum::plus(sum, shuffle_xor(sum, 2));
-        sum = E::Sum::plus(sum, shuffle_xor(sum, 4));
-        let key = key::pack(E::Sum::value(bias, p.weight, sum).to_f32(), id);
-        // What nothing finds is infinitely far, or as good as that.
-        if there && part == 0 && key < last && E::Sum::below(bias, E::Sum::default(), sum, E::Sum::UNBOUNDED)
-        {
+        // One lane looks at the first id, another at the second.
+        let (i, id, value) = if part == 0 {
+            (i, id, E::Sum::value(bias, p.weight, sum))
+        } else {
+            (other, other_id, E::Sum::value(other_bias, p.weight, other_sum))
+        };
+        let key = key::pack(value.to_f32(), id);
+        // What nothing finds is infinitely far.
+        if part < 2 && i < count && key < last && value < E::Sum::NEVER {
             found.set(counts.fetch_add(2, 1) as usize, key);
         }
-        first += EXPAND_THREADS / LANES;
+        first += 2 * STEP;
     }
     sync_threads();
     let len = counts.get(2);

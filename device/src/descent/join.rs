@@ -69,7 +69,7 @@ struct Lines<S> {
 /// Puts the ids of the block's node in lines: new ones from line 0 on, old ones from line [`HALF`] on, none
 /// twice; returns how many there are of each.
 #[inline(always)]
-fn lines<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, u32) {
+fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, u32) {
     let (thread, warp) = (thread_idx_x(), thread::warp_idx());
     let place = block_idx_x() as usize * ROW as usize + thread as usize;
     let mut id = p.rows.get(place);
@@ -108,10 +108,17 @@ fn lines<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32,
     (new, old)
 }
 
+/// The key of a line at a value; none if the value is that of nothing.
+#[inline(always)]
+fn candidate<S: TileSum>(lines: Lines<S>, value: S, line: u32) -> Key {
+    if value < S::NEVER { key::pack(value.to_f32(), lines.ids.get(line as usize)) } else { NONE }
+}
+
 /// Offers a candidate to the node of a line.
 #[inline(always)]
-fn offer<S: TileSum>(p: &Join<S>, node: u32, bound: f32, candidate: Key) {
-    if candidate != NONE && key::distance(candidate) < bound {
+fn offer<S: TileSum>(p: &Join<S>, lines: Lines<S>, line: u32, candidate: Key) {
+    if candidate != NONE && key::distance(candidate) < lines.bounds.get(line as usize) {
+        let node = lines.ids.get(line as usize);
         let place = node * CANDIDATES + slot(key::id(candidate), p.draw, CANDIDATE_BITS);
         p.candidates.fetch_min(place as usize, candidate, Scope::Device);
     }
@@ -128,8 +135,8 @@ fn join<E: TileElement>(p: &Join<E::Sum>) {
     let ids: Shared<u32> = stage(STAGES).cast();
     let biases: Shared<E::Sum> = ids.offset(tile::SIDE as usize).cast();
     let bounds: Shared<f32> = ids.offset(2 * tile::SIDE as usize).cast();
-    let here = Lines { ids, biases, bounds };
-    let (new, old) = lines(p, here, ids.offset(3 * tile::SIDE as usize));
+    let lines = Lines { ids, biases, bounds };
+    let (new, old) = fill(p, lines, ids.offset(3 * tile::SIDE as usize));
     if new == 0 {
         return;
     }
@@ -192,63 +199,56 @@ fn join<E: TileElement>(p: &Join<E::Sum>) {
         return;
     }
 
-    // What this lane holds: rows lane / 4 + 8 r, columns 2 (lane % 4) + 8 n + c of the warp's.
-    let mut column_ids = [u32::MAX; 8];
+    // What this lane holds: rows lane / 4 + 8 r, columns 2 (lane % 4) + 8 n + c of the warp's. Ids of lines are
+    // all different.
+    let (first_row, first_column) = (lane / 4, column + lane % 4 * 2);
     let mut column_biases = [E::Sum::NEVER; 8];
-    unroll!(4, N => {
-        unroll!(2, C => {
-            let line = column + 8 * N as u32 + lane % 4 * 2 + C as u32;
-            if line < columns {
-                column_ids[2 * N + C] = ids.get(line as usize);
-                column_biases[2 * N + C] = biases.get(line as usize);
-            }
-        });
+    unroll!(8, I => {
+        let line = first_column + (8 * (I / 2) + I % 2) as u32;
+        if line < columns {
+            column_biases[I] = biases.get(line as usize);
+        }
     });
-    // The nearest of each row in the warp: among a lane's eight columns, then among the four lanes that share
-    // the row.
+    // Of each column the nearest row; only old ones need it, new ones are rows too.
+    let (mut of_columns, mut their_rows) = ([E::Sum::NEVER; 8], [0u32; 8]);
     unroll!(4, M => {
         unroll!(2, H => {
-            let row = 16 * M as u32 + 8 * H as u32 + lane / 4;
-            let row_id = ids.get(row as usize);
-            let mut nearest = NONE;
-            unroll!(4, N => {
-                unroll!(2, C => {
-                    let id = column_ids[2 * N + C];
-                    if id != u32::MAX && id != row_id {
-                        let product = sums[4 * M + N][2 * H + C];
-                        let value = E::Sum::value(column_biases[2 * N + C], p.weight, product);
-                        nearest = nearer(nearest, key::pack(value.to_f32(), id));
+            let row = first_row + (16 * M + 8 * H) as u32;
+            let there = row < new;
+            let row_bias = if there { biases.get(row as usize) } else { E::Sum::NEVER };
+            // Of the row the nearest column: among a lane's eight, then among the four lanes that share the row.
+            let (mut of_row, mut its_column) = (E::Sum::NEVER, 0);
+            unroll!(8, I => {
+                let (product, line) = (sums[4 * M + I / 2][2 * H + I % 2], first_column + (8 * (I / 2) + I % 2) as u32);
+                let value = E::Sum::value(column_biases[I], p.weight, product);
+                if value < of_row && line != row {
+                    (of_row, its_column) = (value, line);
+                }
+                if is_old {
+                    let value = E::Sum::value(row_bias, p.weight, product);
+                    if value < of_columns[I] {
+                        (of_columns[I], their_rows[I]) = (value, row);
                     }
-                });
+                }
             });
+            let mut nearest = candidate(lines, of_row, its_column);
             nearest = nearer(nearest, shuffle_xor(nearest, 1));
             nearest = nearer(nearest, shuffle_xor(nearest, 2));
-            if row < new && lane % 4 == (2 * M as u32 + H as u32) % 4 {
-                offer(p, row_id, bounds.get(row as usize), nearest);
+            if there && lane % 4 == (2 * M + H) as u32 % 4 {
+                offer(p, lines, row, nearest);
             }
         });
     });
-    // The nearest of each column; new ones have been rows. Eight lanes share a column.
+    // Eight lanes share a column.
     if is_old {
         unroll!(8, I => {
-            let mut nearest = NONE;
-            unroll!(4, M => {
-                unroll!(2, H => {
-                    let row = 16 * M as u32 + 8 * H as u32 + lane / 4;
-                    if row < new {
-                        let product = sums[4 * M + I / 2][2 * H + I % 2];
-                        let value = E::Sum::value(biases.get(row as usize), p.weight, product);
-                        nearest = nearer(nearest, key::pack(value.to_f32(), ids.get(row as usize)));
-                    }
-                });
-            });
+            let mut nearest = candidate(lines, of_columns[I], their_rows[I]);
             nearest = nearer(nearest, shuffle_xor(nearest, 4));
             nearest = nearer(nearest, shuffle_xor(nearest, 8));
             nearest = nearer(nearest, shuffle_xor(nearest, 16));
-            // Old and new ids of a join are different.
-            if lane / 4 == I as u32 && column_ids[I] != u32::MAX {
-                let line = column + 8 * (I as u32 / 2) + lane % 4 * 2 + I as u32 % 2;
-                offer(p, column_ids[I], bounds.get(line as usize), nearest);
+            let line = first_column + (8 * (I / 2) + I % 2) as u32;
+            if lane / 4 == I as u32 && line < columns {
+                offer(p, lines, line, nearest);
             }
         });
     }

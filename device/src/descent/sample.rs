@@ -87,11 +87,15 @@ impl Sample {
 #[kernel(block = SAMPLE_THREADS)]
 pub unsafe fn descent_start(p: Sample) {
     let Some(node) = p.node() else { return };
-    let lane = warp::lane_id();
-    let draws = Draws::new(p.seed, Stage::Start, 0, node as u64);
-    // Anything but the node itself; the same id twice does no harm.
-    let id = draws.below(lane as u64, p.nodes as u64 - 1) as u32;
-    p.bring(node, lane, if id < node { id } else { id + 1 }, 2 * SAMPLE, SAMPLE_BITS);
+    let lane = warp::lane_id() as u64;
+    // One drawn from each of 32 stretches of the others, so that none comes twice.
+    let others = p.nodes as u64 - 1;
+    let (first, end) = (lane * others / 32, (lane + 1) * others / 32);
+    if first < end {
+        let draws = Draws::new(p.seed, Stage::Start, 0, node as u64);
+        let id = (first + draws.below(lane, end - first)) as u32;
+        p.bring(node, lane as u32, if id < node { id } else { id + 1 }, 2 * SAMPLE, SAMPLE_BITS);
+    }
 }
 
 /// Brings the nearest neighbours that are unvisited, which are visited from then on, and the nearest

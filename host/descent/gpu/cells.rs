@@ -2,7 +2,10 @@
 //!
 //! Inside a cell ([`cluster`](crate::cluster)) every member meets every other on tensor cores, in tiles: those
 //! whose distance, so computed, is below the node's present bound are noted and merged into the node's
-//! list. A node's first cell goes first, in growing ranges; the later cells find bounds that are tight already.
+//! list. A node's first cell goes first: a sample of its members says how near the neighbours will be, then come
+//! the others. The later cells find bounds that are tight already.
+
+use std::ops::Range;
 
 use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
@@ -17,11 +20,17 @@ use crate::gpu::{Buffer, Plan};
 use crate::vectors::gpu::OnDevice;
 use crate::{Metric, Result};
 
-/// Query tiles that are worked on together.
-const SLAB: usize = 512;
+/// Keys that are noted between two mergings, of all queries that are worked on together.
+const NOTED: usize = 1 << 26;
 
-/// Rows that are noted per query between two mergings. A query with more loses them.
-const CAPACITY: usize = 1024;
+/// Keys that are noted of each query in its first cell, where little is known of how near its neighbours are. A
+/// query with more loses them.
+const FIRST_CAPACITY: usize = 1024;
+
+/// Keys that are noted of each query in later cells: most of those below the bound are known already.
+fn later_capacity(k: usize) -> usize {
+    (4 * k).next_multiple_of(128).clamp(256, FIRST_CAPACITY)
+}
 
 /// Members of a cell that others meet, at most, in multiples of what a cell has on average: where clusters
 /// are bad, as among equal vectors, not all pairs of a huge one are compared.
@@ -47,13 +56,15 @@ impl Build<'_> {
         let jobs: Vec<u32> = slabs
             .iter()
             .flat_map(|slab| &slab.jobs)
-            .flat_map(|job| [job.first_query, job.query_count, job.first_row, job.row_count])
+            .flat_map(|job| [job.first_query, job.query_count, job.first_row, job.row_count, job.bound_place])
             .collect();
+        let noted = slabs.iter().map(|slab| slab.tiles * tile::SIDE as usize * slab.capacity).max();
+        let lines = slabs.iter().map(|slab| slab.tiles * tile::SIDE as usize).max();
         let plan = Plan::new()
             .with::<u32>("jobs", jobs.len())
             .with::<T::Sum>("list bounds", self.space.len())
-            .with::<u32>("counts", SLAB * tile::SIDE as usize)
-            .with::<Key>("noted rows", SLAB * tile::SIDE as usize * CAPACITY)
+            .with::<u32>("counts", lines.unwrap_or(0))
+            .with::<Key>("noted rows", noted.unwrap_or(0))
             .reserve(self.gpu)?;
         let mut memory = Memory::<T> {
             jobs: plan.buffer("jobs")?,
@@ -68,8 +79,9 @@ impl Build<'_> {
         let mut first_job = 0;
         for slab in &slabs {
             for jobs in slab.jobs.chunks(slab.tiles) {
-                self.filter(nodes, cells, &mut memory, first_job, jobs.len())?;
-                self.merge(nodes, cells, &mut memory, first_job, jobs.len())?;
+                let work = Work { cells, first_job, jobs: jobs.len(), capacity: slab.capacity as u32 };
+                self.filter(nodes, &mut memory, work)?;
+                self.merge(nodes, &mut memory, work)?;
                 first_job += jobs.len();
                 let pairs = jobs.iter().map(|job| u64::from(job.query_count) * u64::from(job.row_count));
                 stats.distances += pairs.sum::<u64>();
@@ -81,14 +93,7 @@ impl Build<'_> {
         self.gpu.synchronize()
     }
 
-    fn filter<T: OnDevice>(
-        &self,
-        nodes: &Nodes<T>,
-        cells: &Cells,
-        memory: &mut Memory<T>,
-        first_job: usize,
-        jobs: usize,
-    ) -> Result<()> {
+    fn filter<T: OnDevice>(&self, nodes: &Nodes<T>, memory: &mut Memory<T>, work: Work<'_>) -> Result<()> {
         let filter = CellFilter::<T::Sum> {
             tiles: Tiles {
                 queries: nodes.vectors.view(),
@@ -100,47 +105,60 @@ impl Build<'_> {
                 weight: T::weight(Metric::L2),
             },
             bounds: memory.bounds.view(),
-            members: cells.members.view(),
-            jobs: memory.jobs.view().offset(first_job * JOB_WORDS),
+            members: work.cells.members.view(),
+            jobs: memory.jobs.view().offset(work.first_job * JOB_WORDS),
             counts: memory.counts.view_mut(),
             found: memory.noted.view_mut(),
-            capacity: CAPACITY as u32,
+            capacity: work.capacity,
             padding: 0,
         };
         // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a slab, and the
         // memory outlives the work.
-        unsafe { self.gpu.launch::<T::CellFilter>([jobs as u32, 1, 1], tile::THREADS, (filter,)) }
+        unsafe { self.gpu.launch::<T::CellFilter>([work.jobs as u32, 1, 1], tile::THREADS, (filter,)) }
     }
 
-    fn merge<T: OnDevice>(
-        &self,
-        nodes: &mut Nodes<T>,
-        cells: &Cells,
-        memory: &mut Memory<T>,
-        first_job: usize,
-        jobs: usize,
-    ) -> Result<()> {
+    fn merge<T: OnDevice>(&self, nodes: &mut Nodes<T>, memory: &mut Memory<T>, work: Work<'_>) -> Result<()> {
         let merge = Merge::<T::Sum> {
             found: memory.noted.view(),
             counts: memory.counts.view_mut(),
-            members: cells.members.view(),
-            jobs: memory.jobs.view().offset(first_job * JOB_WORDS),
+            members: work.cells.members.view(),
+            jobs: memory.jobs.view().offset(work.first_job * JOB_WORDS),
             lists: nodes.lists.view_mut(),
             bounds: memory.bounds.view_mut(),
-            capacity: CAPACITY as u32,
+            capacity: work.capacity,
             k: self.k as u32,
         };
-        let lines = jobs as u32 * tile::SIDE;
+        let lines = work.jobs as u32 * tile::SIDE;
         // SAFETY: as for the filter; lists and bounds are of all nodes.
         unsafe { self.gpu.launch::<T::Merge>([lines, 1, 1], SETTLE_THREADS, (merge,)) }
     }
 }
 
+/// What one filter and the merging after it do: `jobs` jobs from `first_job` on.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    cells: &'a Cells,
+    first_job: usize,
+    jobs: usize,
+    capacity: u32,
+}
+
 /// Query tiles that are worked on together, each a block's.
 struct Slab {
     tiles: usize,
-    /// A job of each tile for the first range of rows, then of each for the second, and so on.
+    /// Keys that are noted of each query.
+    capacity: usize,
+    /// A job of each tile for the first range of rows, then, if there is another, of each for that.
     jobs: Vec<Job>,
+}
+
+/// Up to 128 nodes of one rank of one cell.
+struct Tile {
+    queries: Range<usize>,
+    /// The members that they meet.
+    rows: Range<usize>,
+    /// Nodes of this rank in the cell, which come first among its members.
+    of_rank: usize,
 }
 
 impl Slab {
@@ -149,56 +167,65 @@ impl Slab {
     fn all(cells: &Cells, k: usize) -> Vec<Self> {
         let m = cells.memberships;
         let count = (cells.starts.len() - 1) / m;
-        let average = cells.starts[count * m] / count.max(1);
         let side = tile::SIDE as usize;
+        let most = MOST_MEMBERS * (cells.starts[count * m] / count.max(1)).max(side);
         let mut slabs = Vec::new();
         for rank in 0..m {
-            // The first query of each tile, how many it has, and the members that it meets.
             let mut tiles = Vec::new();
             for cell in 0..count {
-                let (first, end) = (cells.starts[cell * m + rank], cells.starts[cell * m + rank + 1]);
-                let rows = cells.starts[cell * m]..cells.starts[(cell + 1) * m];
-                let rows = rows.start..rows.end.min(rows.start + MOST_MEMBERS * average.max(side));
-                tiles.extend(
-                    (first..end).step_by(side).map(|query| (query, side.min(end - query), rows.clone())),
-                );
+                let all = &cells.starts[cell * m..=(cell + 1) * m];
+                let rows = all[0]..all[m].min(all[0] + most);
+                let (first, end) = (all[rank], all[rank + 1]);
+                tiles.extend((first..end).step_by(side).map(|query| Tile {
+                    queries: query..end.min(query + side),
+                    rows: rows.clone(),
+                    of_rank: end - first,
+                }));
             }
-            let largest = tiles.iter().map(|tile| tile.2.len()).max().unwrap_or(0);
-            let ends = if rank == 0 { growing_ranges(k, largest) } else { vec![largest] };
-            for tiles in tiles.chunks(SLAB) {
-                let mut jobs = Vec::with_capacity(tiles.len() * ends.len());
-                let mut begin = 0;
-                for &end in &ends {
-                    jobs.extend(tiles.iter().map(|(query, queries, rows)| {
-                        let first = (rows.start + begin).min(rows.end);
-                        Job {
-                            first_query: *query as u32,
-                            query_count: *queries as u32,
-                            first_row: first as u32,
-                            row_count: ((rows.start + end).min(rows.end) - first) as u32,
-                        }
-                    }));
-                    begin = end;
-                }
-                slabs.push(Self { tiles: tiles.len(), jobs });
-            }
+            let capacity = if rank == 0 { FIRST_CAPACITY } else { later_capacity(k) };
+            let slab = |tiles: &[Tile]| {
+                let job = |tile: &Tile, rows: Range<usize>, bound_place| Job {
+                    first_query: tile.queries.start as u32,
+                    query_count: tile.queries.len() as u32,
+                    first_row: rows.start as u32,
+                    row_count: rows.len() as u32,
+                    bound_place: bound_place as u32,
+                };
+                let jobs = if rank == 0 {
+                    let cut = |tile: &Tile| tile.rows.end.min(tile.rows.start + sample_size(k));
+                    let sample = tiles.iter().map(|tile| {
+                        let place = bound_place(k, tile.of_rank, tile.rows.len());
+                        job(tile, tile.rows.start..cut(tile), place)
+                    });
+                    let rest = tiles.iter().map(|tile| job(tile, cut(tile)..tile.rows.end, k - 1));
+                    sample.chain(rest).collect()
+                } else {
+                    tiles.iter().map(|tile| job(tile, tile.rows.clone(), k - 1)).collect()
+                };
+                Self { tiles: tiles.len(), capacity, jobs }
+            };
+            slabs.extend(tiles.chunks(NOTED / (capacity * side)).map(slab));
         }
         slabs
     }
 }
 
-/// The ends of ranges of a cell's members that keep what is noted of each within its room: of `seen`
-/// members k are nearer than the bound, so of the next r about k r / seen.
-fn growing_ranges(k: usize, members: usize) -> Vec<usize> {
-    let side = tile::SIDE as usize;
-    let mut ends = vec![(2 * k).next_multiple_of(side).max(2 * side)];
-    while let Some(&seen) = ends.last()
-        && seen < members
-    {
-        let growth = CAPACITY as f64 / (3 * k.max(32)) as f64;
-        ends.push(seen + ((seen as f64 * growth) as usize).next_multiple_of(side));
-    }
-    ends
+/// Members of a node's first cell that it meets first.
+fn sample_size(k: usize) -> usize {
+    (2 * k).next_multiple_of(tile::SIDE as usize).max(256)
+}
+
+/// The place in a node's list, after it has met a sample of its cell's `rows` members, beyond which nothing of the
+/// rest will stay in the list: of the `of_rank` members that are nearest to the cell, and of which the sample
+/// is, k will be nearer than the place's distance, with three standard deviations to spare. It is a nearer
+/// place where too many would be noted.
+fn bound_place(k: usize, of_rank: usize, rows: usize) -> usize {
+    let sample = sample_size(k);
+    let Some(rest) = rows.checked_sub(sample).filter(|&rest| rest > 0) else { return k - 1 };
+    let expected = (k * sample) as f64 / of_rank.max(sample) as f64;
+    let safe = expected + 3.0 * expected.sqrt() + 2.0;
+    let room = (sample * FIRST_CAPACITY) as f64 * 0.6 / rest as f64;
+    (safe.min(room).max(1.0) as usize).min(k) - 1
 }
 
 #[cfg(test)]
@@ -206,11 +233,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_grow_to_the_end() {
-        for (k, members) in [(1, 0), (10, 100), (96, 12_000), (256, 50_000)] {
-            let ends = growing_ranges(k, members);
-            assert!(ends.windows(2).all(|pair| pair[0] < pair[1]));
-            assert!(*ends.last().unwrap() >= members && ends[0] <= CAPACITY);
+    fn bounds_leave_enough_and_not_too_much() {
+        // No rest; a rest as near as the sample, a small one; a large cell.
+        assert_eq!(bound_place(96, 200, 256), 95);
+        assert_eq!(bound_place(96, 256, 300), 95);
+        assert_eq!(bound_place(96, 1000, 5000), 24 + 14 + 2);
+        assert!(bound_place(96, 100_000, 400_000) * 400_000 / 256 < FIRST_CAPACITY);
+        for k in [1, 8, 256] {
+            assert!(bound_place(k, 1000, 5000) < k && sample_size(k) <= FIRST_CAPACITY);
         }
     }
 }

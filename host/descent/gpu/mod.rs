@@ -14,6 +14,7 @@ mod work;
 
 use std::time::Instant;
 
+use rayon::prelude::*;
 use tagore_device::descent::cells::Finish;
 use tagore_device::descent::key::{self, Key};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
@@ -36,6 +37,9 @@ const ALL_PAIRS: usize = 200_000;
 /// The longest lists of descent; longer ones come from all pairs.
 const MAX_K: usize = 256;
 
+/// A list is trusted if its last distance is at least so many times as far as rounding moved its node.
+const MOST_ROUNDING: f32 = 16.0;
+
 /// What a build is run with, checked and complete.
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
@@ -47,6 +51,13 @@ pub(super) struct Build<'a> {
     pub settings: Settings,
     pub seed: u64,
     pub progress: &'a Progress,
+}
+
+/// The vectors as they were given, and how far rounding moved each.
+struct Original<T> {
+    values: Buffer<T>,
+    stride: usize,
+    errors: Buffer<f32>,
 }
 
 /// The nodes on the device, in their order, and their lists.
@@ -92,7 +103,7 @@ impl Build<'_> {
             return Start::Auto;
         }
         // Cells are of L2 balls: inner products order neighbours otherwise.
-        let cells_possible = self.space.metric() != Metric::InnerProduct && n >= 1024;
+        let cells_possible = self.space.metric() != Metric::InnerProduct && n >= 768;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
@@ -119,7 +130,7 @@ impl Build<'_> {
 
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
-        let (values, stride, mut nodes, cells) = self.renumber(side, start)?;
+        let (original, mut nodes, cells) = self.renumber(side, start)?;
         let (joins, expands) = Settings::iterations(self.iterations, start);
         let mut filling = 0.0;
         if start == Start::Random && joins == 0 && expands > 0 {
@@ -133,18 +144,21 @@ impl Build<'_> {
         }
         drop(cells);
         self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
-        let nearest = self.finish(&values, stride, nodes)?;
+        let nearest = self.finish(&original, nodes)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
 
         let copying = Instant::now();
         let mut keys = vec![key::NONE; self.space.len() * self.k];
         nearest.download(&mut keys)?;
-        drop((nearest, values));
+        let mut errors = vec![0f32; self.space.len()];
+        original.errors.download(&mut errors)?;
+        drop((nearest, original));
         stats.copy += copying.elapsed().as_secs_f64();
 
         let completing = Instant::now();
-        self.complete(&mut keys, &mut stats)?;
+        errors.iter_mut().for_each(|error| *error /= rounding.row_scale);
+        self.complete(&errors, &mut keys, &mut stats)?;
         stats.seconds += completing.elapsed().as_secs_f64();
         Ok((keys, stats))
     }
@@ -186,12 +200,8 @@ impl Build<'_> {
         self.gpu.synchronize()
     }
 
-    /// Clusters the vectors and puts them in order. Returns the original values, with their stride.
-    fn renumber<T: OnDevice>(
-        &self,
-        side: Side<T>,
-        start: Start,
-    ) -> Result<(Buffer<T>, usize, Nodes<T>, Cells)> {
+    /// Clusters the vectors and puts them in order.
+    fn renumber<T: OnDevice>(&self, side: Side<T>, start: Start) -> Result<(Original<T>, Nodes<T>, Cells)> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let (count, memberships) = self.settings.cells(n, start);
         let mut cells = cluster::cells(self.gpu, &side, n, dim, count, memberships, self.seed)?;
@@ -226,45 +236,58 @@ impl Build<'_> {
         self.count_renumbering(stride);
         // The rounded copy and the places go now.
         self.gpu.synchronize()?;
-        let Side { values, stride: value_stride, .. } = side;
+        let Side { values, stride: value_stride, errors, .. } = side;
+        let original = Original { values, stride: value_stride, errors };
         let memory =
             Plan::new().with::<Key>("lists", n * self.k).with::<u32>("order", n).reserve(self.gpu)?;
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
         // The bytes of empty slots.
         lists.fill(0xff)?;
         let order = std::mem::replace(&mut cells.order, memory.buffer("order")?);
-        Ok((values, value_stride, Nodes { vectors, biases, stride, order, lists }, cells))
+        Ok((original, Nodes { vectors, biases, stride, order, lists }, cells))
     }
 
     /// Computes the exact distances of the lists, of rows, and sorts them.
-    fn finish<T: OnDevice>(&self, values: &Buffer<T>, stride: usize, nodes: Nodes<T>) -> Result<Buffer<Key>> {
+    fn finish<T: OnDevice>(&self, original: &Original<T>, nodes: Nodes<T>) -> Result<Buffer<Key>> {
         let n = self.space.len();
         let memory = Plan::new().with::<Key>("nearest", n * self.k).reserve(self.gpu)?;
         let mut nearest: Buffer<Key> = memory.buffer("nearest")?;
         let finish = Finish::<T> {
-            rows: values.view(),
+            rows: original.values.view(),
             order: nodes.order.view(),
             lists: nodes.lists.view(),
             nearest: nearest.view_mut(),
-            stride: stride as u32,
+            stride: original.stride as u32,
             dim: self.space.dim() as u32,
             k: self.k as u32,
             metric: metric_number(self.space.metric()),
         };
         // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
         unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
-        self.count_finish::<T>(stride);
+        self.count_finish::<T>(original.stride);
         self.gpu.synchronize()?;
         Ok(nearest)
     }
 
-    /// Searches exactly for the nodes whose lists are not full, and adds the zero vectors under cosine.
-    fn complete(&self, keys: &mut [Key], stats: &mut DescentStats) -> Result<()> {
+    /// Searches exactly for the nodes whose lists are not full, or are not to be trusted since rounding moved
+    /// the node by `errors` of about the distances; and adds the zero vectors under cosine.
+    fn complete(&self, errors: &[f32], keys: &mut [Key], stats: &mut DescentStats) -> Result<()> {
         let (space, k) = (self.space, self.k);
         let everyone: Vec<u32> = (0..space.len() as u32).collect();
         add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, keys);
-        let lacking: Vec<u32> =
-            everyone.into_iter().filter(|&node| keys[node as usize * k + k - 1] == key::NONE).collect();
+        let is_lacking = |node: &u32| {
+            let last = keys[*node as usize * k + k - 1];
+            let squared = match space.metric() {
+                Metric::L2 => key::distance(last),
+                Metric::Cosine => 2.0 * key::distance(last),
+                // Inner products have no such scale.
+                Metric::InnerProduct => f32::INFINITY,
+            };
+            let error = errors[*node as usize];
+            // Nothing is nearer than an equal vector.
+            last == key::NONE || squared > 0.0 && error * MOST_ROUNDING > squared.sqrt()
+        };
+        let lacking: Vec<u32> = everyone.into_par_iter().filter(is_lacking).collect();
         stats.completed = lacking.len() as u64;
         stats.distances += stats.completed * (space.len() as u64 - 1);
         let found = nearest(self.gpu, space, &Points::of_nodes(space, &lacking), k, None, self.progress)?;

@@ -118,6 +118,9 @@ pub struct Job {
     pub first_row: u32,
     /// How many rows.
     pub row_count: u32,
+    /// The place in the list, once what this job notes is merged, whose distance is the bound from then on: the
+    /// last, or a nearer one where enough nearer ones are sure to follow.
+    pub bound_place: u32,
 }
 
 /// Words of a [`Job`].
@@ -133,6 +136,7 @@ impl Job {
             query_count: job.get(1),
             first_row: job.get(2),
             row_count: job.get(3),
+            bound_place: job.get(4),
         }
     }
 }
@@ -157,9 +161,61 @@ struct Walk {
     visits: u32,
 }
 
+/// What rows below their bounds are told to.
+trait Sink<S> {
+    /// Takes `count` places for a line; the first of them.
+    fn take(&self, line: u32, count: u32) -> u32;
+
+    /// Puts a row's vector, at `value`, in a place of a line, if there is such a place.
+    fn note(&self, line: u32, place: u32, vector: u32, value: S);
+}
+
+/// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
+struct Rows<'a, S> {
+    p: &'a Filter<S>,
+    first_query: u32,
+}
+
+impl<S> Sink<S> for Rows<'_, S> {
+    #[inline(always)]
+    fn take(&self, line: u32, count: u32) -> u32 {
+        self.p.counts.fetch_add((self.first_query + line) as usize, count, Scope::Device)
+    }
+
+    #[inline(always)]
+    fn note(&self, line: u32, place: u32, vector: u32, _: S) {
+        if place < self.p.capacity {
+            let first = (self.first_query + line) as usize * self.p.capacity as usize;
+            self.p.found.set(first + place as usize, vector);
+        } else {
+            self.p.overflow.set(0, 1);
+        }
+    }
+}
+
+/// Notes keys of lines that are of this block alone: where the next key of each goes, and the end of its room.
+struct Keys {
+    found: GlobalMut<Key>,
+    next: Shared<u32>,
+    ends: Shared<u32>,
+}
+
+impl<S: TileSum> Sink<S> for Keys {
+    #[inline(always)]
+    fn take(&self, line: u32, count: u32) -> u32 {
+        self.next.fetch_add(line as usize, count)
+    }
+
+    #[inline(always)]
+    fn note(&self, line: u32, place: u32, vector: u32, value: S) {
+        if place < self.ends.get(line as usize) {
+            self.found.set(place as usize, key::pack(value.to_f32(), vector));
+        }
+    }
+}
+
 /// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
-/// a line of the query tile. `note` is given the line of a query, the vector of a row below its bound, and with
-/// `VALUED` its value.
+/// a line of the query tile. `sink` is told of the rows below the bound, with `VALUED` also at which value.
 #[inline(always)]
 fn filter<E: TileElement, const VALUED: bool>(
     p: &Tiles<E::Sum>,
@@ -167,7 +223,7 @@ fn filter<E: TileElement, const VALUED: bool>(
     query_vector: impl Fn(u32) -> u32,
     row_vector: impl Fn(u32) -> u32,
     bound: impl Fn(u32) -> E::Sum,
-    note: impl Fn(u32, u32, E::Sum),
+    sink: impl Sink<E::Sum>,
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
@@ -275,29 +331,37 @@ fn filter<E: TileElement, const VALUED: bool>(
             tile_vectors.set(line as usize, vector);
         }
         sync_threads();
+        let mut biases = [E::Sum::NEVER; 8];
+        unroll!(4, N => {
+            unroll!(2, C => {
+                biases[2 * N + C] = tile_biases.get((lane_column + 8 * N as u32 + C as u32) as usize);
+            });
+        });
         if VALUED {
-            // Constant indices: the sums stay in registers.
-            unroll!(4, N => {
-                unroll!(2, C => {
-                    let column = (lane_column + (8 * N + C) as u32) as usize;
-                    let bias = tile_biases.get(column);
-                    unroll!(4, M => {
-                        unroll!(2, H => {
-                            let value = E::Sum::value(bias, p.weight, sums[4 * M + N][2 * H + C]);
-                            if value < bounds[2 * M + H] {
-                                note(lane_row + (16 * M + 8 * H) as u32, tile_vectors.get(column), value);
+            // Constant indices: the sums stay in registers. All places of a line are taken at once, so that a lane
+            // waits eight times at most.
+            unroll!(4, M => {
+                unroll!(2, H => {
+                    let (line, bound) = (lane_row + (16 * M + 8 * H) as u32, bounds[2 * M + H]);
+                    let value = |column: usize| {
+                        let bias = biases[column];
+                        E::Sum::value(bias, p.weight, sums[4 * M + column / 2][2 * H + column % 2])
+                    };
+                    let mut count = 0;
+                    unroll!(8, I => count += (value(I) < bound) as u32);
+                    if count > 0 {
+                        let mut place = sink.take(line, count);
+                        unroll!(8, I => {
+                            if value(I) < bound {
+                                let column = lane_column + (8 * (I / 2) + I % 2) as u32;
+                                sink.note(line, place, tile_vectors.get(column as usize), value(I));
+                                place += 1;
                             }
                         });
-                    });
+                    }
                 });
             });
         } else {
-            let mut biases = [E::Sum::NEVER; 8];
-            unroll!(4, N => {
-                unroll!(2, C => {
-                    biases[2 * N + C] = tile_biases.get((lane_column + 8 * N as u32 + C as u32) as usize);
-                });
-            });
             // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
             let mut below = [0u32; 2];
             unroll!(4, M => {
@@ -315,8 +379,8 @@ fn filter<E: TileElement, const VALUED: bool>(
                 let bit = bits.trailing_zeros();
                 bits &= bits - 1;
                 let column = lane_column + 8 * (bit / 4 % 4) + bit % 2;
-                let vector = tile_vectors.get(column as usize);
-                note(lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2), vector, E::Sum::default());
+                let line = lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
+                sink.note(line, sink.take(line, 1), tile_vectors.get(column as usize), E::Sum::default());
             }
         }
         visit += 1;
@@ -341,16 +405,7 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
         visits: if left < p.positions_per_block { left } else { p.positions_per_block },
     };
     let bound = |line: u32| p.bounds.get((first_query + line) as usize);
-    let note = |line: u32, row: u32, _| {
-        let query = (first_query + line) as usize;
-        let slot = p.counts.fetch_add(query, 1, Scope::Device);
-        if slot < p.capacity {
-            p.found.set(query * p.capacity as usize + slot as usize, row);
-        } else {
-            p.overflow.set(0, 1);
-        }
-    };
-    filter::<E, false>(&p.tiles, walk, |query| query, |row| row, bound, note);
+    filter::<E, false>(&p.tiles, walk, |query| query, |row| row, bound, Rows { p, first_query });
 }
 
 #[inline(always)]
@@ -380,13 +435,7 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
     }
     let vector = |member: u32| p.members.get(member as usize);
     let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
-    let note = |line: u32, row: u32, value: E::Sum| {
-        let place = next.fetch_add(line as usize, 1);
-        if place < ends.get(line as usize) {
-            p.found.set(place as usize, key::pack(value.to_f32(), row));
-        }
-    };
-    filter::<E, true>(&p.tiles, walk, vector, vector, bound, note);
+    filter::<E, true>(&p.tiles, walk, vector, vector, bound, Keys { found: p.found, next, ends });
     sync_threads();
     if thread < tile::SIDE {
         p.counts.set(line, next.get(thread as usize) - begin);

@@ -6,7 +6,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
 use crate::block::copied;
 use crate::block::element::{Element, QueryBound, TileSum};
-use crate::block::exact::{Metric, distance};
+use crate::block::exact::{Metric, distance, load_point};
 use crate::block::sort::{merge_block, sort_block};
 use crate::descent::key::{self, Key, NONE};
 
@@ -79,7 +79,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
-    let point: Shared<T::Wide> = list.offset(k).cast();
+    let point: Shared<T::Point> = list.offset(k).cast();
     let kept: Shared<u32> = point.offset(p.dim.next_multiple_of(4) as usize).cast();
     let out = p.lists.offset(query * k);
     let metric = Metric::from_u32(p.metric);
@@ -94,11 +94,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         list.set(i as usize, out.get(i as usize));
         i += SETTLE_THREADS;
     }
-    let mut i = thread;
-    while i < p.dim {
-        point.set(i as usize, p.queries.get(query * p.query_stride as usize + i as usize).wide());
-        i += SETTLE_THREADS;
-    }
+    load_point(point, p.queries.offset(query * p.query_stride as usize), p.dim, (thread, SETTLE_THREADS));
     if thread == 0 {
         kept.set(0, 0);
     }
@@ -113,7 +109,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         let there = i < count;
         let row = if there { p.found.get(query * capacity + i as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.row_stride as usize);
-        let distance = distance(metric, point, values, if there { p.dim } else { 0 });
+        let distance = distance::<T>(metric, point, values, if there { p.dim } else { 0 });
         let key = key::pack(distance, p.first_id + row);
         if there && thread % 16 == 0 && key < farthest && p.first_id + row != excluded {
             keys.set(kept.fetch_add(0, 1) as usize, key);

@@ -1,0 +1,233 @@
+//! The kernels of cells, and the exact distances at the end of every descent.
+
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use emulator::Emulator;
+use tagore_device::block::element::TileElement;
+use tagore_device::block::exact::Metric;
+use tagore_device::block::tile;
+use tagore_device::descent::cells::*;
+use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::search::exact::*;
+
+use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};
+use crate::{SEEDS, integers, room};
+
+// Two cells that overlap, their members in no order; jobs of some members against parts of their cell.
+fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::Sum>,)>>(
+    of: impl Fn(i64) -> E,
+) {
+    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
+        let (count, dim) = (200usize, units * 16 / size_of::<E>());
+        let vectors = integers(count * dim, 0, 7, seed + 30);
+        let members: Vec<u32> = (0..150).chain(80..200).rev().collect();
+        let job = |first_query, query_count, first_row, row_count| Job {
+            first_query,
+            query_count,
+            first_row,
+            row_count,
+            bound_place: 0,
+        };
+        let jobs = [job(5, 100, 0, 120), job(130, 128, 140, 130), job(0, 1, 119, 1), job(3, 7, 10, 0)];
+        let lines = jobs.len() * tile::SIDE as usize;
+        // The fourth line has been noted to before, and the second job's lines have too little room.
+        let capacity = 50;
+        let before: Vec<u32> = (0..lines).map(|line| if line == 3 { 2 } else { 0 }).collect();
+        let biases = integers(count, 0, 50, seed);
+        let dot = |a: u32, b: u32| -> i64 {
+            let (a, b) = (a as usize * dim, b as usize * dim);
+            vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
+        };
+        let value = |query: u32, row: u32| biases[row as usize] - 2 * dot(query, row);
+        let middle = -2 * dot(0, 1);
+        let bounds: Vec<i64> = (0..count as i64).map(|vector| middle + vector % 3 * 10).collect();
+        let emulator = Emulator::with_seed(seed);
+        let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
+        let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
+        let (biases_there, bounds_there) = (emulator.upload(&sums(&biases)), emulator.upload(&sums(&bounds)));
+        let (members_there, counts) = (emulator.upload(&members), emulator.upload(&before));
+        let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count, j.bound_place]);
+        let jobs_there = emulator.upload(&words.concat());
+        let found = room::<Key>(&emulator, lines * capacity);
+        let arguments = CellFilter {
+            tiles: Tiles {
+                queries: there.view().read_only(),
+                rows: there.view().read_only(),
+                biases: biases_there.view().read_only(),
+                query_stride: units as u32 * 16,
+                row_stride: units as u32 * 16,
+                units: units as u32,
+                weight: E::Sum::of(-2),
+            },
+            bounds: bounds_there.view().read_only(),
+            members: members_there.view().read_only(),
+            jobs: jobs_there.view().read_only(),
+            counts: counts.view(),
+            found: found.view(),
+            capacity: capacity as u32,
+            padding: 0,
+        };
+        emulator.launch::<K>([jobs.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
+        let counts = counts.values::<u32>().unwrap();
+        let mut overflows = false;
+        for (index, job) in jobs.iter().enumerate() {
+            for index_of_query in 0..job.query_count {
+                let query = members[(job.first_query + index_of_query) as usize];
+                let rows = &members[job.first_row as usize..][..job.row_count as usize];
+                let below = rows.iter().filter(|&&row| value(query, row) < bounds[query as usize]);
+                let mut expected: Vec<Key> =
+                    below.map(|&row| key::pack(value(query, row) as f32, row)).collect();
+                expected.sort_unstable();
+                let line = index * tile::SIDE as usize + index_of_query as usize;
+                assert_eq!(counts[line] as usize, before[line] as usize + expected.len(), "line {line}");
+                if counts[line] as usize > capacity {
+                    overflows = true;
+                    continue;
+                }
+                let mut noted = vec![0u8; expected.len() * 8];
+                found.download((line * capacity + before[line] as usize) * 8, &mut noted).unwrap();
+                let mut noted: Vec<Key> =
+                    noted.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
+                noted.sort_unstable();
+                assert_eq!(noted, expected, "line {line}");
+            }
+        }
+        assert!(overflows, "some line has too little room");
+    }
+}
+
+#[test]
+fn the_filter_of_cells_notes_members_below_the_bound() {
+    filter_cells::<f16, cells_filter_f16>(|x| f16::from_f32(x as f32));
+    filter_cells::<u8, cells_filter_u8>(|x| x as u8);
+    filter_cells::<i8, cells_filter_i8>(|x| x as i8);
+}
+
+fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
+        let (queries, nodes, capacity) = (5usize, 9, 64usize);
+        let members = [99u32, 8, 0, 3, 4, 7];
+        let who = &members[1..];
+        // Nothing, a little, some, all that there is room for, too much.
+        let counts = [0u32, 1, 33, 64, 90];
+        let job =
+            Job { first_query: 1, query_count: 5, first_row: 0, row_count: 9, bound_place: k as u32 / 2 };
+        let key = |value: i64, id: u32| key::pack(S::of(value).to_f32(), id);
+        let values = integers(queries * capacity, -1000, 1000, seed + 40);
+        let mut found: Vec<Key> =
+            (0..queries * capacity).map(|i| key(values[i], (i % capacity) as u32 + 20)).collect();
+        // Lists: one empty, the others partly made of what is noted again.
+        let mut lists = vec![NONE; nodes * k];
+        for (query, &node) in who.iter().enumerate().skip(1) {
+            let mut old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 200 + i)).collect();
+            old[k / 2] = found[query * capacity];
+            old.sort_unstable();
+            old.truncate(if query == 2 { k / 2 } else { k });
+            lists[node as usize * k..][..old.len()].copy_from_slice(&old);
+            // The node itself, nearest of all.
+            found[query * capacity + counts[query].min(64) as usize - 1] = key(-2000, node);
+        }
+        let emulator = Emulator::with_seed(seed);
+        let lines = tile::SIDE as usize;
+        let mut counts_of_lines = counts.to_vec();
+        counts_of_lines.resize(lines, 0);
+        found.resize(lines * capacity, NONE);
+        let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts_of_lines));
+        let (members_there, lists_there) = (emulator.upload(&members), emulator.upload(&lists));
+        let words = [job.first_query, job.query_count, job.first_row, job.row_count, job.bound_place];
+        let jobs_there = emulator.upload(&words);
+        let open = S::of(123_456);
+        let bounds = emulator.upload(&vec![open; nodes]);
+        let arguments = Merge {
+            found: found_there.view().read_only(),
+            counts: counts_there.view(),
+            members: members_there.view().read_only(),
+            jobs: jobs_there.view().read_only(),
+            lists: lists_there.view(),
+            bounds: bounds.view(),
+            capacity: capacity as u32,
+            k: k as u32,
+        };
+        emulator.launch::<K>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<S>().unwrap());
+        for (query, &node) in who.iter().enumerate() {
+            let old = &lists[node as usize * k..][..k];
+            let count = if counts[query] > 64 { 0 } else { counts[query] as usize };
+            let mut expected: Vec<Key> = [old, &found[query * capacity..][..count]].concat();
+            expected.retain(|&key| key == NONE || key as u32 != node);
+            expected.sort_unstable();
+            expected.dedup_by(|a, b| a == b && *a != NONE);
+            expected.resize(k.max(expected.len()), NONE);
+            assert_eq!(after[node as usize * k..][..k], expected[..k], "query {query}, seed {seed}");
+            let changed = expected[..k] != *old;
+            match expected[k / 2] {
+                last if changed && last != NONE => {
+                    assert!(bounds[node as usize] == S::of(key::distance(last) as i64), "query {query}");
+                }
+                _ => assert!(bounds[node as usize] == open),
+            }
+        }
+        assert_eq!(counts_there.values::<u32>().unwrap(), vec![0; lines]);
+    }
+}
+
+#[test]
+fn noted_members_are_merged_once() {
+    merge::<f32, cells_merge_f32>();
+    merge::<i32, cells_merge_i32>();
+}
+
+fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
+    let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+    for ((seed, metric), (dim, k)) in SEEDS.into_iter().zip(metrics).zip([(1, 1), (97, 13), (70, 40)]) {
+        let (count, stride) = (45usize, padded::<T>(dim));
+        let vectors = padded_rows::<T>(count, dim, seed + 3);
+        // Node i is row 7 i.
+        let order: Vec<u32> = (0..count as u32).map(|node| node * 7 % count as u32).collect();
+        let full = |node: usize| if node == 7 { k / 2 } else { k };
+        let others = |node: usize| (1..=full(node)).map(move |i| ((node + i) % count) as u32);
+        // Some are flagged.
+        let lists: Vec<Key> = (0..count)
+            .flat_map(|node| {
+                let keys =
+                    others(node).map(|id| key::pack(0.5, id) | if id % 3 == 0 { key::UNVISITED } else { 0 });
+                keys.chain(vec![NONE; k - full(node)])
+            })
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let (there, lists_there) = (emulator.upload(&vectors), emulator.upload(&lists));
+        let (order_there, nearest) = (emulator.upload(&order), room::<Key>(&emulator, count * k));
+        let arguments = Finish {
+            rows: there.view().read_only(),
+            order: order_there.view().read_only(),
+            lists: lists_there.view().read_only(),
+            nearest: nearest.view(),
+            stride: stride as u32,
+            dim: dim as u32,
+            k: k as u32,
+            metric: metric as u32,
+        };
+        emulator.launch::<K>([count as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        let after = nearest.values::<Key>().unwrap();
+        let row = |id: u32| &vectors[id as usize * stride..][..dim];
+        for node in 0..count {
+            let own = order[node];
+            let exact = |id: u32| {
+                let id = order[id as usize];
+                key::pack(exact_distance(metric, row(own), row(id)), id)
+            };
+            let mut expected: Vec<Key> = others(node).map(exact).collect();
+            expected.sort_unstable();
+            expected.resize(k, NONE);
+            assert_eq!(after[own as usize * k..][..k], expected, "{metric:?}, node {node}");
+        }
+    }
+}
+
+#[test]
+fn lists_end_at_exact_distances() {
+    finish::<f32, cells_finish_f32>();
+    finish::<f16, cells_finish_f16>();
+    finish::<u8, cells_finish_u8>();
+    finish::<i8, cells_finish_i8>();
+}
