@@ -195,6 +195,48 @@ fn descents_are_compared() {
 }
 
 #[test]
+fn a_plan_needs_no_device() {
+    let s = Session::new();
+    let plan = &s.succeeds("plan -i base.fbin --knn 20 --start random")[0];
+    for key in [
+        "n",
+        "dim",
+        "type",
+        "device_type",
+        "metric",
+        "knn",
+        "start",
+        "stages",
+        "peak_gpu_bytes",
+        "peak_stage",
+        "bytes_per_vector",
+        "host",
+        "host_bytes",
+    ] {
+        assert!(!plan[key].is_null(), "no {key}: {plan}");
+    }
+    assert_eq!(
+        (&plan["event"], &plan["start"], &plan["knn"]),
+        (&"plan".into(), &"random".into(), &20.into())
+    );
+    let stages = plan["stages"].as_array().unwrap();
+    let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["prepare", "cluster", "order", "join", "refine", "finish"]);
+    for stage in stages {
+        let buffers = stage["buffers"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap());
+        assert_eq!(stage["bytes"].as_u64().unwrap(), buffers.sum::<u64>(), "{stage}");
+    }
+    let most = stages.iter().map(|stage| stage["bytes"].as_u64().unwrap()).max();
+    assert_eq!(plan["peak_gpu_bytes"].as_u64(), most);
+    // Lists before and after.
+    assert_eq!(stages[5]["buffers"]["nearest"], 500 * 20 * 8);
+    let with_index = &s.succeeds("plan -i base.fbin --knn 20 --index nsg --degree 40")[0];
+    assert_eq!(with_index["start"], "all pairs");
+    let host = |plan: &Value| plan["host_bytes"].as_u64().unwrap();
+    assert_eq!(host(with_index), host(plan) + 500 * 40 * 4);
+}
+
+#[test]
 fn kernels_are_reported() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
     Synth::new(120, 8, 1).unwrap().base().save(s.path("tiny.fbin")).unwrap();
@@ -318,6 +360,11 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(2, &bench("--repeat 0"), &["--repeat", "0"]);
     s.fails(2, &bench("--knn 500"), &["--knn", "500", "500 rows"]);
     s.fails(2, "bench prune", &["prune"]);
+    s.fails(2, "plan -i base.fbin --knn 500", &["--knn", "500", "500 rows"]);
+    s.fails(2, "plan -i base.fbin --memberships 9", &["--memberships", "9", "1 to 8"]);
+    s.fails(2, "plan -i base.fbin --degree 9", &["--index"]);
+    s.fails(2, "plan -i base.fbin --index nsg --degree 0", &["--degree", "0"]);
+    s.fails(1, "plan -i missing.fbin", &["missing.fbin", "No such file"]);
     s.fails(1, "bench descent -i base.fbin -o nowhere/x.jsonl", &["nowhere/x.jsonl", "no such folder"]);
     let help = s.run("--help");
     assert_eq!(help.status.code(), Some(0));

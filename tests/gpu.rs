@@ -255,7 +255,9 @@ fn kernels_of_cells_say_what_they_had_to_do() {
     let base = small_cells();
     for device in devices() {
         let descent = Descent::new().knn(6).device(device).start(Start::Cells);
-        let graph = descent.iterations(Iterations::Fixed(0, 0)).build(&base).unwrap();
+        let descent = descent.iterations(Iterations::Fixed(0, 0));
+        let graph = descent.build(&base).unwrap();
+        check_plan(&descent, &base, &graph);
         let kernels = &graph.stats().kernels;
         let filter = kernels.iter().find(|time| time.kernel.starts_with("cells_filter")).unwrap();
         let merge = kernels.iter().find(|time| time.kernel.starts_with("cells_merge")).unwrap();
@@ -335,4 +337,45 @@ fn descent_on_a_device_copes_with_odd_data() {
         let graph = descent.iterations(Iterations::Fixed(3, 2)).device(device).build(&base).unwrap();
         check_graph("zero vectors", &graph, &base, Metric::Cosine);
     }
+}
+
+/// A build took what was planned for it.
+fn check_plan(descent: &Descent, base: &Vectors, graph: &KnnGraph) {
+    let (plan, taken) = (descent.plan(base).unwrap(), graph.stats().peak_gpu_bytes);
+    let planned = plan.peak_bytes();
+    assert!(taken <= planned && 10 * taken >= 9 * planned, "{taken} of {planned}\n{plan}");
+}
+
+#[test]
+fn a_plan_is_what_a_build_takes() {
+    let base = small();
+    for device in devices() {
+        for (start, metric) in [(Start::Random, Metric::L2), (Start::Auto, Metric::Cosine)] {
+            let descent = Descent::new().knn(6).metric(metric).start(start).device(device);
+            let descent = descent.iterations(Iterations::Fixed(1, 0));
+            assert_eq!(descent.plan(&base).unwrap().start, start);
+            check_plan(&descent, &base, &descent.build(&base).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_build_that_does_not_fit_says_what_would() {
+    // The emulator says that it has 1 GiB.
+    let base = Vectors::from_f32((0..800_000).map(|i| i as f32 + 0.5).collect(), 1).unwrap();
+    let error = |k| {
+        let descent = Descent::new().knn(k).start(Start::Random).device(Device::Emulated);
+        descent.build(&base).unwrap_err().to_string()
+    };
+    let text = error(96);
+    let fits = text.split("--knn ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let fits: usize = fits.parse().unwrap_or_else(|_| panic!("{text}"));
+    assert!(text.starts_with("emulated: found 1073741824 bytes of free memory, expected "), "{text}");
+    assert!(
+        text.contains("lists, 614400000") && text.contains("stage join") && text.contains("--device cpu"),
+        "{text}"
+    );
+    let peak = |k| Descent::new().knn(k).start(Start::Random).plan(&base).unwrap().peak_bytes();
+    assert!(fits < 96 && peak(fits) <= 1 << 30 && peak(fits + 1) > 1 << 30, "{text}");
+    assert!(!text.contains('\n'));
 }

@@ -4,6 +4,7 @@ mod cpu;
 mod gpu;
 mod graph;
 mod lists;
+mod plan;
 pub(crate) mod reverse;
 pub(crate) mod table;
 
@@ -11,11 +12,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
+use half::f16;
 use tagore_device::descent::key::MAX_NODES;
 
 pub use graph::KnnGraph;
+pub use plan::{DevicePlan, PlannedStage};
 
 use crate::gpu::KernelTime;
+use crate::vectors::Rows;
+use crate::vectors::gpu::as_bytes;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
 
@@ -243,6 +248,40 @@ impl Descent {
         self.build_in(&Space::new(base, self.metric)?, k)
     }
 
+    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. Of an f32 data set
+    /// all values are read, since those that are bytes go to the device as bytes.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), but for values that are not finite.
+    pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
+        let k = self.k_for(base)?;
+        self.check_parameters()?;
+        let (n, dim) = (base.len(), base.dim());
+        let (metric, start) = (self.metric, self.start);
+        let (iterations, settings) = (self.iterations, self.settings);
+        let shape = gpu::Shape { n, dim, k, metric, start, iterations, settings, copied: 0 };
+        // Unit vectors are f32, whatever they were.
+        if metric == Metric::Cosine {
+            return Ok(shape.plan::<f32>());
+        }
+        Ok(match base.rows() {
+            Rows::F32(rows) if shape.is_descent() && as_bytes(rows, n).is_some() => {
+                gpu::Shape { copied: dim, ..shape }.plan::<u8>()
+            }
+            Rows::F32(_) => shape.plan::<f32>(),
+            Rows::F16(_) => shape.plan::<f16>(),
+            Rows::U8(_) => shape.plan::<u8>(),
+            Rows::I8(_) => shape.plan::<i8>(),
+        })
+    }
+
+    fn check_parameters(&self) -> Result<()> {
+        if !(1..=64).contains(&self.expand) {
+            return Err(Error::argument("expand", self.expand, "1 to 64"));
+        }
+        self.settings.check()
+    }
+
     /// The neighbours per node for `base`: as asked for, or the default clamped to what there is.
     pub(crate) fn k_for(&self, base: &Vectors) -> Result<usize> {
         let nodes = base.len();
@@ -272,10 +311,7 @@ impl Descent {
 
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
-        if !(1..=64).contains(&self.expand) {
-            return Err(Error::argument("expand", self.expand, "1 to 64"));
-        }
-        self.settings.check()?;
+        self.check_parameters()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if let Some(gpu) = self.device.gpu_for_building(nodes)? {

@@ -230,6 +230,11 @@ impl<T: OnDevice> Side<T> {
         })
     }
 
+    /// The values, with their stride, and the errors; the rest goes.
+    pub(crate) fn into_original(self) -> (Buffer<T>, usize, Buffer<f32>) {
+        (self.values, self.stride, self.errors)
+    }
+
     /// Bytes of the tiles' vectors of `dim` components from one to the next.
     pub(crate) fn tile_bytes(dim: usize) -> usize {
         let (stride, rounded_stride) = strides::<T>(dim);

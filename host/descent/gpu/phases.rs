@@ -3,18 +3,16 @@
 use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
 use tagore_device::descent::join::{JOIN_THREADS, Join};
 use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{
-    CANDIDATES, COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge,
-};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge};
 use tagore_device::descent::sample::{
-    ROW, SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
+    SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
 };
 use tagore_device::random::{Draws, Stage};
 
 use super::{Build, Nodes};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
-use crate::gpu::{Buffer, Plan};
+use crate::gpu::Buffer;
 use crate::vectors::gpu::OnDevice;
 
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
@@ -57,13 +55,9 @@ impl Build<'_> {
         if (joins, expands) == (0, 0) {
             return Ok(());
         }
-        let n = self.space.len();
         let mut memory = self.memory()?;
         if joins > 0 {
-            let plan = Plan::new()
-                .with::<Key>("candidates", n * CANDIDATES as usize)
-                .with::<f32>("list bounds", n)
-                .reserve(self.gpu)?;
+            let plan = self.shape().joins().reserve(self.gpu)?;
             let mut found =
                 Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
             found.candidates.fill(0xff)?;
@@ -89,11 +83,7 @@ impl Build<'_> {
     }
 
     fn memory(&self) -> Result<Memory> {
-        let plan = Plan::new()
-            .with::<u32>("samples", self.space.len() * ROW as usize)
-            .with::<u32>("changes", COUNTERS as usize)
-            .with::<u64>("distances", COUNTERS as usize)
-            .reserve(self.gpu)?;
+        let plan = self.shape().iterations().reserve(self.gpu)?;
         let mut memory = Memory {
             rows: plan.buffer("samples")?,
             changes: plan.buffer("changes")?,
