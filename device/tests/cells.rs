@@ -30,9 +30,8 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         };
         let jobs = [job(5, 100, 0, 120), job(130, 128, 140, 130), job(0, 1, 119, 1), job(3, 7, 10, 0)];
         let lines = jobs.len() * tile::SIDE as usize;
-        // The fourth line has been noted to before, and the second job's lines have too little room.
-        let capacity = 50;
-        let before: Vec<u32> = (0..lines).map(|line| if line == 3 { 2 } else { 0 }).collect();
+        // Too little room for some.
+        let (parts, part_capacity) = (PARTS as usize, 14);
         let biases = integers(count, 0, 50, seed);
         let dot = |a: u32, b: u32| -> i64 {
             let (a, b) = (a as usize * dim, b as usize * dim);
@@ -45,10 +44,10 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
         let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
         let (biases_there, bounds_there) = (emulator.upload(&sums(&biases)), emulator.upload(&sums(&bounds)));
-        let (members_there, counts) = (emulator.upload(&members), emulator.upload(&before));
+        let (members_there, counts) = (emulator.upload(&members), room::<u32>(&emulator, lines * parts));
         let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count, j.bound_place]);
         let jobs_there = emulator.upload(&words.concat());
-        let found = room::<Key>(&emulator, lines * capacity);
+        let found = room::<Key>(&emulator, lines * parts * part_capacity);
         let arguments = CellFilter {
             tiles: Tiles {
                 queries: there.view().read_only(),
@@ -64,32 +63,41 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
             jobs: jobs_there.view().read_only(),
             counts: counts.view(),
             found: found.view(),
-            capacity: capacity as u32,
+            part_capacity: part_capacity as u32,
             padding: 0,
         };
         emulator.launch::<K>([jobs.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
-        let counts = counts.values::<u32>().unwrap();
+        let read = |from: &emulator::Allocation, offset: usize, count: usize| {
+            let mut bytes = vec![0u8; count];
+            from.download(offset, &mut bytes).unwrap();
+            bytes
+        };
         let mut overflows = false;
         for (index, job) in jobs.iter().enumerate() {
             for index_of_query in 0..job.query_count {
                 let query = members[(job.first_query + index_of_query) as usize];
                 let rows = &members[job.first_row as usize..][..job.row_count as usize];
-                let below = rows.iter().filter(|&&row| value(query, row) < bounds[query as usize]);
-                let mut expected: Vec<Key> =
-                    below.map(|&row| key::pack(value(query, row) as f32, row)).collect();
-                expected.sort_unstable();
-                let line = index * tile::SIDE as usize + index_of_query as usize;
-                assert_eq!(counts[line] as usize, before[line] as usize + expected.len(), "line {line}");
-                if counts[line] as usize > capacity {
-                    overflows = true;
-                    continue;
+                for part in 0..parts {
+                    let place = (index * tile::SIDE as usize + index_of_query as usize) * parts + part;
+                    // A part has every fourth run of 32 rows.
+                    let rows = rows.chunks(32).skip(part).step_by(parts).flatten();
+                    let below = rows.filter(|&&row| value(query, row) < bounds[query as usize]);
+                    let mut expected: Vec<Key> =
+                        below.map(|&row| key::pack(value(query, row) as f32, row)).collect();
+                    expected.sort_unstable();
+                    let count = u32::from_le_bytes(read(&counts, place * 4, 4).try_into().unwrap());
+                    if expected.len() > part_capacity {
+                        overflows = true;
+                        assert_eq!(count as usize, part_capacity + 1, "query {query}");
+                        continue;
+                    }
+                    assert_eq!(count as usize, expected.len(), "query {query}, part {part}");
+                    let noted = read(&found, place * part_capacity * 8, expected.len() * 8);
+                    let mut noted: Vec<Key> =
+                        noted.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
+                    noted.sort_unstable();
+                    assert_eq!(noted, expected, "query {query}, part {part}");
                 }
-                let mut noted = vec![0u8; expected.len() * 8];
-                found.download((line * capacity + before[line] as usize) * 8, &mut noted).unwrap();
-                let mut noted: Vec<Key> =
-                    noted.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
-                noted.sort_unstable();
-                assert_eq!(noted, expected, "line {line}");
             }
         }
         assert!(overflows, "some line has too little room");
@@ -108,8 +116,11 @@ fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
         let (queries, nodes, capacity) = (5usize, 9, 64usize);
         let members = [99u32, 8, 0, 3, 4, 7];
         let who = &members[1..];
-        // Nothing, a little, some, all that there is room for, too much.
+        // Nothing, a little, some, all that there is room for, too much; in parts of 16.
         let counts = [0u32, 1, 33, 64, 90];
+        let part = |count: u32, part: u32| {
+            if count > 64 { [17, 16, 3, 0][part as usize] } else { count.saturating_sub(part * 16).min(16) }
+        };
         let job =
             Job { first_query: 1, query_count: 5, first_row: 0, row_count: 9, bound_place: k as u32 / 2 };
         let key = |value: i64, id: u32| key::pack(S::of(value).to_f32(), id);
@@ -129,10 +140,11 @@ fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
         }
         let emulator = Emulator::with_seed(seed);
         let lines = tile::SIDE as usize;
-        let mut counts_of_lines = counts.to_vec();
-        counts_of_lines.resize(lines, 0);
+        let mut counts_of_parts: Vec<u32> =
+            counts.iter().flat_map(|&count| (0..4).map(move |index| part(count, index))).collect();
+        counts_of_parts.resize(lines * PARTS as usize, 99);
         found.resize(lines * capacity, NONE);
-        let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts_of_lines));
+        let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts_of_parts));
         let (members_there, lists_there) = (emulator.upload(&members), emulator.upload(&lists));
         let words = [job.first_query, job.query_count, job.first_row, job.row_count, job.bound_place];
         let jobs_there = emulator.upload(&words);
@@ -140,12 +152,12 @@ fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
         let bounds = emulator.upload(&vec![open; nodes]);
         let arguments = Merge {
             found: found_there.view().read_only(),
-            counts: counts_there.view(),
+            counts: counts_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
             lists: lists_there.view(),
             bounds: bounds.view(),
-            capacity: capacity as u32,
+            part_capacity: capacity as u32 / PARTS,
             k: k as u32,
         };
         emulator.launch::<K>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
@@ -167,7 +179,6 @@ fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
                 _ => assert!(bounds[node as usize] == open),
             }
         }
-        assert_eq!(counts_there.values::<u32>().unwrap(), vec![0; lines]);
     }
 }
 

@@ -45,7 +45,7 @@ unsafe fn sort_and_merge(
         ranks.set(i as usize, rank(old, k, result.get(i as usize)));
         i += block_dim_x();
     }
-    merge_block(old, k, result, len, out);
+    merge_block((old, k), (result, len), |place, key| out.set(place as usize, key));
 }
 
 #[test]

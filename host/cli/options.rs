@@ -150,6 +150,7 @@ pub(crate) fn built(
         "mean_degree": mean_degree,
         "distances": stats.distances,
         "iterations": [stats.iterations.0, stats.iterations.1],
+        "added": stats.added,
     })
 }
 

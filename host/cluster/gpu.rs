@@ -6,6 +6,8 @@ use tagore_device::cluster::{
     cluster_keys, cluster_member_keys, cluster_members, cluster_sample,
 };
 
+use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
+
 use super::Sizes;
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, Reservation};
@@ -28,6 +30,8 @@ pub(super) struct Work<'a, T: OnDevice> {
     /// Tile vectors, and their squared norms.
     centres: Buffer<u8>,
     norms: Buffer<T::Sum>,
+    spare_centres: Buffer<u8>,
+    spare_norms: Buffer<T::Sum>,
     sample: Buffer<u32>,
     nearest: Buffer<u32>,
     pub(super) starts: Buffer<u32>,
@@ -57,6 +61,8 @@ impl<'a, T: OnDevice> Work<'a, T> {
             seed,
             centres: memory.buffer("centres")?,
             norms: memory.buffer("centre norms")?,
+            spare_centres: memory.buffer("spare centres")?,
+            spare_norms: memory.buffer("spare centre norms")?,
             sample: memory.buffer("sample")?,
             nearest: memory.buffer("nearest centres")?,
             starts: memory.buffer("starts")?,
@@ -78,6 +84,66 @@ impl<'a, T: OnDevice> Work<'a, T> {
             self.keys(sample, 1, 0, true)?;
             self.sort(sample, ID_BITS)?;
             self.means(sample, round)?;
+        }
+        self.arrange()
+    }
+
+    /// Numbers the centres so that those that are near each other follow one another: by the nearest of the first
+    /// few, the second and the third nearest.
+    fn arrange(&mut self) -> Result<()> {
+        let Sizes { cells, .. } = self.sizes;
+        let (stride, units) = self.side.tile_stride();
+        let guides = (cells as f64).sqrt() as u32;
+        let memberships = guides.min(ORDER_RANKS as u32);
+        let assign = Assign::<T::Sum> {
+            vectors: self.centres.view(),
+            ids: self.sample.view(),
+            centres: self.centres.view(),
+            biases: self.norms.view(),
+            nearest: self.nearest.view_mut(),
+            listed: 0,
+            count: cells as u32,
+            centre_count: guides,
+            memberships,
+            vector_stride: stride,
+            centre_stride: stride,
+            units,
+            weight: T::weight(Metric::L2),
+        };
+        let blocks = [(cells as u32).div_ceil(tile::SIDE), 1, 1];
+        // SAFETY: the guides are centres; the buffers hold what the sizes say, and outlive the work.
+        unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
+        self.sort_by_nearest(cells, memberships as usize)?;
+        let arguments = (self.keys.view(), self.sample.view_mut(), cells as u32);
+        let renumber = Renumber {
+            from: self.centres.view().cast(),
+            to: self.spare_centres.view_mut().cast(),
+            biases: self.norms.view().cast(),
+            biases_to: self.spare_norms.view_mut().cast(),
+            order: self.sample.view(),
+            // Nobody asks where they went.
+            places: self.nearest.view_mut(),
+            count: cells as u32,
+            units,
+        };
+        let grid = [(cells as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
+        // SAFETY: as above; the order, in the memory of the sample, holds every centre once.
+        unsafe {
+            self.gpu.launch::<cluster_ids>(threads(cells), VALUE_THREADS, arguments)?;
+            self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))?;
+        }
+        std::mem::swap(&mut self.centres, &mut self.spare_centres);
+        std::mem::swap(&mut self.norms, &mut self.spare_norms);
+        Ok(())
+    }
+
+    /// Sorts keys of `count` vectors by their nearest centres, `memberships` each.
+    fn sort_by_nearest(&mut self, count: usize, memberships: usize) -> Result<()> {
+        // By the least important first, as the sort is stable.
+        let ranks = memberships.min(ORDER_RANKS);
+        for rank in (0..ranks).rev() {
+            self.keys(count, memberships, rank, rank + 1 == ranks)?;
+            self.sort(count, ID_BITS)?;
         }
         Ok(())
     }
@@ -151,14 +217,10 @@ impl<'a, T: OnDevice> Work<'a, T> {
         sort(self.gpu, &mut self.keys, &mut self.spare, &mut self.room, count, bits)
     }
 
-    /// Orders the vectors: by the least important centre first, as the sort is stable.
+    /// Orders the vectors.
     pub(super) fn order(&mut self, order: &mut Buffer<u32>) -> Result<()> {
         let Sizes { n, memberships, .. } = self.sizes;
-        let ranks = memberships.min(ORDER_RANKS);
-        for rank in (0..ranks).rev() {
-            self.keys(n, memberships, rank, rank + 1 == ranks)?;
-            self.sort(n, ID_BITS)?;
-        }
+        self.sort_by_nearest(n, memberships)?;
         let arguments = (self.keys.view(), order.view_mut(), n as u32);
         // SAFETY: as for `assign`.
         unsafe { self.gpu.launch::<cluster_ids>(threads(n), VALUE_THREADS, arguments) }

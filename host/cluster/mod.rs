@@ -64,8 +64,11 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, count: usize, 
         .with::<u32>("order", n)
         .with::<u8>("centres", sizes.cells * Side::<T>::tile_bytes(dim))
         .with::<T::Sum>("centre norms", sizes.cells)
+        .with::<u8>("spare centres", sizes.cells * Side::<T>::tile_bytes(dim))
+        .with::<T::Sum>("spare centre norms", sizes.cells)
         .with::<u32>("sample", sizes.sample)
-        .with::<u32>("nearest centres", keys)
+        // Of vectors, and of centres in their own order.
+        .with::<u32>("nearest centres", keys.max(3 * sizes.cells))
         .with::<u32>("starts", sizes.cells * sizes.memberships + 1)
         .with::<u64>("keys", keys)
         .with::<u64>("spare keys", keys);

@@ -132,6 +132,8 @@ pub struct DescentStats {
     pub copy: f64,
     /// Seconds of compiling kernels, of all of these.
     pub jit: f64,
+    /// Keys that each iteration of phase 1, then of phase 2, added to the lists; of a GPU alone.
+    pub added: Vec<u64>,
     /// The most bytes of device memory that were taken at once.
     pub peak_gpu_bytes: u64,
     /// The kernels' times; empty on the CPU.

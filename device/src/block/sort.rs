@@ -86,17 +86,17 @@ pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key
 }
 
 /// Merges two ascending lists of keys that have none in common but [`NONE`], which only `list` holds,
-/// at its end; writes the first `k` of them to `out`. The whole block calls this, after a barrier; none
-/// follows.
+/// at its end; `put` is given the place and the key of each of the first `k` of them. The whole block calls
+/// this, after a barrier; none follows.
 #[inline(always)]
-pub fn merge_block(list: Shared<Key>, k: u32, keys: Shared<Key>, len: u32, out: GlobalMut<Key>) {
+pub fn merge_block((list, k): (Shared<Key>, u32), (keys, len): (Shared<Key>, u32), put: impl Fn(u32, Key)) {
     let threads = block_dim_x();
     let mut i = thread_idx_x();
     while i < k {
         let key = list.get(i as usize);
         let place = i + rank(keys, len, key);
         if place < k {
-            out.set(place as usize, key);
+            put(place, key);
         }
         i += threads;
     }
@@ -105,7 +105,7 @@ pub fn merge_block(list: Shared<Key>, k: u32, keys: Shared<Key>, len: u32, out: 
         let key = keys.get(i as usize);
         let place = i + rank(list, k, key);
         if place < k {
-            out.set(place as usize, key);
+            put(place, key);
         }
         i += threads;
     }

@@ -3,7 +3,7 @@
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, sync_threads, sync_threads_count, thread_idx_x};
 
 use crate::block::copied;
 use crate::block::element::{Element, TileSum};
@@ -11,16 +11,16 @@ use crate::block::exact::{Metric, distance, load_point};
 use crate::block::sort::{merge_block, rank, sort_block};
 use crate::block::tile;
 use crate::descent::key::{self, Key, NONE};
-use crate::search::exact::{Job, SETTLE_THREADS, settle_shared_bytes};
+use crate::search::exact::{Job, PARTS, SETTLE_THREADS, settle_shared_bytes};
 
 /// The merging of what the filter of cells noted.
 #[repr(C)]
 pub struct Merge<S> {
-    /// In: `capacity` keys of each line of the jobs' query tiles.
+    /// In: `part_capacity` keys of each of the [`PARTS`] parts of each line of the jobs' query tiles.
     pub found: Global<Key>,
-    /// In: of each line, keys that were to be noted; out: 0. A line with more than `capacity` is passed over, since
-    /// which of its keys are there is chance.
-    pub counts: GlobalMut<u32>,
+    /// In: of each part, keys that are there. A line of which a part has more than `part_capacity` is passed over,
+    /// since some of its keys are missing.
+    pub counts: Global<u32>,
     /// In: the vectors of all cells' members.
     pub members: Global<u32>,
     /// In: the filter's [`Job`]s.
@@ -29,8 +29,8 @@ pub struct Merge<S> {
     pub lists: GlobalMut<Key>,
     /// In and out: of each node, for the filter; set where the list has changed.
     pub bounds: GlobalMut<S>,
-    /// Keys that are noted per line.
-    pub capacity: u32,
+    /// Keys that are noted per part.
+    pub part_capacity: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
 }
@@ -43,11 +43,10 @@ copied! {
 fn merge<S: TileSum>(p: &Merge<S>) {
     let (thread, line) = (thread_idx_x(), block_idx_x());
     let job = Job::read(p.jobs, line / tile::SIDE);
-    let count = p.counts.get(line as usize);
-    if line % tile::SIDE >= job.query_count || count == 0 {
+    if line % tile::SIDE >= job.query_count {
         return;
     }
-    let (capacity, k) = (p.capacity as usize, p.k as usize);
+    let (capacity, k) = ((PARTS * p.part_capacity) as usize, p.k as usize);
     let keys: Shared<Key> = shared::dynamic(0);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
@@ -62,23 +61,22 @@ fn merge<S: TileSum>(p: &Merge<S>) {
     if thread == 0 {
         kept.set(0, 0);
     }
-    // All have read the count.
-    sync_threads();
-    if thread == 0 {
-        p.counts.set(line as usize, 0);
-    }
-    if count > p.capacity {
+    // A warp for each part.
+    const { assert!(SETTLE_THREADS == 32 * PARTS) };
+    let part = line * PARTS + thread / 32;
+    let count = p.counts.get(part as usize);
+    if sync_threads_count((count > p.part_capacity) as u32) > 0 {
         return;
     }
     let farthest = list.get(k - 1);
-    let mut i = thread;
+    let mut i = thread % 32;
     while i < count {
-        let key = p.found.get(line as usize * capacity + i as usize);
+        let key = p.found.get((part * p.part_capacity + i) as usize);
         // Another cell may have found it before, at the same value.
         if key < farthest && key as u32 != node && list.get(rank(list, p.k, key) as usize) != key {
             keys.set(kept.fetch_add(0, 1) as usize, key);
         }
-        i += SETTLE_THREADS;
+        i += 32;
     }
     sync_threads();
     let len = kept.get(0);
@@ -86,14 +84,12 @@ fn merge<S: TileSum>(p: &Merge<S>) {
         return;
     }
     let sorted = sort_block(keys, spare, len);
-    merge_block(list, p.k, sorted, len, out);
-    sync_threads();
-    if thread == 0 {
-        let last = out.get(job.bound_place as usize);
-        if last != NONE {
-            p.bounds.set(node as usize, S::from_f32(key::distance(last)));
+    merge_block((list, p.k), (sorted, len), |place, key| {
+        out.set(place as usize, key);
+        if place == job.bound_place && key != NONE {
+            p.bounds.set(node as usize, S::from_f32(key::distance(key)));
         }
-    }
+    });
 }
 
 /// The end of a descent: distances become exact, and ids those of rows.
@@ -175,7 +171,7 @@ macro_rules! merge_kernels {
         ///
         /// # Safety
         /// - The views hold what [`Merge`] says.
-        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, 0))]
+        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(PARTS * p.part_capacity, p.k, 0))]
         pub unsafe fn $name(p: Merge<$sum>) {
             merge(&p);
         }

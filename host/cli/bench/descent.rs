@@ -147,7 +147,7 @@ impl Args {
             "seconds": { "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds },
             "recall": recall, "recall_nodes": truth.len(),
             "distances": stats.distances, "join_distances": stats.join_distances,
-            "refine_distances": stats.refine_distances, "completed": stats.completed,
+            "refine_distances": stats.refine_distances, "completed": stats.completed, "added": stats.added,
             "peak_gpu_bytes": stats.peak_gpu_bytes, "kernels": kernels,
         })
     }

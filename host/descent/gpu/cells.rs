@@ -11,7 +11,7 @@ use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
 use tagore_device::descent::cells::Merge;
 use tagore_device::descent::key::Key;
-use tagore_device::search::exact::{CellFilter, JOB_WORDS, Job, SETTLE_THREADS, Tiles};
+use tagore_device::search::exact::{CellFilter, JOB_WORDS, Job, PARTS, SETTLE_THREADS, Tiles};
 
 use super::{Build, Nodes};
 use crate::cluster::Cells;
@@ -54,7 +54,7 @@ pub(super) fn plan<T: OnDevice>(n: usize, k: usize, count: usize, memberships: u
     Plan::new()
         .with::<u32>("jobs", tiles * (memberships + 1) * JOB_WORDS)
         .with::<T::Sum>("list bounds", n)
-        .with::<u32>("counts", lines(first).max(lines(later)))
+        .with::<u32>("counts", lines(first).max(lines(later)) * PARTS as usize)
         .with::<Key>("noted rows", (lines(first) * first).max(lines(later) * later))
 }
 
@@ -87,12 +87,12 @@ impl Build<'_> {
         };
         memory.jobs.upload(&jobs)?;
         memory.bounds.fill(T::Sum::OPEN_BYTE)?;
-        memory.counts.fill(0)?;
         let stage = self.progress.stage("cells", slabs.len() as u64);
         let mut first_job = 0;
         for slab in &slabs {
             for jobs in slab.jobs.chunks(slab.tiles) {
-                let work = Work { cells, first_job, jobs: jobs.len(), capacity: slab.capacity as u32 };
+                let work =
+                    Work { cells, first_job, jobs: jobs.len(), part_capacity: slab.capacity as u32 / PARTS };
                 self.filter(nodes, &mut memory, work)?;
                 self.merge(nodes, &mut memory, work)?;
                 first_job += jobs.len();
@@ -122,7 +122,7 @@ impl Build<'_> {
             jobs: memory.jobs.view().offset(work.first_job * JOB_WORDS),
             counts: memory.counts.view_mut(),
             found: memory.noted.view_mut(),
-            capacity: work.capacity,
+            part_capacity: work.part_capacity,
             padding: 0,
         };
         // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a slab, and the
@@ -133,12 +133,12 @@ impl Build<'_> {
     fn merge<T: OnDevice>(&self, nodes: &mut Nodes<T>, memory: &mut Memory<T>, work: Work<'_>) -> Result<()> {
         let merge = Merge::<T::Sum> {
             found: memory.noted.view(),
-            counts: memory.counts.view_mut(),
+            counts: memory.counts.view(),
             members: work.cells.members.view(),
             jobs: memory.jobs.view().offset(work.first_job * JOB_WORDS),
             lists: nodes.lists.view_mut(),
             bounds: memory.bounds.view_mut(),
-            capacity: work.capacity,
+            part_capacity: work.part_capacity,
             k: self.k as u32,
         };
         let lines = work.jobs as u32 * tile::SIDE;
@@ -153,7 +153,7 @@ struct Work<'a> {
     cells: &'a Cells,
     first_job: usize,
     jobs: usize,
-    capacity: u32,
+    part_capacity: u32,
 }
 
 /// Query tiles that are worked on together, each a block's.

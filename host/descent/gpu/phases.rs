@@ -1,5 +1,6 @@
 //! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
 
+use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
 use tagore_device::descent::join::{JOIN_THREADS, Join};
 use tagore_device::descent::key::Key;
@@ -35,6 +36,21 @@ impl Memory {
         self.distances.download(&mut distances)?;
         Ok(distances.iter().sum())
     }
+
+    /// How many keys each of the first `iterations` iterations has added to the lists.
+    fn added(&self, iterations: usize) -> Result<Vec<u64>> {
+        let mut changes = vec![0u32; COUNTERS as usize * iterations];
+        self.changes.download(&mut changes)?;
+        Ok(changes
+            .chunks(COUNTERS as usize)
+            .map(|sums| sums.iter().map(|&sum| u64::from(sum)).sum())
+            .collect())
+    }
+
+    /// Where iteration number `iteration` of both phases together counts.
+    fn changes(&mut self, (joins, expands): (u32, u32)) -> GlobalMut<u32> {
+        self.changes.view_mut().offset(((joins + expands) * COUNTERS) as usize)
+    }
 }
 
 /// What joins leave for the merging.
@@ -55,7 +71,7 @@ impl Build<'_> {
         if (joins, expands) == (0, 0) {
             return Ok(());
         }
-        let mut memory = self.memory()?;
+        let mut memory = self.memory(joins + expands)?;
         if joins > 0 {
             let plan = self.shape().joins().reserve(self.gpu)?;
             let mut found =
@@ -71,7 +87,8 @@ impl Build<'_> {
                 self.join(nodes, &mut memory, &mut found, iteration, start)?;
                 stats.iterations.0 += 1;
                 stage.advance(1)?;
-                if self.is_settled(&mut memory, STOP_JOIN)? {
+                // After cells few are new at once, but those few are what the cells missed.
+                if start == Start::Random && self.is_settled(&memory, stats, STOP_JOIN)? {
                     break;
                 }
             }
@@ -82,26 +99,26 @@ impl Build<'_> {
         self.expand(nodes, memory, expands, stats)
     }
 
-    fn memory(&self) -> Result<Memory> {
-        let plan = self.shape().iterations().reserve(self.gpu)?;
+    fn memory(&self, iterations: u32) -> Result<Memory> {
+        let plan = self.shape().iterations(iterations).reserve(self.gpu)?;
         let mut memory = Memory {
             rows: plan.buffer("samples")?,
             changes: plan.buffer("changes")?,
             distances: plan.buffer("distances")?,
         };
         memory.distances.fill(0)?;
+        memory.changes.fill(0)?;
         Ok(memory)
     }
 
     /// Whether `auto` stops here, since the last iteration added less than `share` of all entries.
-    fn is_settled(&self, memory: &mut Memory, share: f64) -> Result<bool> {
+    fn is_settled(&self, memory: &Memory, stats: &DescentStats, share: f64) -> Result<bool> {
         if self.iterations != Iterations::Auto {
             return Ok(false);
         }
-        let mut changes = [0; COUNTERS as usize];
-        memory.changes.download(&mut changes)?;
-        let added: u64 = changes.into_iter().map(u64::from).sum();
-        Ok((added as f64) < share * (self.space.len() * self.k) as f64)
+        let done = (stats.iterations.0 + stats.iterations.1) as usize;
+        let added = memory.added(done)?;
+        Ok((added[done - 1] as f64) < share * (self.space.len() * self.k) as f64)
     }
 
     /// What an iteration's ids are mixed by.
@@ -117,7 +134,6 @@ impl Build<'_> {
         unvisit: bool,
     ) -> Result<(Sample, [u32; 3])> {
         memory.rows.fill(0xff)?;
-        memory.changes.fill(0)?;
         let n = self.space.len() as u32;
         let sample = Sample {
             lists: nodes.lists.view_mut(),
@@ -169,7 +185,7 @@ impl Build<'_> {
             lists: nodes.lists.view_mut(),
             candidates: found.candidates.view_mut(),
             bounds: found.bounds.view_mut(),
-            changes: memory.changes.view_mut(),
+            changes: memory.changes((iteration, 0)),
             nodes: n,
             k: self.k as u32,
         };
@@ -210,7 +226,7 @@ impl Build<'_> {
                 biases: nodes.biases.view(),
                 rows: memory.rows.view(),
                 lists: nodes.lists.view_mut(),
-                changes: memory.changes.view_mut(),
+                changes: memory.changes(stats.iterations),
                 distances: memory.distances.view_mut(),
                 stride: nodes.stride,
                 units: nodes.stride / 16,
@@ -223,7 +239,7 @@ impl Build<'_> {
             unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
             stats.iterations.1 += 1;
             stage.advance(1)?;
-            if self.is_settled(&mut memory, STOP_EXPAND)? {
+            if self.is_settled(&memory, stats, STOP_EXPAND)? {
                 break;
             }
         }
@@ -231,6 +247,7 @@ impl Build<'_> {
         stats.distances += distances;
         stats.refine_distances = distances - stats.join_distances;
         self.count_expansions::<T>(nodes.stride, stats);
+        stats.added = memory.added((stats.iterations.0 + stats.iterations.1) as usize)?;
         Ok(())
     }
 }

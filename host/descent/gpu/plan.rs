@@ -77,11 +77,11 @@ impl Shape {
         Plan::new().with::<Key>("lists", self.n * self.k).with::<u32>("no order", 1)
     }
 
-    /// What the iterations of both phases need.
-    pub(super) fn iterations(&self) -> Plan {
+    /// What `count` iterations, of both phases together, need.
+    pub(super) fn iterations(&self, count: u32) -> Plan {
         Plan::new()
             .with::<u32>("samples", self.n * ROW as usize)
-            .with::<u32>("changes", COUNTERS as usize)
+            .with::<u32>("changes", COUNTERS as usize * count as usize)
             .with::<u64>("distances", COUNTERS as usize)
     }
 
@@ -127,11 +127,12 @@ impl Shape {
             stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
         }
         let (joins, expands) = Settings::iterations(self.iterations, start);
+        let iterations = self.iterations(joins + expands);
         if joins > 0 {
-            stage("join", &[&original, &nodes, &self.iterations(), &self.joins()]);
+            stage("join", &[&original, &nodes, &iterations, &self.joins()]);
         }
         if expands > 0 {
-            stage("refine", &[&original, &nodes, &self.iterations()]);
+            stage("refine", &[&original, &nodes, &iterations]);
         }
         stage("finish", &[&original, &nodes, &self.finish()]);
         stages

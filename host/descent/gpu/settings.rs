@@ -53,7 +53,7 @@ impl Settings {
     /// The most iterations of each phase.
     pub(super) fn iterations(asked: Iterations, start: Start) -> (u32, u32) {
         match (asked, start) {
-            (Iterations::Auto, Start::Cells) => (3, 4),
+            (Iterations::Auto, Start::Cells) => (3, 20),
             _ => asked.limits(),
         }
     }

@@ -3,6 +3,7 @@
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use cuda_std::warp::{FULL, warp_shuffle_idx, warp_shuffle_up};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
@@ -25,10 +26,13 @@ pub const fn filter_shared_bytes(units: u32) -> u32 {
     (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 8
 }
 
-/// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
+/// Bytes of dynamic shared memory of the filter of cells.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 8
+    filter_shared_bytes(units) + NOTED_BYTES
 }
+
+/// Warps that compare a query of a tile with rows, each with its own quarter of the rows of a tile.
+pub const PARTS: u32 = 4;
 
 /// What every filter compares with what.
 #[repr(C)]
@@ -94,14 +98,14 @@ pub struct CellFilter<S> {
     pub members: Global<u32>,
     /// In: a [`Job`] of each block.
     pub jobs: Global<u32>,
-    /// In and out: of each line of the blocks' query tiles, rows noted, also those that there was no room
-    /// for. A block has [`tile::SIDE`] lines.
+    /// Out: [`PARTS`] of each line of the blocks' query tiles, of which a block has [`tile::SIDE`]: keys noted, or
+    /// a number above `part_capacity` if there was no room for some.
     pub counts: GlobalMut<u32>,
-    /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute
-    /// it, less the query's norm.
+    /// Out: `part_capacity` keys of each part of each line: the vector of a row, at its distance as the tensor
+    /// cores compute it, less the query's norm.
     pub found: GlobalMut<Key>,
-    /// Keys that are noted per line; of all lines, below 2^32.
-    pub capacity: u32,
+    /// Keys that are noted per part, below 2^16 - 1; of all lines, below 2^32.
+    pub part_capacity: u32,
     /// Nothing.
     pub padding: u32,
 }
@@ -161,69 +165,59 @@ struct Walk {
     visits: u32,
 }
 
-/// What rows below their bounds are told to.
-trait Sink<S> {
-    /// Takes `count` places for a line; the first of them.
-    fn take(&self, line: u32, count: u32) -> u32;
-
-    /// Puts a row's vector, at `value`, in a place of a line, if there is such a place.
-    fn note(&self, line: u32, place: u32, vector: u32, value: S);
+/// What becomes of the rows that are below the bounds of a tile's queries, which `bounds` holds for this lane: of
+/// the queries `line + 8 r` of the tile.
+trait Epilogue<S> {
+    /// Called by all lanes of a warp with the products of a tile of rows. `column` is the first column of this
+    /// lane, of which it has `column + 8 n + c`; of each column of the tile the biases and vectors are in
+    /// shared memory.
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>);
 }
 
-/// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
-struct Rows<'a, S> {
-    p: &'a Filter<S>,
-    first_query: u32,
+/// Where the eight columns of a lane are, from its first on.
+#[inline(always)]
+const fn column_of(index: usize) -> u32 {
+    (8 * (index / 2) + index % 2) as u32
 }
 
-impl<S> Sink<S> for Rows<'_, S> {
-    #[inline(always)]
-    fn take(&self, line: u32, count: u32) -> u32 {
-        self.p.counts.fetch_add((self.first_query + line) as usize, count, Scope::Device)
-    }
-
-    #[inline(always)]
-    fn note(&self, line: u32, place: u32, vector: u32, _: S) {
-        if place < self.p.capacity {
-            let first = (self.first_query + line) as usize * self.p.capacity as usize;
-            self.p.found.set(first + place as usize, vector);
-        } else {
-            self.p.overflow.set(0, 1);
-        }
-    }
+/// How many bits of each byte are set.
+#[inline(always)]
+const fn ones_of_bytes(word: u32) -> u32 {
+    let twos = word - (word >> 1 & 0x5555_5555);
+    let fours = (twos & 0x3333_3333) + (twos >> 2 & 0x3333_3333);
+    (fours + (fours >> 4)) & 0x0f0f_0f0f
 }
 
-/// Notes keys of lines that are of this block alone: where the next key of each goes, and the end of its room.
-struct Keys {
-    found: GlobalMut<Key>,
-    next: Shared<u32>,
-    ends: Shared<u32>,
+/// Of each row of a tile, its bias and its vector.
+#[derive(Clone, Copy)]
+struct Columns<S> {
+    biases: Shared<S>,
+    vectors: Shared<u32>,
 }
 
-impl<S: TileSum> Sink<S> for Keys {
+impl<S: Plain> Columns<S> {
+    /// The biases of a lane's eight columns.
     #[inline(always)]
-    fn take(&self, line: u32, count: u32) -> u32 {
-        self.next.fetch_add(line as usize, count)
-    }
-
-    #[inline(always)]
-    fn note(&self, line: u32, place: u32, vector: u32, value: S) {
-        if place < self.ends.get(line as usize) {
-            self.found.set(place as usize, key::pack(value.to_f32(), vector));
-        }
+    fn biases(&self, column: u32) -> [S; 8]
+    where
+        S: TileSum,
+    {
+        let mut biases = [S::NEVER; 8];
+        unroll!(8, C => biases[C] = self.biases.get((column + column_of(C)) as usize));
+        biases
     }
 }
 
 /// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
-/// a line of the query tile. `sink` is told of the rows below the bound, with `VALUED` also at which value.
+/// a line of the query tile.
 #[inline(always)]
-fn filter<E: TileElement, const VALUED: bool>(
+fn filter<E: TileElement>(
     p: &Tiles<E::Sum>,
     walk: Walk,
     query_vector: impl Fn(u32) -> u32,
     row_vector: impl Fn(u32) -> u32,
     bound: impl Fn(u32) -> E::Sum,
-    sink: impl Sink<E::Sum>,
+    epilogue: &mut impl Epilogue<E::Sum>,
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
@@ -235,8 +229,8 @@ fn filter<E: TileElement, const VALUED: bool>(
     let query_chunks = if resident { chunks } else { STAGES };
     let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
     let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
-    let tile_biases: Shared<E::Sum> = rows(STAGES).cast();
-    let tile_vectors: Shared<u32> = tile_biases.offset(tile::SIDE as usize).cast();
+    let biases: Shared<E::Sum> = rows(STAGES).cast();
+    let columns = Columns { biases, vectors: biases.offset(tile::SIDE as usize).cast() };
     let query_source = |line: u32| {
         if line < walk.query_count { Some(query_vector(walk.first_query + line)) } else { None }
     };
@@ -327,62 +321,11 @@ fn filter<E: TileElement, const VALUED: bool>(
 
         // The barriers above stand between this and the last tile's epilogue.
         if line < tile::SIDE {
-            tile_biases.set(line as usize, bias);
-            tile_vectors.set(line as usize, vector);
+            columns.biases.set(line as usize, bias);
+            columns.vectors.set(line as usize, vector);
         }
         sync_threads();
-        let mut biases = [E::Sum::NEVER; 8];
-        unroll!(4, N => {
-            unroll!(2, C => {
-                biases[2 * N + C] = tile_biases.get((lane_column + 8 * N as u32 + C as u32) as usize);
-            });
-        });
-        if VALUED {
-            // Constant indices: the sums stay in registers. All places of a line are taken at once, so that a lane
-            // waits eight times at most.
-            unroll!(4, M => {
-                unroll!(2, H => {
-                    let (line, bound) = (lane_row + (16 * M + 8 * H) as u32, bounds[2 * M + H]);
-                    let value = |column: usize| {
-                        let bias = biases[column];
-                        E::Sum::value(bias, p.weight, sums[4 * M + column / 2][2 * H + column % 2])
-                    };
-                    let mut count = 0;
-                    unroll!(8, I => count += (value(I) < bound) as u32);
-                    if count > 0 {
-                        let mut place = sink.take(line, count);
-                        unroll!(8, I => {
-                            if value(I) < bound {
-                                let column = lane_column + (8 * (I / 2) + I % 2) as u32;
-                                sink.note(line, place, tile_vectors.get(column as usize), value(I));
-                                place += 1;
-                            }
-                        });
-                    }
-                });
-            });
-        } else {
-            // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
-            let mut below = [0u32; 2];
-            unroll!(4, M => {
-                unroll!(4, N => {
-                    unroll!(4, V => {
-                        let bound = bounds[2 * M + V / 2];
-                        if E::Sum::below(biases[2 * N + V % 2], p.weight, sums[4 * M + N][V], bound) {
-                            below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
-                        }
-                    });
-                });
-            });
-            let mut bits = below[0] as u64 | (below[1] as u64) << 32;
-            while bits != 0 {
-                let bit = bits.trailing_zeros();
-                bits &= bits - 1;
-                let column = lane_column + 8 * (bit / 4 % 4) + bit % 2;
-                let line = lane_row + 16 * (bit / 16) + 8 * (bit / 2 % 2);
-                sink.note(line, sink.take(line, 1), tile_vectors.get(column as usize), E::Sum::default());
-            }
-        }
+        epilogue.tile(&sums, &bounds, lane_row, lane_column, columns);
         visit += 1;
         row_tile = tile_after(row_tile);
     }
@@ -405,7 +348,124 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
         visits: if left < p.positions_per_block { left } else { p.positions_per_block },
     };
     let bound = |line: u32| p.bounds.get((first_query + line) as usize);
-    filter::<E, false>(&p.tiles, walk, |query| query, |row| row, bound, Rows { p, first_query });
+    filter::<E>(&p.tiles, walk, |query| query, |row| row, bound, &mut NoteRows { p, first_query });
+}
+
+/// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
+struct NoteRows<'a, S> {
+    p: &'a Filter<S>,
+    first_query: u32,
+}
+
+impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
+    #[inline(always)]
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
+        let p = self.p;
+        let biases = of_tile.biases(column);
+        // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
+        let mut below = [0u32; 2];
+        unroll!(4, M => {
+            unroll!(4, N => {
+                unroll!(4, V => {
+                    if S::below(biases[2 * N + V % 2], p.tiles.weight, sums[4 * M + N][V], bounds[2 * M + V / 2]) {
+                        below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
+                    }
+                });
+            });
+        });
+        let mut bits = below[0] as u64 | (below[1] as u64) << 32;
+        while bits != 0 {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            let query = (self.first_query + line + 16 * (bit / 16) + 8 * (bit / 2 % 2)) as usize;
+            let slot = p.counts.fetch_add(query, 1, Scope::Device);
+            if slot < p.capacity {
+                let vector = of_tile.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
+                p.found.set(query * p.capacity as usize + slot as usize, vector);
+            } else {
+                p.overflow.set(0, 1);
+            }
+        }
+    }
+}
+
+/// Notes keys of lines that are of this block alone. Each of the [`PARTS`] warps that share a line has its own part
+/// of the line's room, so that nobody waits for anybody.
+struct NoteKeys<S> {
+    found: GlobalMut<Key>,
+    /// The first place of this warp's part of line 0 of the block.
+    first_place: u32,
+    part_capacity: u32,
+    weight: S,
+    /// Keys noted of each of the eight lines that four lanes of the warp share, two lines to a word.
+    noted: Shared<u32>,
+}
+
+/// Bytes of the counts that [`NoteKeys`] keeps in shared memory: 16 for each four lanes.
+const NOTED_BYTES: u32 = tile::THREADS / 4 * 16;
+
+impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
+    #[inline(always)]
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
+        let place_of = |c: usize| (column + column_of(c)) as usize;
+        let bias = |c: usize| of_tile.biases.get(place_of(c));
+        let product = |r: usize, c: usize| sums[4 * (r / 2) + c / 2][2 * (r % 2) + c % 2];
+        // Bit 8 (r % 4) + c of word r / 4: column c is below the bound of line r.
+        let mut below = [0u32; 2];
+        unroll!(8, C => {
+            let bias = bias(C);
+            unroll!(8, R => {
+                if S::value(bias, self.weight, product(R, C)) < bounds[R] {
+                    below[R / 4] |= 1 << (8 * (R % 4) + C);
+                }
+            });
+        });
+        if !warp::any(below[0] | below[1] != 0) {
+            return;
+        }
+        // How many of each line, four lines to a word: at most 8, and of four lanes at most 32. Those of this lane
+        // and the lanes before it, and of all four.
+        let (mut until, mut all) = ([0u32; 2], [0u32; 2]);
+        unroll!(2, W => {
+            until[W] = ones_of_bytes(below[W]);
+            // SAFETY: the whole warp is here.
+            unsafe {
+                let (one, there) = warp_shuffle_up(FULL, until[W], 1, 4);
+                until[W] += if there { one } else { 0 };
+                let (two, there) = warp_shuffle_up(FULL, until[W], 2, 4);
+                until[W] += if there { two } else { 0 };
+                all[W] = warp_shuffle_idx(FULL, until[W], 3, 4).0;
+            }
+        });
+        let mut noted = self.noted.get_quad(0).0;
+        unroll!(8, R => {
+            let of_row = |word: u32| word >> (8 * (R % 4)) & 0xff;
+            let before = noted[R / 2] >> (16 * (R % 2)) & 0xffff;
+            let hits = of_row(below[R / 4]);
+            if hits != 0 {
+                let first = self.first_place + (line + 8 * R as u32) * PARTS * self.part_capacity;
+                let own = before + of_row(until[R / 4]) - hits.count_ones();
+                unroll!(8, C => {
+                    if hits >> C & 1 == 1 {
+                        let place = own + (hits & ((1 << C) - 1)).count_ones();
+                        if place < self.part_capacity {
+                            let value = S::value(bias(C), self.weight, product(R, C));
+                            let vector = of_tile.vectors.get(place_of(C));
+                            self.found.set((first + place) as usize, key::pack(value.to_f32(), vector));
+                        }
+                    }
+                });
+            }
+            // One more than there is room for says enough.
+            let sum = before + of_row(all[R / 4]);
+            let sum = if sum > self.part_capacity { self.part_capacity + 1 } else { sum };
+            noted[R / 2] = noted[R / 2] & !(0xffff << (16 * (R % 2))) | sum << (16 * (R % 2));
+        });
+        warp::sync();
+        if warp::lane_id() % 4 == 0 {
+            self.noted.set_quad(0, Quad(noted));
+        }
+    }
 }
 
 #[inline(always)]
@@ -422,23 +482,30 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         tile_step: 1,
         visits: tiles,
     };
-    // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
-    // barriers of the walk stand between this and the first use.
-    let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
-    let ends = next.offset(tile::SIDE as usize);
-    let thread = thread_idx_x();
-    let line = (block_idx_x() * tile::SIDE + thread) as usize;
-    let begin = line as u32 * p.capacity;
-    if thread < tile::SIDE {
-        next.set(thread as usize, begin + p.counts.get(line));
-        ends.set(thread as usize, begin + p.capacity);
-    }
     let vector = |member: u32| p.members.get(member as usize);
     let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
-    filter::<E, true>(&p.tiles, walk, vector, vector, bound, Keys { found: p.found, next, ends });
-    sync_threads();
-    if thread < tile::SIDE {
-        p.counts.set(line, next.get(thread as usize) - begin);
+    let (first_row, first_column) = tile::part_of_warp();
+    let (part, lane) = (first_column / 32, warp::lane_id());
+    let first_line = block_idx_x() * tile::SIDE;
+    let mut epilogue = NoteKeys {
+        found: p.found,
+        first_place: (first_line * PARTS + part) * p.part_capacity,
+        part_capacity: p.part_capacity,
+        weight: p.tiles.weight,
+        noted: shared::dynamic(filter_shared_bytes(p.tiles.units) as usize)
+            .offset(thread_idx_x() as usize / 4 * 4),
+    };
+    if lane % 4 == 0 {
+        epilogue.noted.set_quad(0, Quad([0; 4]));
+    }
+    warp::sync();
+    filter::<E>(&p.tiles, walk, vector, vector, bound, &mut epilogue);
+    if lane % 4 == 0 {
+        unroll!(8, R => {
+            let line = first_line + first_row + lane / 4 + 8 * R as u32;
+            let noted = epilogue.noted.get(R / 2) >> (16 * (R % 2)) & 0xffff;
+            p.counts.set((line * PARTS + part) as usize, noted);
+        });
     }
 }
 

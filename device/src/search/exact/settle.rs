@@ -121,7 +121,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let len = kept.get(0);
     let sorted = sort_block(keys, spare, len);
     if len > 0 {
-        merge_block(list, p.k, sorted, len, out);
+        merge_block((list, p.k), (sorted, len), |place, key| out.set(place as usize, key));
     }
     // What is k-th now was written by another thread of this block.
     sync_threads();
