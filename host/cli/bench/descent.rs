@@ -216,14 +216,15 @@ fn say(
             let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
             format!("{rate:>16} {share:>7}")
         };
-        output.say(format_args!(
+        let line = format!(
             "        {:<20} {:>6} launches {:>10.3} ms {}{}",
             time.kernel,
             time.launches,
             time.seconds * 1e3,
             column(time.bytes, "B", bandwidth),
             column(time.operations, "op", operations)
-        ));
+        );
+        output.say(line.trim_end());
     }
 }
 
