@@ -44,10 +44,12 @@ mod prune;
 mod search;
 mod vectors;
 
-pub use descent::{DEFAULT_KNN, Descent, DescentStats, Iterations, KnnGraph, MAX_KNN, Start};
+pub use descent::{
+    DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, MAX_KNN, PlannedStage, Start,
+};
 pub use device::Device;
 pub use error::{Error, Result};
-pub use eval::{Evaluation, Series, evaluate, knn_recall, recall_qps_plot};
+pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
 pub use index::{Description, Fingerprint, Index, Statistics};
 pub use progress::{Progress, Update};
 pub use prune::{Builder, Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};

@@ -144,6 +144,115 @@ fn a_session_from_data_to_judgement() {
 }
 
 #[test]
+fn descents_are_compared() {
+    let s = Session::new();
+    let lines = s.succeeds(
+        "bench descent -i base.fbin --knn 12 --iterations 2,2;3,0 --iterations 0,2 --starts random --device cpu -o bench.jsonl",
+    );
+    let asked: Vec<&str> = lines.iter().map(|line| line["iterations_asked"].as_str().unwrap()).collect();
+    assert_eq!(asked, ["2,2", "3,0", "0,2"]);
+    for line in &lines {
+        assert_eq!((&line["event"], &line["start"]), (&"bench descent".into(), &"random".into()));
+        for key in [
+            "n",
+            "dim",
+            "type",
+            "metric",
+            "knn",
+            "seed",
+            "repeat",
+            "device",
+            "iterations",
+            "seconds",
+            "recall",
+            "recall_nodes",
+            "distances",
+            "join_distances",
+            "refine_distances",
+            "completed",
+            "peak_gpu_bytes",
+            "kernels",
+        ] {
+            assert!(!line[key].is_null(), "no {key}: {line}");
+        }
+        for key in ["copy", "jit", "descent"] {
+            assert!(line["seconds"][key].is_number(), "no seconds.{key}: {line}");
+        }
+        assert!(line["recall"]["10"].as_f64().unwrap() > 0.8 && line["recall"]["12"].is_number());
+        assert_eq!(line["recall_nodes"], 500);
+    }
+    assert_eq!((&lines[1]["refine_distances"], &lines[2]["join_distances"]), (&0.into(), &0.into()));
+    let written = std::fs::read_to_string(s.path("bench.jsonl")).unwrap();
+    let written: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(written, lines);
+    let splits = s.succeeds("bench descent -i base.fbin --knn 5 --split --repeat 1 --device cpu");
+    let run = |line: &Value| [0, 1].map(|phase| line["iterations"][phase].as_u64().unwrap());
+    assert_eq!(splits.len(), 3 + 5 + 7);
+    assert_eq!((run(&splits[0]), run(&splits[7]), run(&splits[14])), ([2, 6], [10, 2], [14, 2]));
+    // Cells need a GPU.
+    let lines = s.succeeds("bench descent -i base.fbin --knn 5 --repeat 1 --device cpu");
+    assert_eq!(lines.len(), 1);
+}
+
+#[test]
+fn a_plan_needs_no_device() {
+    let s = Session::new();
+    let plan = &s.succeeds("plan -i base.fbin --knn 20 --start random")[0];
+    for key in [
+        "n",
+        "dim",
+        "type",
+        "device_type",
+        "metric",
+        "knn",
+        "start",
+        "stages",
+        "peak_gpu_bytes",
+        "peak_stage",
+        "bytes_per_vector",
+        "host",
+        "host_bytes",
+    ] {
+        assert!(!plan[key].is_null(), "no {key}: {plan}");
+    }
+    assert_eq!(
+        (&plan["event"], &plan["start"], &plan["knn"]),
+        (&"plan".into(), &"random".into(), &20.into())
+    );
+    let stages = plan["stages"].as_array().unwrap();
+    let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["prepare", "cluster", "order", "join", "refine", "finish"]);
+    for stage in stages {
+        let buffers = stage["buffers"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap());
+        assert_eq!(stage["bytes"].as_u64().unwrap(), buffers.sum::<u64>(), "{stage}");
+    }
+    let most = stages.iter().map(|stage| stage["bytes"].as_u64().unwrap()).max();
+    assert_eq!(plan["peak_gpu_bytes"].as_u64(), most);
+    // Lists before and after.
+    assert_eq!(stages[5]["buffers"]["nearest"], 500 * 20 * 8);
+    let with_index = &s.succeeds("plan -i base.fbin --knn 20 --index nsg --degree 40")[0];
+    assert_eq!(with_index["start"], "all pairs");
+    let host = |plan: &Value| plan["host_bytes"].as_u64().unwrap();
+    assert_eq!(host(with_index), host(plan) + 500 * 40 * 4);
+}
+
+#[test]
+fn kernels_are_reported() {
+    let s = Session { folder: tempfile::tempdir().unwrap() };
+    Synth::new(120, 8, 1).unwrap().base().save(s.path("tiny.fbin")).unwrap();
+    let line = &s.succeeds(
+        "bench descent -i tiny.fbin --knn 5 --iterations 1,1 --starts random --repeat 1 --device emulated",
+    )[0];
+    assert!(line["peak_gpu_bytes"].as_u64().unwrap() > 0 && line["device"] == "emulated");
+    let join = &line["kernels"]["descent_join_f16"];
+    for key in ["launches", "seconds", "bytes", "operations", "bytes_per_second", "operations_per_second"] {
+        assert!(join[key].as_f64().unwrap() > 0.0, "no {key}: {join}");
+    }
+    // The emulator has no peak.
+    assert!(join["bandwidth_share"].is_null() && join["operations_share"].is_null());
+}
+
+#[test]
 fn the_same_seed_gives_the_same_file_on_one_thread_and_on_two() {
     let s = Session::new();
     for (threads, name) in [(1, "one.tagore"), (2, "two.tagore")] {
@@ -242,6 +351,21 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(2, "synth -o x.fbin --n 0 --dim 8", &["--n", "0"]);
     s.fails(2, "synth -o x.fbin --n 10 --dim 5000", &["--dim", "5000", "1 to 4096"]);
     s.fails(2, "convert base.fbin x.bin --to xyz", &["--to", "xyz"]);
+    let bench = |flags: &str| format!("bench descent -i base.fbin {flags} -o x.jsonl --device cpu");
+    s.fails(2, &bench("--iterations 6"), &["--iterations", "found 6", "A,B"]);
+    s.fails(2, &bench("--iterations 6,6;x"), &["--iterations", "found x", "A,B"]);
+    s.fails(2, &bench("--starts random,here"), &["--starts", "here", "auto, random or cells"]);
+    s.fails(2, &bench("--starts cells"), &["--start", "cells", "on the CPU"]);
+    s.fails(2, &bench("--split --iterations 6,6"), &["--split", "--iterations"]);
+    s.fails(2, &bench("--repeat 0"), &["--repeat", "0"]);
+    s.fails(2, &bench("--knn 500"), &["--knn", "500", "500 rows"]);
+    s.fails(2, "bench prune", &["prune"]);
+    s.fails(2, "plan -i base.fbin --knn 500", &["--knn", "500", "500 rows"]);
+    s.fails(2, "plan -i base.fbin --memberships 9", &["--memberships", "9", "1 to 8"]);
+    s.fails(2, "plan -i base.fbin --degree 9", &["--index"]);
+    s.fails(2, "plan -i base.fbin --index nsg --degree 0", &["--degree", "0"]);
+    s.fails(1, "plan -i missing.fbin", &["missing.fbin", "No such file"]);
+    s.fails(1, "bench descent -i base.fbin -o nowhere/x.jsonl", &["nowhere/x.jsonl", "no such folder"]);
     let help = s.run("--help");
     assert_eq!(help.status.code(), Some(0));
     assert!(String::from_utf8(help.stdout).unwrap().contains("groundtruth"));

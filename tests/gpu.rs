@@ -218,6 +218,95 @@ fn graphs_of_a_random_start_find_nearly_all() {
     }
 }
 
+/// Vectors enough for lists of 6.
+fn small() -> Vectors {
+    Synth::new(160, 8, 5).unwrap().base()
+}
+
+/// The fewest vectors that have cells.
+fn small_cells() -> Vectors {
+    Synth::new(768, 4, 5).unwrap().base()
+}
+
+#[test]
+fn kernels_say_what_they_had_to_do() {
+    let base = small();
+    for device in devices() {
+        let descent = Descent::new().knn(6).device(device).start(Start::Random);
+        let graph = descent.iterations(Iterations::Fixed(2, 1)).build(&base).unwrap();
+        let stats = graph.stats();
+        let kernel = |name: &str| stats.kernels.iter().find(|time| time.kernel.starts_with(name)).unwrap();
+        assert!(stats.join_distances > 0 && stats.refine_distances > 0);
+        let at_end = stats.completed * 159;
+        assert_eq!(stats.distances, stats.join_distances + stats.refine_distances + at_end);
+        for name in ["descent_join", "descent_expand", "cells_finish", "cluster_assign"] {
+            assert!(kernel(name).bytes > 0 && kernel(name).operations > 0, "{name}");
+        }
+        for name in ["descent_sample", "descent_merge", "descent_gather", "renumber_vectors"] {
+            assert!(kernel(name).bytes > 0, "{name}");
+        }
+        let join = kernel("descent_join");
+        assert_eq!((join.launches, join.operations), (2, stats.join_distances * 16));
+    }
+}
+
+#[test]
+fn kernels_of_cells_say_what_they_had_to_do() {
+    let base = small_cells();
+    for device in devices() {
+        let descent = Descent::new().knn(6).device(device).start(Start::Cells);
+        let descent = descent.iterations(Iterations::Fixed(0, 0));
+        let graph = descent.build(&base).unwrap();
+        check_plan(&descent, &base, &graph);
+        let kernels = &graph.stats().kernels;
+        let filter = kernels.iter().find(|time| time.kernel.starts_with("cells_filter")).unwrap();
+        let merge = kernels.iter().find(|time| time.kernel.starts_with("cells_merge")).unwrap();
+        assert!(filter.bytes > 0 && merge.bytes > 0);
+        let met = graph.stats().distances - graph.stats().completed * 767;
+        assert_eq!(filter.operations, met * 8);
+    }
+}
+
+#[test]
+fn phases_run_alone() {
+    let base = small();
+    for device in devices() {
+        let recall = |joins, expands| {
+            let descent = Descent::new().knn(6).start(Start::Random).device(device).seed(1);
+            let graph = descent.iterations(Iterations::Fixed(joins, expands)).build(&base).unwrap();
+            assert_eq!(graph.stats().iterations, (joins, expands));
+            if joins == 0 {
+                check_graph("phase 2 alone", &graph, &base, Metric::L2);
+                assert!(graph.stats().completed == 0 && graph.stats().join_distances == 0);
+            }
+            knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0]
+        };
+        let (second, first) = (recall(0, 3), recall(3, 0));
+        assert!(second > 0.85 && first > 0.9, "{device}: {first}, {second}");
+    }
+}
+
+#[test]
+fn a_device_is_opened_once_and_its_kernels_compiled_once() {
+    let base = small();
+    for device in devices() {
+        let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(1, 1));
+        let [first, second] = [0, 1].map(|seed| {
+            let graph = descent.clone().device(device).seed(seed).build(&base).unwrap();
+            graph.stats().clone()
+        });
+        assert_eq!(first.peak_gpu_bytes, second.peak_gpu_bytes);
+        // Those of one build alone.
+        for stats in [&first, &second] {
+            let joins = stats.kernels.iter().find(|time| time.kernel.starts_with("descent_join"));
+            assert_eq!(joins.unwrap().launches, 1);
+        }
+        if device != Device::Emulated {
+            assert_eq!(second.jit, 0.0, "{device}");
+        }
+    }
+}
+
 #[test]
 fn descent_on_a_device_copes_with_odd_data() {
     let far = |row: usize| if row.is_multiple_of(2) { 60_000.0 } else { -60_000.0 };
@@ -248,4 +337,45 @@ fn descent_on_a_device_copes_with_odd_data() {
         let graph = descent.iterations(Iterations::Fixed(3, 2)).device(device).build(&base).unwrap();
         check_graph("zero vectors", &graph, &base, Metric::Cosine);
     }
+}
+
+/// A build took what was planned for it.
+fn check_plan(descent: &Descent, base: &Vectors, graph: &KnnGraph) {
+    let (plan, taken) = (descent.plan(base).unwrap(), graph.stats().peak_gpu_bytes);
+    let planned = plan.peak_bytes();
+    assert!(taken <= planned && 10 * taken >= 9 * planned, "{taken} of {planned}\n{plan}");
+}
+
+#[test]
+fn a_plan_is_what_a_build_takes() {
+    let base = small();
+    for device in devices() {
+        for (start, metric) in [(Start::Random, Metric::L2), (Start::Auto, Metric::Cosine)] {
+            let descent = Descent::new().knn(6).metric(metric).start(start).device(device);
+            let descent = descent.iterations(Iterations::Fixed(1, 0));
+            assert_eq!(descent.plan(&base).unwrap().start, start);
+            check_plan(&descent, &base, &descent.build(&base).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_build_that_does_not_fit_says_what_would() {
+    // The emulator says that it has 1 GiB.
+    let base = Vectors::from_f32((0..800_000).map(|i| i as f32 + 0.5).collect(), 1).unwrap();
+    let error = |k| {
+        let descent = Descent::new().knn(k).start(Start::Random).device(Device::Emulated);
+        descent.build(&base).unwrap_err().to_string()
+    };
+    let text = error(96);
+    let fits = text.split("--knn ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let fits: usize = fits.parse().unwrap_or_else(|_| panic!("{text}"));
+    assert!(text.starts_with("emulated: found 1073741824 bytes of free memory, expected "), "{text}");
+    assert!(
+        text.contains("lists, 614400000") && text.contains("stage join") && text.contains("--device cpu"),
+        "{text}"
+    );
+    let peak = |k| Descent::new().knn(k).start(Start::Random).plan(&base).unwrap().peak_bytes();
+    assert!(fits < 96 && peak(fits) <= 1 << 30 && peak(fits + 1) > 1 << 30, "{text}");
+    assert!(!text.contains('\n'));
 }

@@ -43,7 +43,7 @@ impl Args {
         output
             .say(format_args!("{count} queries on {device} in {seconds:.2} s -> {}", self.output.display()));
         let mut times = serde_json::Map::new();
-        for KernelTime { kernel, launches, seconds } in kernels {
+        for KernelTime { kernel, launches, seconds, .. } in kernels {
             output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
             times.insert((*kernel).to_owned(), json!({ "launches": launches, "seconds": seconds }));
         }

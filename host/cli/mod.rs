@@ -1,5 +1,6 @@
 //! The command line: arguments, and one file per subcommand.
 
+mod bench;
 mod build;
 mod convert;
 mod demo;
@@ -10,6 +11,7 @@ mod inspect;
 mod knn;
 mod options;
 mod output;
+mod plan;
 mod search;
 mod synth;
 
@@ -53,6 +55,10 @@ enum Command {
     Convert(convert::Args),
     /// Say what is in a file, and check all of it
     Inspect(inspect::Args),
+    /// Say how much memory a build will take, before it runs
+    Plan(plan::Args),
+    /// Measure parts of the work
+    Bench(bench::Args),
     /// Say what this machine offers
     Doctor(doctor::Args),
     /// Make a data set, build all five kinds of index and compare them
@@ -85,6 +91,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Synth(args) => args.run(&output),
         Command::Convert(args) => args.run(&output),
         Command::Inspect(args) => args.run(&output),
+        Command::Plan(args) => args.run(&output),
+        Command::Bench(args) => args.run(&output),
         Command::Doctor(args) => args.run(&output),
         Command::Demo(args) => args.run(&output),
     };

@@ -100,7 +100,7 @@ impl DescentOptions {
             ));
         }
         let stats = graph.stats();
-        for KernelTime { kernel, launches, seconds } in &stats.kernels {
+        for KernelTime { kernel, launches, seconds, .. } in &stats.kernels {
             output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
         }
         let share = stats.distances as f64 / (base.len() as f64).powi(2);

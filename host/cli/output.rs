@@ -1,13 +1,14 @@
 //! What the command says: JSON lines on standard output, everything for people on standard error.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{Error as IoError, ErrorKind, Write};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
-use tagore::{Progress, Update};
+use tagore::{Error, Progress, Result, Update};
 
 /// The two standard streams and the progress bar.
 pub(crate) struct Output {
@@ -90,6 +91,26 @@ impl Output {
         bar.bar.finish_and_clear();
         bar.stage = "";
     }
+}
+
+/// Writes JSON objects to a file, a line each. The file appears whole or not at all.
+pub(crate) fn save_events(path: &Path, events: &[Value]) -> Result<()> {
+    let error = |source: IoError| Error::Io { path: path.to_owned(), source };
+    // Renaming over a device or a pipe would destroy it.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(error(IoError::new(ErrorKind::InvalidInput, "not a regular file")));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".tagore-");
+    // Temporary files are private by default; this one is the user's, so the umask decides.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    // The kind alone: the whole error names the temporary file.
+    let mut file = builder.tempfile_in(folder).map_err(|source| error(source.kind().into()))?;
+    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+    file.as_file_mut().write_all(lines.as_bytes()).map_err(error)?;
+    file.persist(path).map(drop).map_err(|failed| error(failed.error))
 }
 
 /// The most resident memory this process has had, in bytes, where the system says.

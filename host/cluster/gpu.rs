@@ -25,6 +25,7 @@ pub(super) struct Work<'a, T: OnDevice> {
     gpu: &'a Gpu,
     side: &'a Side<T>,
     sizes: Sizes,
+    dim: usize,
     seed: u64,
     /// Tile vectors, and their squared norms.
     centres: Buffer<u8>,
@@ -48,7 +49,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
     pub(super) fn new(
         gpu: &'a Gpu,
         side: &'a Side<T>,
-        sizes: Sizes,
+        (sizes, dim): (Sizes, usize),
         seed: u64,
         memory: &Reservation,
     ) -> Result<Self> {
@@ -56,6 +57,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             gpu,
             side,
             sizes,
+            dim,
             seed,
             centres: memory.buffer("centres")?,
             norms: memory.buffer("centre norms")?,
@@ -168,7 +170,11 @@ impl<'a, T: OnDevice> Work<'a, T> {
         };
         let blocks = [count.div_ceil(tile::SIDE), 1, 1];
         // SAFETY: the sample holds rows; the buffers hold what the sizes say, and outlive the work.
-        unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,)) }
+        unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
+        let (vectors, centres) = (u64::from(count), self.sizes.cells as u64);
+        let bytes = (vectors + centres) * (u64::from(stride) + 4);
+        self.gpu.count_work::<T::Assign>(bytes, vectors * centres * 2 * self.dim as u64);
+        Ok(())
     }
 
     /// Makes centres of the means of the `keys` sorted keys, in round `round`.

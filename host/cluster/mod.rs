@@ -92,7 +92,7 @@ pub(crate) fn cells<T: OnDevice>(
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
     let memory = plan::<T>(Plan::new(), n, dim, count, memberships).reserve(gpu)?;
-    let mut work = Work::new(gpu, side, sizes, seed, &memory)?;
+    let mut work = Work::new(gpu, side, (sizes, dim), seed, &memory)?;
     let mut order = memory.buffer("order")?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; sizes.cells * sizes.memberships + 1];

@@ -44,6 +44,8 @@ pub(super) fn descend(
     let descent = Descent { space, plan, progress, distances: AtomicU64::new(0) };
     let mut lists = descent.start(Lists::new(nodes, plan.k))?;
     let mut stats = DescentStats::default();
+    let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
+    let at_start = computed(&descent);
     while stats.iterations.0 < most_join {
         lists = descent.join(lists, stats.iterations.0)?;
         stats.iterations.0 += 1;
@@ -51,6 +53,7 @@ pub(super) fn descend(
             break;
         }
     }
+    stats.join_distances = computed(&descent) - at_start;
     lists.mark_unvisited();
     let mut before = lists.last_keys();
     while stats.iterations.1 < most_refine {
@@ -63,7 +66,8 @@ pub(super) fn descend(
             break;
         }
     }
-    stats.distances = descent.distances.into_inner();
+    stats.distances = computed(&descent);
+    stats.refine_distances = stats.distances - stats.join_distances - at_start;
     Ok((lists.into_keys(), stats))
 }
 

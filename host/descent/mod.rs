@@ -4,6 +4,7 @@ mod cpu;
 mod gpu;
 mod graph;
 mod lists;
+mod plan;
 pub(crate) mod reverse;
 pub(crate) mod table;
 
@@ -11,11 +12,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
+use half::f16;
 use tagore_device::descent::key::MAX_NODES;
 
 pub use graph::KnnGraph;
+pub use plan::{DevicePlan, PlannedStage};
 
 use crate::gpu::KernelTime;
+use crate::vectors::Rows;
+use crate::vectors::gpu::as_bytes;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
 
@@ -49,7 +54,7 @@ impl fmt::Display for Iterations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad("auto"),
-            Self::Fixed(join, refine) => write!(f, "{join},{refine}"),
+            Self::Fixed(join, refine) => f.pad(&format!("{join},{refine}")),
         }
     }
 }
@@ -80,6 +85,16 @@ pub enum Start {
     Cells,
 }
 
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Random => "random",
+            Self::Cells => "cells",
+        })
+    }
+}
+
 impl FromStr for Start {
     type Err = Error;
 
@@ -93,13 +108,22 @@ impl FromStr for Start {
     }
 }
 
-/// What a descent did.
+/// What a descent did. Times of compiling and of kernels, and the peak of memory, are those of the device from
+/// the descent's begin to its end: of several at once on one device each has a part of the others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescentStats {
     /// What ran it, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Distances computed.
+    /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
+    pub device_name: Option<String>,
+    /// Distances computed: between nodes at the start, in both phases, and for `completed`.
     pub distances: u64,
+    /// Of these, distances computed in phase 1.
+    pub join_distances: u64,
+    /// Of these, distances computed in phase 2.
+    pub refine_distances: u64,
+    /// Nodes whose lists descent left short of `k`, and whose neighbours were searched for exactly instead.
+    pub completed: u64,
     /// Iterations run of phase 1 and of phase 2.
     pub iterations: (u32, u32),
     /// Wall time of the descent, without reading or checking the data.
@@ -226,6 +250,40 @@ impl Descent {
         self.build_in(&Space::new(base, self.metric)?, k)
     }
 
+    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. Of an f32 data set
+    /// all values are read, since those that are bytes go to the device as bytes.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), but for values that are not finite.
+    pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
+        let k = self.k_for(base)?;
+        self.check_parameters()?;
+        let (n, dim) = (base.len(), base.dim());
+        let (metric, start) = (self.metric, self.start);
+        let (iterations, settings) = (self.iterations, self.settings);
+        let shape = gpu::Shape { n, dim, k, metric, start, iterations, settings, copied: 0 };
+        // Unit vectors are f32, whatever they were.
+        if metric == Metric::Cosine {
+            return Ok(shape.plan::<f32>());
+        }
+        Ok(match base.rows() {
+            Rows::F32(rows) if shape.is_descent() && as_bytes(rows, n).is_some() => {
+                gpu::Shape { copied: dim, ..shape }.plan::<u8>()
+            }
+            Rows::F32(_) => shape.plan::<f32>(),
+            Rows::F16(_) => shape.plan::<f16>(),
+            Rows::U8(_) => shape.plan::<u8>(),
+            Rows::I8(_) => shape.plan::<i8>(),
+        })
+    }
+
+    fn check_parameters(&self) -> Result<()> {
+        if !(1..=64).contains(&self.expand) {
+            return Err(Error::argument("expand", self.expand, "1 to 64"));
+        }
+        self.settings.check()
+    }
+
     /// The neighbours per node for `base`: as asked for, or the default clamped to what there is.
     pub(crate) fn k_for(&self, base: &Vectors) -> Result<usize> {
         let nodes = base.len();
@@ -255,13 +313,11 @@ impl Descent {
 
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
-        if !(1..=64).contains(&self.expand) {
-            return Err(Error::argument("expand", self.expand, "1 to 64"));
-        }
-        self.settings.check()?;
+        self.check_parameters()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if let Some(gpu) = self.device.gpu_for_building(nodes)? {
+            let measurement = gpu.measure()?;
             let build = gpu::Build {
                 gpu: &gpu,
                 space,
@@ -275,9 +331,11 @@ impl Descent {
             };
             let (keys, mut stats) = build.run()?;
             stats.device = gpu.name().to_owned();
-            stats.jit = gpu.jit_seconds();
-            stats.kernels = gpu.take_times()?;
-            stats.peak_gpu_bytes = gpu.peak_bytes();
+            stats.device_name = gpu.device_name().map(str::to_owned);
+            let measured = measurement.end()?;
+            stats.jit = measured.jit_seconds;
+            stats.kernels = measured.kernels;
+            stats.peak_gpu_bytes = measured.peak_bytes;
             return Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats));
         }
         if self.start == Start::Cells {

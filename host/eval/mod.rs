@@ -4,4 +4,4 @@ mod plot;
 mod recall;
 
 pub use plot::{Series, recall_qps_plot};
-pub use recall::{Evaluation, evaluate, knn_recall};
+pub use recall::{Evaluation, KnnTruth, evaluate, knn_recall};

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use tagore_device::descent::key;
+use tagore_device::descent::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use crate::descent::KnnGraph;
@@ -11,7 +11,7 @@ use crate::index::Index;
 use crate::search::exact::ExactSearch;
 use crate::search::{SearchResult, Searcher};
 use crate::vectors::space::{Queries, Space};
-use crate::{Device, Error, GroundTruth, Progress, Result, Vectors};
+use crate::{Device, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// How an index does at one beam width.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,6 +118,90 @@ fn hits(found: &[f32], farthest: f32) -> usize {
     found.partition_point(|&distance| distance <= farthest)
 }
 
+/// The exact neighbours of some nodes, which k-NN graphs of the same base are compared with.
+///
+/// ```
+/// use tagore::{Descent, Device, KnnTruth, Metric, Progress, Synth};
+/// let base = Synth::new(300, 8, 1)?.base();
+/// let truth = KnnTruth::new(&base, Metric::L2, 10, 100, 0, Device::Cpu, &Progress::silent())?;
+/// let graph = Descent::new().knn(10).build(&base)?;
+/// assert!(truth.recall(&graph, &[1, 10])?[1] > 0.9);
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KnnTruth {
+    /// The number of nodes of the base.
+    of: usize,
+    metric: Metric,
+    k: usize,
+    nodes: Vec<u32>,
+    /// `k` to a node.
+    keys: Vec<Key>,
+}
+
+impl KnnTruth {
+    /// Finds the `k` nearest neighbours, by exact search on `device`, of `sample` seeded random nodes of `base`, or
+    /// of all nodes if there are no more.
+    ///
+    /// # Errors
+    /// If `k` is not below the rows of `base` or too large for the device, a value is not finite, or the work is
+    /// cancelled.
+    pub fn new(
+        base: &Vectors,
+        metric: Metric,
+        k: usize,
+        sample: usize,
+        seed: u64,
+        device: Device,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let of = base.len();
+        if k >= of {
+            let expected = format!("less than the {of} rows of {}", base.describe());
+            return Err(Error::argument("k", k, expected));
+        }
+        let space = Space::new(base, metric)?;
+        let nodes = sampled(of, sample, seed);
+        let search = ExactSearch::new(k).device(device).progress(progress.clone());
+        let keys = search.neighbors_of(&space, &nodes)?;
+        Ok(Self { of, metric, k, nodes, keys })
+    }
+
+    /// How many nodes are compared.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether no nodes are compared.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The recall of `graph` at each of `ks`, at most its own k and that of the truth.
+    ///
+    /// # Errors
+    /// If the graph is of another number of nodes, or of another metric.
+    pub fn recall(&self, graph: &KnnGraph, ks: &[usize]) -> Result<Vec<f64>> {
+        if graph.len() != self.of {
+            let expected = format!("{} as the base has", self.of);
+            return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
+        }
+        if graph.metric() != self.metric {
+            let expected = format!("{} as of the true neighbours", self.metric);
+            return Err(Error::mismatch("k-NN graph", format_args!("metric {}", graph.metric()), expected));
+        }
+        let recall = |at: usize| {
+            let found = self.nodes.iter().zip(self.keys.chunks_exact(self.k)).map(|(&node, truth)| {
+                hits(&graph.distances(node as usize)[..at], key::distance(truth[at - 1]))
+            });
+            found.sum::<usize>() as f64 / (self.nodes.len() * at) as f64
+        };
+        let most = graph.k().min(self.k);
+        // A graph without edges, of a single node, misses nothing.
+        Ok(ks.iter().map(|&at| at.min(most)).map(|at| if at == 0 { 1.0 } else { recall(at) }).collect())
+    }
+}
+
 /// The recall of a k-NN graph at each of `ks` (at most its k), over `sample` seeded random nodes
 /// compared with exact search on `device`, or over all nodes if there are no more.
 ///
@@ -136,21 +220,7 @@ pub fn knn_recall(
         let expected = format!("{} as the base has", base.len());
         return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
     }
-    let space = Space::new(base, graph.metric())?;
-    let nodes = sampled(base.len(), sample, seed);
-    let k = graph.k();
-    let search = ExactSearch::new(k).device(device).progress(progress.clone());
-    let truth = search.neighbors_of(&space, &nodes)?;
-    let recall = |at: usize| {
-        let hits: usize = nodes
-            .iter()
-            .zip(truth.chunks_exact(k))
-            .map(|(&node, truth)| hits(&graph.distances(node as usize)[..at], key::distance(truth[at - 1])))
-            .sum();
-        hits as f64 / (nodes.len() * at) as f64
-    };
-    // A graph without edges, of a single node, misses nothing.
-    Ok(ks.iter().map(|&at| at.min(k)).map(|at| if at == 0 { 1.0 } else { recall(at) }).collect())
+    KnnTruth::new(base, graph.metric(), graph.k(), sample, seed, device, progress)?.recall(graph, ks)
 }
 
 /// Different random nodes, sorted: `count` of them, or all.

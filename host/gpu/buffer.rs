@@ -30,7 +30,7 @@ impl<T> fmt::Debug for Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        self.gpu.usage.subtract(self.len * size_of::<T>());
+        self.gpu.counts.subtract_buffer(self.len * size_of::<T>());
     }
 }
 
@@ -38,7 +38,7 @@ impl<T: Pod> Buffer<T> {
     /// `len` values that are undefined.
     pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self> {
         let allocation = gpu.machine.allocate((len * size_of::<T>()).max(1))?;
-        gpu.usage.add(len * size_of::<T>());
+        gpu.counts.add_buffer(len * size_of::<T>());
         Ok(Self { allocation, gpu: gpu.clone(), len, of: PhantomData })
     }
 

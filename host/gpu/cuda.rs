@@ -1,6 +1,7 @@
 //! A device of the CUDA driver.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -25,6 +26,7 @@ const SHARED_BYTES: u32 = 48 << 10;
 #[derive(Debug)]
 pub(crate) struct CudaMachine {
     name: String,
+    device_name: String,
     context: Context,
     stream: Stream,
     limits: Limits,
@@ -32,6 +34,8 @@ pub(crate) struct CudaMachine {
     kernels: Mutex<Kernels>,
     staging: Mutex<Vec<Staging>>,
     times: Mutex<Times>,
+    /// Whether the context is lost.
+    failed: AtomicBool,
 }
 
 /// The kernels that have been compiled, each with the shared memory that it may use.
@@ -81,9 +85,9 @@ impl CudaMachine {
             };
             let capability = device.compute_capability()?;
             let multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)?;
-            Ok::<_, Failure>((device, limits, capability, multiprocessors))
+            Ok::<_, Failure>((device, device.name()?, limits, capability, multiprocessors))
         };
-        let (device, limits, (major, minor), multiprocessors) =
+        let (device, device_name, limits, (major, minor), multiprocessors) =
             open().map_err(|failure| problem(failure.to_string()))?;
         if (major, minor) < ptx::LEAST_CAPABILITY {
             return Err(problem(format!("found compute capability {major}.{minor}, expected 8.0 or later")));
@@ -93,6 +97,7 @@ impl CudaMachine {
             .map_err(|failure| problem(failure.to_string()))?;
         Ok(Self {
             name,
+            device_name,
             context,
             stream,
             limits,
@@ -100,6 +105,7 @@ impl CudaMachine {
             kernels: Mutex::default(),
             staging: Mutex::default(),
             times: Mutex::default(),
+            failed: AtomicBool::new(false),
         })
     }
 
@@ -109,7 +115,12 @@ impl CudaMachine {
     }
 
     fn check<T>(&self, result: CudaResult<T>) -> Result<T> {
-        result.map_err(|failure| Error::Device { device: self.name.clone(), problem: failure.to_string() })
+        result.map_err(|failure| {
+            if failure.error().is_sticky() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            Error::Device { device: self.name.clone(), problem: failure.to_string() }
+        })
     }
 
     /// The kernel `name`, which may use `shared` bytes; it is compiled when first used.
@@ -159,7 +170,9 @@ impl CudaMachine {
                     time.launches += 1;
                     time.seconds += seconds;
                 }
-                None => times.kernels.push(KernelTime { kernel, launches: 1, seconds }),
+                None => {
+                    times.kernels.push(KernelTime { kernel, launches: 1, seconds, ..KernelTime::default() });
+                }
             }
             times.spare.extend([start, end]);
         }
@@ -170,6 +183,10 @@ impl CudaMachine {
 impl Machine for CudaMachine {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn device_name(&self) -> Option<&str> {
+        Some(&self.device_name)
     }
 
     fn limits(&self) -> Limits {
@@ -260,10 +277,14 @@ impl Machine for CudaMachine {
         lock(&self.kernels).jit_seconds
     }
 
-    fn take_times(&self) -> Result<Vec<KernelTime>> {
+    fn times(&self) -> Result<Vec<KernelTime>> {
         let mut times = lock(&self.times);
         self.settle_times(&mut times)?;
-        Ok(std::mem::take(&mut times.kernels))
+        Ok(times.kernels.clone())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 }
 

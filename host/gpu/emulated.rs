@@ -1,5 +1,6 @@
 //! The emulator as a device: kernels run on the CPU, and every access is checked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -21,6 +22,7 @@ pub(crate) struct EmulatedMachine {
     /// Allocations by address, for copies.
     memory: Mutex<Vec<Weak<emulator::Allocation>>>,
     times: Mutex<Vec<KernelTime>>,
+    failed: AtomicBool,
 }
 
 struct Owned(Arc<emulator::Allocation>);
@@ -33,11 +35,19 @@ impl Allocation for Owned {
 
 impl EmulatedMachine {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { emulator: Emulator::with_seed(seed), memory: Mutex::default(), times: Mutex::default() }
+        Self {
+            emulator: Emulator::with_seed(seed),
+            memory: Mutex::default(),
+            times: Mutex::default(),
+            failed: AtomicBool::new(false),
+        }
     }
 
     fn check<T>(&self, result: std::result::Result<T, Fault>) -> Result<T> {
-        result.map_err(|fault| Error::Device { device: self.name().to_owned(), problem: fault.to_string() })
+        result.map_err(|fault| {
+            self.failed.store(true, Ordering::Relaxed);
+            Error::Device { device: self.name().to_owned(), problem: fault.to_string() }
+        })
     }
 
     /// The allocation that holds `address`, and the offset in it.
@@ -59,6 +69,10 @@ impl EmulatedMachine {
 impl Machine for EmulatedMachine {
     fn name(&self) -> &str {
         "emulated"
+    }
+
+    fn device_name(&self) -> Option<&str> {
+        None
     }
 
     fn limits(&self) -> Limits {
@@ -119,7 +133,7 @@ impl Machine for EmulatedMachine {
                 time.launches += 1;
                 time.seconds += seconds;
             }
-            None => times.push(KernelTime { kernel, launches: 1, seconds }),
+            None => times.push(KernelTime { kernel, launches: 1, seconds, ..KernelTime::default() }),
         }
         Ok(())
     }
@@ -132,7 +146,11 @@ impl Machine for EmulatedMachine {
         0.0
     }
 
-    fn take_times(&self) -> Result<Vec<KernelTime>> {
-        Ok(std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner)))
+    fn times(&self) -> Result<Vec<KernelTime>> {
+        Ok(self.times.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Launch<'a> {
     pub lane: &'a (dyn Fn() + Sync),
 }
 
-/// The time that a kernel took.
-#[derive(Clone, Debug, PartialEq)]
+/// The time that a kernel took, and what it had to do.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelTime {
     /// The kernel.
     pub kernel: &'static str,
@@ -38,6 +38,12 @@ pub struct KernelTime {
     pub launches: u64,
     /// Seconds on the device, all launches together.
     pub seconds: f64,
+    /// Bytes that had to come from or go to memory at the least, all launches together; 0 where that was not
+    /// counted.
+    pub bytes: u64,
+    /// Arithmetic operations that had to be done, a multiply-add as two, all launches together; 0 where that
+    /// was not counted.
+    pub operations: u64,
 }
 
 /// What fills a piece of an upload: it gets the offset and the room.
@@ -50,6 +56,9 @@ pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// What to call it, such as `cuda:0`.
     fn name(&self) -> &str;
+
+    /// The device's own name, such as `NVIDIA H200`, if it has one.
+    fn device_name(&self) -> Option<&str>;
 
     /// What can be launched.
     fn limits(&self) -> Limits;
@@ -86,6 +95,9 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Seconds spent compiling kernels so far.
     fn jit_seconds(&self) -> f64;
 
-    /// The time of every kernel since this was last asked, once all work is done.
-    fn take_times(&self) -> Result<Vec<KernelTime>>;
+    /// The time of every kernel so far, once all work is done.
+    fn times(&self) -> Result<Vec<KernelTime>>;
+
+    /// Whether an error has left it in a state in which no work can be done.
+    fn has_failed(&self) -> bool;
 }

@@ -7,22 +7,28 @@ mod check;
 mod cuda;
 mod emulated;
 mod machine;
+mod measure;
+#[cfg(feature = "cuda")]
+mod opened;
 mod plan;
 mod ptx;
+mod rates;
 pub(crate) mod sort;
 mod survey;
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_std::launch::{Arguments, Kernel};
 
 pub(crate) use buffer::Buffer;
 pub use machine::KernelTime;
 use machine::{Launch, Machine};
+use measure::Counts;
+pub(crate) use measure::Measurement;
 pub use plan::Plan;
 pub(crate) use plan::Reservation;
+pub use rates::Rates;
 pub use survey::{GpuDevice, Survey, kernels, survey};
 
 use crate::{Error, Result};
@@ -31,35 +37,18 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
     machine: Arc<dyn Machine>,
-    usage: Arc<Usage>,
-}
-
-/// Bytes of buffers, now and at most.
-#[derive(Debug, Default)]
-struct Usage {
-    now: AtomicU64,
-    peak: AtomicU64,
-}
-
-impl Usage {
-    fn add(&self, bytes: usize) {
-        let now = self.now.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        self.peak.fetch_max(now, Ordering::Relaxed);
-    }
-
-    fn subtract(&self, bytes: usize) {
-        self.now.fetch_sub(bytes as u64, Ordering::Relaxed);
-    }
+    counts: Arc<Counts>,
 }
 
 impl Gpu {
-    /// Opens the CUDA device number `ordinal`.
+    /// The CUDA device number `ordinal`, which this process opens once.
     ///
     /// # Errors
     /// If there is no driver or no such device, or it is too old.
     #[cfg(feature = "cuda")]
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
-        Ok(Self::new(cuda::CudaMachine::open(ordinal)?))
+        static OPENED: opened::Opened = opened::Opened::new();
+        OPENED.get(ordinal, || Ok(Self::new(cuda::CudaMachine::open(ordinal)?)))
     }
 
     /// Says that this build has no CUDA.
@@ -75,17 +64,17 @@ impl Gpu {
     }
 
     fn new(machine: impl Machine + 'static) -> Self {
-        Self { machine: Arc::new(machine), usage: Arc::default() }
-    }
-
-    /// The most bytes that buffers took at once, so far.
-    pub(crate) fn peak_bytes(&self) -> u64 {
-        self.usage.peak.load(Ordering::Relaxed)
+        Self { machine: Arc::new(machine), counts: Arc::default() }
     }
 
     /// What to call it, such as `cuda:0`.
     pub(crate) fn name(&self) -> &str {
         self.machine.name()
+    }
+
+    /// The device's own name, such as `NVIDIA H200`, if it has one.
+    pub(crate) fn device_name(&self) -> Option<&str> {
+        self.machine.device_name()
     }
 
     /// Multiprocessors.
@@ -103,14 +92,28 @@ impl Gpu {
         self.machine.synchronize()
     }
 
-    /// Seconds spent compiling kernels so far.
-    pub(crate) fn jit_seconds(&self) -> f64 {
-        self.machine.jit_seconds()
+    /// Begins to measure what work takes, once all work before is done. The peak of memory counts from
+    /// here, also for measurements that began earlier.
+    pub(crate) fn measure(&self) -> Result<Measurement> {
+        Measurement::start(self)
     }
 
-    /// The time of every kernel since this was last asked, once all work is done.
-    pub(crate) fn take_times(&self) -> Result<Vec<KernelTime>> {
-        self.machine.take_times()
+    /// Says what launches of `K` have to do at least: bytes to and from memory, and arithmetic operations.
+    pub(crate) fn count_work<K: Kernel>(&self, bytes: u64, operations: u64) {
+        self.counts.add_work(K::NAME, bytes, operations);
+    }
+
+    /// The time and the work of every kernel so far, once all work is done.
+    fn times(&self) -> Result<Vec<KernelTime>> {
+        let mut times = self.machine.times()?;
+        self.counts.describe(&mut times);
+        Ok(times)
+    }
+
+    /// Whether no work can be done on it any more.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked of CUDA devices"))]
+    fn has_failed(&self) -> bool {
+        self.machine.has_failed()
     }
 
     /// Launches kernel `K`: every launch goes through here.

@@ -37,6 +37,24 @@ impl Plan {
         self.buffers.iter().map(|buffer| buffer.1).fold(0, u64::saturating_add)
     }
 
+    /// The buffers of both plans.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.buffers.extend_from_slice(&other.buffers);
+        self
+    }
+
+    /// The buffers of these names alone.
+    #[must_use]
+    pub fn only(&self, names: &[&str]) -> Self {
+        Self { buffers: self.buffers.iter().filter(|buffer| names.contains(&buffer.0)).copied().collect() }
+    }
+
+    /// The largest buffer, and its bytes.
+    pub fn largest(&self) -> (&'static str, u64) {
+        self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default()
+    }
+
     /// Makes sure that the device has room for all of it; buffers are then taken by name.
     ///
     /// # Errors
@@ -44,8 +62,7 @@ impl Plan {
     pub(crate) fn reserve(self, gpu: &Gpu) -> Result<Reservation> {
         let free = gpu.free_memory()?;
         if self.bytes() > free {
-            let (largest, bytes) =
-                self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default();
+            let (largest, bytes) = self.largest();
             return Err(gpu.error(format_args!(
                 "needs {} bytes of device memory ({largest} {bytes} of them), free {free}",
                 self.bytes()
@@ -96,5 +113,8 @@ mod tests {
         assert_eq!(plan.buffers()[..2], [("rows", 400), ("lists", 56)]);
         assert_eq!(plan.bytes(), u64::MAX);
         assert!(plan.to_string().lines().count() == 4);
+        assert_eq!(plan.largest().0, "huge");
+        let both = plan.only(&["rows", "lists"]).and(&Plan::new().with::<u8>("more", 3));
+        assert_eq!((both.bytes(), both.largest()), (459, ("rows", 400)));
     }
 }

@@ -64,6 +64,9 @@ pub(crate) fn sort(
             gpu.launch::<sort_scan>([DIGITS, 1, 1], scan_threads(blocks), (pass,))?;
             gpu.launch::<sort_scatter>([blocks, 1, 1], SORT_THREADS, (pass,))?;
         }
+        let bytes = count as u64 * size_of::<u64>() as u64;
+        gpu.count_work::<sort_count>(bytes, 0);
+        gpu.count_work::<sort_scatter>(2 * bytes, 0);
         std::mem::swap(keys, spare);
     }
     Ok(())

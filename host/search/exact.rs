@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
 use super::gpu::{self, Points};
-use crate::gpu::{Gpu, KernelTime};
+use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::progress::Progress;
 use crate::vectors::space::{Point, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
@@ -39,7 +39,7 @@ pub struct ExactSearch {
     progress: Progress,
 }
 
-/// Where an exact search spent its time.
+/// Where an exact search spent its time. Of several at once on one device each has a part of the others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactStats {
     /// What ran it, such as `cpu` or `cuda:0`.
@@ -103,6 +103,7 @@ impl ExactSearch {
         let space = Space::new(base, self.metric)?;
         let queries = space.queries(queries)?;
         let gpu = self.gpu(&space, queries.len())?;
+        let measurement = gpu.as_ref().map(Gpu::measure).transpose()?;
         let keys = match &gpu {
             Some(gpu) => {
                 let points = Points::of_queries(&queries);
@@ -112,11 +113,12 @@ impl ExactSearch {
         };
         let ids = keys.par_iter().map(|&key| key as u32).collect();
         let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
+        let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
         let stats = ExactStats {
             device: gpu.as_ref().map_or("cpu", Gpu::name).to_owned(),
             seconds: began.elapsed().as_secs_f64(),
-            jit: gpu.as_ref().map_or(0.0, Gpu::jit_seconds),
-            kernels: gpu.as_ref().map_or(Ok(Vec::new()), Gpu::take_times)?,
+            jit: measured.jit_seconds,
+            kernels: measured.kernels,
         };
         Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
     }

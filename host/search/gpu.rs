@@ -79,6 +79,27 @@ pub(crate) fn nearest(
     Ok(keys)
 }
 
+/// Rows that may be noted for a query between two settlings.
+fn capacity(k: usize) -> usize {
+    (8 * k).next_power_of_two().clamp(1024, 4096)
+}
+
+/// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a time, and
+/// `points` points in batches.
+pub(crate) fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> Plan {
+    let points = points.min(BATCH);
+    let plan = Side::<T>::plan(Plan::new(), ROWS, rows, dim);
+    Side::<T>::plan(plan, POINTS, points, dim)
+        .with::<u32>("excluded ids", points)
+        .with::<T::Sum>("bounds", points)
+        .with::<u32>("counts", points)
+        .with::<u32>("noted rows", points * capacity(k))
+        .with::<Key>("lists", points * k)
+        .with::<f32>("mean", dim)
+        .with::<u32>("largest norms", 2)
+        .with::<u32>("overflow", 1)
+}
+
 struct Search<'a> {
     gpu: &'a Gpu,
     space: &'a Space<'a>,
@@ -91,22 +112,12 @@ struct Search<'a> {
 impl Search<'_> {
     /// Rows that may be noted for a query between two settlings.
     fn capacity(&self) -> usize {
-        (8 * self.k).next_power_of_two().clamp(1024, 4096)
+        capacity(self.k)
     }
 
     /// The plan for `rows` rows at a time and `points` points.
     fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> Plan {
-        let dim = self.space.dim();
-        let plan = Side::<T>::plan(Plan::new(), ROWS, rows, dim);
-        Side::<T>::plan(plan, POINTS, points, dim)
-            .with::<u32>("excluded ids", points)
-            .with::<T::Sum>("bounds", points)
-            .with::<u32>("counts", points)
-            .with::<u32>("noted rows", points * self.capacity())
-            .with::<Key>("lists", points * self.k)
-            .with::<f32>("mean", dim)
-            .with::<u32>("largest norms", 2)
-            .with::<u32>("overflow", 1)
+        device_plan::<T>(rows, points, self.space.dim(), self.k)
     }
 
     /// Rows that are on the device at a time.

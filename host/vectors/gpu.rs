@@ -140,7 +140,10 @@ macro_rules! rounded_types {
                     skip_zero: u32::from(task.skip_zero),
                 };
                 // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
-                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,)) }
+                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,))? };
+                let bytes = side.stride * size_of::<Self>() + side.rounded_stride * 2 + 8;
+                gpu.count_work::<$prepare>((task.count * bytes) as u64, 0);
+                Ok(())
             }
         }
     )*};
@@ -181,7 +184,9 @@ macro_rules! byte_types {
                     weight: task.norm_weight,
                 };
                 // SAFETY: the buffers hold `count` vectors of this stride, and outlive the work.
-                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,)) }
+                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,))? };
+                gpu.count_work::<$norms>((task.count * (side.stride + 4)) as u64, 0);
+                Ok(())
             }
         }
     )*};
@@ -223,6 +228,11 @@ impl<T: OnDevice> Side<T> {
             biases: memory.buffer(names.biases)?,
             errors,
         })
+    }
+
+    /// The values, with their stride, and the errors; the rest goes.
+    pub(crate) fn into_original(self) -> (Buffer<T>, usize, Buffer<f32>) {
+        (self.values, self.stride, self.errors)
     }
 
     /// Bytes of the tiles' vectors of `dim` components from one to the next.

@@ -44,6 +44,25 @@ struct Memory<T: OnDevice> {
     noted: Buffer<Key>,
 }
 
+/// The device memory for `n` nodes in `memberships` of `count` cells each, however full the cells will be.
+pub(super) fn plan<T: OnDevice>(n: usize, k: usize, count: usize, memberships: usize) -> Plan {
+    let side = tile::SIDE as usize;
+    // The last tile of each cell may have a single node.
+    let tiles = (n + (side - 1) * count) / side;
+    let lines = |capacity: usize| tiles.min(tiles_of_slab(capacity)) * side;
+    let (first, later) = (FIRST_CAPACITY, later_capacity(k));
+    Plan::new()
+        .with::<u32>("jobs", tiles * (memberships + 1) * JOB_WORDS)
+        .with::<T::Sum>("list bounds", n)
+        .with::<u32>("counts", lines(first).max(lines(later)))
+        .with::<Key>("noted rows", (lines(first) * first).max(lines(later) * later))
+}
+
+/// Tiles that are worked on together.
+fn tiles_of_slab(capacity: usize) -> usize {
+    NOTED / (capacity * tile::SIDE as usize)
+}
+
 impl Build<'_> {
     /// Fills the lists with the nearest of each node's cells, of which there are `count`.
     pub(super) fn cells<T: OnDevice>(
@@ -58,14 +77,8 @@ impl Build<'_> {
             .flat_map(|slab| &slab.jobs)
             .flat_map(|job| [job.first_query, job.query_count, job.first_row, job.row_count, job.bound_place])
             .collect();
-        let noted = slabs.iter().map(|slab| slab.tiles * tile::SIDE as usize * slab.capacity).max();
-        let lines = slabs.iter().map(|slab| slab.tiles * tile::SIDE as usize).max();
-        let plan = Plan::new()
-            .with::<u32>("jobs", jobs.len())
-            .with::<T::Sum>("list bounds", self.space.len())
-            .with::<u32>("counts", lines.unwrap_or(0))
-            .with::<Key>("noted rows", noted.unwrap_or(0))
-            .reserve(self.gpu)?;
+        let count = (cells.starts.len() - 1) / cells.memberships;
+        let plan = plan::<T>(self.space.len(), self.k, count, cells.memberships).reserve(self.gpu)?;
         let mut memory = Memory::<T> {
             jobs: plan.buffer("jobs")?,
             bounds: plan.buffer("list bounds")?,
@@ -87,6 +100,7 @@ impl Build<'_> {
             }
             stage.advance(1)?;
         }
+        self.count_cells::<T>(nodes.stride, slabs.iter().flat_map(|slab| &slab.jobs));
         // Its memory is used until the work is done.
         self.gpu.synchronize()
     }
@@ -202,7 +216,7 @@ impl Slab {
                 };
                 Self { tiles: tiles.len(), capacity, jobs }
             };
-            slabs.extend(tiles.chunks(NOTED / (capacity * side)).map(slab));
+            slabs.extend(tiles.chunks(tiles_of_slab(capacity)).map(slab));
         }
         slabs
     }
@@ -235,7 +249,8 @@ mod tests {
         // No rest; a rest as near as the sample, a small one; a large cell.
         assert_eq!(bound_place(96, 200, 256), 95);
         assert_eq!(bound_place(96, 256, 300), 95);
-        assert_eq!(bound_place(96, 1000, 5000), 24 + 14 + 2);
+        assert_eq!(bound_place(96, 1000, 2000), 24 + 14 + 2);
+        assert!(bound_place(96, 1000, 5000) < 40);
         assert!(bound_place(96, 100_000, 400_000) * 400_000 / 256 < FIRST_CAPACITY);
         for k in [1, 8, 256] {
             assert!(bound_place(k, 1000, 5000) < k && sample_size(k) <= FIRST_CAPACITY);

@@ -8,7 +8,10 @@
 
 mod cells;
 mod phases;
+mod plan;
+mod random;
 mod settings;
+mod work;
 
 use std::time::Instant;
 
@@ -18,11 +21,12 @@ use tagore_device::descent::key::{self, Key};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
 use tagore_device::search::exact::SETTLE_THREADS;
 
+pub(super) use plan::Shape;
 pub(super) use settings::Settings;
 
 use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu};
 use crate::search::gpu::{Points, add_zero_vectors, nearest};
 use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, as_bytes, metric_number};
 use crate::vectors::space::Space;
@@ -75,7 +79,7 @@ impl Build<'_> {
         if self.k == 0 {
             return Ok((Vec::new(), DescentStats::default()));
         }
-        let start = self.choose_start();
+        let start = self.shape().choose_start();
         if start == Start::Auto {
             return self.all_pairs();
         }
@@ -94,18 +98,17 @@ impl Build<'_> {
         }
     }
 
-    /// The start that is best for the data, if another was not asked for; `Auto` stands for all pairs.
-    fn choose_start(&self) -> Start {
-        let n = self.space.len();
-        if self.k > MAX_K || n <= 2 * self.k || self.start == Start::Auto && n <= ALL_PAIRS {
-            return Start::Auto;
-        }
-        // Cells are of L2 balls: inner products order neighbours otherwise.
-        let cells_possible = self.space.metric() != Metric::InnerProduct && n >= 768;
-        match self.start {
-            Start::Auto | Start::Cells if cells_possible => Start::Cells,
-            Start::Auto | Start::Random => Start::Random,
-            Start::Cells => Start::Auto,
+    /// What the sizes of the buffers depend on.
+    fn shape(&self) -> Shape {
+        Shape {
+            n: self.space.len(),
+            dim: self.space.dim(),
+            k: self.k,
+            metric: self.space.metric(),
+            start: self.start,
+            iterations: self.iterations,
+            settings: self.settings,
+            copied: 0,
         }
     }
 
@@ -120,6 +123,7 @@ impl Build<'_> {
     }
 
     fn descend<T: OnDevice>(&self, rows: Matrix<'_, T>, start: Start) -> Result<(Vec<Key>, DescentStats)> {
+        self.shape().check::<T>(self.gpu)?;
         let mut stats = DescentStats::default();
         let copying = Instant::now();
         let (mut side, rounding, mean) = self.upload(rows)?;
@@ -130,13 +134,21 @@ impl Build<'_> {
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
         let (joins, expands) = Settings::iterations(self.iterations, start);
+        let mut filling = 0.0;
+        if start == Start::Random && joins == 0 && expands > 0 {
+            let began = Instant::now();
+            self.random_lists(&mut nodes.lists)?;
+            self.gpu.synchronize()?;
+            filling = began.elapsed().as_secs_f64();
+        }
         if start == Start::Cells {
             self.cells(&mut nodes, &cells, &mut stats)?;
         }
         drop(cells);
         self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
         let nearest = self.finish(&original, nodes)?;
-        stats.seconds = descending.elapsed().as_secs_f64();
+        stats.seconds = descending.elapsed().as_secs_f64() - filling;
+        stats.copy += filling;
 
         let copying = Instant::now();
         let mut keys = vec![key::NONE; self.space.len() * self.k];
@@ -148,7 +160,7 @@ impl Build<'_> {
 
         let completing = Instant::now();
         errors.iter_mut().for_each(|error| *error /= rounding.row_scale);
-        self.complete(&errors, &mut keys)?;
+        self.complete(&errors, &mut keys, &mut stats)?;
         stats.seconds += completing.elapsed().as_secs_f64();
         Ok((keys, stats))
     }
@@ -156,7 +168,7 @@ impl Build<'_> {
     /// Puts the vectors on the device, and how they are rounded.
     fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim).with::<f32>("mean", dim).reserve(self.gpu)?;
+        let memory = self.shape().upload::<T>().reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
         let rounding = Rounding::of(self.space.metric(), (rows, n), (rows, n), |row| row);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
@@ -172,7 +184,7 @@ impl Build<'_> {
         rounding: &Rounding,
         mean: &Buffer<f32>,
     ) -> Result<()> {
-        let memory = Plan::new().with::<u32>("largest norm", 1).reserve(self.gpu)?;
+        let memory = Shape::prepare().reserve(self.gpu)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norm")?;
         largest.fill(0)?;
         let task = Preparation {
@@ -196,11 +208,7 @@ impl Build<'_> {
         let (count, memberships) = self.settings.cells(n, dim, start);
         let mut cells = cluster::cells(self.gpu, &side, n, dim, count, memberships, self.seed)?;
         let (stride, units) = side.tile_stride();
-        let memory = Plan::new()
-            .with::<u8>("vectors", n * stride as usize)
-            .with::<T::Sum>("biases", n)
-            .with::<u32>("places", n)
-            .reserve(self.gpu)?;
+        let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
         let mut biases: Buffer<T::Sum> = memory.buffer("biases")?;
         let mut places: Buffer<u32> = memory.buffer("places")?;
@@ -223,23 +231,24 @@ impl Build<'_> {
             let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
+        self.count_renumbering(stride);
         // The rounded copy and the places go now.
         self.gpu.synchronize()?;
-        let Side { values, stride: value_stride, errors, .. } = side;
+        let (values, value_stride, errors) = side.into_original();
         let original = Original { values, stride: value_stride, errors };
-        let memory =
-            Plan::new().with::<Key>("lists", n * self.k).with::<u32>("order", n).reserve(self.gpu)?;
+        drop(places);
+        let memory = self.shape().lists().reserve(self.gpu)?;
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
         // The bytes of empty slots.
         lists.fill(0xff)?;
-        let order = std::mem::replace(&mut cells.order, memory.buffer("order")?);
+        let order = std::mem::replace(&mut cells.order, memory.buffer("no order")?);
         Ok((original, Nodes { vectors, biases, stride, order, lists }, cells))
     }
 
     /// Computes the exact distances of the lists, of rows, and sorts them.
     fn finish<T: OnDevice>(&self, original: &Original<T>, nodes: Nodes<T>) -> Result<Buffer<Key>> {
         let n = self.space.len();
-        let memory = Plan::new().with::<Key>("nearest", n * self.k).reserve(self.gpu)?;
+        let memory = self.shape().finish().reserve(self.gpu)?;
         let mut nearest: Buffer<Key> = memory.buffer("nearest")?;
         let finish = Finish::<T> {
             rows: original.values.view(),
@@ -253,13 +262,14 @@ impl Build<'_> {
         };
         // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
         unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
+        self.count_finish::<T>(original.stride);
         self.gpu.synchronize()?;
         Ok(nearest)
     }
 
     /// Searches exactly for the nodes whose lists are not full, or are not to be trusted since rounding moved
     /// the node by `errors` of about the distances; and adds the zero vectors under cosine.
-    fn complete(&self, errors: &[f32], keys: &mut [Key]) -> Result<()> {
+    fn complete(&self, errors: &[f32], keys: &mut [Key], stats: &mut DescentStats) -> Result<()> {
         let (space, k) = (self.space, self.k);
         let everyone: Vec<u32> = (0..space.len() as u32).collect();
         add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, keys);
@@ -276,6 +286,8 @@ impl Build<'_> {
             last == key::NONE || squared > 0.0 && error * MOST_ROUNDING > squared.sqrt()
         };
         let lacking: Vec<u32> = everyone.into_par_iter().filter(is_lacking).collect();
+        stats.completed = lacking.len() as u64;
+        stats.distances += stats.completed * (space.len() as u64 - 1);
         let found = nearest(self.gpu, space, &Points::of_nodes(space, &lacking), k, None, self.progress)?;
         for (&node, list) in lacking.iter().zip(found.chunks_exact(k)) {
             keys[node as usize * k..][..k].copy_from_slice(list);

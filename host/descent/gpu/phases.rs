@@ -4,18 +4,16 @@ use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
 use tagore_device::descent::join::{JOIN_THREADS, Join};
 use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{
-    CANDIDATES, COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge,
-};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge};
 use tagore_device::descent::sample::{
-    ROW, SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
+    SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
 };
 use tagore_device::random::{Draws, Stage};
 
 use super::{Build, Nodes};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
-use crate::gpu::{Buffer, Plan};
+use crate::gpu::Buffer;
 use crate::vectors::gpu::OnDevice;
 
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
@@ -32,6 +30,13 @@ struct Memory {
 }
 
 impl Memory {
+    /// The distances computed so far.
+    fn computed(&self) -> Result<u64> {
+        let mut distances = [0; COUNTERS as usize];
+        self.distances.download(&mut distances)?;
+        Ok(distances.iter().sum())
+    }
+
     /// How many keys each of the first `iterations` iterations has added to the lists.
     fn added(&self, iterations: usize) -> Result<Vec<u64>> {
         let mut changes = vec![0u32; COUNTERS as usize * iterations];
@@ -66,13 +71,9 @@ impl Build<'_> {
         if (joins, expands) == (0, 0) {
             return Ok(());
         }
-        let n = self.space.len();
-        let mut memory = self.memory((joins + expands) as usize)?;
+        let mut memory = self.memory(joins + expands)?;
         if joins > 0 {
-            let plan = Plan::new()
-                .with::<Key>("candidates", n * CANDIDATES as usize)
-                .with::<f32>("list bounds", n)
-                .reserve(self.gpu)?;
+            let plan = self.shape().joins().reserve(self.gpu)?;
             let mut found =
                 Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
             found.candidates.fill(0xff)?;
@@ -92,16 +93,14 @@ impl Build<'_> {
                 }
             }
             self.gpu.synchronize()?;
+            stats.join_distances = memory.computed()?;
+            self.count_joins::<T>(nodes.stride, start, stats);
         }
         self.expand(nodes, memory, expands, stats)
     }
 
-    fn memory(&self, iterations: usize) -> Result<Memory> {
-        let plan = Plan::new()
-            .with::<u32>("samples", self.space.len() * ROW as usize)
-            .with::<u32>("changes", COUNTERS as usize * iterations)
-            .with::<u64>("distances", COUNTERS as usize)
-            .reserve(self.gpu)?;
+    fn memory(&self, iterations: u32) -> Result<Memory> {
+        let plan = self.shape().iterations(iterations).reserve(self.gpu)?;
         let mut memory = Memory {
             rows: plan.buffer("samples")?,
             changes: plan.buffer("changes")?,
@@ -204,7 +203,9 @@ impl Build<'_> {
     ) -> Result<()> {
         let (sample, grid) = self.sample(nodes, memory, draw, unvisit)?;
         // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
-        unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,)) }
+        unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
+        self.count_gathering(unvisit);
+        Ok(())
     }
 
     /// Up to `most` iterations of phase 2.
@@ -242,9 +243,10 @@ impl Build<'_> {
                 break;
             }
         }
-        let mut distances = [0; COUNTERS as usize];
-        memory.distances.download(&mut distances)?;
-        stats.distances += distances.iter().sum::<u64>();
+        let distances = memory.computed()?;
+        stats.distances += distances;
+        stats.refine_distances = distances - stats.join_distances;
+        self.count_expansions::<T>(nodes.stride, stats);
         stats.added = memory.added((stats.iterations.0 + stats.iterations.1) as usize)?;
         Ok(())
     }

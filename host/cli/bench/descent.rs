@@ -1,0 +1,248 @@
+//! `tagore bench descent`
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tagore::gpu::{KernelTime, Rates};
+use tagore::{Descent, DescentStats, Device, Iterations, KnnGraph, KnnTruth, Metric, Result, Start, Vectors};
+
+use super::super::options::{Input, check_output};
+use super::super::output::{Output, grouped, save_events};
+
+/// Nodes whose recall is measured.
+const SAMPLE: usize = 10_000;
+
+/// Iterations of both phases together, of `--split`.
+const TOTALS: [u32; 3] = [8, 12, 16];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// l2, ip (inner product) or cosine
+    #[arg(long, default_value = "l2")]
+    metric: Metric,
+    /// Neighbours per node of the k-NN graph [default: 96, or all others if there are fewer]
+    #[arg(long, value_name = "K")]
+    knn: Option<usize>,
+    /// Iterations of the two phases: a list of auto and A,B, such as 6,6;8,0;auto
+    #[arg(long, value_delimiter = ';', default_value = "auto", value_name = "A,B;..")]
+    iterations: Vec<Iterations>,
+    /// What descent starts from: a list of random, cells (GPU) and auto [default: random, and cells on a GPU]
+    #[arg(long, value_delimiter = ',', value_name = "START,..")]
+    starts: Option<Vec<Start>>,
+    /// All even splits of 8, 12 and 16 iterations between the phases, from the random start
+    #[arg(long, conflicts_with_all = ["iterations", "starts"])]
+    split: bool,
+    /// Nodes per cell of a start from cells
+    #[arg(long, value_name = "N")]
+    nodes_per_cell: Option<usize>,
+    /// Cells that each node is in, 1 to 8
+    #[arg(long, value_name = "M")]
+    memberships: Option<usize>,
+    /// Neighbours whose lists a node gathers per iteration of phase 2
+    #[arg(long, default_value_t = 4, value_name = "M")]
+    expand: usize,
+    /// The same seed gives the same graphs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where graphs are made and judged: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Builds of each graph, of which the last is reported: the first compiles kernels
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Where the JSON lines go as well
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        self.output.as_deref().map(check_output).transpose()?;
+        let (base, _) = self.input.read()?;
+        let mut truth = None;
+        let mut events: Vec<Value> = Vec::new();
+        for (start, iterations) in self.runs() {
+            let on_cpu = events.last().is_some_and(|event| event["device"] == "cpu");
+            if start == Start::Cells && self.starts.is_none() && on_cpu {
+                output.warn("--starts cells needs a GPU: left out");
+                break;
+            }
+            let graph = self.build(&base, start, iterations, output)?;
+            // Of k that the first build has found to be possible, and the same for all builds.
+            let truth = match &truth {
+                Some(truth) => truth,
+                None => truth.insert(self.truth(&base, graph.k(), output)?),
+            };
+            let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
+            let recalls: Vec<(usize, f64)> = ks.iter().copied().zip(truth.recall(&graph, &ks)?).collect();
+            if events.is_empty() {
+                say_header(&recalls, output);
+            }
+            say(start, iterations, graph.stats(), &recalls, output);
+            let event = self.event(&base, (start, iterations), (&graph, truth), &recalls);
+            output.event(&event);
+            events.push(event);
+        }
+        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+
+    /// Starts and iterations to be tried.
+    fn runs(&self) -> Vec<(Start, Iterations)> {
+        if self.split {
+            let splits = |total: u32| (2..total).step_by(2).map(move |a| Iterations::Fixed(a, total - a));
+            return TOTALS.into_iter().flat_map(splits).map(|split| (Start::Random, split)).collect();
+        }
+        let of = |&start| self.iterations.iter().map(move |&iterations| (start, iterations));
+        self.starts.as_deref().unwrap_or(&[Start::Random, Start::Cells]).iter().flat_map(of).collect()
+    }
+
+    fn build(
+        &self,
+        base: &Vectors,
+        start: Start,
+        iterations: Iterations,
+        output: &Output,
+    ) -> Result<KnnGraph> {
+        let descent = Descent::new()
+            .metric(self.metric)
+            .iterations(iterations)
+            .start(start)
+            .expand(self.expand)
+            .cells(self.nodes_per_cell, self.memberships)
+            .seed(self.seed)
+            .device(self.device)
+            .progress(output.progress().clone());
+        let descent = self.knn.map_or(descent.clone(), |k| descent.knn(k));
+        for _ in 1..self.repeat {
+            descent.build(base)?;
+        }
+        descent.build(base)
+    }
+
+    fn truth(&self, base: &Vectors, k: usize, output: &Output) -> Result<KnnTruth> {
+        KnnTruth::new(base, self.metric, k, SAMPLE, self.seed, self.device, output.progress())
+    }
+
+    fn event(
+        &self,
+        base: &Vectors,
+        (start, iterations): (Start, Iterations),
+        (graph, truth): (&KnnGraph, &KnnTruth),
+        recalls: &[(usize, f64)],
+    ) -> Value {
+        let stats = graph.stats();
+        let rates = stats.device_name.as_deref().and_then(Rates::of);
+        let recall: serde_json::Map<String, Value> =
+            recalls.iter().map(|&(k, recall)| (k.to_string(), recall.into())).collect();
+        let kernels: serde_json::Map<String, Value> =
+            stats.kernels.iter().map(|time| (time.kernel.to_owned(), kernel(time, rates))).collect();
+        json!({
+            "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
+            "metric": self.metric.to_string(), "knn": graph.k(), "seed": self.seed, "repeat": self.repeat,
+            "device": stats.device, "device_name": stats.device_name,
+            "start": start.to_string(), "iterations_asked": iterations.to_string(),
+            "iterations": [stats.iterations.0, stats.iterations.1],
+            "seconds": { "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds },
+            "recall": recall, "recall_nodes": truth.len(),
+            "distances": stats.distances, "join_distances": stats.join_distances,
+            "refine_distances": stats.refine_distances, "completed": stats.completed, "added": stats.added,
+            "peak_gpu_bytes": stats.peak_gpu_bytes, "kernels": kernels,
+        })
+    }
+}
+
+/// `count` a second, if it was counted.
+fn rate(count: u64, seconds: f64) -> Option<f64> {
+    (count > 0 && seconds > 0.0).then(|| count as f64 / seconds)
+}
+
+/// The share of the device's peaks that a kernel reaches: of bytes, and of operations.
+fn shares(time: &KernelTime, rates: Option<Rates>) -> (Option<f64>, Option<f64>) {
+    let share = |rate: Option<f64>, peak: Option<f64>| rate.zip(peak).map(|(rate, peak)| rate / peak);
+    let operations = rates.and_then(|rates| rates.operations(time.kernel));
+    (
+        share(rate(time.bytes, time.seconds), rates.map(|rates| rates.bytes)),
+        share(rate(time.operations, time.seconds), operations),
+    )
+}
+
+fn kernel(time: &KernelTime, rates: Option<Rates>) -> Value {
+    let (bandwidth, operations) = shares(time, rates);
+    json!({
+        "launches": time.launches, "seconds": time.seconds, "bytes": time.bytes, "operations": time.operations,
+        "bytes_per_second": rate(time.bytes, time.seconds),
+        "operations_per_second": rate(time.operations, time.seconds),
+        "bandwidth_share": bandwidth, "operations_share": operations,
+    })
+}
+
+fn say_header(recalls: &[(usize, f64)], output: &Output) {
+    let recalls: String = recalls.iter().map(|(k, _)| format!("{:>11}", format!("recall@{k}"))).collect();
+    output.say(format_args!(
+        "{:<7} {:>10} {:>7} {:>8} {:>8} {:>9}{recalls} {:>18} {:>9}",
+        "start", "iterations", "run", "copy s", "jit s", "descent s", "distances", "peak MiB"
+    ));
+}
+
+fn say(
+    start: Start,
+    iterations: Iterations,
+    stats: &DescentStats,
+    recalls: &[(usize, f64)],
+    output: &Output,
+) {
+    let recalls: String = recalls.iter().map(|(_, recall)| format!("{recall:>11.4}")).collect();
+    let run = format!("{},{}", stats.iterations.0, stats.iterations.1);
+    output.say(format_args!(
+        "{start:<7} {iterations:>10} {run:>7} {:>8.3} {:>8.3} {:>9.3}{recalls} {:>18} {:>9}",
+        stats.copy,
+        stats.jit,
+        stats.seconds,
+        grouped(stats.distances),
+        stats.peak_gpu_bytes >> 20
+    ));
+    if stats.completed > 0 {
+        output
+            .say(format_args!("        {} lists were short, and searched exactly", grouped(stats.completed)));
+    }
+    let rates = stats.device_name.as_deref().and_then(Rates::of);
+    for time in &stats.kernels {
+        let (bandwidth, operations) = shares(time, rates);
+        let column = |count: u64, unit: &str, share: Option<f64>| {
+            let rate = rate(count, time.seconds)
+                .map_or(String::new(), |rate| format!("{:.1} G{unit}/s", rate / 1e9));
+            let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
+            format!("{rate:>16} {share:>7}")
+        };
+        let line = format!(
+            "        {:<20} {:>6} launches {:>10.3} ms {}{}",
+            time.kernel,
+            time.launches,
+            time.seconds * 1e3,
+            column(time.bytes, "B", bandwidth),
+            column(time.operations, "op", operations)
+        );
+        output.say(line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_what_is_known() {
+        let time = KernelTime {
+            kernel: "descent_join_u8",
+            launches: 1,
+            seconds: 2.0,
+            bytes: 4_800_000_000_000,
+            operations: 0,
+        };
+        assert_eq!(shares(&time, Rates::of("NVIDIA H200")), (Some(0.5), None));
+        assert_eq!(shares(&time, None), (None, None));
+        assert_eq!(rate(10, 0.0), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! `tagore plan`
+
+use serde_json::{Map, Value, json};
+use tagore::gpu::Plan;
+use tagore::{Descent, DevicePlan, Error, Iterations, Metric, Result, Start, Strategy};
+
+use super::options::{Input, open};
+use super::output::{Output, grouped};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// l2, ip (inner product) or cosine
+    #[arg(long, default_value = "l2")]
+    metric: Metric,
+    /// Neighbours per node of the k-NN graph [default: 96, or all others if there are fewer]
+    #[arg(long, value_name = "K")]
+    knn: Option<usize>,
+    /// Iterations of the two phases of descent: auto, or A,B
+    #[arg(long, default_value = "auto", value_name = "A,B")]
+    iterations: Iterations,
+    /// What descent starts from: auto, random or cells
+    #[arg(long, default_value = "auto")]
+    start: Start,
+    /// Nodes per cell of a start from cells
+    #[arg(long, value_name = "N")]
+    nodes_per_cell: Option<usize>,
+    /// Cells that each node is in, 1 to 8
+    #[arg(long, value_name = "M")]
+    memberships: Option<usize>,
+    /// The kind of index that is pruned from the graph, on the CPU: cagra, nsg, nssg, vamana or dpg
+    #[arg(long = "index", value_name = "KIND")]
+    strategy: Option<Strategy>,
+    /// The largest degree of the index [default: 32; 50 for nsg and nssg]
+    #[arg(long, value_name = "R", requires = "strategy")]
+    degree: Option<usize>,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        let strategy = match (self.strategy.clone(), self.degree) {
+            (Some(strategy), Some(degree)) => Some(strategy.degree(degree)),
+            (strategy, _) => strategy,
+        };
+        strategy.as_ref().map_or(Ok(()), Strategy::check)?;
+        let base = open(&self.input.input, self.input.format)?;
+        let descent = Descent::new()
+            .metric(self.metric)
+            .iterations(self.iterations)
+            .start(self.start)
+            .cells(self.nodes_per_cell, self.memberships);
+        let mut plan = self.knn.map_or(descent.clone(), |k| descent.knn(k)).plan(&base)?;
+        if let Some(strategy) = &strategy {
+            let rows = base.len().checked_mul(strategy.max_degree()).ok_or_else(|| {
+                let expected = "a number that the rows of an index can be counted with".to_owned();
+                Error::Argument { what: "degree", found: strategy.max_degree().to_string(), expected }
+            })?;
+            plan.host = plan.host.with::<u32>("index", rows);
+        }
+        output.say(format_args!(
+            "{} x {} {}, K = {}, start {}, {} on the device",
+            base.len(),
+            base.dim(),
+            base.element_type(),
+            plan.k,
+            start_name(&plan),
+            plan.element
+        ));
+        for stage in &plan.stages {
+            say(stage.name, &stage.buffers, output);
+        }
+        say("host, beside the data set", &plan.host, output);
+        let peak = plan.largest_stage().map(|stage| stage.name);
+        output.say(format_args!(
+            "peak of device memory: {} bytes, in {}; {:.0} bytes per vector",
+            grouped(plan.peak_bytes()),
+            peak.unwrap_or("no stage"),
+            plan.bytes_per_vector()
+        ));
+        let stages: Vec<Value> = plan
+            .stages
+            .iter()
+            .map(|stage| {
+                json!({
+                    "name": stage.name, "bytes": stage.buffers.bytes(), "buffers": buffers(&stage.buffers),
+                })
+            })
+            .collect();
+        output.event(&json!({
+            "event": "plan", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
+            "device_type": plan.element, "metric": self.metric.to_string(), "knn": plan.k,
+            "start": start_name(&plan), "stages": stages, "peak_gpu_bytes": plan.peak_bytes(),
+            "peak_stage": peak, "bytes_per_vector": plan.bytes_per_vector(),
+            "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
+        }));
+        Ok(())
+    }
+}
+
+fn start_name(plan: &DevicePlan) -> String {
+    if plan.start == Start::Auto { "all pairs".to_owned() } else { plan.start.to_string() }
+}
+
+fn buffers(plan: &Plan) -> Map<String, Value> {
+    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
+}
+
+fn say(stage: &str, plan: &Plan, output: &Output) {
+    output.say(format_args!("{stage:<30} {:>20}", grouped(plan.bytes())));
+    for &(name, bytes) in plan.buffers() {
+        output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));
+    }
+}

@@ -1,0 +1,189 @@
+//! The device memory of a build. The work takes its buffers from these plans, so they cannot disagree with it.
+
+use cuda_std::f16;
+use tagore_device::descent::key::Key;
+use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
+use tagore_device::descent::sample::ROW;
+
+use super::{ALL_PAIRS, MAX_K, Settings};
+use crate::descent::plan::{DevicePlan, PlannedStage};
+use crate::descent::{Iterations, Start};
+use crate::gpu::{Gpu, Plan};
+use crate::search::gpu::device_plan;
+use crate::vectors::gpu::{OnDevice, ROWS, Side};
+use crate::{Metric, Result, cluster};
+
+/// What the sizes of a build's buffers depend on.
+#[derive(Clone, Copy)]
+pub(in crate::descent) struct Shape {
+    pub n: usize,
+    pub dim: usize,
+    pub k: usize,
+    pub metric: Metric,
+    /// As it was asked for.
+    pub start: Start,
+    pub iterations: Iterations,
+    pub settings: Settings,
+    /// The host's copy of vectors that the device takes in another type, in bytes per vector.
+    pub copied: usize,
+}
+
+impl Shape {
+    /// The start that is best for the data, if another was not asked for; `Auto` stands for all pairs.
+    pub(super) fn choose_start(&self) -> Start {
+        if self.k > MAX_K || self.n <= 2 * self.k || self.start == Start::Auto && self.n <= ALL_PAIRS {
+            return Start::Auto;
+        }
+        // Cells are of L2 balls: inner products order neighbours otherwise.
+        let cells_possible = self.metric != Metric::InnerProduct && self.n >= 768;
+        match self.start {
+            Start::Auto | Start::Cells if cells_possible => Start::Cells,
+            Start::Auto | Start::Random => Start::Random,
+            Start::Cells => Start::Auto,
+        }
+    }
+
+    /// Whether there is a descent: all pairs are of the vectors as they are.
+    pub(in crate::descent) fn is_descent(&self) -> bool {
+        self.choose_start() != Start::Auto
+    }
+
+    /// The vectors.
+    pub(super) fn upload<T: OnDevice>(&self) -> Plan {
+        Side::<T>::plan(Plan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
+    }
+
+    /// Preparing the vectors.
+    pub(super) fn prepare() -> Plan {
+        Plan::new().with::<u32>("largest norm", 1)
+    }
+
+    /// Finding the cells and the order.
+    fn cluster<T: OnDevice>(&self, start: Start) -> Plan {
+        let (count, memberships) = self.settings.cells(self.n, self.dim, start);
+        cluster::plan::<T>(Plan::new(), self.n, self.dim, count, memberships)
+    }
+
+    /// The nodes in their order.
+    pub(super) fn renumber<T: OnDevice>(&self) -> Plan {
+        Plan::new()
+            .with::<u8>("vectors", self.n * Side::<T>::tile_bytes(self.dim))
+            .with::<T::Sum>("biases", self.n)
+            .with::<u32>("places", self.n)
+    }
+
+    /// The lists, and what stands in the cells for the order once the nodes have that.
+    pub(super) fn lists(&self) -> Plan {
+        Plan::new().with::<Key>("lists", self.n * self.k).with::<u32>("no order", 1)
+    }
+
+    /// What `count` iterations, of both phases together, need.
+    pub(super) fn iterations(&self, count: u32) -> Plan {
+        Plan::new()
+            .with::<u32>("samples", self.n * ROW as usize)
+            .with::<u32>("changes", COUNTERS as usize * count as usize)
+            .with::<u64>("distances", COUNTERS as usize)
+    }
+
+    /// What phase 1 needs beside.
+    pub(super) fn joins(&self) -> Plan {
+        Plan::new().with::<Key>("candidates", self.n * CANDIDATES as usize).with::<f32>("list bounds", self.n)
+    }
+
+    /// The lists in the end.
+    pub(super) fn finish(&self) -> Plan {
+        Plan::new().with::<Key>("nearest", self.n * self.k)
+    }
+
+    /// All stages: of each what it takes, and what lives through it.
+    fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+        if self.k == 0 {
+            return Vec::new();
+        }
+        let start = self.choose_start();
+        if start == Start::Auto {
+            let buffers = device_plan::<T>(self.n, self.n, self.dim, self.k);
+            return vec![PlannedStage { name: "exact search", buffers }];
+        }
+        let mut stages = Vec::new();
+        let mut stage = |name, plans: &[&Plan]| {
+            let buffers = plans.iter().fold(Plan::new(), |all, plan| all.and(plan));
+            stages.push(PlannedStage { name, buffers });
+        };
+        let base = self.upload::<T>();
+        stage("prepare", &[&base, &Self::prepare()]);
+        let clusters = self.cluster::<T>(start);
+        stage("cluster", &[&base, &clusters]);
+        let (members, order) = (clusters.only(&["members"]), clusters.only(&["order"]));
+        let renumbered = self.renumber::<T>();
+        stage("order", &[&base, &members, &order, &renumbered]);
+        // The values and their errors stay; what the tiles take is in the nodes' order now.
+        let original = base.only(&["rows", "row errors", "mean"]);
+        let lists = self.lists();
+        let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists.only(&["lists"]));
+        if start == Start::Cells {
+            let (count, memberships) = self.settings.cells(self.n, self.dim, start);
+            let cells = super::cells::plan::<T>(self.n, self.k, count, memberships);
+            stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
+        }
+        let (joins, expands) = Settings::iterations(self.iterations, start);
+        let iterations = self.iterations(joins + expands);
+        if joins > 0 {
+            stage("join", &[&original, &nodes, &iterations, &self.joins()]);
+        }
+        if expands > 0 {
+            stage("refine", &[&original, &nodes, &iterations]);
+        }
+        stage("finish", &[&original, &nodes, &self.finish()]);
+        stages
+    }
+
+    /// What a build of vectors of type `T` on the device takes.
+    pub(in crate::descent) fn plan<T: OnDevice>(&self) -> DevicePlan {
+        let keys = self.n * self.k;
+        let mut host = Plan::new();
+        if self.metric == Metric::Cosine {
+            host = host.with::<f32>("unit vectors", self.n * self.dim);
+        }
+        if self.copied > 0 {
+            host = host.with::<u8>("bytes of vectors", self.n * self.copied);
+        }
+        let host = host.with::<Key>("nearest", keys).with::<u32>("ids", keys).with::<f32>("distances", keys);
+        let (start, element) = (self.choose_start(), T::TYPE.name());
+        DevicePlan { start, k: self.k, nodes: self.n, element, stages: self.stages::<T>(), host }
+    }
+
+    /// Makes sure that all stages fit the device, before any of them runs.
+    pub(super) fn check<T: OnDevice>(&self, gpu: &Gpu) -> Result<()> {
+        let (plan, free) = (self.plan::<T>(), gpu.free_memory()?);
+        let needed = plan.peak_bytes();
+        let Some(stage) = plan.largest_stage().filter(|_| needed > free) else { return Ok(()) };
+        let (name, bytes) = stage.buffers.largest();
+        Err(gpu.error(format_args!(
+            "found {free} bytes of free memory, expected {needed} for stage {} (largest buffer: {name}, {bytes}): {}",
+            stage.name,
+            self.what_fits::<T>(free)
+        )))
+    }
+
+    /// What to do if there is not more memory than `free` bytes.
+    fn what_fits<T: OnDevice>(&self, free: u64) -> String {
+        let mut ways = Vec::new();
+        let fits = |k| Self { k, ..*self }.plan::<T>().peak_bytes() <= free;
+        if fits(1) {
+            let (mut most, mut too_many) = (1, self.k);
+            while too_many - most > 1 {
+                let middle = most.midpoint(too_many);
+                if fits(middle) { most = middle } else { too_many = middle }
+            }
+            ways.push(format!("--knn {most} would fit"));
+        }
+        if size_of::<T>() > 2 && self.plan::<f16>().peak_bytes() <= free {
+            ways.push("f16 vectors would fit".to_owned());
+        } else if size_of::<T>() > 1 && self.plan::<u8>().peak_bytes() <= free {
+            ways.push("u8 vectors would fit".to_owned());
+        }
+        ways.push("--device cpu needs none".to_owned());
+        ways.join("; ")
+    }
+}

@@ -1,0 +1,35 @@
+//! Random neighbours for a descent that has no phase 1, whose first iteration would bring them.
+
+use rayon::prelude::*;
+use tagore_device::descent::key::{self, Key};
+use tagore_device::descent::sample::SAMPLE;
+use tagore_device::random::{Draws, Stage};
+
+use super::Build;
+use crate::Result;
+use crate::gpu::Buffer;
+
+impl Build<'_> {
+    /// Gives every node as many random neighbours as it would bring to its first join. They are as far as can
+    /// be, so that whatever phase 2 finds is nearer; the end of a descent computes how far they are.
+    pub(super) fn random_lists(&self, lists: &mut Buffer<Key>) -> Result<()> {
+        let mut keys = vec![key::NONE; self.space.len() * self.k];
+        keys.par_chunks_exact_mut(self.k).enumerate().for_each(|(node, list)| {
+            self.draw_neighbours(node as u32, list);
+        });
+        lists.upload(&keys)
+    }
+
+    /// Puts random nodes other than `node` at the beginning of its `list`, each once, ascending.
+    fn draw_neighbours(&self, node: u32, list: &mut [Key]) {
+        let draws = Draws::new(self.seed, Stage::Start, 0, u64::from(node));
+        let others = self.space.len() as u64 - 1;
+        let mut ids: Vec<u32> = (0..(SAMPLE as usize).min(self.k))
+            .map(|index| draws.below(index as u64, others) as u32)
+            .map(|id| if id < node { id } else { id + 1 })
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(f32::MAX, id));
+    }
+}

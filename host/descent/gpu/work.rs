@@ -1,0 +1,98 @@
+//! What the kernels of a descent have to do at the least, so that their times can be judged: bytes that come from
+//! or go to memory if a vector is read once for each use of it, and the operations of its products.
+
+use tagore_device::descent::key::Key;
+use tagore_device::descent::merge::{CANDIDATES, descent_merge};
+use tagore_device::descent::renumber::renumber_vectors;
+use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
+use tagore_device::search::exact::Job;
+
+use super::Build;
+use crate::descent::{DescentStats, Start};
+use crate::vectors::gpu::OnDevice;
+
+/// Bytes of an id, a bias or a bound.
+const WORD: u64 = 4;
+
+/// Bytes of a row of ids.
+const ROW_BYTES: u64 = ROW as u64 * WORD;
+
+const KEY: u64 = size_of::<Key>() as u64;
+
+impl Build<'_> {
+    fn nodes(&self) -> u64 {
+        self.space.len() as u64
+    }
+
+    fn list_bytes(&self) -> u64 {
+        self.k as u64 * KEY
+    }
+
+    /// Operations of a product.
+    fn operations(&self) -> u64 {
+        2 * self.space.dim() as u64
+    }
+
+    /// Vectors, `stride` bytes each, that change places with their biases.
+    pub(super) fn count_renumbering(&self, stride: u32) {
+        let bytes = self.nodes() * (2 * u64::from(stride) + 4 * WORD);
+        self.gpu.count_work::<renumber_vectors>(bytes, 0);
+    }
+
+    /// What the filter and the merging of cells have to do for `jobs`. Keys that are noted are not counted, nor
+    /// lists that nothing is noted for.
+    pub(super) fn count_cells<'j, T: OnDevice>(&self, stride: u32, jobs: impl Iterator<Item = &'j Job>) {
+        let (mut vectors, mut pairs, mut queries) = (0, 0, 0);
+        for job in jobs {
+            let (here, rows) = (u64::from(job.query_count), u64::from(job.row_count));
+            vectors += here + rows;
+            pairs += here * rows;
+            queries += here;
+        }
+        let filtered = vectors * (u64::from(stride) + 2 * WORD);
+        self.gpu.count_work::<T::CellFilter>(filtered, pairs * self.operations());
+        self.gpu.count_work::<T::Merge>(queries * (WORD + 2 * self.list_bytes()), 0);
+    }
+
+    /// What phase 1 had to do, as `stats` say. The device counts pairs; the vectors of a join are as many as give
+    /// the pairs of an average join if all of them are new.
+    pub(super) fn count_joins<T: OnDevice>(&self, stride: u32, start: Start, stats: &DescentStats) {
+        let iterations = u64::from(stats.iterations.0);
+        let joins = iterations * self.nodes();
+        let random = u64::from(start == Start::Random && iterations > 0) * self.nodes();
+        let ids = 2 * u64::from(SAMPLE) * WORD;
+        self.gpu.count_work::<descent_start>(random * ids, 0);
+        self.gpu.count_work::<descent_sample>((joins - random) * (self.list_bytes() + ROW_BYTES), 0);
+
+        let pairs = stats.join_distances;
+        let average = pairs as f64 / joins.max(1) as f64;
+        let vectors = joins as f64 * f64::midpoint(1.0, (1.0 + 8.0 * average).sqrt());
+        let bytes = joins * ROW_BYTES + (vectors * (u64::from(stride) + 2 * WORD) as f64) as u64;
+        self.gpu.count_work::<T::Join>(bytes, pairs * self.operations());
+        let candidates = 2 * u64::from(CANDIDATES) * KEY;
+        self.gpu.count_work::<descent_merge>(joins * (candidates + 2 * self.list_bytes() + WORD), 0);
+    }
+
+    /// What one gathering has to do.
+    pub(super) fn count_gathering(&self, unvisit: bool) {
+        let read = if unvisit { 2 * self.list_bytes() } else { (self.k as u64).min(u64::from(GATHER)) * KEY };
+        self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
+    }
+
+    /// What the expansions of phase 2 had to do, as `stats` say, if no node has run out of neighbours to expand.
+    pub(super) fn count_expansions<T: OnDevice>(&self, stride: u32, stats: &DescentStats) {
+        let expansions = u64::from(stats.iterations.1) * self.nodes();
+        let parents = self.expand.min(self.k) as u64;
+        let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
+        let bytes = expansions * each + stats.refine_distances * (u64::from(stride) + WORD);
+        self.gpu.count_work::<T::Expand>(bytes, stats.refine_distances * self.operations());
+    }
+
+    /// What the exact distances of all lists have to do, of vectors of `stride` components.
+    pub(super) fn count_finish<T: OnDevice>(&self, stride: usize) {
+        let (n, k) = (self.nodes(), self.k as u64);
+        let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
+        let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);
+        self.gpu.count_work::<T::Finish>(vectors + lists, n * k * self.operations());
+    }
+}

@@ -1,0 +1,137 @@
+//! What a piece of work took of a device.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Gpu, KernelTime};
+use crate::Result;
+
+/// What clones of a device count together.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Bytes of buffers, now and at most.
+    now: AtomicU64,
+    peak: AtomicU64,
+    /// What launches said that they have to do.
+    work: Mutex<Vec<Work>>,
+}
+
+/// What the launches of a kernel have to do at least.
+#[derive(Clone, Debug)]
+struct Work {
+    kernel: &'static str,
+    bytes: u64,
+    operations: u64,
+}
+
+impl Counts {
+    pub(super) fn add_buffer(&self, bytes: usize) {
+        let now = self.now.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        self.peak.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract_buffer(&self, bytes: usize) {
+        self.now.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_work(&self, kernel: &'static str, bytes: u64, operations: u64) {
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        match work.iter_mut().find(|work| work.kernel == kernel) {
+            Some(work) => {
+                work.bytes += bytes;
+                work.operations += operations;
+            }
+            None => work.push(Work { kernel, bytes, operations }),
+        }
+    }
+
+    /// Adds to `times` what their launches had to do.
+    pub(super) fn describe(&self, times: &mut [KernelTime]) {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        for time in times {
+            if let Some(work) = work.iter().find(|work| work.kernel == time.kernel) {
+                (time.bytes, time.operations) = (work.bytes, work.operations);
+            }
+        }
+    }
+}
+
+/// A piece of work that is being measured. Other work on the device at the same time is measured with it.
+pub(crate) struct Measurement {
+    gpu: Gpu,
+    jit_seconds: f64,
+    times: Vec<KernelTime>,
+}
+
+/// What a piece of work took of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    /// Seconds of compiling kernels.
+    pub jit_seconds: f64,
+    /// The kernels that were launched.
+    pub kernels: Vec<KernelTime>,
+    /// The most bytes of buffers at once, those that were there before included.
+    pub peak_bytes: u64,
+}
+
+impl Measurement {
+    pub(super) fn start(gpu: &Gpu) -> Result<Self> {
+        let counts = &gpu.counts;
+        counts.peak.store(counts.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(Self { gpu: gpu.clone(), jit_seconds: gpu.machine.jit_seconds(), times: gpu.times()? })
+    }
+
+    /// What the work took, once all of it is done.
+    pub(crate) fn end(self) -> Result<Measured> {
+        let mut kernels = self.gpu.times()?;
+        for before in self.times {
+            if let Some(now) = kernels.iter_mut().find(|now| now.kernel == before.kernel) {
+                now.launches -= before.launches;
+                now.seconds -= before.seconds;
+                now.bytes -= before.bytes;
+                now.operations -= before.operations;
+            }
+        }
+        kernels.retain(|kernel| kernel.launches > 0);
+        Ok(Measured {
+            jit_seconds: self.gpu.machine.jit_seconds() - self.jit_seconds,
+            kernels,
+            peak_bytes: self.gpu.counts.peak.load(Ordering::Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::cluster::{VALUE_THREADS, cluster_sample};
+
+    use super::super::{Buffer, Plan};
+    use super::*;
+
+    #[test]
+    fn work_is_measured_from_its_start_to_its_end() {
+        let gpu = Gpu::emulated(0);
+        let draw = |count: usize| {
+            let memory = Plan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
+            let mut ids: Buffer<u32> = memory.buffer("ids").unwrap();
+            let arguments = (ids.view_mut(), count as u32, count as u32, 1);
+            // SAFETY: there is room for as many ids.
+            unsafe { gpu.launch::<cluster_sample>([1, 1, 1], VALUE_THREADS, arguments) }.unwrap();
+            gpu.count_work::<cluster_sample>(4 * count as u64, 7);
+        };
+        draw(200);
+        let measurement = gpu.measure().unwrap();
+        draw(50);
+        draw(30);
+        let measured = measurement.end().unwrap();
+        assert_eq!(measured.peak_bytes, 200);
+        let [KernelTime { kernel: "cluster_sample", launches: 2, seconds, bytes: 320, operations: 14 }] =
+            measured.kernels[..]
+        else {
+            panic!("{measured:?}");
+        };
+        assert!(seconds > 0.0 && seconds.is_finite());
+        assert!(gpu.measure().unwrap().end().unwrap().kernels.is_empty());
+    }
+}

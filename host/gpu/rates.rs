@@ -1,0 +1,51 @@
+//! What devices reach at best, to judge kernels by.
+
+/// The peak rates of a device, by its maker's data sheet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Bytes a second between the device and its memory.
+    pub bytes: f64,
+    /// Operations a second of dense products of f16 on tensor cores, a multiply-add as two.
+    pub f16: f64,
+    /// Operations a second of dense products of 8-bit integers on tensor cores, a multiply-add as two.
+    pub int8: f64,
+}
+
+/// Kernels that compute on tensor cores, by how their names begin.
+const ON_TENSOR_CORES: [&str; 4] = ["descent_join_", "cells_filter_", "cluster_assign_", "exact_filter_"];
+
+impl Rates {
+    /// Those of a device, by its name, such as `NVIDIA H200`; none if they are not known.
+    pub fn of(name: &str) -> Option<Self> {
+        let (bytes, f16, int8) = match name {
+            "NVIDIA H200" => (4.8e12, 989e12, 1979e12),
+            "NVIDIA H100 80GB HBM3" => (3.35e12, 989e12, 1979e12),
+            "NVIDIA A100-SXM4-80GB" => (2.039e12, 312e12, 624e12),
+            _ => return None,
+        };
+        Some(Self { bytes, f16, int8 })
+    }
+
+    /// Operations a second that a kernel of the library reaches at best; none for one that does not use tensor
+    /// cores.
+    pub fn operations(self, kernel: &str) -> Option<f64> {
+        if !ON_TENSOR_CORES.iter().any(|name| kernel.starts_with(name)) {
+            return None;
+        }
+        Some(if kernel.ends_with("_f16") { self.f16 } else { self.int8 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_judged_by_what_they_compute_on() {
+        let rates = Rates::of("NVIDIA H200").unwrap();
+        assert_eq!(rates.operations("descent_join_f16"), Some(rates.f16));
+        assert_eq!(rates.operations("cells_filter_i8"), Some(rates.int8));
+        assert_eq!(rates.operations("descent_expand_f16"), None);
+        assert_eq!(Rates::of("NVIDIA H2000"), None);
+    }
+}
