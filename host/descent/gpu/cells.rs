@@ -5,6 +5,7 @@
 //! list. A node's first cell goes first: a sample of its members says how near the neighbours will be, then come
 //! the others. The later cells find bounds that are tight already.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use tagore_device::block::element::TileSum;
@@ -21,7 +22,7 @@ use crate::vectors::gpu::OnDevice;
 use crate::{Metric, Result};
 
 /// Keys that are noted between two mergings, of all queries that are worked on together.
-const NOTED: usize = 1 << 26;
+const NOTED: usize = 1 << 27;
 
 /// Keys that are noted of each query in its first cell, where little is known of how near its neighbours are. A
 /// query with more loses them.
@@ -216,7 +217,11 @@ impl Slab {
                 };
                 Self { tiles: tiles.len(), capacity, jobs }
             };
-            slabs.extend(tiles.chunks(tiles_of_slab(capacity)).map(slab));
+            slabs.extend(tiles.chunks_mut(tiles_of_slab(capacity)).map(|tiles| {
+                // The longest first, so that those that are left in the end are short.
+                tiles.sort_by_key(|tile| Reverse(tile.rows.len()));
+                slab(tiles)
+            }));
         }
         slabs
     }

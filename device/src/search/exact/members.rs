@@ -88,24 +88,37 @@ struct NoteKeys<S> {
 impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
-        let biases = of_tile.biases(column);
         // Constant indices: the sums stay in registers.
+        let product = |row: usize, c: usize| sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2];
+        // Bit 8 (r % 4) + c of word r / 4: column c is below the bound of line r.
+        let mut below = [0u32; 2];
+        unroll!(8, C => {
+            let bias = of_tile.biases.get((column + column_of(C)) as usize);
+            unroll!(8, R => {
+                if S::value(bias, self.weight, product(R, C)) < bounds[R] {
+                    below[R / 4] |= 1 << (8 * (R % 4) + C);
+                }
+            });
+        });
+        // All places of a line are taken at once, and of all lines one after another, without waiting in between.
+        let mut firsts = [0u32; 8];
         unroll!(8, R => {
-            let value = |c: usize| {
-                S::value(biases[c], self.weight, sums[4 * (R / 2) + c / 2][2 * (R % 2) + c % 2])
-            };
-            let mut hits = 0u32;
-            unroll!(8, C => hits |= ((value(C) < bounds[R]) as u32) << C);
+            let hits = below[R / 4] >> (8 * (R % 4)) & 0xff;
             if hits != 0 {
-                // All places of a line are taken at once.
-                let line = (line + 8 * R as u32) as usize;
-                let first = self.next.fetch_add(line, hits.count_ones());
-                let end = self.ends.get(line);
+                firsts[R] = self.next.fetch_add((line + 8 * R as u32) as usize, hits.count_ones());
+            }
+        });
+        unroll!(8, R => {
+            let hits = below[R / 4] >> (8 * (R % 4)) & 0xff;
+            // A line with more than there is room for is passed over, so it may lack some.
+            if hits != 0 && firsts[R] + hits.count_ones() <= self.ends.get((line + 8 * R as u32) as usize) {
+                let mut place = firsts[R].wrapping_sub(1);
                 unroll!(8, C => {
-                    let place = first + (hits & ((1 << C) - 1)).count_ones();
-                    if hits >> C & 1 == 1 && place < end {
-                        let vector = of_tile.vectors.get((column + column_of(C)) as usize);
-                        self.found.set(place as usize, key::pack(value(C).to_f32(), vector));
+                    if hits >> C & 1 == 1 {
+                        place = place.wrapping_add(1);
+                        let column = (column + column_of(C)) as usize;
+                        let value = S::value(of_tile.biases.get(column), self.weight, product(R, C));
+                        self.found.set(place as usize, key::pack(value.to_f32(), of_tile.vectors.get(column)));
                     }
                 });
             }
