@@ -151,7 +151,8 @@ impl Build<'_> {
         stats.copy += filling;
 
         let copying = Instant::now();
-        let mut keys = vec![key::NONE; self.space.len() * self.k];
+        // Touched by all threads: the pages of so much memory take longer to come than what fills them.
+        let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.space.len() * self.k).collect();
         nearest.download(&mut keys)?;
         let mut errors = vec![0f32; self.space.len()];
         original.errors.download(&mut errors)?;
