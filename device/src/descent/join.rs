@@ -118,9 +118,8 @@ fn candidate<S: TileSum>(lines: Lines<S>, value: S, line: u32) -> Key {
 #[inline(always)]
 fn offer<S: TileSum>(p: &Join<S>, lines: Lines<S>, line: u32, candidate: Key) {
     if candidate != NONE && key::distance(candidate) < lines.bounds.get(line as usize) {
-        let node = lines.ids.get(line as usize);
-        let place = node * CANDIDATES + slot(key::id(candidate), p.draw, CANDIDATE_BITS);
-        p.candidates.fetch_min(place as usize, candidate, Scope::Device);
+        let slots = p.candidates.offset(lines.ids.get(line as usize) as usize * CANDIDATES as usize);
+        slots.fetch_min(slot(key::id(candidate), p.draw, CANDIDATE_BITS) as usize, candidate, Scope::Device);
     }
 }
 

@@ -57,6 +57,7 @@ pub fn merge_flagged(
 }
 
 /// The merging of the candidates that joins have found.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct MergeCandidates {
     /// In and out: `k` ascending keys of each node; those that are new become unvisited.
@@ -72,15 +73,6 @@ pub struct MergeCandidates {
     /// Length of the lists, at least 1.
     pub k: u32,
 }
-
-impl Clone for MergeCandidates {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl Copy for MergeCandidates {}
 
 /// Bytes of dynamic shared memory of [`descent_merge()`].
 pub const fn merge_shared_bytes(k: u32) -> u32 {

@@ -7,6 +7,7 @@ use cuda_std::prelude::*;
 pub const RENUMBER_THREADS: u32 = 256;
 
 /// The moving of vectors to their places.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Renumber {
     /// In: vectors, `units` units of 16 bytes apart.
@@ -26,15 +27,6 @@ pub struct Renumber {
     /// Units of 16 bytes from one vector to the next.
     pub units: u32,
 }
-
-impl Clone for Renumber {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl Copy for Renumber {}
 
 /// Moves vectors and what belongs to them to their places (see [`Renumber`]).
 ///

@@ -32,6 +32,7 @@ pub const SAMPLE_NODES: u32 = SAMPLE_THREADS / 32;
 /// The ids that each node brings to an iteration.
 ///
 /// Reverse neighbours go to slots ([`slot`]) as ranks ([`scramble`]): the same whoever comes first.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Sample {
     /// In and out: `k` ascending keys of each node.
@@ -50,15 +51,6 @@ pub struct Sample {
     /// In [`descent_gather()`], whether all neighbours become unvisited.
     pub unvisit: u32,
 }
-
-impl Clone for Sample {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl Copy for Sample {}
 
 impl Sample {
     /// The node of this warp, if there is one.
