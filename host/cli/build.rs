@@ -101,7 +101,7 @@ impl Args {
         let (base, read) = self.input.read()?;
         let builder = Builder::new(strategy).descent(self.descent.descent(output));
         let graph = match &self.graph {
-            Some(path) => KnnGraph::open(path, &base, self.descent.metric)?,
+            Some(path) => KnnGraph::open(path, &base, self.descent.graph.metric)?,
             None => self.descent.build(&base, output)?,
         };
         let recall =

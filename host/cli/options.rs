@@ -40,27 +40,44 @@ pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
     }
 }
 
-/// How the k-NN graph is made.
+/// Which k-NN graph is made, and of which cells.
 #[derive(clap::Args)]
-pub(crate) struct DescentOptions {
+pub(crate) struct GraphOptions {
     /// l2, ip (inner product) or cosine
     #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// Neighbours per node of the k-NN graph [default: 96, or all others if there are fewer]
     #[arg(long, value_name = "K")]
     pub knn: Option<usize>,
-    /// Iterations of the two phases of descent: auto, or A,B
-    #[arg(long, default_value = "auto", value_name = "A,B")]
-    pub iterations: Iterations,
-    /// What descent starts from: auto, random or cells (GPU)
-    #[arg(long, default_value = "auto")]
-    pub start: Start,
     /// Nodes per cell of a start from cells
     #[arg(long, value_name = "N")]
     pub nodes_per_cell: Option<usize>,
     /// Cells that each node is in, 1 to 8
     #[arg(long, value_name = "M")]
     pub memberships: Option<usize>,
+}
+
+impl GraphOptions {
+    pub(crate) fn descent(&self) -> Descent {
+        let descent = Descent::new().metric(self.metric).cells(self.nodes_per_cell, self.memberships);
+        match self.knn {
+            Some(k) => descent.knn(k),
+            None => descent,
+        }
+    }
+}
+
+/// How the k-NN graph is made.
+#[derive(clap::Args)]
+pub(crate) struct DescentOptions {
+    #[command(flatten)]
+    pub graph: GraphOptions,
+    /// Iterations of the two phases of descent: auto, or A,B
+    #[arg(long, default_value = "auto", value_name = "A,B")]
+    pub iterations: Iterations,
+    /// What descent starts from: auto, random or cells (GPU)
+    #[arg(long, default_value = "auto")]
+    pub start: Start,
     /// Neighbours whose lists a node gathers per iteration of phase 2
     #[arg(long, default_value_t = 4, value_name = "M")]
     pub expand: usize,
@@ -74,25 +91,20 @@ pub(crate) struct DescentOptions {
 
 impl DescentOptions {
     pub(crate) fn descent(&self, output: &Output) -> Descent {
-        let descent = Descent::new()
-            .metric(self.metric)
+        self.graph
+            .descent()
             .iterations(self.iterations)
             .start(self.start)
             .expand(self.expand)
-            .cells(self.nodes_per_cell, self.memberships)
             .seed(self.seed)
             .device(self.device)
-            .progress(output.progress().clone());
-        match self.knn {
-            Some(k) => descent.knn(k),
-            None => descent,
-        }
+            .progress(output.progress().clone())
     }
 
     /// Builds the graph, and says so if the default k had to be clamped.
     pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
         let graph = self.descent(output).build(base)?;
-        if self.knn.is_none() && graph.k() < DEFAULT_KNN {
+        if self.graph.knn.is_none() && graph.k() < DEFAULT_KNN {
             output.warn(format_args!(
                 "--knn {DEFAULT_KNN}, the default, is too many for {} rows: taking {}",
                 base.len(),

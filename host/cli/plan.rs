@@ -2,33 +2,23 @@
 
 use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
-use tagore::{Descent, DevicePlan, Error, Iterations, Metric, Result, Start, Strategy};
+use tagore::{DevicePlan, Error, Iterations, Result, Start, Strategy};
 
-use super::options::{Input, open};
+use super::options::{GraphOptions, Input, open};
 use super::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// l2, ip (inner product) or cosine
-    #[arg(long, default_value = "l2")]
-    metric: Metric,
-    /// Neighbours per node of the k-NN graph [default: 96, or all others if there are fewer]
-    #[arg(long, value_name = "K")]
-    knn: Option<usize>,
+    #[command(flatten)]
+    graph: GraphOptions,
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     iterations: Iterations,
     /// What descent starts from: auto, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
-    /// Nodes per cell of a start from cells
-    #[arg(long, value_name = "N")]
-    nodes_per_cell: Option<usize>,
-    /// Cells that each node is in, 1 to 8
-    #[arg(long, value_name = "M")]
-    memberships: Option<usize>,
     /// The kind of index that is pruned from the graph, on the CPU: cagra, nsg, nssg, vamana or dpg
     #[arg(long = "index", value_name = "KIND")]
     strategy: Option<Strategy>,
@@ -45,12 +35,8 @@ impl Args {
         };
         strategy.as_ref().map_or(Ok(()), Strategy::check)?;
         let base = open(&self.input.input, self.input.format)?;
-        let descent = Descent::new()
-            .metric(self.metric)
-            .iterations(self.iterations)
-            .start(self.start)
-            .cells(self.nodes_per_cell, self.memberships);
-        let mut plan = self.knn.map_or(descent.clone(), |k| descent.knn(k)).plan(&base)?;
+        let descent = self.graph.descent().iterations(self.iterations).start(self.start);
+        let mut plan = descent.plan(&base)?;
         if let Some(strategy) = &strategy {
             let rows = base.len().checked_mul(strategy.max_degree()).ok_or_else(|| {
                 let expected = "a number that the rows of an index can be counted with".to_owned();
@@ -89,7 +75,7 @@ impl Args {
             .collect();
         output.event(&json!({
             "event": "plan", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "device_type": plan.element, "metric": self.metric.to_string(), "knn": plan.k,
+            "device_type": plan.element, "metric": self.graph.metric.to_string(), "knn": plan.k,
             "start": start_name(&plan), "stages": stages, "peak_gpu_bytes": plan.peak_bytes(),
             "peak_stage": peak, "bytes_per_vector": plan.bytes_per_vector(),
             "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tagore::gpu::{KernelTime, Rates};
-use tagore::{Descent, DescentStats, Device, Iterations, KnnGraph, KnnTruth, Metric, Result, Start, Vectors};
+use tagore::{DescentStats, Device, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
 
-use super::super::options::{Input, check_output};
+use super::super::options::{GraphOptions, Input, check_output};
 use super::super::output::{Output, grouped, save_events};
 
 /// Nodes whose recall is measured.
@@ -19,12 +19,8 @@ const TOTALS: [u32; 3] = [8, 12, 16];
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// l2, ip (inner product) or cosine
-    #[arg(long, default_value = "l2")]
-    metric: Metric,
-    /// Neighbours per node of the k-NN graph [default: 96, or all others if there are fewer]
-    #[arg(long, value_name = "K")]
-    knn: Option<usize>,
+    #[command(flatten)]
+    graph: GraphOptions,
     /// Iterations of the two phases: a list of auto and A,B, such as 6,6;8,0;auto
     #[arg(long, value_delimiter = ';', default_value = "auto", value_name = "A,B;..")]
     iterations: Vec<Iterations>,
@@ -34,12 +30,6 @@ pub(crate) struct Args {
     /// All even splits of 8, 12 and 16 iterations between the phases, from the random start
     #[arg(long, conflicts_with_all = ["iterations", "starts"])]
     split: bool,
-    /// Nodes per cell of a start from cells
-    #[arg(long, value_name = "N")]
-    nodes_per_cell: Option<usize>,
-    /// Cells that each node is in, 1 to 8
-    #[arg(long, value_name = "M")]
-    memberships: Option<usize>,
     /// Neighbours whose lists a node gathers per iteration of phase 2
     #[arg(long, default_value_t = 4, value_name = "M")]
     expand: usize,
@@ -105,16 +95,15 @@ impl Args {
         iterations: Iterations,
         output: &Output,
     ) -> Result<KnnGraph> {
-        let descent = Descent::new()
-            .metric(self.metric)
+        let descent = self
+            .graph
+            .descent()
             .iterations(iterations)
             .start(start)
             .expand(self.expand)
-            .cells(self.nodes_per_cell, self.memberships)
             .seed(self.seed)
             .device(self.device)
             .progress(output.progress().clone());
-        let descent = self.knn.map_or(descent.clone(), |k| descent.knn(k));
         for _ in 1..self.repeat {
             descent.build(base)?;
         }
@@ -122,7 +111,7 @@ impl Args {
     }
 
     fn truth(&self, base: &Vectors, k: usize, output: &Output) -> Result<KnnTruth> {
-        KnnTruth::new(base, self.metric, k, SAMPLE, self.seed, self.device, output.progress())
+        KnnTruth::new(base, self.graph.metric, k, SAMPLE, self.seed, self.device, output.progress())
     }
 
     fn event(
@@ -140,7 +129,7 @@ impl Args {
             stats.kernels.iter().map(|time| (time.kernel.to_owned(), kernel(time, rates))).collect();
         json!({
             "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.metric.to_string(), "knn": graph.k(), "seed": self.seed, "repeat": self.repeat,
+            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.seed, "repeat": self.repeat,
             "device": stats.device, "device_name": stats.device_name,
             "start": start.to_string(), "iterations_asked": iterations.to_string(),
             "iterations": [stats.iterations.0, stats.iterations.1],

@@ -13,6 +13,9 @@ use crate::search::gpu::device_plan;
 use crate::vectors::gpu::{OnDevice, ROWS, Side};
 use crate::{Metric, Result, cluster};
 
+/// The fewest nodes that make enough cells to choose from.
+const LEAST_FOR_CELLS: usize = 768;
+
 /// What the sizes of a build's buffers depend on.
 #[derive(Clone, Copy)]
 pub(in crate::descent) struct Shape {
@@ -35,7 +38,7 @@ impl Shape {
             return Start::Auto;
         }
         // Cells are of L2 balls: inner products order neighbours otherwise.
-        let cells_possible = self.metric != Metric::InnerProduct && self.n >= 768;
+        let cells_possible = self.metric != Metric::InnerProduct && self.n >= LEAST_FOR_CELLS;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
