@@ -42,9 +42,10 @@ pub fn rows<T: Value>(count: usize, stride: usize, seed: u64) -> Vec<T> {
     integers(count * stride, -128, 127, seed).into_iter().map(T::of).collect()
 }
 
-/// Components from one vector of exact distances to the next: bytes are read by fours.
+/// Components from one vector of exact distances to the next: they are read by 16 bytes.
 pub fn padded<T>(dim: usize) -> usize {
-    if size_of::<T>() == 1 { dim.next_multiple_of(4) + 4 } else { dim + 2 }
+    let unit = 16 / size_of::<T>();
+    dim.next_multiple_of(unit) + unit
 }
 
 /// Rows of `dim` components, zeros after them.

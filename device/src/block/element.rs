@@ -4,7 +4,7 @@ use cuda_std::float16::f16x2;
 use cuda_std::memory::{Global, Plain, Quad};
 use cuda_std::shared::Shared;
 use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
-use cuda_std::{bytes, f16, float, float16, tensor, unroll};
+use cuda_std::{bytes, f16, float, float16, keep_rolled, tensor, unroll};
 
 use super::exact::Metric;
 use crate::descent::key;
@@ -23,22 +23,35 @@ pub trait Element: Plain + Default {
     /// The component of a point.
     fn point(self) -> Self::Point;
 
-    /// What lane `lane` of sixteen adds up of the distance from a point to a row, of `dim` components: for
-    /// bytes `point` and `row` begin at multiples of 4, with zeros after the last component up to the next.
-    fn sum_of_lane(
+    /// Components that a lane of a group of four takes at a time.
+    const PIECE: u32;
+
+    /// The lane's part of the squared norm of a point of `dim` components, where distances need it: of bytes.
+    fn norm_of_part(point: Shared<Self::Point>, part: u32, dim: u32) -> Self::Wide;
+
+    /// The sum over all components of what the metric adds up, of a point and a row of `dim` components, in every
+    /// lane of each group of four, whose lane `part` passes its part of the point's norm. Zeros follow the last
+    /// component up to a multiple of 16 bytes of the row and of [`PIECE`](Self::PIECE) of the point, and both begin
+    /// at multiples of 16 bytes.
+    fn sum_of_group(
         metric: Metric,
-        point: Shared<Self::Point>,
+        point: (Shared<Self::Point>, Self::Wide),
         row: Global<Self>,
-        lane: u32,
+        part: u32,
         dim: u32,
     ) -> Self::Wide;
 }
 
+/// Lanes that compute an exact distance together.
+pub const GROUP: u32 = 4;
+
 macro_rules! float_elements {
-    ($($type:ty: $wide:expr;)*) => {$(
+    ($($type:ty: $wide:expr, $four:expr;)*) => {$(
         impl Element for $type {
             type Wide = f32;
             type Point = f32;
+
+            const PIECE: u32 = 4;
 
             #[inline(always)]
             fn wide(self) -> f32 {
@@ -50,43 +63,73 @@ macro_rules! float_elements {
                 ($wide)(self)
             }
 
-            // The components `lane, lane + 16, ...` in this order: as on the CPU.
             #[inline(always)]
-            fn sum_of_lane(metric: Metric, point: Shared<f32>, row: Global<Self>, lane: u32, dim: u32) -> f32 {
-                let term = |sum: f32, i: u32, x: $type| {
-                    let (x, y): (f32, f32) = (($wide)(x), point.get(i as usize));
-                    match metric {
-                        Metric::InnerProduct => sum + y * x,
-                        Metric::L2 | Metric::Cosine => sum + (y - x) * (y - x),
-                    }
+            fn norm_of_part(_: Shared<f32>, _: u32, _: u32) -> f32 {
+                0.0
+            }
+
+            // Sixteen sums, four to a lane, of the components `i, i + 16, ...` in this order, added as a tree: as
+            // on the CPU.
+            #[inline(always)]
+            fn sum_of_group(
+                metric: Metric,
+                (point, _): (Shared<f32>, f32),
+                row: Global<Self>,
+                part: u32,
+                dim: u32,
+            ) -> f32 {
+                let add = |sums: &mut [f32; 4], x: [f32; 4], y: Quad| {
+                    unroll!(4, C => {
+                        let (x, y): (f32, f32) = (x[C], f32::from_bits(y.0[C]));
+                        sums[C] = match metric {
+                            Metric::InnerProduct => sums[C] + y * x,
+                            Metric::L2 | Metric::Cosine => sums[C] + (y - x) * (y - x),
+                        };
+                    });
                 };
-                let mut sum = 0.0;
-                let mut i = lane;
-                // Four loads are under way before the first is used.
-                while i + 48 < dim {
-                    let first = row.get(i as usize);
-                    let second = row.get(i as usize + 16);
-                    let third = row.get(i as usize + 32);
-                    let fourth = row.get(i as usize + 48);
-                    sum = term(sum, i, first);
-                    sum = term(sum, i + 16, second);
-                    sum = term(sum, i + 32, third);
-                    sum = term(sum, i + 48, fourth);
-                    i += 64;
-                }
+                let mut sums = [0f32; 4];
+                let mut i = part * Self::PIECE;
                 while i < dim {
-                    sum = term(sum, i, row.get(i as usize));
-                    i += 16;
+                    keep_rolled();
+                    // Two loads are under way before the first is used; beyond the end there are zeros.
+                    let next = i + GROUP * Self::PIECE;
+                    let first = $four(row, i);
+                    let second = if next < dim { $four(row, next) } else { [0.0; 4] };
+                    add(&mut sums, first, point.get_quad(i as usize));
+                    let of_point = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
+                    add(&mut sums, second, of_point);
+                    i = next + GROUP * Self::PIECE;
                 }
-                sum
+                unroll!(4, C => sums[C] += shuffle_xor(sums[C], 2));
+                unroll!(4, C => sums[C] += shuffle_xor(sums[C], 1));
+                (sums[0] + sums[2]) + (sums[1] + sums[3])
             }
         }
     )*};
 }
 
+/// Four components from number `i` on, a multiple of four.
+#[inline(always)]
+#[track_caller]
+fn four_floats(row: Global<f32>, i: u32) -> [f32; 4] {
+    let quad = row.get_quad(i as usize);
+    let mut four = [0.0; 4];
+    unroll!(4, C => four[C] = f32::from_bits(quad.0[C]));
+    four
+}
+
+/// As [`four_floats`].
+#[inline(always)]
+#[track_caller]
+fn four_halves(row: Global<f16>, i: u32) -> [f32; 4] {
+    let words = row.offset(i as usize).cast::<u64>().get(0);
+    let (low, high) = (f16x2(words as u32), f16x2((words >> 32) as u32));
+    [low.low(), low.high(), high.low(), high.high()].map(float16::to_f32)
+}
+
 float_elements! {
-    f32: |x| x;
-    f16: float16::to_f32;
+    f32: |x| x, four_floats;
+    f16: float16::to_f32, four_halves;
 }
 
 macro_rules! byte_elements {
@@ -94,6 +137,8 @@ macro_rules! byte_elements {
         impl Element for $type {
             type Wide = i32;
             type Point = $type;
+
+            const PIECE: u32 = 16;
 
             #[inline(always)]
             fn wide(self) -> i32 {
@@ -105,22 +150,52 @@ macro_rules! byte_elements {
                 self
             }
 
-            // Integers come out the same in any order, so words are taken.
             #[inline(always)]
-            fn sum_of_lane(metric: Metric, point: Shared<$type>, row: Global<$type>, lane: u32, dim: u32) -> i32 {
-                let (point, row): (Shared<u32>, Global<u32>) = (point.cast(), row.cast());
+            fn norm_of_part(point: Shared<$type>, part: u32, dim: u32) -> i32 {
                 let mut sum = 0;
-                let mut word = lane;
-                while word * 4 < dim {
-                    let (x, y) = (row.get(word as usize), point.get(word as usize));
-                    sum = match metric {
-                        Metric::InnerProduct => $dot(x, y, sum),
-                        // (y - x)^2 = y^2 + x^2 - 2 y x, exactly.
-                        Metric::L2 | Metric::Cosine => $dot(x, x, $dot(y, y, sum)) - 2 * $dot(x, y, 0),
-                    };
-                    word += 16;
+                let mut i = part * Self::PIECE;
+                while i < dim {
+                    keep_rolled();
+                    let y = point.get_quad(i as usize);
+                    unroll!(4, W => sum = $dot(y.0[W], y.0[W], sum));
+                    i += GROUP * Self::PIECE;
                 }
                 sum
+            }
+
+            // Integers come out the same in any order.
+            #[inline(always)]
+            fn sum_of_group(
+                metric: Metric,
+                (point, norm): (Shared<$type>, i32),
+                row: Global<$type>,
+                part: u32,
+                dim: u32,
+            ) -> i32 {
+                let (mut norms, mut products) = (norm, 0);
+                let mut i = part * Self::PIECE;
+                while i < dim {
+                    keep_rolled();
+                    let next = i + GROUP * Self::PIECE;
+                    let x = row.get_quad(i as usize);
+                    let x_next = if next < dim { row.get_quad(next as usize) } else { Quad::default() };
+                    let y = point.get_quad(i as usize);
+                    let y_next = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
+                    unroll!(4, W => {
+                        products = $dot(x.0[W], y.0[W], products);
+                        products = $dot(x_next.0[W], y_next.0[W], products);
+                        norms = $dot(x.0[W], x.0[W], norms);
+                        norms = $dot(x_next.0[W], x_next.0[W], norms);
+                    });
+                    i = next + GROUP * Self::PIECE;
+                }
+                let sum = match metric {
+                    Metric::InnerProduct => products,
+                    // (y - x)^2 = y^2 + x^2 - 2 y x, exactly.
+                    Metric::L2 | Metric::Cosine => norms - 2 * products,
+                };
+                let sum = sum + shuffle_xor(sum, 2);
+                sum + shuffle_xor(sum, 1)
             }
         }
     )*};
@@ -144,19 +219,6 @@ pub trait Wide: Plain + WarpShuffleValue {
 
     /// The sum as a distance.
     fn to_f32(self) -> f32;
-
-    /// The lanes' sums of each half of the warp, added up as the CPU adds its sixteen, in every lane.
-    #[inline(always)]
-    #[track_caller]
-    fn sum_of_half_warp(self) -> Self {
-        let mut sum = self;
-        let mut width = 8;
-        while width > 0 {
-            sum = Self::plus(sum, shuffle_xor(sum, width));
-            width /= 2;
-        }
-        sum
-    }
 }
 
 impl Wide for f32 {

@@ -2,7 +2,7 @@
 
 use cuda_std::prelude::*;
 
-use super::element::{Element, Wide};
+use super::element::{Element, GROUP, Wide};
 
 /// How near two vectors are; the values are those that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,34 +28,54 @@ impl Metric {
     }
 }
 
-/// The distance from a point in shared memory to `row`, both of `dim` components, for each half of the warp
-/// by itself; every lane of the half has it. A lane of a half that has no row passes `dim` 0; the whole warp
-/// calls this.
-///
-/// The sixteen sums of a half are added as a tree: the order of the CPU backend.
-#[inline(always)]
-pub fn distance<T: Element>(metric: Metric, point: Shared<T::Point>, row: Global<T>, dim: u32) -> f32 {
-    let sum = T::sum_of_lane(metric, point, row, warp::lane_id() % 16, dim);
-    let sum = sum.sum_of_half_warp().to_f32();
-    match metric {
-        Metric::L2 => sum,
-        Metric::InnerProduct => -sum,
-        Metric::Cosine => 0.5 * sum,
-    }
+/// A point in shared memory, to which each group of four lanes computes the distance of a row.
+#[derive(Clone, Copy)]
+pub struct Point<T: Element> {
+    values: Shared<T::Point>,
+    norm: T::Wide,
+    dim: u32,
 }
 
-/// Puts the `dim` components of `row` in shared memory for [`distance`], with zeros up to a multiple of 4; the
-/// `threads` threads of the block call this, and a barrier follows.
-#[inline(always)]
-pub fn load_point<T: Element>(
-    point: Shared<T::Point>,
-    row: Global<T>,
-    dim: u32,
-    (thread, threads): (u32, u32),
-) {
-    let mut i = thread;
-    while i < dim.next_multiple_of(4) {
-        point.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.point());
-        i += threads;
+/// Bytes of shared memory of a point of `dim` components, whatever they are.
+pub const fn point_bytes(dim: u32) -> u32 {
+    dim.next_multiple_of(16) * 4
+}
+
+impl<T: Element> Point<T> {
+    /// Puts the `dim` components of `row` in shared memory, which begins at a multiple of 16 bytes and has
+    /// [`point_bytes`]. The `threads` threads of a block call this; a barrier follows.
+    #[inline(always)]
+    pub fn load(values: Shared<T::Point>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
+        let mut i = thread;
+        while i < dim.next_multiple_of(T::PIECE) {
+            values.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.point());
+            i += threads;
+        }
+    }
+
+    /// The point that was loaded, as the calling lane sees it.
+    #[inline(always)]
+    pub fn new(values: Shared<T::Point>, dim: u32) -> Self {
+        Self { values, norm: T::norm_of_part(values, warp::lane_id() % GROUP, dim), dim }
+    }
+
+    /// The distance of `row` for each group of [`GROUP`] lanes by itself; every lane of the group has it. The row
+    /// begins at a multiple of 16 bytes, with zeros behind it up to the next. A group that has no row passes
+    /// None; the whole warp calls this.
+    ///
+    /// These are the sums of the CPU backend, in its order.
+    #[inline(always)]
+    pub fn distance(&self, metric: Metric, row: Option<Global<T>>) -> f32 {
+        // SAFETY: of no components, none is read.
+        let none = || unsafe { Global::new(0) };
+        let dim = if row.is_some() { self.dim } else { 0 };
+        let part = warp::lane_id() % GROUP;
+        let sum = T::sum_of_group(metric, (self.values, self.norm), row.unwrap_or_else(none), part, dim);
+        let sum = sum.to_f32();
+        match metric {
+            Metric::L2 => sum,
+            Metric::InnerProduct => -sum,
+            Metric::Cosine => 0.5 * sum,
+        }
     }
 }

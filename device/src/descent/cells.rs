@@ -2,12 +2,13 @@
 //! ([`CellFilter`](crate::search::exact::CellFilter)), and the exact distances of the lists at the end.
 
 use cuda_std::prelude::*;
-use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
+use crate::block::element::GROUP;
 use crate::block::element::{Element, TileSum};
-use crate::block::exact::{Metric, distance, load_point};
+use crate::block::exact::{Metric, Point, point_bytes};
 use crate::block::sort::{merge_block, rank, sort_block};
 use crate::block::tile;
 use crate::descent::key::{self, Key, NONE};
@@ -110,7 +111,7 @@ pub struct Finish<T> {
 
 /// Bytes of dynamic shared memory of the finishing kernels.
 pub const fn finish_shared_bytes(k: u32, dim: u32) -> u32 {
-    2 * k * 8 + dim.next_multiple_of(4) * 4
+    point_bytes(dim) + 2 * k * 8
 }
 
 copied! {
@@ -121,26 +122,26 @@ copied! {
 fn finish<T: Element>(p: &Finish<T>) {
     let (thread, node) = (thread_idx_x(), block_idx_x() as usize);
     let k = p.k as usize;
-    let keys: Shared<Key> = shared::dynamic(0);
+    let values: Shared<T::Point> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(point_bytes(p.dim) as usize);
     let spare = keys.offset(k);
-    let point: Shared<T::Point> = spare.offset(k).cast();
     let list = p.lists.offset(node * k);
     let metric = Metric::from_u32(p.metric);
     let own = p.order.get(node) as usize;
-    load_point(point, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
+    Point::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
     sync_threads();
-    let mut first = thread / 32 * 2;
+    let point = Point::<T>::new(values, p.dim);
+    let mut first = thread / 32 * (32 / GROUP);
     while first < p.k {
-        let i = first + thread % 32 / 16;
+        keep_rolled();
+        let i = first + thread % 32 / GROUP;
         let old = if i < p.k { list.get(i as usize) } else { NONE };
-        let there = old != NONE;
-        let row = if there { p.order.get(key::id(old) as usize) } else { 0 };
-        let values = p.rows.offset(row as usize * p.stride as usize);
-        let distance = distance::<T>(metric, point, values, if there { p.dim } else { 0 });
-        if i < p.k && thread % 16 == 0 {
-            keys.set(i as usize, if there { key::pack(distance, row) } else { NONE });
+        let row = if old != NONE { Some(p.order.get(key::id(old) as usize)) } else { None };
+        let distance = point.distance(metric, row.map(|row| p.rows.offset(row as usize * p.stride as usize)));
+        if i < p.k && thread % GROUP == 0 {
+            keys.set(i as usize, row.map_or(NONE, |row| key::pack(distance, row)));
         }
-        first += SETTLE_THREADS / 16;
+        first += SETTLE_THREADS / GROUP;
     }
     sync_threads();
     // Empty slots come last, and stay there.

@@ -1,12 +1,12 @@
 //! The settling of what the filter noted: exact distances, merged into the lists.
 
 use cuda_std::prelude::*;
-use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
-use crate::block::element::{Element, QueryBound, TileSum};
-use crate::block::exact::{Metric, distance, load_point};
+use crate::block::element::{Element, GROUP, QueryBound, TileSum};
+use crate::block::exact::{Metric, Point, point_bytes};
 use crate::block::sort::{merge_block, sort_block};
 use crate::descent::key::{self, Key, NONE};
 
@@ -19,7 +19,7 @@ pub const SETTLE_THREADS: u32 = 128;
 /// Bytes of dynamic shared memory of the settling kernels.
 pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
     // Keys and room to sort them, the list, the query, and a count.
-    (2 * capacity + k) * 8 + dim.next_multiple_of(4) * 4 + 16
+    point_bytes(dim) + (2 * capacity + k) * 8 + 16
 }
 
 /// The settling of the rows that the filter noted.
@@ -76,11 +76,11 @@ copied! {
 fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
     let (capacity, k) = (p.capacity as usize, p.k as usize);
-    let keys: Shared<Key> = shared::dynamic(0);
+    let values: Shared<T::Point> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(point_bytes(p.dim) as usize);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
-    let point: Shared<T::Point> = list.offset(k).cast();
-    let kept: Shared<u32> = point.offset(p.dim.next_multiple_of(4) as usize).cast();
+    let kept: Shared<u32> = list.offset(k).cast();
     let out = p.lists.offset(query * k);
     let metric = Metric::from_u32(p.metric);
 
@@ -94,7 +94,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         list.set(i as usize, out.get(i as usize));
         i += SETTLE_THREADS;
     }
-    load_point(point, p.queries.offset(query * p.query_stride as usize), p.dim, (thread, SETTLE_THREADS));
+    Point::load(values, p.queries.offset(query * p.query_stride as usize), p.dim, (thread, SETTLE_THREADS));
     if thread == 0 {
         kept.set(0, 0);
     }
@@ -102,19 +102,20 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
 
     let farthest = list.get(k - 1);
     let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
-    // A half of a warp to a row.
-    let mut first = thread / 32 * 2;
+    let point = Point::<T>::new(values, p.dim);
+    let mut first = thread / 32 * (32 / GROUP);
     while first < count {
-        let i = first + thread % 32 / 16;
+        keep_rolled();
+        let i = first + thread % 32 / GROUP;
         let there = i < count;
         let row = if there { p.found.get(query * capacity + i as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.row_stride as usize);
-        let distance = distance::<T>(metric, point, values, if there { p.dim } else { 0 });
+        let distance = point.distance(metric, if there { Some(values) } else { None });
         let key = key::pack(distance, p.first_id + row);
-        if there && thread % 16 == 0 && key < farthest && p.first_id + row != excluded {
+        if there && thread % GROUP == 0 && key < farthest && p.first_id + row != excluded {
             keys.set(kept.fetch_add(0, 1) as usize, key);
         }
-        first += SETTLE_THREADS / 16;
+        first += SETTLE_THREADS / GROUP;
     }
     sync_threads();
 
