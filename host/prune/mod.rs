@@ -3,6 +3,8 @@
 mod collect;
 mod cpu;
 mod filter;
+#[expect(dead_code, reason = "its parts come one by one")]
+pub(crate) mod gpu;
 mod reach;
 mod rows;
 mod strategy;

@@ -253,9 +253,14 @@ impl<T: OnDevice> Side<T> {
     }
 }
 
+/// Components from one vector of `dim` components to the next: rows begin at multiples of 16 bytes.
+pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
+    dim.next_multiple_of(16 / size_of::<T>())
+}
+
 /// The strides of vectors of `dim` components: of the values, and of the rounded copy.
 fn strides<T: OnDevice>(dim: usize) -> (usize, usize) {
-    (dim.next_multiple_of(16 / size_of::<T>()), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
+    (stride::<T>(dim), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
 }
 
 /// How vectors become f16: `(x - mean) * scale`.

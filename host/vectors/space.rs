@@ -73,6 +73,15 @@ impl<'a> Space<'a> {
         &self.zero
     }
 
+    /// What the kernels of pruning take as the rows' lifts (`tagore_device::prune::rows`); empty if there are none.
+    pub(crate) fn lifts(&self) -> Cow<'_, [f32]> {
+        if self.zero.is_empty() {
+            Cow::Borrowed(&self.lift)
+        } else {
+            self.zero.iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect()
+        }
+    }
+
     /// Validates `queries` and prepares them; an error if they do not fit this space.
     pub(crate) fn queries<'q>(&self, queries: &'q Vectors) -> Result<Queries<'q>> {
         if queries.dim() != self.vectors.dim() {

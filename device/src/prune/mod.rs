@@ -1,3 +1,4 @@
-//! What both backends of the pruning stage share.
+//! Pruning (paper section 5): what both backends share, and the kernels.
 
+pub mod rows;
 pub mod rule;

@@ -158,7 +158,7 @@ macro_rules! settle_kernels {
         ///
         /// # Safety
         /// - The views hold what [`Settle`] says.
-        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim))]
+        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: Settle<$type, $sum>) {
             settle(&p);
         }

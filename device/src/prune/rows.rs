@@ -1,0 +1,78 @@
+//! Rows of the base, and the distances between them that rules compare.
+
+use cuda_std::prelude::*;
+
+use crate::block::copied;
+use crate::block::element::Element;
+use crate::block::exact::{Metric, Point};
+
+/// Rows of the base.
+#[repr(C)]
+pub struct Rows<T> {
+    /// In: vectors of `dim` components, `stride` components apart, which begin at multiples of 16 bytes and have
+    /// zeros behind them up to the next.
+    pub values: Global<T>,
+    /// In: with `lifted`, a number per row. Inner products: the coordinate, not negative, that makes all norms
+    /// equal. Cosine: -1 for a zero vector, else 0.
+    pub lifts: Global<f32>,
+    /// Components from one vector to the next.
+    pub stride: u32,
+    /// Components per vector.
+    pub dim: u32,
+    /// Whether there are `lifts`.
+    pub lifted: u32,
+    /// Nothing.
+    pub padding: u32,
+}
+
+copied! {
+    Rows<T>;
+}
+
+/// What rules compare: squared L2 distances, of rows with their lifts; a row whose lift is negative is at distance
+/// 2 from all.
+#[derive(Clone, Copy)]
+pub struct RulePoint<T: Element> {
+    point: Point<T>,
+    lift: f32,
+}
+
+impl<T: Element> Rows<T> {
+    /// Row `id`.
+    #[inline(always)]
+    pub fn row(&self, id: u32) -> Global<T> {
+        self.values.offset(id as usize * self.stride as usize)
+    }
+
+    /// Puts row `id` in shared memory, as [`Point::load`] does.
+    #[inline(always)]
+    pub fn load(&self, values: Shared<T::Point>, id: u32, threads: (u32, u32)) {
+        Point::load(values, self.row(id), self.dim, threads);
+    }
+
+    /// Row `id`, which was loaded to `values`, as a point.
+    #[inline(always)]
+    pub fn point(&self, values: Shared<T::Point>, id: u32) -> RulePoint<T> {
+        RulePoint { point: Point::new(values, self.dim), lift: self.lift(id) }
+    }
+
+    /// The distance from `point` to row `id` for each group of lanes, as [`Point::distance`] gives it: the bits
+    /// of the CPU backend. A group that has no row passes None; the whole warp calls this.
+    #[inline(always)]
+    pub fn distance(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
+        let sum = point.point.distance(Metric::L2, id.map(|id| self.row(id)));
+        match id {
+            Some(id) if self.lifted != 0 => {
+                let lift = self.lift(id);
+                let difference = lift - point.lift;
+                if lift < 0.0 || point.lift < 0.0 { 2.0 } else { sum + difference * difference }
+            }
+            _ => sum,
+        }
+    }
+
+    #[inline(always)]
+    fn lift(&self, id: u32) -> f32 {
+        if self.lifted != 0 { self.lifts.get(id as usize) } else { 0.0 }
+    }
+}
