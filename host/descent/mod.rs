@@ -15,6 +15,7 @@ use std::time::Instant;
 use half::f16;
 use tagore_device::descent::key::MAX_NODES;
 
+pub(crate) use gpu::GpuLists;
 pub use graph::KnnGraph;
 pub use plan::{DevicePlan, PlannedStage};
 

@@ -9,7 +9,7 @@ use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
 /// 2-hop collection looks at the nearest so many of the lists of the nearest so many neighbours.
-const HOP: usize = 32;
+pub(super) const HOP: usize = 32;
 
 /// Path collection keeps a beam of so many nodes and expands at most so many.
 const PATH: Limits = Limits { beam: 32, expansions: 10 };

@@ -29,20 +29,19 @@ pub(super) fn prune(
     let stage = progress.stage("prune", 2 * nodes as u64);
     let degree = strategy.degree;
 
-    let forward_degree = if strategy.store == Store::Append { degree.div_ceil(2) } else { degree };
-    let mut forward = vec![key::NONE; nodes * forward_degree];
+    let mut forward = vec![key::NONE; nodes * degree];
     let scratch = || {
         let collector = Collector::new(space, graph, &entries, strategy.collect, strategy.candidates);
         (collector, Pruner::new(space, graph, strategy), Vec::new(), Vec::new())
     };
-    for_each_row(&mut forward, forward_degree, &stage, scratch, |scratch, node, row| {
+    for_each_row(&mut forward, degree, &stage, scratch, |scratch, node, row| {
         let (collector, pruner, candidates, accepted) = scratch;
         collector.collect(node, candidates);
-        pruner.filter(candidates, forward_degree, accepted);
+        pruner.filter(candidates, degree, accepted);
         row[..accepted.len()].copy_from_slice(accepted);
     })?;
     let forward_of = |node: u32| {
-        let row = &forward[node as usize * forward_degree..][..forward_degree];
+        let row = &forward[node as usize * degree..][..degree];
         row.iter().copied().take_while(|&key| key != key::NONE)
     };
 
@@ -69,14 +68,10 @@ pub(super) fn prune(
             }
         };
         match strategy.store {
-            Store::Interleave => {
+            Store::Interleave | Store::Append => {
                 fill(&mut forward().take(degree.div_ceil(2)));
                 fill(&mut reverse.sources(node));
                 fill(&mut forward());
-            }
-            Store::Append => {
-                fill(&mut forward());
-                fill(&mut reverse.sources(node));
             }
             Store::Refilter => {
                 edges.clear();

@@ -16,6 +16,9 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
 use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
+use tagore_device::prune::collect::{
+    Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
+};
 use tagore_device::search::exact::{
     CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
     cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
@@ -47,6 +50,7 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
     type Assign: Kernel<Arguments = (Assign<Self::Sum>,)>;
     type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
+    type Collect: Kernel<Arguments = (Collect<Self>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -103,7 +107,7 @@ pub(crate) struct Preparation<'a> {
 }
 
 macro_rules! rounded_types {
-    ($($type:ty, $prepare:ty, $settle:ty, $finish:ty;)*) => {$(
+    ($($type:ty, $prepare:ty, $settle:ty, $finish:ty, $collect:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = f32;
             type Filter = exact_filter_f16;
@@ -115,6 +119,7 @@ macro_rules! rounded_types {
             type Expand = descent_expand_f16;
             type Assign = cluster_assign_f16;
             type Mean = cluster_mean_f16;
+            type Collect = $collect;
 
             const ROUNDED: bool = true;
 
@@ -150,12 +155,12 @@ macro_rules! rounded_types {
 }
 
 rounded_types! {
-    f32, exact_prepare_f32, exact_settle_f32, cells_finish_f32;
-    f16, exact_prepare_f16, exact_settle_f16, cells_finish_f16;
+    f32, exact_prepare_f32, exact_settle_f32, cells_finish_f32, prune_collect_f32;
+    f16, exact_prepare_f16, exact_settle_f16, cells_finish_f16, prune_collect_f16;
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $mean:ty;)*) => {$(
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $mean:ty, $collect:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Filter = $filter;
@@ -167,6 +172,7 @@ macro_rules! byte_types {
             type Expand = $expand;
             type Assign = $assign;
             type Mean = $mean;
+            type Collect = $collect;
 
             const ROUNDED: bool = false;
 
@@ -194,9 +200,9 @@ macro_rules! byte_types {
 
 byte_types! {
     u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8,
-        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_mean_u8;
+        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_mean_u8, prune_collect_u8;
     i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8,
-        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_mean_i8;
+        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_mean_i8, prune_collect_i8;
 }
 
 /// Blocks that prepare `count` vectors.

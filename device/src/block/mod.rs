@@ -4,6 +4,7 @@ pub mod element;
 pub mod exact;
 pub mod scan;
 pub mod sort;
+pub mod table;
 pub mod tile;
 
 /// Makes structs of arguments `Copy` wherever their parameters are; views are, whatever they are of.

@@ -9,6 +9,7 @@ use cuda_std::{keep_rolled, shared};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::sort::sort_block;
+use crate::block::table;
 use crate::descent::key::{self, Key, NONE};
 use crate::descent::merge::{COUNTERS, merge_flagged};
 use crate::descent::sample::{GATHER, ROW};
@@ -53,34 +54,13 @@ copied! {
     Expand<S>;
 }
 
-/// Slots of the table of ids that a node knows.
-const fn table_slots(k: u32, expand: u32) -> u32 {
-    ((k + 1 + expand * ROW) * 3 / 2).next_power_of_two()
-}
-
 /// Bytes of dynamic shared memory of the expanding kernels.
 pub const fn expand_shared_bytes(k: u32, expand: u32, units: u32) -> u32 {
     // The node's vector, found keys and room to sort them, the list, the table, ids, expanded neighbours,
     // and three counts.
     units * 16
         + (2 * expand * ROW + k) * 8
-        + (table_slots(k, expand) + expand * ROW + expand.next_multiple_of(4) + 4) * 4
-}
-
-/// Puts an id into a table of `mask + 1` slots; returns whether it was not there.
-#[inline(always)]
-fn insert(table: Shared<u32>, mask: u32, id: u32) -> bool {
-    let mut place = id.wrapping_mul(0x9e37_79b1) >> 7 & mask;
-    loop {
-        let there = table.compare_exchange(place as usize, u32::MAX, id);
-        if there == u32::MAX {
-            return true;
-        }
-        if there == id {
-            return false;
-        }
-        place = (place + 1) & mask;
-    }
+        + (table::slots(k + 1 + expand * ROW) + expand * ROW + expand.next_multiple_of(4) + 4) * 4
 }
 
 #[inline(always)]
@@ -91,9 +71,9 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
     let found: Shared<Key> = vector.offset(p.units as usize * 16).cast();
     let spare = found.offset(most);
     let list = spare.offset(most);
-    let table: Shared<u32> = list.offset(k).cast();
-    let slots = table_slots(p.k, p.expand);
-    let ids = table.offset(slots as usize);
+    let known: Shared<u32> = list.offset(k).cast();
+    let slots = table::slots(p.k + 1 + p.expand * ROW);
+    let ids = known.offset(slots as usize);
     let parents = ids.offset(most);
     // Of parents, of ids, of found keys.
     let counts = parents.offset(p.expand.next_multiple_of(4) as usize);
@@ -111,7 +91,7 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
     }
     let mut i = thread;
     while i < slots {
-        table.set(i as usize, u32::MAX);
+        known.set(i as usize, table::EMPTY);
         i += EXPAND_THREADS;
     }
     if thread < 3 {
@@ -150,7 +130,7 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
     while i <= p.k {
         let key = if i < p.k { list.get(i as usize) } else { node as Key };
         if key != NONE {
-            insert(table, slots - 1, key::id(key));
+            table::insert(known, slots - 1, key::id(key));
         }
         i += EXPAND_THREADS;
     }
@@ -164,7 +144,7 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
             if i % ROW >= GATHER {
                 id = unscramble(id, p.draw);
             }
-            if insert(table, slots - 1, id) {
+            if table::insert(known, slots - 1, id) {
                 ids.set(counts.fetch_add(1, 1) as usize, id);
             }
         }

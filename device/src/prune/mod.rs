@@ -1,4 +1,5 @@
 //! Pruning (paper section 5): what both backends share, and the kernels.
 
+pub mod collect;
 pub mod rows;
 pub mod rule;

@@ -7,6 +7,8 @@
 //! the list is sorted.
 
 mod cells;
+#[expect(dead_code, reason = "its parts come one by one")]
+mod lists;
 mod phases;
 mod plan;
 mod random;
@@ -21,6 +23,7 @@ use tagore_device::descent::key::{self, Key};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
 use tagore_device::search::exact::SETTLE_THREADS;
 
+pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;
 pub(super) use settings::Settings;
 

@@ -1,5 +1,10 @@
 //! Collect-Filter-Store on a GPU (paper section 5).
 
+mod collect;
+
+use std::ops::Range;
+
+use cuda_std::memory::Global;
 use tagore_device::prune::rows;
 
 use crate::Result;
@@ -46,5 +51,23 @@ impl<T: OnDevice> Base<T> {
             lifted: u32::from(self.lifted),
             padding: 0,
         }
+    }
+}
+
+/// Nodes that are worked on together: a stretch of an order of rows.
+pub(super) struct Chunk<'a> {
+    order: &'a Buffer<u32>,
+    range: Range<usize>,
+}
+
+impl Chunk<'_> {
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Their rows.
+    fn nodes(&self) -> Global<u32> {
+        self.order.view().offset(self.range.start)
     }
 }

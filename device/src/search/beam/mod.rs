@@ -7,5 +7,4 @@
 
 mod list;
 pub mod search;
-mod table;
 pub mod walk;

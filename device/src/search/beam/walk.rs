@@ -5,10 +5,10 @@ use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
-use super::table::Table;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
+use crate::block::table;
 use crate::descent::key::{self, Key, NONE};
 use crate::prune::rows::{ListPoint, Rows};
 
@@ -82,8 +82,8 @@ pub struct Room<T: Element> {
     pub values: Shared<T::Point>,
     /// Keys of the nodes met: of the last step, or of all.
     pub keys: Shared<Key>,
-    /// The nodes met.
-    pub table: Table,
+    /// A table of the nodes met.
+    pub table: Shared<u32>,
     /// Ids that a step finds to be new: [`step_ids`] of them.
     pub ids: Shared<u32>,
     /// The nodes that a step expands.
@@ -102,14 +102,13 @@ impl<T: Element> Room<T> {
         let thread = thread_idx_x();
         let values = shared::dynamic(0);
         let keys_at: Shared<Key> = shared::dynamic(point_bytes(walk.base.dim) as usize);
-        let slots: Shared<u32> = keys_at.offset(keys as usize).cast();
-        let ids = slots.offset(walk.slots as usize);
+        let table: Shared<u32> = keys_at.offset(keys as usize).cast();
+        let ids = table.offset(walk.slots as usize);
         let parents = ids.offset(step_ids(walk.graph.degree, walk.width) as usize);
         let parent_count = parents.offset(walk.width as usize);
         let new_count = parent_count.offset(1);
-        let table = Table::new(slots, walk.slots);
         points.load(values, id, (thread, block_dim_x()));
-        table.clear();
+        walk.clear(table);
         if thread == 0 {
             new_count.set(0, 0);
         }
@@ -131,6 +130,22 @@ pub fn append(is_one: bool, count: Shared<u32>, put: impl Fn(u32)) {
 }
 
 impl<T: Element> Walk<T> {
+    /// Empties the table; the whole block calls this, before a barrier.
+    #[inline(always)]
+    fn clear(&self, table: Shared<u32>) {
+        let mut i = thread_idx_x();
+        while i < self.slots {
+            table.set(i as usize, table::EMPTY);
+            i += block_dim_x();
+        }
+    }
+
+    /// Puts an id into the table; returns whether it was not there.
+    #[inline(always)]
+    pub fn insert(&self, table: Shared<u32>, id: u32) -> bool {
+        table::insert(table, self.slots - 1, id)
+    }
+
     /// Searches for `point`, whose block calls this after a barrier, and finds a barrier behind the keys. Returns the beam,
     /// which the first warp has, and how many distances were computed.
     ///
@@ -163,12 +178,12 @@ impl<T: Element> Walk<T> {
                 most
             };
             if !KEEP && known + count > self.slots / 4 * 3 {
-                room.table.clear();
+                self.clear(room.table);
                 sync_threads();
                 if thread < 32 {
                     beam.each(|_, key| {
                         if key != NONE {
-                            room.table.insert(key as u32);
+                            self.insert(room.table, key as u32);
                         }
                     });
                 }
@@ -181,14 +196,14 @@ impl<T: Element> Walk<T> {
                 keep_rolled();
                 let i = first + lane;
                 let id = if i >= count {
-                    u32::MAX
+                    table::EMPTY
                 } else if entering {
                     self.entries.get((entered + i) as usize)
                 } else {
                     let parent = i.checked_div(degree).unwrap_or(0);
                     self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
                 };
-                let is_new = id != u32::MAX && room.table.insert(id);
+                let is_new = id != table::EMPTY && self.insert(room.table, id);
                 append(is_new, room.new_count, |place| room.ids.set(place as usize, id));
                 first += threads;
             }

@@ -1,0 +1,41 @@
+//! A k-NN graph on a device.
+
+use rayon::prelude::*;
+use tagore_device::descent::key::{self, Key};
+
+use crate::descent::KnnGraph;
+use crate::gpu::{Buffer, Gpu, Plan};
+use crate::{Metric, Result};
+
+/// The k-NN graph of a base, and an order of its rows.
+pub(crate) struct GpuLists {
+    /// `k` ascending keys of each row, [`key::NONE`] behind the last: list distances and rows.
+    pub keys: Buffer<Key>,
+    pub k: usize,
+    pub metric: Metric,
+    /// Every row once; those that follow one another are near each other, if the graph was made here.
+    pub order: Buffer<u32>,
+}
+
+impl GpuLists {
+    /// What a graph of `n` rows takes.
+    pub(crate) fn plan(plan: Plan, n: usize, k: usize) -> Plan {
+        plan.with::<Key>("lists", n * k).with::<u32>("order", n)
+    }
+
+    /// Copies a graph to the device; rows are in the order of their numbers.
+    pub(crate) fn upload(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
+        let (n, k) = (graph.len(), graph.k());
+        let pack = |node| {
+            let (ids, distances) = (graph.neighbors(node), graph.distances(node));
+            ids.par_iter().zip(distances).map(|(&id, &distance)| key::pack(distance, id))
+        };
+        let host: Vec<Key> = (0..n).into_par_iter().flat_map(pack).collect();
+        let memory = Self::plan(Plan::new(), n, k).reserve(gpu)?;
+        let mut keys = memory.buffer("lists")?;
+        keys.upload(&host)?;
+        let mut order = memory.buffer("order")?;
+        order.upload(&(0..n as u32).collect::<Vec<_>>())?;
+        Ok(Self { keys, k, metric: graph.metric(), order })
+    }
+}

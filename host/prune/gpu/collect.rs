@@ -1,0 +1,100 @@
+//! Collect on a GPU, from a node's own list and the lists of its nearest.
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::collect::{COLLECT_THREADS, Collect};
+
+use super::{Base, Chunk};
+use crate::descent::GpuLists;
+use crate::gpu::{Buffer, Gpu};
+use crate::vectors::gpu::OnDevice;
+use crate::{Metric, Result};
+
+/// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: its own list, and the nearest
+/// `hop` of the lists of its nearest `hop`.
+pub(super) fn collect<T: OnDevice>(
+    gpu: &Gpu,
+    base: &Base<T>,
+    lists: &GpuLists,
+    hop: usize,
+    chunk: &Chunk<'_>,
+    (candidates, limit): (&mut Buffer<Key>, usize),
+) -> Result<()> {
+    let collect = Collect {
+        rows: base.rows(),
+        nodes: chunk.nodes(),
+        lists: lists.keys.view(),
+        candidates: candidates.view_mut(),
+        k: lists.k as u32,
+        hop: hop as u32,
+        limit: limit as u32,
+        ruled: u32::from(lists.metric == Metric::L2),
+    };
+    // SAFETY: the buffers hold what they say, and outlive the work.
+    unsafe { gpu.launch::<T::Collect>([chunk.len() as u32, 1, 1], COLLECT_THREADS, (collect,)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descent::{Descent, KnnGraph};
+    use crate::gpu::Plan;
+    use crate::prune::collect::{Collector, HOP};
+    use crate::prune::strategy::Collect as Mode;
+    use crate::vectors::space::Space;
+    use crate::vectors::{Matrix, Rows, Synth, Vectors};
+    use tagore_device::descent::key;
+
+    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
+        let gpu = Gpu::emulated(7);
+        let base = Base::upload(&gpu, space, rows).unwrap();
+        let lists = GpuLists::upload(&gpu, graph).unwrap();
+        // Any order.
+        let n = space.len();
+        let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
+        let plan = Plan::new().with::<u32>("order", nodes.len()).with::<Key>("candidates", nodes.len() * 200);
+        let memory = plan.reserve(&gpu).unwrap();
+        let (mut order, mut candidates) =
+            (memory.buffer("order").unwrap(), memory.buffer("candidates").unwrap());
+        order.upload(&nodes).unwrap();
+        let chunk = Chunk { order: &order, range: 0..nodes.len() };
+        for (mode, hop) in [(Mode::OneHop, 0), (Mode::TwoHop, HOP)] {
+            for limit in [1, 7, 30, 200] {
+                collect(&gpu, &base, &lists, hop, &chunk, (&mut candidates, limit)).unwrap();
+                let mut found = vec![0; nodes.len() * limit];
+                candidates.download(&mut found).unwrap();
+                let mut collector = Collector::new(space, graph, &[], mode, limit);
+                let mut expected = Vec::new();
+                for (found, &node) in found.chunks_exact(limit).zip(&nodes) {
+                    collector.collect(node, &mut expected);
+                    expected.resize(limit, key::NONE);
+                    assert_eq!(found, expected, "{mode:?}, limit {limit}, node {node}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn candidates_are_those_of_the_cpu() {
+        for (metric, seed) in [(Metric::L2, 1), (Metric::Cosine, 2), (Metric::InnerProduct, 3)] {
+            let base = Synth::new(120, 19, seed).unwrap().base();
+            let mut values: Vec<f32> = (0..120).flat_map(|row| base.row(row).into_owned()).collect();
+            // A zero vector, and duplicates.
+            values[5 * 19..6 * 19].fill(0.0);
+            values.copy_within(7 * 19..17 * 19, 30 * 19);
+            let base = Vectors::from_f32(values, 19).unwrap();
+            let space = Space::new(&base, metric).unwrap();
+            let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
+            match space.rows() {
+                Rows::F32(rows) => check(&space, rows, &graph),
+                _ => unreachable!("floats"),
+            }
+        }
+        let bytes = Vectors::from_u8((0..90 * 33).map(|i| (i * i % 251) as u8).collect(), 33).unwrap();
+        let space = Space::new(&bytes, Metric::L2).unwrap();
+        let graph = Descent::new().knn(9).build(&bytes).unwrap();
+        match space.rows() {
+            Rows::U8(rows) => check(&space, rows, &graph),
+            _ => unreachable!("bytes"),
+        }
+    }
+}
