@@ -54,6 +54,6 @@ pub use index::{Description, Fingerprint, Index, Statistics};
 pub use progress::{Progress, Update};
 pub use prune::{Builder, Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{SearchResult, Searcher, search};
+pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;
 pub use vectors::{ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors};

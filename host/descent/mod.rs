@@ -317,7 +317,7 @@ impl Descent {
         self.check_parameters()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
-        if let Some(gpu) = self.device.gpu_for_building(nodes)? {
+        if let Some(gpu) = self.device.gpu_for_graph(nodes)? {
             let measurement = gpu.measure()?;
             let build = gpu::Build {
                 gpu: &gpu,

@@ -30,7 +30,7 @@ pub(super) use settings::Settings;
 use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
-use crate::search::gpu::{Points, add_zero_vectors, nearest};
+use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
 use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, as_bytes, metric_number};
 use crate::vectors::space::Space;
 use crate::vectors::{Matrix, Rows};
