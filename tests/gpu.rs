@@ -433,7 +433,8 @@ fn beam_search_of_every_type_and_of_hard_data() {
         let values = uniform(rows, 21, seed);
         (0..rows).flat_map(|row| values.row(row).into_owned()).map(|x| (x * 12.0).floor()).collect()
     };
-    let f16 = |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x / 8.0)).collect(), 21).unwrap();
+    let f16 =
+        |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x / 8.0)).collect(), 21).unwrap();
     let u8 = |v: Vec<f32>| Vectors::from_u8(v.iter().map(|&x| (x + 120.0) as u8).collect(), 21).unwrap();
     let i8 = |v: Vec<f32>| Vectors::from_i8(v.iter().map(|&x| x as i8).collect(), 21).unwrap();
     let whole =
@@ -442,8 +443,7 @@ fn beam_search_of_every_type_and_of_hard_data() {
     let types: [(&str, Convert<'_>); 4] = [("f16", &f16), ("u8", &u8), ("i8", &i8), ("whole f32", &whole)];
     for ((name, to), metric) in types.into_iter().zip(METRICS.into_iter().cycle()) {
         let (base, queries) = (to(of(200, 1)), to(of(3, 2)));
-        let index =
-            Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
+        let index = Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
         check_search(name, &index, &base, &queries, &[(3, 20)]);
     }
     // Held as bytes, and asked for what is not one.
@@ -464,7 +464,8 @@ fn wider_steps_find_as_much() {
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
     for device in devices() {
         let recall = |width| {
-            let searcher = Searcher::new(&index, &base).unwrap().width(width).unwrap().device(device).unwrap();
+            let searcher =
+                Searcher::new(&index, &base).unwrap().width(width).unwrap().device(device).unwrap();
             let found = searcher.evaluate(&queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0];
             assert!(found.device_qps.unwrap() >= found.qps);
             found.recall

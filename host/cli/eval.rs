@@ -45,7 +45,8 @@ impl Args {
         ));
         for evaluation in &evaluations {
             let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
-            let kernel = device_qps.map_or(String::new(), |qps| format!("   {qps:.0} QPS on the device alone"));
+            let kernel =
+                device_qps.map_or(String::new(), |qps| format!("   {qps:.0} QPS on the device alone"));
             output.say(format_args!("{beam:>6} {recall:>10.4} {qps:>10.0} {distances:>10.0}{kernel}"));
             output.event(&event(evaluation));
         }

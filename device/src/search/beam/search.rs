@@ -55,7 +55,7 @@ pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
 fn search<T: Element, const C: usize>(p: &Search<T>) {
     let (thread, query) = (thread_idx_x(), block_idx_x());
     let walk = &p.walk;
-    let room = Room::start(walk, step_ids(walk.graph.degree, walk.width), &p.queries, query);
+    let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
     sync_threads();
     let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
     let (beam, computed) = walk.run::<C, false>(&point, &room);

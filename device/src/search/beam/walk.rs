@@ -70,9 +70,9 @@ pub const fn least_slots(beam: u32, step_ids: u32) -> u32 {
     (2 * (beam + step_ids)).next_power_of_two()
 }
 
-/// Bytes of dynamic shared memory of a search that keeps `keys` keys.
-pub const fn walk_shared_bytes(dim: u32, keys: u32, slots: u32, step_ids: u32, width: u32) -> u32 {
-    point_bytes(dim) + keys * 8 + (slots + step_ids + width + 2) * 4
+/// Bytes of dynamic shared memory of a search that keeps `keys` keys, with a table in `words` words.
+pub const fn walk_shared_bytes(dim: u32, keys: u32, words: u32, step_ids: u32, width: u32) -> u32 {
+    point_bytes(dim) + keys * 8 + (words + step_ids + width + 2) * 4
 }
 
 /// Shared memory of a block.
@@ -95,15 +95,15 @@ pub struct Room<T: Element> {
 }
 
 impl<T: Element> Room<T> {
-    /// The dynamic shared memory, with the point `id` of `points` put in and an empty table, for `keys` keys. The whole
-    /// block calls this; a barrier follows.
+    /// The dynamic shared memory, with row `id` of `points` put in and an empty table, for `keys` keys and `words` words of
+    /// the table, at least one to a slot. The whole block calls this; a barrier follows.
     #[inline(always)]
-    pub fn start(walk: &Walk<T>, keys: u32, points: &Rows<T>, id: u32) -> Self {
+    pub fn start(walk: &Walk<T>, (keys, words): (u32, u32), points: &Rows<T>, id: u32) -> Self {
         let thread = thread_idx_x();
         let values = shared::dynamic(0);
         let keys_at: Shared<Key> = shared::dynamic(point_bytes(walk.base.dim) as usize);
         let table: Shared<u32> = keys_at.offset(keys as usize).cast();
-        let ids = table.offset(walk.slots as usize);
+        let ids = table.offset(words as usize);
         let parents = ids.offset(step_ids(walk.graph.degree, walk.width) as usize);
         let parent_count = parents.offset(walk.width as usize);
         let new_count = parent_count.offset(1);
@@ -222,7 +222,8 @@ impl<T: Element> Walk<T> {
             if thread < 32 {
                 beam.offer(keys, new);
                 let mut taken = 0;
-                while entered == self.entry_count && taken < self.width && expanded + taken < self.expansions {
+                while entered == self.entry_count && taken < self.width && expanded + taken < self.expansions
+                {
                     keep_rolled();
                     let Some(parent) = beam.take() else { break };
                     if thread == 0 {
