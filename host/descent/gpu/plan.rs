@@ -95,7 +95,10 @@ impl Shape {
 
     /// The lists in the end.
     pub(super) fn finish(&self) -> Plan {
-        Plan::new().with::<Key>("nearest", self.n * self.k)
+        Plan::new()
+            .with::<Key>("nearest", self.n * self.k)
+            .with::<u32>("lacking", self.n)
+            .with::<u32>("lacking count", 1)
     }
 
     /// All stages: of each what it takes, and what lives through it.
