@@ -11,7 +11,7 @@ use tagore_device::prune::rule::{Rule, TauMonotonic};
 use crate::reference::{check_graph, hard_cases, reachable, uniform};
 
 /// The kinds whose every node can be reached from the entry points.
-const CONNECTED: [&str; 3] = ["nsg", "nssg", "vamana"];
+const CONNECTED: [&str; 5] = ["nsg", "nssg", "vamana", "tau-mng", "alpha-cng"];
 
 fn rows(index: &Index) -> Vec<Vec<u32>> {
     (0..index.len()).map(|node| index.neighbors(node).to_vec()).collect()

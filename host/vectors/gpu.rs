@@ -16,6 +16,7 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
 use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
+use tagore_device::prune::kernels::RuleElement;
 use tagore_device::search::exact::{
     CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
     cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
@@ -36,7 +37,7 @@ const SAMPLE: usize = 16_384;
 const MAGNITUDE: f32 = 4096.0;
 
 /// Element types with their kernels.
-pub(crate) trait OnDevice: Element + element::Element {
+pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Sum: TileSum + Pod;
     type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
     type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;

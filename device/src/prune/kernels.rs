@@ -1,27 +1,67 @@
 //! The kernels of rules: one for each element type of the base.
 
 #[cfg(not(target_os = "cuda"))]
-use cuda_std::f16;
-#[cfg(not(target_os = "cuda"))]
-use cuda_std::launch::Kernel;
+pub use host::{AnyFilter, RuleElement, RuleKernels};
 
-#[cfg(not(target_os = "cuda"))]
-use super::filter::Filter;
-#[cfg(not(target_os = "cuda"))]
-use super::rule::Rule;
 use super::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
 
-/// A rule with its kernels, for launches: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
+/// What launches need to know.
 #[cfg(not(target_os = "cuda"))]
-pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
-    /// The kernel of f32.
-    type F32: Kernel<Arguments = (Filter<f32>, Self)>;
-    /// The kernel of f16.
-    type F16: Kernel<Arguments = (Filter<f16>, Self)>;
-    /// The kernel of u8.
-    type U8: Kernel<Arguments = (Filter<u8>, Self)>;
-    /// The kernel of i8.
-    type I8: Kernel<Arguments = (Filter<i8>, Self)>;
+mod host {
+    use cuda_std::f16;
+    use cuda_std::launch::Kernel;
+
+    use crate::block::element::Element;
+    use crate::prune::filter::Filter;
+    use crate::prune::rule::Rule;
+
+    /// A rule with its kernels: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
+    pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
+        /// The kernel of f32.
+        type F32: Kernel<Arguments = (Filter<f32>, Self)>;
+        /// The kernel of f16.
+        type F16: Kernel<Arguments = (Filter<f16>, Self)>;
+        /// The kernel of u8.
+        type U8: Kernel<Arguments = (Filter<u8>, Self)>;
+        /// The kernel of i8.
+        type I8: Kernel<Arguments = (Filter<i8>, Self)>;
+    }
+
+    /// The argument of a rule's kernel, of any element type.
+    #[derive(Clone, Copy)]
+    pub enum AnyFilter {
+        /// Of f32.
+        F32(Filter<f32>),
+        /// Of f16.
+        F16(Filter<f16>),
+        /// Of u8.
+        U8(Filter<u8>),
+        /// Of i8.
+        I8(Filter<i8>),
+    }
+
+    /// Element types that rules have kernels of.
+    pub trait RuleElement: Element {
+        /// The argument, whose type the value then says.
+        fn any(filter: Filter<Self>) -> AnyFilter;
+    }
+
+    macro_rules! rule_elements {
+        ($($type:ty: $variant:ident;)*) => {$(
+            impl RuleElement for $type {
+                fn any(filter: Filter<Self>) -> AnyFilter {
+                    AnyFilter::$variant(filter)
+                }
+            }
+        )*};
+    }
+
+    rule_elements! {
+        f32: F32;
+        f16: F16;
+        u8: U8;
+        i8: I8;
+    }
 }
 
 /// Makes the kernels of rules: `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
