@@ -1,5 +1,5 @@
 //! Graph indexes for approximate nearest-neighbour search: a k-NN graph by two-phase GNN-Descent,
-//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana or DPG, after Li et al., *Scalable Graph
+//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana, DPG, tau-MNG or alpha-CNG, after Li et al., *Scalable Graph
 //! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), "the paper" throughout.
 //!
 //! ```

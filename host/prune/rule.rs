@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cuda_std::launch::Kernel;
 use tagore_device::descent::key::Key;
+use tagore_device::prune::filter;
 use tagore_device::prune::kernels::{AnyFilter, RuleKernels};
 use tagore_device::prune::rule::{Angle, Distance, Spread, TauMonotonic};
 
@@ -37,17 +39,37 @@ impl<R: RuleKernels> AnyRule for R {
     }
 
     unsafe fn launch(&self, gpu: &Gpu, filter: AnyFilter, nodes: u32, threads: u32) -> Result<()> {
-        let grid = [nodes, 1, 1];
         // SAFETY: the caller's promise.
         unsafe {
             match filter {
-                AnyFilter::F32(filter) => gpu.launch::<R::F32>(grid, threads, (filter, *self)),
-                AnyFilter::F16(filter) => gpu.launch::<R::F16>(grid, threads, (filter, *self)),
-                AnyFilter::U8(filter) => gpu.launch::<R::U8>(grid, threads, (filter, *self)),
-                AnyFilter::I8(filter) => gpu.launch::<R::I8>(grid, threads, (filter, *self)),
+                AnyFilter::F32(filter) => launch::<_, R::F32, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::F16(filter) => launch::<_, R::F16, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::U8(filter) => launch::<_, R::U8, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::I8(filter) => launch::<_, R::I8, R>(gpu, (filter, *self), nodes, threads),
             }
         }
     }
+}
+
+/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its row, and edges.
+///
+/// # Safety
+/// - As [`Gpu::launch`].
+unsafe fn launch<T, K, R>(
+    gpu: &Gpu,
+    arguments: (filter::Filter<T>, R),
+    nodes: u32,
+    threads: u32,
+) -> Result<()>
+where
+    K: Kernel<Arguments = (filter::Filter<T>, R)>,
+{
+    let filter::Filter { rows, stride, most, .. } = &arguments.0;
+    let row_bytes = u64::from(rows.stride) * size_of::<T>() as u64;
+    let bytes = u64::from(*stride) * (8 + row_bytes) + u64::from(*most) * 8;
+    gpu.count_work::<K>(u64::from(nodes) * bytes, 0);
+    // SAFETY: the caller's promise.
+    unsafe { gpu.launch::<K>([nodes, 1, 1], threads, arguments) }
 }
 
 impl Filter {

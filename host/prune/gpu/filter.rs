@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn what_a_device_cannot_filter_by_is_said() {
         let gpu = Gpu::emulated(0);
-        let base = base(4, 2, ElementType::U8);
+        let base = base(6, 2, ElementType::U8);
         let space = Space::new(&base, Metric::L2).unwrap();
         let memory = Plan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
         let (keys, mut forward) = (memory.buffer("keys").unwrap(), memory.buffer("keys").unwrap());
