@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use cuda_builder::{CudaBuilder, CudaBuilderError};
 
 fn main() -> ExitCode {
+    println!("cargo:rerun-if-changed=device");
+    println!("cargo:rerun-if-env-changed=CUDA_BUILDER_RUSTC");
     println!("cargo:rustc-check-cfg=cfg(has_ptx)");
     match CudaBuilder::new("device").build() {
         Ok(ptx) => {

@@ -2,8 +2,8 @@
 //!
 //! A block has one node. The candidates are dealt to its warps, and each warp keeps those of its own that are
 //! left in their order, in shared memory: it closes gaps without the others, which learn from it only who its next
-//! one is. Eight candidates of a warp are compared at a time. Each meets the accepted ones in the serial order, so
-//! the result is the serial one.
+//! one is. A lane decides on a candidate, four lanes compute its distance. Each candidate meets the accepted ones in
+//! the serial order, so the result is the serial one.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
@@ -12,7 +12,7 @@ use cuda_std::{keep_rolled, shared};
 use super::rows::Rows;
 use super::rule::{Form, Rule, survives};
 use crate::block::copied;
-use crate::block::element::{Element, GROUP};
+use crate::block::element::Element;
 use crate::block::exact::point_bytes;
 use crate::descent::key::{self, Key, NONE};
 
@@ -154,10 +154,11 @@ pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
         next = NONE;
         while first < left {
             keep_rolled();
-            let i = first + lane / GROUP;
+            let i = first + lane;
             let candidate = if i < left { keys.get(place(i)) } else { NONE };
             let is_other = candidate != NONE && candidate != neighbour;
-            let d_ac = p.rows.distance(&point, if is_other { Some(key::id(candidate)) } else { None });
+            let count = if left - first < 32 { left - first } else { 32 };
+            let d_ac = p.rows.distances(&point, key::id(candidate), count);
             let d_pc = key::distance(candidate);
             let mut standing = NONE;
             let stays = is_other
@@ -171,26 +172,25 @@ pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
                     }
                 };
             next = if standing < next { standing } else { next };
-            // One lane of each group writes, once all have read.
-            let writes = stays && lane % GROUP == 0;
-            let writers = warp::ballot(writes);
+            // All have read before one writes.
+            let staying = warp::ballot(stays);
             warp::sync();
-            if writes {
-                let to = place(stay + (writers & ((1 << lane) - 1)).count_ones());
+            if stays {
+                let to = place(stay + (staying & ((1 << lane) - 1)).count_ones());
                 keys.set(to, candidate);
                 if rule.form() == Form::Score {
                     standings.set(to, standing);
                 }
             }
-            stay += writers.count_ones();
-            first += 32 / GROUP;
+            stay += staying.count_ones();
+            first += 32;
         }
         left = stay;
         warp::sync();
         match rule.form() {
             Form::Keep => next = first_of(keys, left),
             Form::Score => {
-                let mut lanes = GROUP;
+                let mut lanes = 1;
                 while lanes < 32 {
                     let other = warp::shuffle_xor(next, lanes);
                     next = if other < next { other } else { next };
