@@ -5,6 +5,7 @@ mod cells;
 mod cluster;
 mod descent;
 mod exact;
+mod prune;
 mod sort;
 
 use cuda_std::memory::Plain;

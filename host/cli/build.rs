@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Where the index goes
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
-    /// The kind: cagra, nsg, nssg, vamana or dpg
+    /// The kind: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
     #[arg(long = "index", value_name = "KIND")]
     strategy: Strategy,
     #[command(flatten)]
@@ -33,14 +33,15 @@ pub(crate) struct Args {
 /// What changes a kind's own parameters.
 #[derive(clap::Args)]
 struct PruneOptions {
-    /// The largest degree [default: 32; 50 for nsg and nssg]
+    /// The largest degree [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R")]
     degree: Option<usize>,
     /// The most candidates per node
     #[arg(long, value_name = "M")]
     candidates: Option<usize>,
-    /// Slack of the distance filter, on squared distances [default: 1.2 for vamana, 1 for nsg]
-    #[arg(long, conflicts_with_all = ["angle", "threshold"])]
+    /// Slack of the distance filter, on squared distances, or alpha-cng's, on distances [default: 1.2 for vamana, 1
+    /// for nsg, 1.1 for alpha-cng]
+    #[arg(long, conflicts_with = "angle")]
     alpha: Option<f32>,
     /// Least angle between neighbours of the angle filter, in degrees [default: 60]
     #[arg(long, conflicts_with = "threshold")]
@@ -48,10 +49,10 @@ struct PruneOptions {
     /// How candidates are collected: 1-hop, 2-hop or path [default: the kind's]
     #[arg(long)]
     collect: Option<Collect>,
-    /// How candidates are filtered: dist, angle or rank [default: the kind's]
+    /// How candidates are filtered: dist, angle, rank, tau-mng or alpha-cng [default: the kind's]
     #[arg(long)]
     filter: Option<Filter>,
-    /// The filter's threshold: alpha, degrees, or the most detours
+    /// The filter's threshold: alpha, degrees, the most detours, or tau in the unit of the data [default of tau: 0]
     #[arg(long, value_name = "X")]
     threshold: Option<f32>,
     /// With the rank filter, count a detour only if both its edges are of better rank
@@ -74,19 +75,24 @@ impl PruneOptions {
             strategy = strategy.filter(filter);
         }
         let name = strategy.filter_name();
-        let fits = |what, value: Option<f32>, filter: &str| match value {
-            Some(value) if name != filter => Err(Error::Argument {
-                what,
-                found: value.to_string(),
-                expected: format!("the {filter} filter, not {name}"),
-            }),
-            _ => Ok(value),
+        let unfit = |what, value: f32, filters: &str| {
+            let expected = format!("the {filters} filter, not {name}");
+            Err(Error::Argument { what, found: value.to_string(), expected })
         };
-        let alpha = fits("alpha", self.alpha, "dist")?;
-        let angle = fits("angle", self.angle, "angle")?;
-        strategy = match alpha.or(angle).or(self.threshold) {
-            Some(threshold) => strategy.threshold(threshold),
-            None => strategy,
+        strategy = match self.alpha {
+            Some(alpha) if !["dist", "alpha-cng"].contains(&name) => {
+                return unfit("alpha", alpha, "dist or alpha-cng");
+            }
+            Some(alpha) => match self.threshold {
+                Some(_) if name == "dist" => return unfit("alpha", alpha, "alpha-cng"),
+                Some(tau) => strategy.alpha(alpha).threshold(tau),
+                None => strategy.alpha(alpha),
+            },
+            None => match (self.angle, self.threshold) {
+                (Some(angle), _) if name != "angle" => return unfit("angle", angle, "angle"),
+                (Some(threshold), _) | (None, Some(threshold)) => strategy.threshold(threshold),
+                (None, None) => strategy,
+            },
         };
         Ok(strategy.strict_detours(self.strict_detours))
     }

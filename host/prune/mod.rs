@@ -7,10 +7,12 @@ mod filter;
 pub(crate) mod gpu;
 mod reach;
 mod rows;
+mod rule;
 mod strategy;
 
 use std::collections::BTreeMap;
 
+pub use rule::CustomRule;
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
 
 use crate::descent::{Descent, KnnGraph};
@@ -145,6 +147,9 @@ impl Builder {
         ]);
         if let Some(threshold) = strategy.threshold {
             parameters.insert("threshold".to_owned(), threshold.to_string());
+        }
+        if let Filter::AlphaConvergent(rule) = strategy.filter {
+            parameters.insert("alpha".to_owned(), rule.alpha.to_string());
         }
         if matches!(strategy.filter, Filter::Rank) {
             parameters.insert("strict-detours".to_owned(), strategy.strict_detours.to_string());

@@ -19,6 +19,7 @@ use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, desc
 use tagore_device::prune::collect::{
     Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
 };
+use tagore_device::prune::kernels::RuleElement;
 use tagore_device::search::exact::{
     CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
     cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
@@ -39,7 +40,7 @@ const SAMPLE: usize = 16_384;
 const MAGNITUDE: f32 = 4096.0;
 
 /// Element types with their kernels.
-pub(crate) trait OnDevice: Element + element::Element {
+pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Sum: TileSum + Pod;
     type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
     type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;

@@ -1,6 +1,7 @@
 //! Collect-Filter-Store on a GPU (paper section 5).
 
 mod collect;
+mod filter;
 
 use std::ops::Range;
 
@@ -41,6 +42,11 @@ impl<T: OnDevice> Base<T> {
         let mut on_device: Buffer<f32> = memory.buffer("lifts")?;
         on_device.upload(&lifts)?;
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted: !lifts.is_empty() })
+    }
+
+    /// Bytes from one vector to the next.
+    fn row_bytes(&self) -> usize {
+        self.stride * size_of::<T>()
     }
 
     /// As the kernels take it.
