@@ -1,30 +1,16 @@
 //! Filter on a GPU: the launch of a rule's kernel.
 
-use cuda_std::memory::Global;
 use tagore_device::descent::key::Key;
 use tagore_device::prune::filter;
 
-use super::Base;
+use super::{Base, Chunk};
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::Strategy;
 use crate::prune::strategy::Filter;
 use crate::vectors::gpu::OnDevice;
 
-/// Nodes whose candidates are filtered together.
-#[derive(Clone, Copy)]
-pub(super) struct Chunk<'a> {
-    /// The row of each node.
-    pub nodes: Global<u32>,
-    /// How many.
-    pub count: usize,
-    /// `stride` keys of each: ascending (rule distance, row), then none.
-    pub candidates: &'a Buffer<Key>,
-    /// Keys from one node's candidates to those of the next.
-    pub stride: usize,
-}
-
-/// Filters candidates by the strategy's rule into at most `most` edges of each row, a row of `forward` as long as that,
+/// Filters `stride` candidates of each node of the chunk by the strategy's rule into at most `most` edges of each row, a row of `forward` as long as that,
 /// in the order in which the rule accepts them. With `pass_short`, nodes of no more candidates keep them all.
 ///
 /// # Errors
@@ -33,33 +19,31 @@ pub(super) fn filter<T: OnDevice>(
     gpu: &Gpu,
     base: &Base<T>,
     strategy: &Strategy,
-    chunk: Chunk<'_>,
+    chunk: &Chunk<'_>,
+    (candidates, stride): (&Buffer<Key>, usize),
     (forward, most): (&mut Buffer<Key>, usize),
     pass_short: bool,
 ) -> Result<()> {
     let Some(rule) = strategy.filter.rule().filter(|_| strategy.filters_on(gpu)) else {
         return Err(gpu.error(format_args!("has no kernel of the filter {}", strategy.filter_name())));
     };
-    if chunk.count == 0 {
-        return Ok(());
-    }
     let gpu = match &strategy.filter {
         Filter::Custom(custom) => custom.ptx.map_or_else(|| gpu.clone(), |ptx| gpu.with_ptx(ptx)),
         _ => gpu.clone(),
     };
     let filter = filter::Filter {
         rows: base.rows(),
-        nodes: chunk.nodes,
-        candidates: chunk.candidates.view(),
+        nodes: chunk.nodes(),
+        candidates: candidates.view(),
         forward: forward.view_mut(),
-        stride: chunk.stride as u32,
+        stride: stride as u32,
         most: most as u32,
         threshold: rule.prepare(strategy.threshold.unwrap_or(0.0)),
         pass_short: u32::from(pass_short),
     };
     let threads = threads(base.row_bytes());
     // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
-    unsafe { rule.launch(&gpu, T::any(filter), chunk.count as u32, threads) }
+    unsafe { rule.launch(&gpu, T::any(filter), chunk.len() as u32, threads) }
 }
 
 /// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so that what is left
@@ -145,8 +129,9 @@ mod tests {
         let mut rows_of: Buffer<u32> = memory.buffer("nodes").unwrap();
         rows_of.upload(&nodes).unwrap();
         for pass_short in [false, true] {
-            let chunk = Chunk { nodes: rows_of.view(), count: nodes.len(), candidates: &there, stride };
-            filter(gpu, &on_device, strategy, chunk, (&mut forward, most), pass_short).unwrap();
+            let chunk = Chunk { order: &rows_of, range: 0..nodes.len() };
+            let (from, to) = ((&there, stride), (&mut forward, most));
+            filter(gpu, &on_device, strategy, &chunk, from, to, pass_short).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.download(&mut found).unwrap();
             let mut pruner = Pruner::new(space, graph, strategy);
@@ -200,10 +185,10 @@ mod tests {
         let memory = Plan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
         let (keys, mut forward) = (memory.buffer("keys").unwrap(), memory.buffer("keys").unwrap());
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
-        let chunk = Chunk { nodes: nodes.view(), count: 1, candidates: &keys, stride: 4 };
+        let chunk = Chunk { order: &nodes, range: 0..1 };
         with_matrix!(space.rows(), rows => {
             let base = Base::upload(&gpu, &space, rows).unwrap();
-            let error = filter(&gpu, &base, &Strategy::cagra(), chunk, (&mut forward, 1), false).unwrap_err();
+            let error = filter(&gpu, &base, &Strategy::cagra(), &chunk, (&keys, 4), (&mut forward, 1), false).unwrap_err();
             assert!(error.to_string().contains("rank"), "{error}");
         });
     }
