@@ -5,7 +5,6 @@ use tagore_device::random::{Draws, Stage};
 
 use super::collect::Collector;
 use super::filter::Pruner;
-use super::reach;
 use super::rows::Rows;
 use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::Result;
@@ -88,11 +87,7 @@ pub(super) fn prune(
             }
         }
     })?;
-    let mut rows = Rows::from_padded(ids, degree);
-    if strategy.connect {
-        reach::connect(space, &mut rows, &entries, progress)?;
-    }
-    Ok((rows, entries))
+    Ok((Rows::from_padded(ids, degree), entries))
 }
 
 /// The entry points: the medoid, or different random nodes (all nodes if there are few).

@@ -2,6 +2,7 @@
 
 mod collect;
 mod filter;
+mod pruning;
 
 use std::ops::Range;
 
