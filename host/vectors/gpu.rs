@@ -7,8 +7,8 @@ use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
 use tagore_device::cluster::{
-    Assign, Means, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
-    cluster_mean_i8, cluster_mean_u8,
+    Assign, Means, Pairs, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
+    cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
 };
 use tagore_device::descent::cells::{
     Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
@@ -46,6 +46,7 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
     type Assign: Kernel<Arguments = (Assign<Self::Sum>,)>;
+    type Pairs: Kernel<Arguments = (Pairs<Self::Sum>,)>;
     type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
@@ -114,6 +115,7 @@ macro_rules! rounded_types {
             type Join = descent_join_f16;
             type Expand = descent_expand_f16;
             type Assign = cluster_assign_f16;
+            type Pairs = cluster_pairs_f16;
             type Mean = cluster_mean_f16;
 
             const ROUNDED: bool = true;
@@ -155,7 +157,7 @@ rounded_types! {
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $mean:ty;)*) => {$(
+    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $pairs:ty, $mean:ty;)*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Filter = $filter;
@@ -166,6 +168,7 @@ macro_rules! byte_types {
             type Join = $join;
             type Expand = $expand;
             type Assign = $assign;
+            type Pairs = $pairs;
             type Mean = $mean;
 
             const ROUNDED: bool = false;
@@ -194,9 +197,11 @@ macro_rules! byte_types {
 
 byte_types! {
     u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8,
-        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_mean_u8;
+        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_pairs_u8,
+        cluster_mean_u8;
     i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8,
-        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_mean_i8;
+        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_pairs_i8,
+        cluster_mean_i8;
 }
 
 /// Blocks that prepare `count` vectors.
