@@ -127,9 +127,9 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Cluster
     SortRoom::plan(plan, keys)
 }
 
-/// Puts each of the `n` vectors of `side`, prepared and of `dim` components, into the cells of its
-/// nearest centres, which k-means (Lloyd) finds on a sample: one vector drawn from
-/// each stretch. There are at most as many centres as vectors, and memberships as centres.
+/// Puts each of the `n` vectors of `side`, prepared and of `dim` components, into the cells of its nearest centres,
+/// which k-means (Lloyd) finds on a sample: one vector drawn from each stretch. There are at most as many
+/// centres as vectors, and memberships as centres.
 pub(crate) fn cells<T: OnDevice>(
     gpu: &Gpu,
     side: &Side<T>,
