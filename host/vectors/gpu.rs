@@ -7,8 +7,8 @@ use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
 use tagore_device::cluster::{
-    Assign, Means, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
-    cluster_mean_i8, cluster_mean_u8,
+    Assign, Means, Pairs, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
+    cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
 };
 use tagore_device::descent::cells::{
     Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
@@ -50,6 +50,7 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
     type Assign: Kernel<Arguments = (Assign<Self::Sum>,)>;
+    type Pairs: Kernel<Arguments = (Pairs<Self::Sum>,)>;
     type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
     type Collect: Kernel<Arguments = (Collect<Self>,)>;
 
@@ -108,19 +109,18 @@ pub(crate) struct Preparation<'a> {
 }
 
 macro_rules! rounded_types {
-    ($($type:ty, $prepare:ty, $settle:ty, $finish:ty, $collect:ty;)*) => {$(
+    ($($type:ty, $prepare:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = f32;
             type Filter = exact_filter_f16;
             type CellFilter = cells_filter_f16;
-            type Settle = $settle;
             type Merge = cells_merge_f32;
-            type Finish = $finish;
             type Join = descent_join_f16;
             type Expand = descent_expand_f16;
             type Assign = cluster_assign_f16;
+            type Pairs = cluster_pairs_f16;
             type Mean = cluster_mean_f16;
-            type Collect = $collect;
+            $(type $kind = $kernel;)*
 
             const ROUNDED: bool = true;
 
@@ -156,24 +156,24 @@ macro_rules! rounded_types {
 }
 
 rounded_types! {
-    f32, exact_prepare_f32, exact_settle_f32, cells_finish_f32, prune_collect_f32;
-    f16, exact_prepare_f16, exact_settle_f16, cells_finish_f16, prune_collect_f16;
+    f32, exact_prepare_f32 {
+        Settle = exact_settle_f32,
+        Finish = cells_finish_f32,
+        Collect = prune_collect_f32,
+    }
+    f16, exact_prepare_f16 {
+        Settle = exact_settle_f16,
+        Finish = cells_finish_f16,
+        Collect = prune_collect_f16,
+    }
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $mean:ty, $collect:ty;)*) => {$(
+    ($($type:ty, $norms:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
-            type Filter = $filter;
-            type CellFilter = $cells;
-            type Settle = $settle;
             type Merge = cells_merge_i32;
-            type Finish = $finish;
-            type Join = $join;
-            type Expand = $expand;
-            type Assign = $assign;
-            type Mean = $mean;
-            type Collect = $collect;
+            $(type $kind = $kernel;)*
 
             const ROUNDED: bool = false;
 
@@ -200,10 +200,30 @@ macro_rules! byte_types {
 }
 
 byte_types! {
-    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8,
-        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_mean_u8, prune_collect_u8;
-    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8,
-        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_mean_i8, prune_collect_i8;
+    u8, exact_norms_u8 {
+        Filter = exact_filter_u8,
+        CellFilter = cells_filter_u8,
+        Settle = exact_settle_u8,
+        Finish = cells_finish_u8,
+        Join = descent_join_u8,
+        Expand = descent_expand_u8,
+        Assign = cluster_assign_u8,
+        Pairs = cluster_pairs_u8,
+        Mean = cluster_mean_u8,
+        Collect = prune_collect_u8,
+    }
+    i8, exact_norms_i8 {
+        Filter = exact_filter_i8,
+        CellFilter = cells_filter_i8,
+        Settle = exact_settle_i8,
+        Finish = cells_finish_i8,
+        Join = descent_join_i8,
+        Expand = descent_expand_i8,
+        Assign = cluster_assign_i8,
+        Pairs = cluster_pairs_i8,
+        Mean = cluster_mean_i8,
+        Collect = prune_collect_i8,
+    }
 }
 
 /// Blocks that prepare `count` vectors.

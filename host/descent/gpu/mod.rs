@@ -235,8 +235,8 @@ impl Build<'_> {
     /// Clusters the vectors and puts them in order.
     fn renumber<T: OnDevice>(&self, side: Side<T>, start: Start) -> Result<(Original<T>, Nodes<T>, Cells)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let (count, memberships) = self.settings.cells(n, dim, start);
-        let mut cells = cluster::cells(self.gpu, &side, n, dim, count, memberships, self.seed)?;
+        let asked = self.settings.cells(n, dim, start);
+        let mut cells = cluster::cells(self.gpu, &side, n, dim, asked, self.seed)?;
         let (stride, units) = side.tile_stride();
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
