@@ -4,8 +4,11 @@
 mod cells;
 mod cluster;
 mod descent;
+mod detours;
 mod exact;
+mod reverse;
 mod sort;
+mod store;
 
 use cuda_std::memory::Plain;
 use emulator::{Allocation, Emulator};
