@@ -134,8 +134,8 @@ impl Case {
     fn run<K: Kernel<Arguments = (Detours,)>>(&self, seed: u64, most: usize, by_row: bool) {
         let emulator = Emulator::with_seed(seed);
         let (strict, limit) = (seed == 1, if seed == 2 { 2.0 } else { f32::INFINITY });
-        // Every row but the first, from the last on.
-        let nodes: Vec<u32> = (1..self.rows as u32).rev().collect();
+        // From the last on, and not the first.
+        let nodes: Vec<u32> = (1..self.rows as u32).rev().step_by(self.rows.div_ceil(40)).collect();
         let stride = self.candidates.iter().map(Vec::len).max().unwrap() + 3;
         let count = stride - 3;
         let padded = |rows: &mut dyn Iterator<Item = usize>| -> Vec<Key> {
@@ -185,7 +185,7 @@ impl Case {
         emulator.launch::<K>([nodes.len() as u32, 1, 1], DETOUR_THREADS, (detours,)).unwrap();
         let found = forward.values::<Key>().unwrap();
         assert!(found[..most].iter().all(|&key| key == 7), "a row that was not asked for");
-        for row in 1..self.rows {
+        for row in nodes.into_iter().map(|node| node as usize) {
             let expected = self.accepted(row, strict, limit, most);
             assert_eq!(found[row * most..][..most], expected, "row {row}, {} rows, k {}", self.rows, self.k);
         }
@@ -207,8 +207,5 @@ fn edges_with_few_detours_are_accepted() {
 
 #[test]
 fn more_candidates_than_threads_are_filtered() {
-    // Few rows are enough.
-    let mut case = Case::new(700, 40, 600, 1);
-    case.candidates.iter_mut().skip(3).for_each(|keys| keys.truncate(2));
-    case.run::<prune_detours>(1, 50, true);
+    Case::new(300, 20, 280, 1).run::<prune_detours>(1, 50, true);
 }

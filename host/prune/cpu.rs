@@ -1,6 +1,7 @@
 //! Collect-Filter-Store on the CPU (paper section 5.1, Algorithm 2).
 
 use tagore_device::descent::key::{self, Key};
+use tagore_device::prune::store::MERGED;
 use tagore_device::random::{Draws, Stage};
 
 use super::collect::Collector;
@@ -85,6 +86,9 @@ pub(super) fn prune(
                 let mut keys: Vec<Key> =
                     edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
                 keys.sort_unstable();
+                // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is
+                // nearly always among them.
+                keys.truncate(MERGED as usize);
                 if keys.len() > degree {
                     pruner.filter(&keys, degree, accepted);
                     keys.clone_from(accepted);

@@ -1,5 +1,12 @@
 //! Collect-Filter-Store on a GPU (paper section 5).
 
+mod ids;
+mod rank;
+mod reverse;
+mod store;
+#[cfg(test)]
+mod testing;
+
 use tagore_device::prune::rows;
 
 use crate::Result;
