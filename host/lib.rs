@@ -52,7 +52,9 @@ pub use error::{Error, Result};
 pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
 pub use index::{Description, Fingerprint, Index, Statistics};
 pub use progress::{Progress, Update};
-pub use prune::{Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
+pub use prune::{
+    BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy,
+};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;

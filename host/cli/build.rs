@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tagore::{Builder, Collect, Error, Filter, KnnGraph, Result, Strategy};
 
-use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
+use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels, verify};
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -55,9 +55,9 @@ struct PruneOptions {
     /// The filter's threshold: alpha, degrees, the most detours, or tau in the unit of the data [default of tau: 0]
     #[arg(long, value_name = "X")]
     threshold: Option<f32>,
-    /// With the rank filter, count a detour only if both its edges are of better rank
-    #[arg(long)]
-    strict_detours: bool,
+    /// With the rank filter, count a detour only if both its edges are of better rank [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    strict_detours: Option<bool>,
 }
 
 impl PruneOptions {
@@ -94,7 +94,10 @@ impl PruneOptions {
                 (None, None) => strategy,
             },
         };
-        Ok(strategy.strict_detours(self.strict_detours))
+        Ok(match self.strict_detours {
+            Some(strict) => strategy.strict_detours(strict),
+            None => strategy,
+        })
     }
 }
 
@@ -106,16 +109,29 @@ impl Args {
         check_output(&self.output)?;
         let (base, read) = self.input.read()?;
         let builder = Builder::new(strategy).descent(self.descent.descent(output));
-        let graph = match &self.graph {
-            Some(path) => KnnGraph::open(path, &base, self.descent.graph.metric)?,
-            None => self.descent.build(&base, output)?,
+        // A graph that something else is done with comes to the host.
+        let graph = match (&self.graph, self.verify) {
+            (Some(path), _) => Some(KnnGraph::open(path, &base, self.descent.graph.metric)?),
+            (None, Some(_)) => Some(self.descent.build(&base, output)?),
+            (None, None) => None,
         };
-        let recall =
-            self.verify.map(|sample| verify(&graph, &base, sample, &self.descent, output)).transpose()?;
-        let pruning = Instant::now();
-        let index = builder.build_from(&base, &graph)?;
-        let prune = pruning.elapsed().as_secs_f64();
-        output.say(format_args!("prune     {prune:.2} s, mean degree {:.2}", index.mean_degree()));
+        let recall = graph
+            .as_ref()
+            .zip(self.verify)
+            .map(|(graph, sample)| verify(graph, &base, sample, &self.descent, output))
+            .transpose()?;
+        let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
+        if graph.is_none() {
+            self.descent.say(&base, stats.knn, &stats.descent, output);
+        }
+        say_kernels(&stats.prune.kernels, output);
+        output.say(format_args!(
+            "prune     {:.3} s on {}, mean degree {:.2}, {} nodes attached",
+            stats.prune.seconds,
+            stats.prune.device,
+            index.mean_degree(),
+            stats.prune.attached
+        ));
         let writing = Instant::now();
         index.save(&self.output)?;
         let write = writing.elapsed().as_secs_f64();
@@ -127,8 +143,9 @@ impl Args {
             base.len(),
             base.dim()
         ));
-        let seconds = Seconds { read, prune, write, total };
-        let mut event = built("build", &base, &graph, &seconds, index.mean_degree());
+        let took = (&stats.descent, &stats.prune);
+        let seconds = Seconds { read, write, total };
+        let mut event = built("build", &base, took, &seconds, (stats.knn, index.mean_degree()));
         event["index"] = index.kind().into();
         if let Some(recall) = recall {
             event["recall"] = recall;

@@ -133,7 +133,7 @@ impl Builder {
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric)?;
-        let (pruned, stats) = match self.gpu(base)?.filter(|_| k > 0) {
+        let (pruned, descent, prune) = match self.gpu(base)?.filter(|_| k > 0) {
             Some(gpu) => {
                 let pruning = self.pruning(&gpu, &space);
                 match graph {
@@ -146,7 +146,8 @@ impl Builder {
                 None => self.prune_on_cpu(&space, &self.descent.build_in(&space, k)?)?,
             },
         };
-        Ok((self.index(base, k, pruned, &stats), stats))
+        let stats = BuildStats { knn: k, descent, prune };
+        Ok((self.index(base, pruned, &stats), stats))
     }
 
     /// The length of the lists of a graph of `base`.
@@ -172,33 +173,37 @@ impl Builder {
         Pruning { gpu, space, strategy, plain: *plain, seed: descent.seed, progress: &descent.progress }
     }
 
-    fn prune_on_cpu(&self, space: &Space<'_>, graph: &KnnGraph) -> Result<(Pruned, BuildStats)> {
+    fn prune_on_cpu(
+        &self,
+        space: &Space<'_>,
+        graph: &KnnGraph,
+    ) -> Result<(Pruned, DescentStats, PruneStats)> {
         let began = Instant::now();
         let Descent { seed, progress, .. } = &self.descent;
         let mut pruned = cpu::prune(space, graph, &self.strategy, *seed, progress)?;
         let mut prune = PruneStats { device: "cpu".to_owned(), ..PruneStats::default() };
         connect(space, &self.strategy, &mut pruned, &mut prune, progress)?;
         prune.seconds = began.elapsed().as_secs_f64();
-        Ok((pruned, BuildStats { descent: graph.stats().clone(), prune }))
+        Ok((pruned, graph.stats().clone(), prune))
     }
 
-    fn index(&self, base: &Vectors, k: usize, (rows, entries): Pruned, stats: &BuildStats) -> Index {
+    fn index(&self, base: &Vectors, (rows, entries): Pruned, stats: &BuildStats) -> Index {
         let (degrees, neighbors) = rows.into_parts();
         let description = Description {
             kind: self.strategy.kind.clone(),
             metric: self.descent.metric,
             seed: self.descent.seed,
-            parameters: self.parameters(k, &stats.descent),
+            parameters: self.parameters(stats),
         };
         Index::new(description, Fingerprint::of(base), self.strategy.degree, degrees, neighbors, entries)
     }
 
     /// What made the index, by the names of the command line.
-    fn parameters(&self, k: usize, stats: &DescentStats) -> BTreeMap<String, String> {
+    fn parameters(&self, stats: &BuildStats) -> BTreeMap<String, String> {
         let strategy = &self.strategy;
-        let (join, refine) = stats.iterations;
+        let (join, refine) = stats.descent.iterations;
         let mut parameters = BTreeMap::from([
-            ("knn".to_owned(), k.to_string()),
+            ("knn".to_owned(), stats.knn.to_string()),
             ("iterations".to_owned(), format!("{join},{refine}")),
             ("degree".to_owned(), strategy.degree.to_string()),
             ("candidates".to_owned(), strategy.candidates.to_string()),

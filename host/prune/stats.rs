@@ -6,6 +6,8 @@ use crate::gpu::KernelTime;
 /// What building an index took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BuildStats {
+    /// Neighbours per node of the k-NN graph.
+    pub knn: usize,
     /// The k-NN graph; of a graph that was there already, what it says of itself.
     pub descent: DescentStats,
     /// Pruning.

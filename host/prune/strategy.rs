@@ -98,11 +98,9 @@ impl FromStr for Collect {
 /// How forward and reverse edges become a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// CAGRA: the better half forward, then reverse edges by their rank in the list they come from,
-    /// then the rest of the forward edges.
+    /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward edges. Reverse edges
+    /// come by their rank in the list they come from if detours were counted, else nearest first.
     Interleave,
-    /// DPG: half the degree forward, then reverse edges, nearest first.
-    Append,
     /// NSG, NSSG, Vamana: forward and reverse edges together, filtered once more if too many.
     Refilter,
 }
@@ -159,7 +157,7 @@ impl Strategy {
             collect: Collect::OneHop,
             filter: Filter::Rank,
             threshold: None,
-            strict_detours: false,
+            strict_detours: true,
             degree: 32,
             candidates: 1024,
             store: Store::Interleave,
@@ -176,7 +174,7 @@ impl Strategy {
             filter: Filter::Distance,
             threshold: Some(1.0),
             degree: 50,
-            candidates: 200,
+            candidates: 72,
             store: Store::Refilter,
             connect: true,
             entry: Entry::Medoid,
@@ -191,25 +189,20 @@ impl Strategy {
             collect: Collect::TwoHop,
             filter: Filter::Angle,
             threshold: Some(60.0),
+            candidates: 60,
             entry: Entry::Random,
             ..Self::nsg()
         }
     }
 
-    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.2, on squared distances.
+    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.05, on squared distances.
     pub fn vamana() -> Self {
-        Self { kind: "vamana".into(), threshold: Some(1.2), degree: 32, ..Self::nsg() }
+        Self { kind: "vamana".into(), threshold: Some(1.05), degree: 32, candidates: 100, ..Self::nsg() }
     }
 
     /// DPG (Li et al. 2019): neighbours in directions as different as can be, then reverse edges.
     pub fn dpg() -> Self {
-        Self {
-            kind: "dpg".into(),
-            filter: Filter::Spread,
-            candidates: 48,
-            store: Store::Append,
-            ..Self::cagra()
-        }
+        Self { kind: "dpg".into(), filter: Filter::Spread, candidates: 48, ..Self::cagra() }
     }
 
     /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3 tau. What tau
@@ -330,6 +323,11 @@ impl Strategy {
         !gpu.takes_ptx() || !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
     }
 
+    /// Whether candidates are filtered by detours: then ranks are known, not distances.
+    pub(crate) const fn counts_detours(&self) -> bool {
+        matches!(self.filter, Filter::Rank)
+    }
+
     /// The name of the filter, such as `dist`.
     pub const fn filter_name(&self) -> &'static str {
         self.filter.name()
@@ -375,7 +373,7 @@ impl Strategy {
 impl Strategy {
     /// Checks that lists of `knn` neighbours are long enough for `nodes` nodes.
     pub(crate) fn check_list(&self, knn: usize, nodes: usize) -> Result<()> {
-        if self.store == Store::Interleave && knn < self.degree.min(nodes - 1) {
+        if self.store == Store::Interleave && self.counts_detours() && knn < self.degree.min(nodes - 1) {
             let expected =
                 format!("at least the degree {}, which every row of {} has", self.degree, self.kind);
             return Err(Error::argument("knn", knn, expected));

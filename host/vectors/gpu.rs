@@ -29,6 +29,7 @@ use tagore_device::search::exact::{
 
 use rayon::prelude::*;
 
+use super::space::Space;
 use super::{Element, Matrix};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::{Metric, Result};
@@ -379,6 +380,11 @@ pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
         })
     };
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
+}
+
+/// The rows of a space as [`as_bytes`] gives them; unit vectors are none.
+pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u8>> {
+    if space.metric() == Metric::Cosine { None } else { as_bytes(rows, space.len()) }
 }
 
 /// The number of a metric that kernels take.

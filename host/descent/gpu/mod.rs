@@ -29,7 +29,7 @@ use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::gpu::Base;
 use crate::search::gpu::{Points, nearest};
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, as_bytes};
+use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, bytes_of};
 use crate::vectors::space::Space;
 use crate::vectors::{Matrix, Rows};
 use crate::{Metric, Progress, Result};
@@ -109,7 +109,7 @@ impl Build<'_> {
     pub(super) fn run_then<N: Then>(&self, next: N) -> Result<N::Output> {
         let start = self.shape().choose_start();
         match self.space.rows() {
-            Rows::F32(rows) => match self.bytes(rows) {
+            Rows::F32(rows) => match bytes_of(self.space, rows) {
                 Some(bytes) => self.graph(Matrix::new(&bytes, rows.dim(), rows.dim()), start, next),
                 None => self.graph(rows, start, next),
             },
@@ -117,11 +117,6 @@ impl Build<'_> {
             Rows::U8(rows) => self.graph(rows, start, next),
             Rows::I8(rows) => self.graph(rows, start, next),
         }
-    }
-
-    /// The vectors as bytes, if that makes no difference.
-    fn bytes(&self, rows: Matrix<'_, f32>) -> Option<Vec<u8>> {
-        if self.space.metric() == Metric::Cosine { None } else { as_bytes(rows, self.space.len()) }
     }
 
     fn graph<T: OnDevice, N: Then>(&self, rows: Matrix<'_, T>, start: Start, next: N) -> Result<N::Output> {

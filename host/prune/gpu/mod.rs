@@ -2,11 +2,18 @@
 
 mod collect;
 mod filter;
+mod ids;
 mod pruning;
+mod rank;
+mod reverse;
+mod store;
+#[cfg(test)]
+mod testing;
 
 use std::ops::Range;
 
 use cuda_std::memory::Global;
+pub(crate) use pruning::Pruning;
 use tagore_device::prune::rows;
 
 use crate::Result;

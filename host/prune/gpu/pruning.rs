@@ -7,7 +7,7 @@ use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 
 use super::collect::collect;
-use super::filter::{filter, serial};
+use super::filter::filter;
 use super::ids::take_ids;
 use super::rank::{Candidates, Lists, rank};
 use super::reverse::{Rank, Reverse};
@@ -16,9 +16,9 @@ use super::{Base, Chunk};
 use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::prune::collect::HOP;
-use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
-use crate::prune::{BuildStats, PruneStats, Pruned, connect, cpu};
-use crate::vectors::gpu::OnDevice;
+use crate::prune::strategy::{Collect, Entry, Store, Strategy};
+use crate::prune::{PruneStats, Pruned, connect, cpu};
+use crate::vectors::gpu::{OnDevice, bytes_of};
 use crate::vectors::space::Space;
 use crate::vectors::{Matrix, Rows};
 use crate::{Metric, Progress, Result};
@@ -38,7 +38,7 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl Then for Pruning<'_> {
-    type Output = (Pruned, BuildStats);
+    type Output = (Pruned, DescentStats, PruneStats);
 
     fn then<T: OnDevice>(
         self,
@@ -47,15 +47,15 @@ impl Then for Pruning<'_> {
         descent: DescentStats,
     ) -> Result<Self::Output> {
         let (pruned, prune) = self.run(&base, lists, 0.0)?;
-        Ok((pruned, BuildStats { descent, prune }))
+        Ok((pruned, descent, prune))
     }
 }
 
 impl Pruning<'_> {
     /// Prunes a graph that is not on the device yet.
-    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<(Pruned, BuildStats)> {
+    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<(Pruned, DescentStats, PruneStats)> {
         let (pruned, prune) = match self.space.rows() {
-            Rows::F32(rows) => match self.space.bytes(rows) {
+            Rows::F32(rows) => match bytes_of(self.space, rows) {
                 Some(bytes) => self.upload(Matrix::new(&bytes, rows.dim(), rows.dim()), graph),
                 None => self.upload(rows, graph),
             },
@@ -63,7 +63,7 @@ impl Pruning<'_> {
             Rows::U8(rows) => self.upload(rows, graph),
             Rows::I8(rows) => self.upload(rows, graph),
         }?;
-        Ok((pruned, BuildStats { descent: graph.stats().clone(), prune }))
+        Ok((pruned, graph.stats().clone(), prune))
     }
 
     fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>, graph: &KnnGraph) -> Result<(Pruned, PruneStats)> {
@@ -80,7 +80,7 @@ impl Pruning<'_> {
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
         let entries = match self.strategy.entry {
-            Entry::Medoid => vec![medoid(self.gpu, base, self.space)?],
+            Entry::Medoid => vec![self.space.medoid()],
             Entry::Random => cpu::random_entries(self.space.len(), self.seed),
         };
         let forward = self.forward(base, &lists, &entries)?;
@@ -106,19 +106,13 @@ impl Pruning<'_> {
     }
 
     /// Collect and Filter: the forward edges of each row, as many as the degree.
-    fn forward<T: OnDevice>(
-        &self,
-        base: &Base<T>,
-        lists: &GpuLists,
-        entries: &[u32],
-    ) -> Result<Buffer<Key>> {
+    fn forward<T: OnDevice>(&self, base: &Base<T>, lists: &GpuLists, entries: &[u32]) -> Result<Buffer<Key>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (self.space.len(), strategy.degree);
         let mut forward: Buffer<Key> =
             Plan::new().with::<Key>("forward edges", n * degree).reserve(gpu)?.buffer("forward edges")?;
-        let ranks = matches!(strategy.filter, Filter::Rank)
-            .then(|| Lists::new(gpu, &lists.keys, n, lists.k))
-            .transpose()?;
+        let ranks =
+            strategy.counts_detours().then(|| Lists::new(gpu, &lists.keys, n, lists.k)).transpose()?;
         if let Some(ranks) = &ranks
             && strategy.collect == Collect::OneHop
             && lists.metric == Metric::L2
@@ -132,7 +126,7 @@ impl Pruning<'_> {
         let limit = strategy.candidates.min(match strategy.collect {
             Collect::OneHop => lists.k,
             Collect::TwoHop => lists.k + HOP * HOP,
-            Collect::Path => most_on_path(lists.k, entries.len()),
+            Collect::Path => lists.k,
         });
         let at_once = (CANDIDATES / limit).clamp(1, n);
         let memory = Plan::new().with::<Key>("candidates", at_once * limit).reserve(gpu)?;
@@ -144,7 +138,7 @@ impl Pruning<'_> {
             match strategy.collect {
                 Collect::OneHop => collect(gpu, base, lists, 0, &chunk, to)?,
                 Collect::TwoHop => collect(gpu, base, lists, HOP, &chunk, to)?,
-                Collect::Path => path(gpu, base, lists, entries, &chunk, to)?,
+                Collect::Path => collect(gpu, base, lists, 0, &chunk, to)?,
             }
             if let Some(ranks) = &ranks {
                 let candidates = Candidates { keys: &candidates, stride: limit, count: limit, by_row: false };
@@ -188,9 +182,6 @@ impl Pruning<'_> {
         pass_short: bool,
     ) -> Result<()> {
         let to = (forward, self.strategy.degree);
-        if self.plain && matches!(self.strategy.filter, Filter::Distance) {
-            return serial(self.gpu, base, self.strategy, chunk, from, to, pass_short);
-        }
         filter(self.gpu, base, self.strategy, chunk, from, to, pass_short)
     }
 
@@ -203,7 +194,7 @@ impl Pruning<'_> {
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (self.space.len(), strategy.degree);
-        let by = if matches!(strategy.filter, Filter::Rank) { Rank::Place } else { Rank::Distance };
+        let by = if strategy.counts_detours() { Rank::Place } else { Rank::Distance };
         let reverse = Reverse::new(gpu, &forward, (n, degree), by)?;
         let plan = Plan::new().with::<u32>("index rows", n * degree);
         let mut ids: Buffer<u32> = plan.reserve(gpu)?.buffer("index rows")?;
