@@ -1,5 +1,5 @@
 //! Graph indexes for approximate nearest-neighbour search: a k-NN graph by two-phase GNN-Descent,
-//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana or DPG, after Li et al., *Scalable Graph
+//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana, DPG, tau-MNG or alpha-CNG, after Li et al., *Scalable Graph
 //! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), "the paper" throughout.
 //!
 //! ```
@@ -52,7 +52,9 @@ pub use error::{Error, Result};
 pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
 pub use index::{Description, Fingerprint, Index, Statistics};
 pub use progress::{Progress, Update};
-pub use prune::{Builder, Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
+pub use prune::{
+    BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy,
+};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;

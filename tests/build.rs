@@ -6,12 +6,13 @@ use tagore::{
     Builder, Collect, Descent, Description, Error, Filter, Index, Metric, Progress, Start, Strategy, Synth,
     Vectors, evaluate, ground_truth,
 };
-use tagore_device::prune::rule::{Rule, TauMonotonic};
+use tagore_device::prune::rule::{AlphaConvergent, Rule};
+use tagore_device::rule_kernels;
 
 use crate::reference::{check_graph, hard_cases, reachable, uniform};
 
 /// The kinds whose every node can be reached from the entry points.
-const CONNECTED: [&str; 3] = ["nsg", "nssg", "vamana"];
+const CONNECTED: [&str; 5] = ["nsg", "nssg", "vamana", "tau-mng", "alpha-cng"];
 
 fn rows(index: &Index) -> Vec<Vec<u32>> {
     (0..index.len()).map(|node| index.neighbors(node).to_vec()).collect()
@@ -118,7 +119,8 @@ fn collect_filter_and_threshold_mix_freely() {
     let graph = Descent::new().knn(40).build(&base).unwrap();
     let mut different = std::collections::HashSet::new();
     for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
-        for filter in [Filter::Distance, Filter::Angle, Filter::Spread, Filter::Rank] {
+        let convergent = Filter::AlphaConvergent(AlphaConvergent::default());
+        for filter in [Filter::Distance, Filter::Angle, Filter::Spread, Filter::Rank, convergent] {
             let strategy = Strategy::nsg().collect(collect).filter(filter.clone()).degree(12);
             let index = Builder::new(strategy).build_from(&base, &graph).unwrap();
             let what = format!("{collect:?} {filter:?}");
@@ -128,7 +130,7 @@ fn collect_filter_and_threshold_mix_freely() {
             different.insert(rows(&index));
         }
     }
-    assert_eq!(different.len(), 12, "two mixes gave the same graph");
+    assert_eq!(different.len(), 15, "two mixes gave the same graph");
 }
 
 #[test]
@@ -140,25 +142,50 @@ fn a_larger_alpha_and_a_smaller_angle_keep_more_edges() {
     assert!(degree(Strategy::nssg().angle(70.0)) < degree(Strategy::nssg().angle(50.0)));
 }
 
+/// Accepts every candidate: the nearest ones win.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct All;
+
+impl Rule for All {
+    #[inline(always)]
+    fn keep(&self, _: f32, _: f32, _: f32, _: f32) -> bool {
+        true
+    }
+}
+
+rule_kernels! {
+    All: all_f32 all_f16 all_u8 all_i8;
+}
+
 #[test]
 fn a_rule_of_the_users_prunes() {
-    /// Accepts every candidate: the nearest ones win.
-    struct All;
-    impl Rule for All {
-        fn keep(&self, _: f32, _: f32, _: f32, _: f32) -> bool {
-            true
-        }
-    }
     let base = uniform(300, 4, 1);
     let graph = Descent::new().knn(30).build(&base).unwrap();
-    let all = Builder::new(Strategy::custom("all", All, 0.0).degree(300)).build_from(&base, &graph).unwrap();
+    let all =
+        Builder::new(Strategy::custom("all", All, None, 0.0).degree(300)).build_from(&base, &graph).unwrap();
     for node in 0..300 {
         assert!(graph.neighbors(node).iter().all(|id| all.neighbors(node).contains(id)));
     }
     assert_eq!(all.kind(), "all");
-    let tau = Builder::new(Strategy::custom("tau-mng", TauMonotonic, 0.5)).build_from(&base, &graph).unwrap();
-    check_graph(&tau, "tau-mng");
-    assert!(tau.mean_degree() < all.mean_degree());
+}
+
+#[test]
+fn a_larger_tau_keeps_more_edges() {
+    let base = uniform(300, 4, 1);
+    let graph = Descent::new().knn(30).build(&base).unwrap();
+    let index = |strategy: Strategy| Builder::new(strategy).build_from(&base, &graph).unwrap();
+    let plain = index(Strategy::nsg()).mean_degree();
+    // At tau 0 they are the rules of NSG and Vamana.
+    assert_eq!(rows(&index(Strategy::tau_mng())), rows(&index(Strategy::nsg())));
+    let (at_one, scaled) = (index(Strategy::alpha_cng().alpha(1.0)), index(Strategy::alpha_cng().alpha(1.2)));
+    assert!(rows(&at_one) == rows(&index(Strategy::nsg())) && plain < scaled.mean_degree());
+    assert_eq!(scaled.description().parameters["alpha"], "1.2");
+    for strategy in [Strategy::tau_mng(), Strategy::alpha_cng().alpha(1.0)] {
+        let wide = index(strategy.threshold(0.05));
+        check_graph(&wide, wide.kind());
+        assert!(wide.mean_degree() > plain);
+    }
 }
 
 #[test]
@@ -174,6 +201,8 @@ fn parameters_out_of_range_are_errors() {
     assert_eq!(what(Builder::new(Strategy::vamana().alpha(f32::NAN))), "threshold");
     assert_eq!(what(Builder::new(Strategy::vamana().alpha(-1.0))), "threshold");
     assert_eq!(what(Builder::new(Strategy::nssg().angle(181.0))), "threshold");
+    assert_eq!(what(Builder::new(Strategy::tau_mng().threshold(-0.5))), "threshold");
+    assert_eq!(what(Builder::new(Strategy::alpha_cng().alpha(0.0))), "alpha");
     assert_eq!(what(Builder::new(Strategy::dpg().threshold(1.0))), "threshold");
     assert_eq!(what(Builder::new(Strategy::nsg()).knn(200)), "knn");
     assert_eq!(what(Builder::new(Strategy::cagra().degree(33)).knn(32)), "knn");

@@ -85,7 +85,7 @@ fn a_session_from_data_to_judgement() {
     let knn = &s.succeeds("knn -i base.fbin -o graph --knn 32 --verify 200")[0];
     assert_eq!((knn["event"].as_str(), knn["knn"].as_u64()), (Some("knn"), Some(32)));
     assert!(knn["recall"]["32"].as_f64().unwrap() > 0.99 && knn["recall"]["10"].as_f64().unwrap() > 0.99);
-    for kind in ["cagra", "nsg", "nssg", "vamana", "dpg"] {
+    for kind in ["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"] {
         let build =
             &s.succeeds(&format!("build -i base.fbin -o {kind}.tagore --index {kind} --graph graph"))[0];
         for key in [
@@ -295,7 +295,7 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(
         2,
         "build -i base.fbin -o x.tagore --index hnsw",
-        &["--index", "hnsw", "cagra, nsg, nssg, vamana or dpg"],
+        &["--index", "hnsw", "cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng"],
     );
     s.fails(2, "build -i base.fbin -o x.tagore", &["--index"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index nsg --nonsense 3", &["--nonsense"]);
@@ -314,8 +314,19 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(
         2,
         "build -i base.fbin -o x.tagore --index nssg --alpha 1.5",
-        &["--alpha", "the dist filter, not angle"],
+        &["--alpha", "the dist or alpha-cng filter, not angle"],
     );
+    s.fails(
+        2,
+        "build -i base.fbin -o x.tagore --index nsg --alpha 1.5 --threshold 1",
+        &["--alpha", "the alpha-cng filter, not dist"],
+    );
+    s.fails(
+        2,
+        "build -i base.fbin -o x.tagore --index tau-mng --threshold -1",
+        &["--threshold", "a tau from 0"],
+    );
+    s.fails(2, "build -i base.fbin -o x.tagore --index alpha-cng --alpha 0", &["--alpha", "0.01 to 100"]);
     s.fails(2, "build -i base.fbin -o x.tagore --index dpg --threshold 5", &["--threshold", "no threshold"]);
     s.fails(
         2,

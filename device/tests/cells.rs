@@ -199,15 +199,24 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
         let emulator = Emulator::with_seed(seed);
         let (there, lists_there) = (emulator.upload(&vectors), emulator.upload(&lists));
         let (order_there, nearest) = (emulator.upload(&order), room::<Key>(&emulator, count * k));
+        // Rounding moved row 3 far, others not at all.
+        let errors: Vec<f32> = (0..count).map(|row| if row == 3 { 1e9 } else { 0.0 }).collect();
+        let errors_there = emulator.upload(&errors);
+        let (lacking, lacking_count) = (emulator.upload(&vec![0u32; count]), emulator.upload(&[0u32]));
         let arguments = Finish {
             rows: there.view().read_only(),
             order: order_there.view().read_only(),
             lists: lists_there.view().read_only(),
+            errors: errors_there.view().read_only(),
             nearest: nearest.view(),
+            lacking: lacking.view(),
+            lacking_count: lacking_count.view(),
             stride: stride as u32,
             dim: dim as u32,
             k: k as u32,
             metric: metric as u32,
+            least_per_error: 16.0,
+            padding: 0,
         };
         emulator.launch::<K>([count as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
         let after = nearest.values::<Key>().unwrap();
@@ -223,6 +232,13 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
             expected.resize(k, NONE);
             assert_eq!(after[own as usize * k..][..k], expected, "{metric:?}, node {node}");
         }
+        let mut expected = vec![order[7]];
+        expected.extend((metric != Metric::InnerProduct).then_some(3));
+        let len = lacking_count.values::<u32>().unwrap()[0] as usize;
+        let mut found = lacking.values::<u32>().unwrap()[..len].to_vec();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{metric:?}");
     }
 }
 

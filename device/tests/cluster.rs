@@ -107,10 +107,14 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
             vectors: vectors_there.view().read_only(),
             ids: ids_there.view().read_only(),
             centres: centres_there.view().read_only(),
+            lists: biases.view::<u32>().read_only(),
             biases: biases.view().read_only(),
+            guide_starts: biases.view::<u32>().read_only(),
             nearest: nearest.view(),
             listed: u32::from(listed),
+            by_number: 0,
             count: count as u32,
+            guide_count: 0,
             centre_count: centre_count as u32,
             memberships: memberships as u32,
             vector_stride: stride as u32,
@@ -118,7 +122,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
             units: stride as u32 / 16,
             weight: E::sum(-2),
         };
-        let blocks = (count as u32).div_ceil(tile::SIDE);
+        let blocks = assign_blocks(count as u32, 0);
         emulator.launch::<K>([blocks, 1, 1], tile::THREADS, (arguments,)).unwrap();
         let found = nearest.values::<u32>().unwrap();
         for (index, &id) in ids.iter().enumerate() {
@@ -140,6 +144,150 @@ fn vectors_find_their_nearest_centres() {
     assign::<f16, cluster_assign_f16>();
     assign::<u8, cluster_assign_u8>();
     assign::<i8, cluster_assign_i8>();
+}
+
+/// With guides: the vectors of each are compared with the centres of its list.
+fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
+    // Vectors of each guide, centres, of which a list has so many, dimension, memberships.
+    let cases: [(&[usize], usize, usize, usize, usize); 3] = [
+        (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
+        (&[0, 0, 127, 130], 300, 200, 97, 3),
+        (&[5], 9, 4, 300, 6),
+    ];
+    let cases = cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case)));
+    for (seed, (of_guides, centre_count, length, dim, memberships)) in cases {
+        let count: usize = of_guides.iter().sum();
+        let vectors = integers(count * dim, 0, 5, seed + 1);
+        let centres = integers(centre_count * dim, 0, 5, seed + 2);
+        let ids: Vec<u32> = (0..count as u32).rev().collect();
+        let mut starts = vec![0u32];
+        starts.extend(of_guides.iter().scan(0, |end, &of_guide| {
+            *end += of_guide as u32;
+            Some(*end)
+        }));
+        let list = |guide: usize| {
+            let mut list: Vec<u32> = (0..length).map(|i| ((guide * 7 + i) % centre_count) as u32).collect();
+            list.sort_unstable();
+            list
+        };
+        let lists: Vec<u32> = (0..of_guides.len()).flat_map(list).collect();
+        let centre = |index: u32| &centres[index as usize * dim..][..dim];
+        let norm = |index: u32| dot(centre(index), centre(index));
+        let emulator = Emulator::with_seed(seed);
+        let (vectors_there, stride) = upload::<E>(&emulator, &vectors, dim);
+        let (centres_there, _) = upload::<E>(&emulator, &centres, dim);
+        let biases = emulator.upload(&lists.iter().map(|&c| E::sum(norm(c))).collect::<Vec<_>>());
+        let (ids_there, lists_there) = (emulator.upload(&ids), emulator.upload(&lists));
+        let starts_there = emulator.upload(&starts);
+        let nearest = room::<u32>(&emulator, count * memberships);
+        for by_number in [false, true] {
+            let arguments = Assign {
+                vectors: vectors_there.view().read_only(),
+                ids: ids_there.view().read_only(),
+                centres: centres_there.view().read_only(),
+                lists: lists_there.view().read_only(),
+                biases: biases.view().read_only(),
+                guide_starts: starts_there.view().read_only(),
+                nearest: nearest.view(),
+                listed: 1,
+                by_number: u32::from(by_number),
+                count: count as u32,
+                guide_count: of_guides.len() as u32,
+                centre_count: length as u32,
+                memberships: memberships as u32,
+                vector_stride: stride as u32,
+                centre_stride: stride as u32,
+                units: stride as u32 / 16,
+                weight: E::sum(-2),
+            };
+            let blocks = assign_blocks(count as u32, of_guides.len() as u32);
+            emulator.launch::<K>([blocks, 1, 1], tile::THREADS, (arguments,)).unwrap();
+            let found = nearest.values::<u32>().unwrap();
+            for (place, &id) in ids.iter().enumerate() {
+                let guide = starts.partition_point(|&start| start as usize <= place) - 1;
+                let vector = &vectors[id as usize * dim..][..dim];
+                let mut values: Vec<(i64, u32)> =
+                    list(guide).into_iter().map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
+                values.sort_unstable();
+                let mut expected: Vec<u32> =
+                    values.into_iter().map(|value| value.1).take(memberships).collect();
+                expected.resize(memberships, NOWHERE);
+                let row = if by_number { id as usize } else { place };
+                let found = &found[row * memberships..][..memberships];
+                assert_eq!(found, expected, "vector {id}, place {place}, guide {guide}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vectors_find_the_nearest_centres_of_their_lists() {
+    assign_by_lists::<f16, cluster_assign_f16>();
+    assign_by_lists::<u8, cluster_assign_u8>();
+    assign_by_lists::<i8, cluster_assign_i8>();
+}
+
+fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
+    // Guides, centres, dimension, centres in a list, the range of values: few values make ties.
+    let cases = [(1, 1, 1, 1, 9), (130, 300, 97, 70, 2), (3, 129, 300, 129, 9), (5, 700, 12, 256, 1)];
+    for (seed, case) in cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case))) {
+        let (guide_count, centre_count, dim, length, most) = case;
+        let guides = integers(guide_count * dim, 0, most, seed + 1);
+        let centres = integers(centre_count * dim, 0, most, seed + 2);
+        let centre = |index: usize| &centres[index * dim..][..dim];
+        let norm = |index: usize| dot(centre(index), centre(index));
+        let emulator = Emulator::with_seed(seed);
+        let (guides_there, stride) = upload::<E>(&emulator, &guides, dim);
+        let (centres_there, _) = upload::<E>(&emulator, &centres, dim);
+        let biases = emulator.upload(&(0..centre_count).map(|c| E::sum(norm(c))).collect::<Vec<_>>());
+        let values = room::<u32>(&emulator, guide_count * centre_count);
+        let arguments = Pairs {
+            guides: guides_there.view().read_only(),
+            centres: centres_there.view().read_only(),
+            biases: biases.view().read_only(),
+            values: values.view(),
+            guide_count: guide_count as u32,
+            centre_count: centre_count as u32,
+            units: stride as u32 / 16,
+            weight: E::sum(-2),
+        };
+        let tiles = |count: usize| (count as u32).div_ceil(tile::SIDE);
+        let grid = [tiles(centre_count), tiles(guide_count), 1];
+        emulator.launch::<K>(grid, tile::THREADS, (arguments,)).unwrap();
+        let lists = room::<u32>(&emulator, guide_count * length);
+        let list_biases = room::<E::Sum>(&emulator, guide_count * length);
+        let arguments = Lists {
+            values: values.view().read_only(),
+            biases: biases.view::<u32>().read_only(),
+            lists: lists.view(),
+            list_biases: list_biases.view::<u32>(),
+            centre_count: centre_count as u32,
+            length: length as u32,
+        };
+        emulator.launch::<cluster_lists>([guide_count as u32, 1, 1], LIST_THREADS, (arguments,)).unwrap();
+        let (lists, list_biases) = (lists.values::<u32>().unwrap(), list_biases.values::<E::Sum>().unwrap());
+        for guide in 0..guide_count {
+            let vector = &guides[guide * dim..][..dim];
+            let mut expected: Vec<(i64, usize)> =
+                (0..centre_count).map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
+            expected.sort_unstable();
+            let mut expected: Vec<usize> = expected.into_iter().map(|pair| pair.1).take(length).collect();
+            expected.sort_unstable();
+            let range = guide * length..(guide + 1) * length;
+            assert!(
+                lists[range.clone()].iter().map(|&c| c as usize).eq(expected.iter().copied()),
+                "{case:?}"
+            );
+            assert!(list_biases[range].iter().zip(expected).all(|(&bias, c)| E::integer(bias) == norm(c)));
+        }
+    }
+}
+
+#[test]
+fn guides_list_their_nearest_centres() {
+    pairs::<f16, cluster_pairs_f16>();
+    pairs::<u8, cluster_pairs_u8>();
+    pairs::<i8, cluster_pairs_i8>();
 }
 
 #[test]

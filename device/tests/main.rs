@@ -5,8 +5,12 @@ mod beam;
 mod cells;
 mod cluster;
 mod descent;
+mod detours;
 mod exact;
+mod prune;
+mod reverse;
 mod sort;
+mod store;
 
 use cuda_std::memory::Plain;
 use emulator::{Allocation, Emulator};

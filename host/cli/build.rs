@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tagore::{Builder, Collect, Error, Filter, KnnGraph, Result, Strategy};
 
-use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
+use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels, verify};
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Where the index goes
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
-    /// The kind: cagra, nsg, nssg, vamana or dpg
+    /// The kind: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
     #[arg(long = "index", value_name = "KIND")]
     strategy: Strategy,
     #[command(flatten)]
@@ -33,14 +33,15 @@ pub(crate) struct Args {
 /// What changes a kind's own parameters.
 #[derive(clap::Args)]
 struct PruneOptions {
-    /// The largest degree [default: 32; 50 for nsg and nssg]
+    /// The largest degree [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R")]
     degree: Option<usize>,
     /// The most candidates per node
     #[arg(long, value_name = "M")]
     candidates: Option<usize>,
-    /// Slack of the distance filter, on squared distances [default: 1.2 for vamana, 1 for nsg]
-    #[arg(long, conflicts_with_all = ["angle", "threshold"])]
+    /// Slack of the distance filter, on squared distances, or alpha-cng's, on distances [default: 1.2 for vamana, 1
+    /// for nsg, 1.1 for alpha-cng]
+    #[arg(long, conflicts_with = "angle")]
     alpha: Option<f32>,
     /// Least angle between neighbours of the angle filter, in degrees [default: 60]
     #[arg(long, conflicts_with = "threshold")]
@@ -48,15 +49,15 @@ struct PruneOptions {
     /// How candidates are collected: 1-hop, 2-hop or path [default: the kind's]
     #[arg(long)]
     collect: Option<Collect>,
-    /// How candidates are filtered: dist, angle or rank [default: the kind's]
+    /// How candidates are filtered: dist, angle, rank, tau-mng or alpha-cng [default: the kind's]
     #[arg(long)]
     filter: Option<Filter>,
-    /// The filter's threshold: alpha, degrees, or the most detours
+    /// The filter's threshold: alpha, degrees, the most detours, or tau in the unit of the data [default of tau: 0]
     #[arg(long, value_name = "X")]
     threshold: Option<f32>,
-    /// With the rank filter, count a detour only if both its edges are of better rank
-    #[arg(long)]
-    strict_detours: bool,
+    /// With the rank filter, count a detour only if both its edges are of better rank [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    strict_detours: Option<bool>,
 }
 
 impl PruneOptions {
@@ -74,21 +75,29 @@ impl PruneOptions {
             strategy = strategy.filter(filter);
         }
         let name = strategy.filter_name();
-        let fits = |what, value: Option<f32>, filter: &str| match value {
-            Some(value) if name != filter => Err(Error::Argument {
-                what,
-                found: value.to_string(),
-                expected: format!("the {filter} filter, not {name}"),
-            }),
-            _ => Ok(value),
+        let unfit = |what, value: f32, filters: &str| {
+            let expected = format!("the {filters} filter, not {name}");
+            Err(Error::Argument { what, found: value.to_string(), expected })
         };
-        let alpha = fits("alpha", self.alpha, "dist")?;
-        let angle = fits("angle", self.angle, "angle")?;
-        strategy = match alpha.or(angle).or(self.threshold) {
-            Some(threshold) => strategy.threshold(threshold),
+        strategy = match self.alpha {
+            Some(alpha) if !["dist", "alpha-cng"].contains(&name) => {
+                return unfit("alpha", alpha, "dist or alpha-cng");
+            }
+            Some(alpha) => match self.threshold {
+                Some(_) if name == "dist" => return unfit("alpha", alpha, "alpha-cng"),
+                Some(tau) => strategy.alpha(alpha).threshold(tau),
+                None => strategy.alpha(alpha),
+            },
+            None => match (self.angle, self.threshold) {
+                (Some(angle), _) if name != "angle" => return unfit("angle", angle, "angle"),
+                (Some(threshold), _) | (None, Some(threshold)) => strategy.threshold(threshold),
+                (None, None) => strategy,
+            },
+        };
+        Ok(match self.strict_detours {
+            Some(strict) => strategy.strict_detours(strict),
             None => strategy,
-        };
-        Ok(strategy.strict_detours(self.strict_detours))
+        })
     }
 }
 
@@ -100,16 +109,29 @@ impl Args {
         check_output(&self.output)?;
         let (base, read) = self.input.read()?;
         let builder = Builder::new(strategy).descent(self.descent.descent(output));
-        let graph = match &self.graph {
-            Some(path) => KnnGraph::open(path, &base, self.descent.graph.metric)?,
-            None => self.descent.build(&base, output)?,
+        // A graph that something else is done with comes to the host.
+        let graph = match (&self.graph, self.verify) {
+            (Some(path), _) => Some(KnnGraph::open(path, &base, self.descent.graph.metric)?),
+            (None, Some(_)) => Some(self.descent.build(&base, output)?),
+            (None, None) => None,
         };
-        let recall =
-            self.verify.map(|sample| verify(&graph, &base, sample, &self.descent, output)).transpose()?;
-        let pruning = Instant::now();
-        let index = builder.build_from(&base, &graph)?;
-        let prune = pruning.elapsed().as_secs_f64();
-        output.say(format_args!("prune     {prune:.2} s, mean degree {:.2}", index.mean_degree()));
+        let recall = graph
+            .as_ref()
+            .zip(self.verify)
+            .map(|(graph, sample)| verify(graph, &base, sample, &self.descent, output))
+            .transpose()?;
+        let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
+        if graph.is_none() {
+            self.descent.say(&base, stats.knn, &stats.descent, output);
+        }
+        say_kernels(&stats.prune.kernels, output);
+        output.say(format_args!(
+            "prune     {:.3} s on {}, mean degree {:.2}, {} nodes attached",
+            stats.prune.seconds,
+            stats.prune.device,
+            index.mean_degree(),
+            stats.prune.attached
+        ));
         let writing = Instant::now();
         index.save(&self.output)?;
         let write = writing.elapsed().as_secs_f64();
@@ -121,8 +143,9 @@ impl Args {
             base.len(),
             base.dim()
         ));
-        let seconds = Seconds { read, prune, write, total };
-        let mut event = built("build", &base, &graph, &seconds, index.mean_degree());
+        let took = (&stats.descent, &stats.prune);
+        let seconds = Seconds { read, write, total };
+        let mut event = built("build", &base, took, &seconds, (stats.knn, index.mean_degree()));
         event["index"] = index.kind().into();
         if let Some(recall) = recall {
             event["recall"] = recall;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use tagore::Result;
+use tagore::{PruneStats, Result};
 
 use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
 use super::output::Output;
@@ -36,8 +36,9 @@ impl Args {
         let total = began.elapsed().as_secs_f64();
         let recall =
             self.verify.map(|sample| verify(&graph, &base, sample, &self.descent, output)).transpose()?;
-        let seconds = Seconds { read, write, total, ..Seconds::default() };
-        let mut event = built("knn", &base, &graph, &seconds, graph.k() as f64);
+        let stats = (graph.stats(), &PruneStats::default());
+        let mut event =
+            built("knn", &base, stats, &Seconds { read, write, total }, (graph.k(), graph.k() as f64));
         if let Some(recall) = recall {
             event["recall"] = recall;
         }

@@ -6,7 +6,8 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
-    DEFAULT_KNN, Descent, Device, Error, Format, Iterations, KnnGraph, Metric, Result, Start, Vectors,
+    DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric, PruneStats,
+    Result, Start, Vectors,
 };
 
 use super::output::{Output, grouped, peak_host_bytes};
@@ -101,68 +102,73 @@ impl DescentOptions {
             .progress(output.progress().clone())
     }
 
-    /// Builds the graph, and says so if the default k had to be clamped.
+    /// Builds the graph, and says what it took.
     pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
         let graph = self.descent(output).build(base)?;
-        if self.graph.knn.is_none() && graph.k() < DEFAULT_KNN {
+        self.say(base, graph.k(), graph.stats(), output);
+        Ok(graph)
+    }
+
+    /// Says what a graph took, and if the default k had to be clamped.
+    pub(crate) fn say(&self, base: &Vectors, k: usize, stats: &DescentStats, output: &Output) {
+        if self.graph.knn.is_none() && k < DEFAULT_KNN {
             output.warn(format_args!(
-                "--knn {DEFAULT_KNN}, the default, is too many for {} rows: taking {}",
-                base.len(),
-                graph.k()
+                "--knn {DEFAULT_KNN}, the default, is too many for {} rows: taking {k}",
+                base.len()
             ));
         }
-        let stats = graph.stats();
-        for KernelTime { kernel, launches, seconds, .. } in &stats.kernels {
-            output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
-        }
+        say_kernels(&stats.kernels, output);
         let share = stats.distances as f64 / (base.len() as f64).powi(2);
         output.say(format_args!(
-            "descent   {:.2} s on {}, iterations {},{}, {} distances ({share:.4} n^2)",
+            "descent   {:.3} s on {}, iterations {},{}, {} distances ({share:.4} n^2)",
             stats.seconds,
             stats.device,
             stats.iterations.0,
             stats.iterations.1,
             grouped(stats.distances)
         ));
-        Ok(graph)
+    }
+}
+
+/// Says what each kernel took.
+pub(crate) fn say_kernels(kernels: &[KernelTime], output: &Output) {
+    for KernelTime { kernel, launches, seconds, .. } in kernels {
+        output.say(format_args!("{kernel:<24} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
     }
 }
 
 /// Seconds of the stages that the command times itself.
-#[derive(Default)]
 pub(crate) struct Seconds {
     pub read: f64,
-    pub prune: f64,
     pub write: f64,
     pub total: f64,
 }
 
-/// The JSON line of a k-NN graph or of an index: `graph` and what became of it.
+/// The JSON line of a k-NN graph or of an index: what both took, and what became of them.
 pub(crate) fn built(
     event: &str,
     base: &Vectors,
-    graph: &KnnGraph,
+    (descent, prune): (&DescentStats, &PruneStats),
     seconds: &Seconds,
-    mean_degree: f64,
+    (knn, mean_degree): (usize, f64),
 ) -> serde_json::Value {
-    let stats = graph.stats();
-    let Seconds { read, prune, write, total } = seconds;
+    let Seconds { read, write, total } = seconds;
     json!({
         "event": event,
         "n": base.len(),
         "dim": base.dim(),
-        "knn": graph.k(),
-        "device": stats.device,
+        "knn": knn,
+        "device": descent.device,
         "seconds": {
-            "read": read, "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds,
-            "prune": prune, "write": write, "total": total,
+            "read": read, "copy": descent.copy + prune.copy, "jit": descent.jit + prune.jit,
+            "descent": descent.seconds, "prune": prune.seconds, "write": write, "total": total,
         },
-        "peak_gpu_bytes": stats.peak_gpu_bytes,
+        "peak_gpu_bytes": descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
         "peak_host_bytes": peak_host_bytes(),
         "mean_degree": mean_degree,
-        "distances": stats.distances,
-        "iterations": [stats.iterations.0, stats.iterations.1],
-        "added": stats.added,
+        "distances": descent.distances,
+        "iterations": [descent.iterations.0, descent.iterations.1],
+        "added": descent.added,
     })
 }
 

@@ -19,10 +19,10 @@ pub(crate) struct Args {
     /// What descent starts from: auto, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
-    /// The kind of index that is pruned from the graph, on the CPU: cagra, nsg, nssg, vamana or dpg
+    /// The kind of index that is pruned from the graph, on the CPU: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
     #[arg(long = "index", value_name = "KIND")]
     strategy: Option<Strategy>,
-    /// The largest degree of the index [default: 32; 50 for nsg and nssg]
+    /// The largest degree of the index [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R", requires = "strategy")]
     degree: Option<usize>,
 }

@@ -1,16 +1,17 @@
 //! The launches that make cells.
 
+use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::tile;
 use tagore_device::cluster::{
-    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, RANK_BITS, VALUE_THREADS, cluster_ids,
-    cluster_keys, cluster_member_keys, cluster_members, cluster_sample,
+    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, RANK_BITS, VALUE_THREADS, assign_blocks,
+    cluster_ids, cluster_keys, cluster_member_keys, cluster_members, cluster_sample,
 };
-
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
 
 use super::Sizes;
+use super::guides::Lists;
 use crate::gpu::sort::{SortRoom, sort};
-use crate::gpu::{Buffer, Gpu, Reservation};
+use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::vectors::gpu::{OnDevice, Side};
 use crate::{Metric, Result};
 
@@ -20,28 +21,62 @@ const ROUNDS: u32 = 5;
 /// Of so many of a vector's nearest centres is its place in the order.
 const ORDER_RANKS: usize = 3;
 
+/// Centres, or guides: tile vectors, and their squared norms.
+pub(super) struct Centres<T: OnDevice> {
+    pub vectors: Buffer<u8>,
+    pub norms: Buffer<T::Sum>,
+    pub count: usize,
+}
+
+impl<T: OnDevice> Centres<T> {
+    /// Adds `count` centres, and their norms, to a plan.
+    pub(super) fn plan(plan: Plan, names: (&'static str, &'static str), count: usize, dim: usize) -> Plan {
+        plan.with::<u8>(names.0, count * Side::<T>::tile_bytes(dim)).with::<T::Sum>(names.1, count)
+    }
+
+    /// Takes what was planned.
+    pub(super) fn new(
+        memory: &Reservation,
+        names: (&'static str, &'static str),
+        count: usize,
+    ) -> Result<Self> {
+        Ok(Self { vectors: memory.buffer(names.0)?, norms: memory.buffer(names.1)?, count })
+    }
+}
+
 /// What is worked with.
 pub(super) struct Work<'a, T: OnDevice> {
-    gpu: &'a Gpu,
-    side: &'a Side<T>,
-    sizes: Sizes,
+    pub gpu: &'a Gpu,
+    pub side: &'a Side<T>,
+    pub sizes: Sizes,
     dim: usize,
     seed: u64,
-    /// Tile vectors, and their squared norms.
-    centres: Buffer<u8>,
-    norms: Buffer<T::Sum>,
-    spare_centres: Buffer<u8>,
-    spare_norms: Buffer<T::Sum>,
-    sample: Buffer<u32>,
-    nearest: Buffer<u32>,
-    pub(super) starts: Buffer<u32>,
-    keys: Buffer<u64>,
+    pub sample: Buffer<u32>,
+    pub nearest: Buffer<u32>,
+    /// Where the members of cells begin; before, the vectors of guides.
+    pub starts: Buffer<u32>,
+    /// The order of all vectors; before, the vectors in the order of their guides.
+    pub order: Buffer<u32>,
+    pub keys: Buffer<u64>,
     spare: Buffer<u64>,
     room: SortRoom,
+    pub lists: Option<Lists<T>>,
+}
+
+/// Vectors whose nearest centres are wanted.
+pub(super) struct Wanted {
+    pub vectors: Global<u8>,
+    /// Which they are, if they are not the first.
+    pub ids: Option<Global<u32>>,
+    pub count: usize,
+    /// Of each vector.
+    pub memberships: usize,
+    /// Whether the centres of a vector stand at its number, and not at its place among the ids.
+    pub by_number: bool,
 }
 
 /// A grid of a thread per value.
-fn threads(count: usize) -> [u32; 3] {
+pub(super) fn threads(count: usize) -> [u32; 3] {
     [count.div_ceil(VALUE_THREADS as usize) as u32, 1, 1]
 }
 
@@ -53,148 +88,167 @@ impl<'a, T: OnDevice> Work<'a, T> {
         seed: u64,
         memory: &Reservation,
     ) -> Result<Self> {
+        let lists = if sizes.guides > 0 { Some(Lists::new(memory)?) } else { None };
         Ok(Self {
             gpu,
             side,
             sizes,
             dim,
             seed,
-            centres: memory.buffer("centres")?,
-            norms: memory.buffer("centre norms")?,
-            spare_centres: memory.buffer("spare centres")?,
-            spare_norms: memory.buffer("spare centre norms")?,
             sample: memory.buffer("sample")?,
             nearest: memory.buffer("nearest centres")?,
             starts: memory.buffer("starts")?,
+            order: memory.buffer("order")?,
             keys: memory.buffer("keys")?,
             spare: memory.buffer("spare keys")?,
             room: SortRoom::new(memory)?,
+            lists,
         })
     }
 
-    /// Finds the centres.
-    pub(super) fn cluster(&mut self) -> Result<()> {
-        let Sizes { n, sample, .. } = self.sizes;
-        let arguments = (self.sample.view_mut(), sample as u32, n as u32, self.seed);
+    /// Finds centres by k-means on a sample, whose vectors are compared with all of them, or with those near
+    /// their guides.
+    pub(super) fn k_means(
+        &mut self,
+        centres: &mut Centres<T>,
+        sample: usize,
+        guides: Option<&Centres<T>>,
+    ) -> Result<()> {
+        let arguments = (self.sample.view_mut(), sample as u32, self.sizes.n as u32, self.seed);
         // SAFETY: the buffer holds the sample, and outlives the work.
         unsafe { self.gpu.launch::<cluster_sample>(threads(sample), VALUE_THREADS, arguments)? };
-        self.means(0, 0)?;
+        if let Some(guides) = guides {
+            self.group_sample(sample, guides)?;
+        }
+        let ids = if guides.is_some() { self.order.view() } else { self.sample.view() };
+        self.means(centres, ids, (sample, 0), 0)?;
         for round in 1..=ROUNDS {
-            self.assign(Some(sample))?;
+            let vectors = self.side.tile_vectors();
+            let wanted = Wanted { vectors, ids: Some(ids), count: sample, memberships: 1, by_number: false };
+            match guides {
+                Some(guides) => self.assign_near(&wanted, centres, guides, self.sizes.guide_list)?,
+                None => self.assign(&wanted, centres)?,
+            }
             self.keys(sample, 1, 0, true)?;
-            self.sort(sample, ID_BITS)?;
-            self.means(sample, round)?;
+            self.sort(sample, ID_BITS, centres.count)?;
+            self.means(centres, ids, (sample, sample), round)?;
         }
-        self.arrange()
-    }
-
-    /// Numbers the centres so that those that are near each other follow one another: by the nearest of the first
-    /// few, the second and the third nearest.
-    fn arrange(&mut self) -> Result<()> {
-        let Sizes { cells, .. } = self.sizes;
-        let (stride, units) = self.side.tile_stride();
-        let guides = (cells as f64).sqrt() as u32;
-        let memberships = guides.min(ORDER_RANKS as u32);
-        let assign = Assign::<T::Sum> {
-            vectors: self.centres.view(),
-            ids: self.sample.view(),
-            centres: self.centres.view(),
-            biases: self.norms.view(),
-            nearest: self.nearest.view_mut(),
-            listed: 0,
-            count: cells as u32,
-            centre_count: guides,
-            memberships,
-            vector_stride: stride,
-            centre_stride: stride,
-            units,
-            weight: T::weight(Metric::L2),
-        };
-        let blocks = [(cells as u32).div_ceil(tile::SIDE), 1, 1];
-        // SAFETY: the guides are centres; the buffers hold what the sizes say, and outlive the work.
-        unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
-        self.sort_by_nearest(cells, memberships as usize)?;
-        let arguments = (self.keys.view(), self.sample.view_mut(), cells as u32);
-        let renumber = Renumber {
-            from: self.centres.view().cast(),
-            to: self.spare_centres.view_mut().cast(),
-            biases: self.norms.view().cast(),
-            biases_to: self.spare_norms.view_mut().cast(),
-            order: self.sample.view(),
-            // Nobody asks where they went.
-            places: self.nearest.view_mut(),
-            count: cells as u32,
-            units,
-        };
-        let grid = [(cells as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        // SAFETY: as above; the order, in the memory of the sample, holds every centre once.
-        unsafe {
-            self.gpu.launch::<cluster_ids>(threads(cells), VALUE_THREADS, arguments)?;
-            self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))?;
-        }
-        std::mem::swap(&mut self.centres, &mut self.spare_centres);
-        std::mem::swap(&mut self.norms, &mut self.spare_norms);
         Ok(())
     }
 
-    /// Sorts keys of `count` vectors by their nearest centres, `memberships` each.
-    fn sort_by_nearest(&mut self, count: usize, memberships: usize) -> Result<()> {
+    /// Numbers the centres so that those that are near each other follow one another: by the nearest of the first
+    /// few, the second and the third nearest. They move to `to`.
+    pub(super) fn arrange(&mut self, centres: &Centres<T>, to: &mut Centres<T>) -> Result<()> {
+        let count = centres.count;
+        let first = (count as f64).sqrt() as usize;
+        let memberships = first.min(ORDER_RANKS);
+        let wanted =
+            Wanted { vectors: centres.vectors.view(), ids: None, count, memberships, by_number: false };
+        self.launch_assign(&wanted, centres, first, None)?;
+        self.sort_by_nearest(count, memberships, first)?;
+        let arguments = (self.keys.view(), self.sample.view_mut(), count as u32);
+        let renumber = Renumber {
+            from: centres.vectors.view().cast(),
+            to: to.vectors.view_mut().cast(),
+            biases: centres.norms.view().cast(),
+            biases_to: to.norms.view_mut().cast(),
+            order: self.sample.view(),
+            // Nobody asks where they went.
+            places: self.nearest.view_mut(),
+            count: count as u32,
+            units: self.side.tile_stride().1,
+        };
+        let grid = [(count as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
+        // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers outlive the work.
+        unsafe {
+            self.gpu.launch::<cluster_ids>(threads(count), VALUE_THREADS, arguments)?;
+            self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))
+        }
+    }
+
+    /// Sorts keys of `count` vectors by their nearest of `centres` centres, `memberships` each.
+    fn sort_by_nearest(&mut self, count: usize, memberships: usize, centres: usize) -> Result<()> {
         // By the least important first, as the sort is stable.
         let ranks = memberships.min(ORDER_RANKS);
         for rank in (0..ranks).rev() {
             self.keys(count, memberships, rank, rank + 1 == ranks)?;
-            self.sort(count, ID_BITS)?;
+            self.sort(count, ID_BITS, centres)?;
         }
         Ok(())
     }
 
-    /// Finds the nearest centre of each of the `sample` vectors of the sample, or without it the nearest
-    /// centres of all vectors.
-    pub(super) fn assign(&mut self, sample: Option<usize>) -> Result<()> {
+    /// Finds the nearest of all centres.
+    pub(super) fn assign(&mut self, wanted: &Wanted, centres: &Centres<T>) -> Result<()> {
+        self.launch_assign(wanted, centres, centres.count, None)
+    }
+
+    /// Finds the nearest of the first `compared` centres; or of lists of so many, of each of `guides` guides, whose
+    /// vectors begin at the `starts`.
+    pub(super) fn launch_assign(
+        &mut self,
+        wanted: &Wanted,
+        centres: &Centres<T>,
+        compared: usize,
+        guides: Option<usize>,
+    ) -> Result<()> {
         let (stride, units) = self.side.tile_stride();
-        let count = sample.unwrap_or(self.sizes.n) as u32;
+        let (count, guide_count) = (wanted.count as u32, guides.unwrap_or(0) as u32);
+        let lists = self.lists.as_ref().filter(|_| guides.is_some());
         let assign = Assign::<T::Sum> {
-            vectors: self.side.tile_vectors(),
-            ids: self.sample.view(),
-            centres: self.centres.view(),
-            biases: self.norms.view(),
+            vectors: wanted.vectors,
+            ids: wanted.ids.unwrap_or(self.sample.view()),
+            centres: centres.vectors.view(),
+            lists: lists.map_or(self.sample.view(), |lists| lists.centres.view()),
+            biases: lists.map_or(centres.norms.view(), |lists| lists.norms.view()),
+            guide_starts: self.starts.view(),
             nearest: self.nearest.view_mut(),
-            listed: u32::from(sample.is_some()),
+            listed: u32::from(wanted.ids.is_some()),
+            by_number: u32::from(wanted.by_number),
             count,
-            centre_count: self.sizes.cells as u32,
-            memberships: if sample.is_some() { 1 } else { self.sizes.memberships as u32 },
+            guide_count,
+            centre_count: compared as u32,
+            memberships: wanted.memberships as u32,
             vector_stride: stride,
             centre_stride: stride,
             units,
             weight: T::weight(Metric::L2),
         };
-        let blocks = [count.div_ceil(tile::SIDE), 1, 1];
-        // SAFETY: the sample holds rows; the buffers hold what the sizes say, and outlive the work.
+        let blocks = [assign_blocks(count, guide_count), 1, 1];
+        // SAFETY: ids are vectors and lists hold centres; the buffers hold what the sizes say, and outlive the
+        // work.
         unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
-        let (vectors, centres) = (u64::from(count), self.sizes.cells as u64);
+        let (vectors, centres) = (wanted.count as u64, centres.count as u64);
         let bytes = (vectors + centres) * (u64::from(stride) + 4);
-        self.gpu.count_work::<T::Assign>(bytes, vectors * centres * 2 * self.dim as u64);
+        self.gpu.count_work::<T::Assign>(bytes, vectors * compared as u64 * 2 * self.dim as u64);
         Ok(())
     }
 
-    /// Makes centres of the means of the `keys` sorted keys, in round `round`.
-    fn means(&mut self, keys: usize, round: u32) -> Result<()> {
+    /// Makes centres of the means of the sorted keys of the sample, whose vectors are `ids`, in round `round`; both
+    /// counts are given.
+    fn means(
+        &mut self,
+        centres: &mut Centres<T>,
+        ids: Global<u32>,
+        (sample, keys): (usize, usize),
+        round: u32,
+    ) -> Result<()> {
+        let count = centres.count as u32;
         let means = Means::<T::Sum> {
             vectors: self.side.tile_vectors(),
-            sample: self.sample.view(),
+            sample: ids,
             keys: self.keys.view(),
-            centres: self.centres.view_mut(),
-            biases: self.norms.view_mut(),
+            centres: centres.vectors.view_mut(),
+            biases: centres.norms.view_mut(),
             seed: self.seed,
-            sample_count: self.sizes.sample as u32,
+            sample_count: sample as u32,
             key_count: keys as u32,
-            centre_count: self.sizes.cells as u32,
+            centre_count: count,
             stride: self.side.tile_stride().0,
             round,
             padding: 0,
         };
-        // SAFETY: as for `assign`; keys are of places in the sample.
-        unsafe { self.gpu.launch::<T::Mean>([self.sizes.cells as u32, 1, 1], MEAN_THREADS, (means,)) }
+        // SAFETY: as for `launch_assign`; keys are of places in the sample.
+        unsafe { self.gpu.launch::<T::Mean>([count, 1, 1], MEAN_THREADS, (means,)) }
     }
 
     /// Makes keys of the centre of rank `rank` of `count` vectors that have `memberships` each.
@@ -207,49 +261,61 @@ impl<'a, T: OnDevice> Work<'a, T> {
             rank: rank as u32,
             fresh: u32::from(fresh),
         };
-        // SAFETY: as for `assign`; unless fresh, the keys are of `count` vectors.
+        // SAFETY: as for `launch_assign`; unless fresh, the keys are of `count` vectors.
         unsafe { self.gpu.launch::<cluster_keys>(threads(count), VALUE_THREADS, (keys,)) }
     }
 
-    /// Sorts keys by the cell, which is above `shift`.
-    fn sort(&mut self, count: usize, shift: u32) -> Result<()> {
-        let bits = shift..shift + self.sizes.cell_bits();
+    /// Sorts keys by the cell, one of `cells`, which is above `shift`.
+    pub(super) fn sort(&mut self, count: usize, shift: u32, cells: usize) -> Result<()> {
+        let bits = shift..shift + usize::BITS - (cells - 1).leading_zeros();
         sort(self.gpu, &mut self.keys, &mut self.spare, &mut self.room, count, bits)
     }
 
     /// Orders the vectors.
-    pub(super) fn order(&mut self, order: &mut Buffer<u32>) -> Result<()> {
-        let Sizes { n, memberships, .. } = self.sizes;
-        self.sort_by_nearest(n, memberships)?;
-        let arguments = (self.keys.view(), order.view_mut(), n as u32);
-        // SAFETY: as for `assign`.
+    pub(super) fn order(&mut self) -> Result<()> {
+        let Sizes { n, cells, memberships, .. } = self.sizes;
+        self.sort_by_nearest(n, memberships, cells)?;
+        let arguments = (self.keys.view(), self.order.view_mut(), n as u32);
+        // SAFETY: as for `launch_assign`.
         unsafe { self.gpu.launch::<cluster_ids>(threads(n), VALUE_THREADS, arguments) }
     }
 
     /// Puts the members in order, and finds where each rank of each cell begins.
     pub(super) fn members(&mut self, members: &mut Buffer<u32>) -> Result<()> {
         let Sizes { n, cells, memberships, .. } = self.sizes;
+        self.find_members(members.view_mut(), n, cells, memberships)
+    }
+
+    /// Puts `count` vectors, of which each has `memberships` of `cells` cells, into `members`, cell by cell, and finds
+    /// where each rank of each cell begins.
+    pub(super) fn find_members(
+        &mut self,
+        members: GlobalMut<u32>,
+        count: usize,
+        cells: usize,
+        memberships: usize,
+    ) -> Result<()> {
         let keys = MemberKeys {
             nearest: self.nearest.view(),
             keys: self.keys.view_mut(),
-            count: n as u32,
+            count: count as u32,
             memberships: memberships as u32,
         };
-        let grid = [threads(n)[0], memberships as u32, 1];
-        // SAFETY: as for `assign`.
+        let grid = [threads(count)[0], memberships as u32, 1];
+        // SAFETY: as for `launch_assign`.
         unsafe { self.gpu.launch::<cluster_member_keys>(grid, VALUE_THREADS, (keys,))? };
-        let count = n * memberships;
-        self.sort(count, ID_BITS + RANK_BITS)?;
+        let count = count * memberships;
+        self.sort(count, ID_BITS + RANK_BITS, cells)?;
         let members = Members {
             keys: self.keys.view(),
-            members: members.view_mut(),
+            members,
             starts: self.starts.view_mut(),
             count: count as u32,
             cells: cells as u32,
             memberships: memberships as u32,
             padding: 0,
         };
-        // SAFETY: as for `assign`.
+        // SAFETY: as for `launch_assign`.
         unsafe { self.gpu.launch::<cluster_members>(threads(count), VALUE_THREADS, (members,)) }
     }
 }

@@ -5,10 +5,12 @@
 //! waits once, in the end. The same seed gives the same bytes: sums and places depend on the data alone.
 
 mod gpu;
+mod guides;
 
 use tagore_device::cluster::MAX_MEMBERSHIPS;
 
-use self::gpu::Work;
+use self::gpu::{Centres, Work};
+use self::guides::Lists;
 use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, Plan};
@@ -16,6 +18,34 @@ use crate::vectors::gpu::{OnDevice, Side};
 
 /// Vectors of the sample per centre.
 const SAMPLE_PER_CELL: usize = 48;
+
+/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as its list.
+const GUIDES: f64 = 4.0;
+
+/// The names of the buffers of centres: their vectors, and the squared norms of those.
+const CENTRES: (&str, &str) = ("centres", "centre norms");
+const SPARE_CENTRES: (&str, &str) = ("spare centres", "spare centre norms");
+const GUIDE_CENTRES: (&str, &str) = ("guides", "guide norms");
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clustering {
+    /// Centres, each with its cell; no more than there are vectors.
+    pub cells: usize,
+    /// Cells that each vector is in: those of its nearest centres.
+    pub memberships: usize,
+    /// The most centres that all vectors are compared with. Of more, a vector is compared with lists.
+    pub most: usize,
+    /// Centres in the list of a guide, and in that of a centre.
+    pub lists: (usize, usize),
+}
+
+impl Clustering {
+    /// With the sizes of lists that are best where there are many centres.
+    pub(crate) fn new(cells: usize, memberships: usize) -> Self {
+        Self { cells, memberships, most: 4096, lists: (512, 1024) }
+    }
+}
 
 /// Which vectors are in which cell: each in the cells of its nearest centres.
 pub(crate) struct Cells {
@@ -39,73 +69,102 @@ struct Sizes {
     cells: usize,
     memberships: usize,
     sample: usize,
+    /// Guides, or 0 if vectors are compared with all centres.
+    guides: usize,
+    guide_sample: usize,
+    /// Centres in the list of a guide, and in that of a centre.
+    guide_list: usize,
+    centre_list: usize,
 }
 
 impl Sizes {
-    fn new(n: usize, cells: usize, memberships: usize) -> Self {
-        let cells = cells.clamp(1, n.max(1));
+    fn new(n: usize, asked: Clustering) -> Self {
+        let cells = asked.cells.clamp(1, n.max(1));
         // No vector is in a cell twice.
-        let memberships = memberships.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
-        Self { n, cells, memberships, sample: (cells * SAMPLE_PER_CELL).min(n) }
+        let memberships = asked.memberships.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
+        let sample = |centres: usize| (centres * SAMPLE_PER_CELL).min(n);
+        let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
+        let guides = guides.min(cells);
+        // A list has as many as a vector needs.
+        let list = |length: usize| length.clamp(memberships, cells);
+        Self {
+            n,
+            cells,
+            memberships,
+            sample: sample(cells),
+            guides,
+            guide_sample: sample(guides),
+            guide_list: list(asked.lists.0),
+            centre_list: list(asked.lists.1),
+        }
     }
 
-    /// Bits of the number of a cell.
-    fn cell_bits(&self) -> u32 {
-        usize::BITS - (self.cells - 1).leading_zeros()
+    /// A key of each membership.
+    fn keys(&self) -> usize {
+        self.n * self.memberships
     }
 }
 
 /// Adds the device memory that [`cells`] takes to a plan; of it the members and the order stay.
-pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, count: usize, memberships: usize) -> Plan {
-    let sizes = Sizes::new(n, count, memberships);
-    let keys = n * sizes.memberships;
-    let plan = plan
+pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
+    let sizes = Sizes::new(n, asked);
+    let keys = sizes.keys();
+    let mut plan = plan
         .with::<u32>("members", keys)
         .with::<u32>("order", n)
-        .with::<u8>("centres", sizes.cells * Side::<T>::tile_bytes(dim))
-        .with::<T::Sum>("centre norms", sizes.cells)
-        .with::<u8>("spare centres", sizes.cells * Side::<T>::tile_bytes(dim))
-        .with::<T::Sum>("spare centre norms", sizes.cells)
         .with::<u32>("sample", sizes.sample)
         // Of vectors, and of centres in their own order.
         .with::<u32>("nearest centres", keys.max(3 * sizes.cells))
         .with::<u32>("starts", sizes.cells * sizes.memberships + 1)
         .with::<u64>("keys", keys)
         .with::<u64>("spare keys", keys);
+    plan = Centres::<T>::plan(plan, CENTRES, sizes.cells, dim);
+    plan = Centres::<T>::plan(plan, SPARE_CENTRES, sizes.cells, dim);
+    if sizes.guides > 0 {
+        plan = Centres::<T>::plan(plan, GUIDE_CENTRES, sizes.guides, dim);
+        plan = Lists::<T>::plan(plan, &sizes);
+    }
     SortRoom::plan(plan, keys)
 }
 
-/// Puts each of the `n` vectors of `side`, prepared and of `dim` components, into the cells of its
-/// `memberships` nearest of `count` centres, which k-means (Lloyd) finds on a sample: one vector drawn from
-/// each stretch. There are at most as many centres as vectors, and memberships as centres.
+/// Puts each of the `n` vectors of `side`, prepared and of `dim` components, into the cells of its nearest centres,
+/// which k-means (Lloyd) finds on a sample: one vector drawn from each stretch. There are at most as many
+/// centres as vectors, and memberships as centres.
 pub(crate) fn cells<T: OnDevice>(
     gpu: &Gpu,
     side: &Side<T>,
     n: usize,
     dim: usize,
-    count: usize,
-    memberships: usize,
+    asked: Clustering,
     seed: u64,
 ) -> Result<Cells> {
-    let sizes = Sizes::new(n, count, memberships);
-    if n * sizes.memberships > u32::MAX as usize {
+    let sizes = Sizes::new(n, asked);
+    let Sizes { cells, memberships, .. } = sizes;
+    if sizes.keys() > u32::MAX as usize {
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
-    let memory = plan::<T>(Plan::new(), n, dim, count, memberships).reserve(gpu)?;
+    let memory = plan::<T>(Plan::new(), n, dim, asked).reserve(gpu)?;
     let mut work = Work::new(gpu, side, (sizes, dim), seed, &memory)?;
-    let mut order = memory.buffer("order")?;
     let mut members = memory.buffer("members")?;
-    let mut starts = vec![0u32; sizes.cells * sizes.memberships + 1];
+    let mut starts = vec![0u32; cells * memberships + 1];
     if n > 0 {
-        work.cluster()?;
-        work.assign(None)?;
-        work.order(&mut order)?;
+        let mut found = Centres::<T>::new(&memory, CENTRES, cells)?;
+        let mut centres = Centres::<T>::new(&memory, SPARE_CENTRES, cells)?;
+        let mut guides = None;
+        if sizes.guides > 0 {
+            let guides = guides.insert(Centres::<T>::new(&memory, GUIDE_CENTRES, sizes.guides)?);
+            work.k_means(guides, sizes.guide_sample, None)?;
+        }
+        work.k_means(&mut found, sizes.sample, guides.as_ref())?;
+        work.arrange(&found, &mut centres)?;
+        work.assign_all(&centres, guides.as_ref())?;
+        work.order()?;
         work.members(&mut members)?;
         // Waits, so that what was worked with can go.
         work.starts.download(&mut starts)?;
     }
     let starts = starts.into_iter().map(|start| start as usize).collect();
-    Ok(Cells { members, starts, order, memberships: sizes.memberships })
+    Ok(Cells { members, starts, order: work.order, memberships })
 }
 
 #[cfg(test)]
@@ -125,13 +184,13 @@ mod tests {
         memberships: usize,
     }
 
-    fn found<T: OnDevice>(lanes: u64, values: &[T], dim: usize, (count, m): (usize, usize)) -> Found {
-        let gpu = Gpu::emulated(lanes);
+    /// Vectors on the device, prepared.
+    fn side<T: OnDevice>(gpu: &Gpu, values: &[T], dim: usize) -> Side<T> {
         let n = values.len() / dim;
         let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest", 1)
-            .reserve(&gpu)
+            .reserve(gpu)
             .unwrap();
         let mut side = Side::<T>::new(&memory, ROWS, dim).unwrap();
         let (mut mean, mut largest) =
@@ -150,8 +209,14 @@ mod tests {
             norm_weight: 1,
             skip_zero: false,
         };
-        T::prepare(&gpu, &mut side, &task).unwrap();
-        let cells = cells(&gpu, &side, n, dim, count, m, 7).unwrap();
+        T::prepare(gpu, &mut side, &task).unwrap();
+        side
+    }
+
+    fn found<T: OnDevice>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
+        let gpu = Gpu::emulated(lanes);
+        let n = values.len() / dim;
+        let cells = cells(&gpu, &side(&gpu, values, dim), n, dim, asked, 7).unwrap();
         let memberships = cells.memberships;
         let (mut members, mut order) = (vec![0; n * memberships], vec![0; n]);
         cells.members.download(&mut members).unwrap();
@@ -188,17 +253,98 @@ mod tests {
         assert_eq!(found.order, order);
     }
 
-    fn run<T: OnDevice + Element>(values: &[T], dim: usize, cells: (usize, usize)) -> Found {
-        let one = found(0, values, dim, cells);
-        assert!(one == found(5, values, dim, cells), "the order of lanes shows");
+    fn run_as<T: OnDevice + Element>(values: &[T], dim: usize, asked: Clustering) -> Found {
+        let one = found(0, values, dim, asked);
+        assert!(one == found(5, values, dim, asked), "the order of lanes shows");
         let n = values.len() / dim;
-        check(&one, n, cells.0.min(n));
+        check(&one, n, asked.cells.min(n));
         one
+    }
+
+    fn run<T: OnDevice + Element>(values: &[T], dim: usize, (cells, memberships): (usize, usize)) -> Found {
+        run_as(values, dim, Clustering::new(cells, memberships))
     }
 
     fn bytes(vectors: &Vectors) -> Vec<u8> {
         let row = |row: usize| vectors.row(row).iter().map(|x| (x * 20.0 + 128.0) as u8).collect::<Vec<_>>();
         (0..vectors.len()).flat_map(row).collect()
+    }
+
+    /// The `count` nearest of some centres, which `values` holds, by distance, then number.
+    fn nearest_of(vector: &[u8], values: &[u8], among: &[u32], count: usize) -> Vec<u32> {
+        let distance = |centre: u32| -> i32 {
+            let centre = &values[centre as usize * vector.len()..][..vector.len()];
+            vector.iter().zip(centre).map(|(&x, &y)| (i32::from(x) - i32::from(y)).pow(2)).sum()
+        };
+        let mut keys: Vec<(i32, u32)> = among.iter().map(|&centre| (distance(centre), centre)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|key| key.1).take(count).collect()
+    }
+
+    #[test]
+    fn lists_give_the_nearest_that_they_hold() {
+        // Centres are as long on the device; and there is not room for the distances of all at once.
+        let (n, dim) = (290, 32);
+        let asked = Clustering { cells: 60, memberships: 6, most: 20, lists: (16, 24) };
+        let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
+        let gpu = Gpu::emulated(1);
+        let (side, sizes) = (side(&gpu, &values, dim), Sizes::new(n, asked));
+        assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
+        assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
+        let memory = plan::<u8>(Plan::new(), n, dim, asked).reserve(&gpu).unwrap();
+        let mut work = Work::new(&gpu, &side, (sizes, dim), 3, &memory).unwrap();
+        let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
+        let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
+        work.k_means(&mut guides, sizes.guide_sample, None).unwrap();
+        work.k_means(&mut centres, sizes.sample, Some(&guides)).unwrap();
+        work.assign_all(&centres, Some(&guides)).unwrap();
+        let mut found = vec![0; n * 6];
+        work.nearest.download(&mut found).unwrap();
+        let there = |centres: &Centres<u8>| {
+            let mut values = vec![0; centres.count * dim];
+            centres.vectors.download(&mut values).unwrap();
+            values
+        };
+        let (guides, centres) = (there(&guides), there(&centres));
+        let (all_guides, all): (Vec<u32>, Vec<u32>) = ((0..30).collect(), (0..60).collect());
+        let list = |from: &[u8], number: u32, length| {
+            nearest_of(&from[number as usize * dim..][..dim], &centres, &all, length)
+        };
+        let mut right = 0;
+        for (vector, found) in values.chunks_exact(dim).zip(found.chunks_exact(6)) {
+            let guide = nearest_of(vector, &guides, &all_guides, 1)[0];
+            let own = nearest_of(vector, &centres, &list(&guides, guide, 16), 1)[0];
+            assert_eq!(found, nearest_of(vector, &centres, &list(&centres, own, 24), 6));
+            let best = nearest_of(vector, &centres, &all, 6);
+            right += found.iter().filter(|centre| best.contains(centre)).count();
+        }
+        let share = right as f64 / (6 * n) as f64;
+        assert!(share > 0.9, "{share} of the nearest centres found");
+    }
+
+    #[test]
+    fn a_plan_is_what_cells_take() {
+        let values = bytes(&Synth::new(200, 16, 1).unwrap().base());
+        let gpu = Gpu::emulated(0);
+        let side = side(&gpu, &values, 16);
+        for most in [5, 50] {
+            let asked = Clustering { most, lists: (4, 12), ..Clustering::new(9, 3) };
+            let planned = plan::<u8>(Plan::new(), 200, 16, asked).bytes();
+            let before = gpu.measure().unwrap().end().unwrap().peak_bytes;
+            let work = gpu.measure().unwrap();
+            drop(cells(&gpu, &side, 200, 16, asked, 7).unwrap());
+            assert_eq!(work.end().unwrap().peak_bytes - before, planned);
+        }
+    }
+
+    #[test]
+    fn vectors_with_lists_are_in_their_cells() {
+        let vectors = Synth::new(300, 20, 3).unwrap().base();
+        let values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
+        let asked = Clustering { most: 5, lists: (4, 12), ..Clustering::new(20, 8) };
+        run_as(&values, 20, asked);
+        // Lists of all; equal vectors.
+        run_as(&[3u8; 3 * 50], 3, Clustering { cells: 7, lists: (99, 99), ..asked });
     }
 
     #[test]

@@ -15,13 +15,14 @@ use std::time::Instant;
 use half::f16;
 use tagore_device::descent::key::MAX_NODES;
 
-pub(crate) use gpu::GpuLists;
+pub(crate) use gpu::{GpuLists, Then};
 pub use graph::KnnGraph;
 pub use plan::{DevicePlan, PlannedStage};
 
-use crate::gpu::KernelTime;
+use crate::gpu::{Gpu, KernelTime, Measurement};
+use crate::prune::gpu::Base;
 use crate::vectors::Rows;
-use crate::vectors::gpu::as_bytes;
+use crate::vectors::gpu::{OnDevice, as_bytes};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
 
@@ -159,7 +160,7 @@ pub struct Descent {
     expand: usize,
     settings: gpu::Settings,
     pub(crate) seed: u64,
-    device: Device,
+    pub(crate) device: Device,
     pub(crate) progress: Progress,
 }
 
@@ -314,31 +315,50 @@ impl Descent {
 
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
+        let (nodes, metric) = (space.len(), self.metric);
+        match self.device.gpu_for_graph(nodes)? {
+            Some(gpu) => {
+                self.check_parameters()?;
+                let measurement = gpu.measure()?;
+                let (keys, mut stats) = self.on_gpu(&gpu, space, k).run()?;
+                stats.measured(&gpu, measurement)?;
+                Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
+            }
+            None => self.build_on_cpu(space, k),
+        }
+    }
+
+    /// Builds the graph on a GPU, and leaves it there for what comes then; `k` is not 0.
+    pub(crate) fn build_then<N: Then>(
+        &self,
+        gpu: &Gpu,
+        space: &Space<'_>,
+        k: usize,
+        next: N,
+    ) -> Result<N::Output> {
+        self.check_parameters()?;
+        let measurement = gpu.measure()?;
+        self.on_gpu(gpu, space, k).run_then(Measured { gpu, measurement, next })
+    }
+
+    fn on_gpu<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>, k: usize) -> gpu::Build<'a> {
+        gpu::Build {
+            gpu,
+            space,
+            k,
+            start: self.start,
+            iterations: self.iterations,
+            expand: self.expand,
+            settings: self.settings,
+            seed: self.seed,
+            progress: &self.progress,
+        }
+    }
+
+    fn build_on_cpu(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
         self.check_parameters()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
-        if let Some(gpu) = self.device.gpu_for_graph(nodes)? {
-            let measurement = gpu.measure()?;
-            let build = gpu::Build {
-                gpu: &gpu,
-                space,
-                k,
-                start: self.start,
-                iterations: self.iterations,
-                expand: self.expand,
-                settings: self.settings,
-                seed: self.seed,
-                progress: &self.progress,
-            };
-            let (keys, mut stats) = build.run()?;
-            stats.device = gpu.name().to_owned();
-            stats.device_name = gpu.device_name().map(str::to_owned);
-            let measured = measurement.end()?;
-            stats.jit = measured.jit_seconds;
-            stats.kernels = measured.kernels;
-            stats.peak_gpu_bytes = measured.peak_bytes;
-            return Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats));
-        }
         if self.start == Start::Cells {
             return Err(Error::argument("start", "cells", "auto or random on the CPU"));
         }
@@ -356,6 +376,40 @@ impl Descent {
         stats.seconds = began.elapsed().as_secs_f64();
         "cpu".clone_into(&mut stats.device);
         Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
+    }
+}
+
+/// Ends what the descent is measured by before anything else is done.
+struct Measured<'a, N> {
+    gpu: &'a Gpu,
+    measurement: Measurement,
+    next: N,
+}
+
+impl<N: Then> Then for Measured<'_, N> {
+    type Output = N::Output;
+
+    fn then<T: OnDevice>(
+        self,
+        base: Base<T>,
+        lists: GpuLists,
+        mut stats: DescentStats,
+    ) -> Result<Self::Output> {
+        stats.measured(self.gpu, self.measurement)?;
+        self.next.then(base, lists, stats)
+    }
+}
+
+impl DescentStats {
+    /// Takes what was measured of a descent on `gpu`.
+    fn measured(&mut self, gpu: &Gpu, measurement: Measurement) -> Result<()> {
+        let measured = measurement.end()?;
+        gpu.name().clone_into(&mut self.device);
+        self.device_name = gpu.device_name().map(str::to_owned);
+        self.jit = measured.jit_seconds;
+        self.kernels = measured.kernels;
+        self.peak_gpu_bytes = measured.peak_bytes;
+        Ok(())
     }
 }
 

@@ -64,9 +64,17 @@ impl<T: Pod> Buffer<T> {
     /// # Panics
     /// If there are more values than places.
     pub(crate) fn upload(&mut self, values: &[T]) -> Result<()> {
-        assert!(values.len() <= self.len, "{} values to {}", values.len(), self.len);
+        self.upload_at(0, values)
+    }
+
+    /// Copies `values` to the places from `first` on.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub(crate) fn upload_at(&mut self, first: usize, values: &[T]) -> Result<()> {
+        assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        self.gpu.machine.upload(self.address(0), bytes.len(), 1, &|offset, piece| {
+        self.gpu.machine.upload(self.address(first), bytes.len(), 1, &|offset, piece| {
             piece.copy_from_slice(&bytes[offset..offset + piece.len()]);
         })
     }
@@ -92,6 +100,11 @@ impl<T: Pod> Buffer<T> {
                 room[bytes.len()..].fill(0);
             });
         })
+    }
+
+    /// How many values there is room for.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Copies the first values to `values`, once all work before is done.

@@ -41,9 +41,13 @@ pub(crate) struct CudaMachine {
 /// The kernels that have been compiled, each with the shared memory that it may use.
 #[derive(Debug, Default)]
 struct Kernels {
-    functions: HashMap<&'static str, (Function, u32)>,
+    functions: HashMap<Entry, (Function, u32)>,
     jit_seconds: f64,
 }
+
+/// A kernel: where the PTX that holds it begins, which is never freed, and its name there. So kernels of users may
+/// have any names.
+type Entry = (usize, &'static str);
 
 /// Pinned memory, and when the copy from it was over.
 #[derive(Debug)]
@@ -123,16 +127,17 @@ impl CudaMachine {
         })
     }
 
-    /// The kernel `name`, which may use `shared` bytes; it is compiled when first used.
-    fn function(&self, name: &'static str, shared: u32) -> Result<Function> {
+    /// The kernel `name` of `ptx`, which may use `shared` bytes; it is compiled when first used.
+    fn function(&self, ptx: &'static str, name: &'static str, shared: u32) -> Result<Function> {
         let mut kernels = lock(&self.kernels);
-        if !kernels.functions.contains_key(name) {
+        let entry = (ptx.as_ptr() as usize, name);
+        if !kernels.functions.contains_key(&entry) {
             let began = Instant::now();
-            let module = self.check(Module::from_ptx(&self.context, ptx::module(ptx::PTX, name), &[]))?;
+            let module = self.check(Module::from_ptx(&self.context, ptx::module(ptx, name), &[]))?;
             kernels.jit_seconds += began.elapsed().as_secs_f64();
-            kernels.functions.insert(name, (self.check(module.get_function(name))?, SHARED_BYTES));
+            kernels.functions.insert(entry, (self.check(module.get_function(name))?, SHARED_BYTES));
         }
-        let Some((function, allowed)) = kernels.functions.get_mut(name) else {
+        let Some((function, allowed)) = kernels.functions.get_mut(&entry) else {
             unreachable!("inserted above");
         };
         if shared > *allowed {
@@ -197,6 +202,10 @@ impl Machine for CudaMachine {
         self.multiprocessors
     }
 
+    fn takes_ptx(&self) -> bool {
+        true
+    }
+
     fn free_memory(&self) -> Result<u64> {
         self.check(self.context.mem_get_info()).map(|(free, _)| free as u64)
     }
@@ -254,8 +263,8 @@ impl Machine for CudaMachine {
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
-        let Launch { kernel, grid: [x, y, z], block, shared, arguments, .. } = launch;
-        let function = self.function(kernel, shared)?;
+        let Launch { kernel, ptx, grid: [x, y, z], block, shared, arguments, .. } = launch;
+        let function = self.function(ptx.unwrap_or(ptx::PTX), kernel, shared)?;
         let mut times = lock(&self.times);
         if times.pending.len() == PENDING {
             self.settle_times(&mut times)?;

@@ -83,6 +83,10 @@ impl Machine for EmulatedMachine {
         2
     }
 
+    fn takes_ptx(&self) -> bool {
+        false
+    }
+
     fn free_memory(&self) -> Result<u64> {
         Ok(FREE)
     }

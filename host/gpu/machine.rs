@@ -17,6 +17,8 @@ pub(crate) trait Allocation: Send + Sync {
 pub(crate) struct Launch<'a> {
     /// The name of the kernel.
     pub kernel: &'static str,
+    /// The PTX that holds it; the program's own if none.
+    pub ptx: Option<&'static str>,
     /// Blocks in x, y and z.
     pub grid: [u32; 3],
     /// Threads per block, in x.
@@ -65,6 +67,9 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
 
     /// Multiprocessors.
     fn multiprocessors(&self) -> u32;
+
+    /// Whether kernels are taken from PTX.
+    fn takes_ptx(&self) -> bool;
 
     /// Bytes of memory that are free.
     fn free_memory(&self) -> Result<u64>;

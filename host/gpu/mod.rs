@@ -38,6 +38,8 @@ use crate::{Error, Result};
 pub(crate) struct Gpu {
     machine: Arc<dyn Machine>,
     counts: Arc<Counts>,
+    /// The PTX that kernels come from; the program's own if there is none.
+    ptx: Option<&'static str>,
 }
 
 impl Gpu {
@@ -64,7 +66,18 @@ impl Gpu {
     }
 
     fn new(machine: impl Machine + 'static) -> Self {
-        Self { machine: Arc::new(machine), counts: Arc::default() }
+        Self { machine: Arc::new(machine), counts: Arc::default(), ptx: None }
+    }
+
+    /// The same device, whose launches take kernels from `ptx` and not from the program's own; on the emulator the
+    /// kernels are functions all the same.
+    pub(crate) fn with_ptx(&self, ptx: &'static str) -> Self {
+        Self { ptx: Some(ptx), ..self.clone() }
+    }
+
+    /// Whether kernels are taken from PTX: not on the emulator.
+    pub(crate) fn takes_ptx(&self) -> bool {
+        self.machine.takes_ptx()
     }
 
     /// What to call it, such as `cuda:0`.
@@ -137,7 +150,8 @@ impl Gpu {
         let lane = || unsafe { K::run(arguments) };
         let launch = |arguments: &mut [_]| {
             let shared = contract.shared;
-            let launch = Launch { kernel: K::NAME, grid, block, shared, arguments, lane: &lane };
+            let launch =
+                Launch { kernel: K::NAME, ptx: self.ptx, grid, block, shared, arguments, lane: &lane };
             // SAFETY: the arguments are those of the kernel; the caller answers for their memory.
             unsafe { self.machine.launch(launch) }
         };

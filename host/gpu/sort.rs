@@ -61,7 +61,8 @@ pub(crate) fn sort(
         // SAFETY: the buffers hold `count` keys, and the room their counts; both outlive the work.
         unsafe {
             gpu.launch::<sort_count>([blocks, 1, 1], SORT_THREADS, (pass,))?;
-            gpu.launch::<sort_scan>([DIGITS, 1, 1], scan_threads(blocks), (pass,))?;
+            let counts = (pass.counts, pass.totals, blocks);
+            gpu.launch::<sort_scan>([DIGITS, 1, 1], scan_threads(blocks), counts)?;
             gpu.launch::<sort_scatter>([blocks, 1, 1], SORT_THREADS, (pass,))?;
         }
         let bytes = count as u64 * size_of::<u64>() as u64;

@@ -1,11 +1,11 @@
 //! Collect-Filter-Store on the CPU (paper section 5.1, Algorithm 2).
 
 use tagore_device::descent::key::{self, Key};
+use tagore_device::prune::store::MERGED;
 use tagore_device::random::{Draws, Stage};
 
 use super::collect::Collector;
 use super::filter::Pruner;
-use super::reach;
 use super::rows::Rows;
 use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::Result;
@@ -48,7 +48,7 @@ pub(super) fn prune(
     let reverse = Reverse::new(nodes, |source, visit| {
         for (key, place) in forward_of(source).zip(0..) {
             // CAGRA knows ranks, not distances.
-            let rank = if strategy.store == Store::Interleave { place } else { (key >> 32) as u32 };
+            let rank = if strategy.counts_detours() { place } else { (key >> 32) as u32 };
             visit(key as u32, rank);
         }
     });
@@ -68,7 +68,7 @@ pub(super) fn prune(
             }
         };
         match strategy.store {
-            Store::Interleave | Store::Append => {
+            Store::Interleave => {
                 fill(&mut forward().take(degree.div_ceil(2)));
                 fill(&mut reverse.sources(node));
                 fill(&mut forward());
@@ -80,6 +80,9 @@ pub(super) fn prune(
                 let mut keys: Vec<Key> =
                     edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
                 keys.sort_unstable();
+                // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is
+                // nearly always among them.
+                keys.truncate(MERGED as usize);
                 if keys.len() > degree {
                     pruner.filter(&keys, degree, accepted);
                     keys.clone_from(accepted);
@@ -88,32 +91,32 @@ pub(super) fn prune(
             }
         }
     })?;
-    let mut rows = Rows::from_padded(ids, degree);
-    if strategy.connect {
-        reach::connect(space, &mut rows, &entries, progress)?;
-    }
-    Ok((rows, entries))
+    Ok((Rows::from_padded(ids, degree), entries))
 }
 
-/// The entry points: the medoid, or different random nodes (all nodes if there are few).
+/// Where an index is entered.
 fn entries(space: &Space<'_>, entry: Entry, seed: u64) -> Vec<u32> {
-    let nodes = space.len();
     match entry {
         Entry::Medoid => vec![space.medoid()],
-        Entry::Random if nodes <= RANDOM_ENTRIES => (0..nodes as u32).collect(),
-        Entry::Random => {
-            let draws = Draws::new(seed, Stage::Entry, 0, 0);
-            let mut entries = Vec::with_capacity(RANDOM_ENTRIES);
-            for draw in 0.. {
-                let node = draws.below(draw, nodes as u64) as u32;
-                if !entries.contains(&node) {
-                    entries.push(node);
-                }
-                if entries.len() == RANDOM_ENTRIES {
-                    break;
-                }
-            }
-            entries
+        Entry::Random => random_entries(space.len(), seed),
+    }
+}
+
+/// Different random nodes; all nodes if there are few.
+pub(super) fn random_entries(nodes: usize, seed: u64) -> Vec<u32> {
+    if nodes <= RANDOM_ENTRIES {
+        return (0..nodes as u32).collect();
+    }
+    let draws = Draws::new(seed, Stage::Entry, 0, 0);
+    let mut entries = Vec::with_capacity(RANDOM_ENTRIES);
+    for draw in 0.. {
+        let node = draws.below(draw, nodes as u64) as u32;
+        if !entries.contains(&node) {
+            entries.push(node);
+        }
+        if entries.len() == RANDOM_ENTRIES {
+            break;
         }
     }
+    entries
 }

@@ -1,9 +1,9 @@
 //! Filter: which candidates become neighbours (paper section 5.1).
 
 use tagore_device::descent::key::{self, Key};
-use tagore_device::prune::rule::{Angle, Distance, Form, Rule, Spread, survives};
+use tagore_device::prune::rule::{Form, Rule, survives};
 
-use super::strategy::{Filter, Strategy};
+use super::strategy::Strategy;
 use crate::descent::KnnGraph;
 use crate::vectors::space::Space;
 
@@ -42,28 +42,23 @@ impl<'a> Pruner<'a> {
     /// Writes to `accepted` at most `most` of the `candidates` (nearest first), in the order in
     /// which the filter accepts them.
     pub(super) fn filter(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
-        let threshold = self.strategy.threshold.unwrap_or(0.0);
-        match &self.strategy.filter {
-            Filter::Distance => self.select(&Distance, threshold, candidates, most, accepted),
-            Filter::Angle => self.select(&Angle, threshold, candidates, most, accepted),
-            Filter::Spread => self.select(&Spread, threshold, candidates, most, accepted),
-            Filter::Custom(rule) => self.select(rule.as_ref(), threshold, candidates, most, accepted),
-            Filter::Rank => self.rank(candidates, most, accepted),
+        match self.strategy.filter.rule() {
+            Some(rule) => rule.select(self, candidates, most, accepted),
+            None => self.rank(candidates, most, accepted),
         }
     }
 
     /// The serial paradigm: accepts one candidate, tests all that are left against it, and so on
     /// (section 5.2 calls this the wavefront; each candidate meets the accepted ones in the same
     /// order as in the serial algorithm, so the result is the same).
-    fn select<R: Rule + ?Sized>(
+    pub(super) fn select<R: Rule>(
         &mut self,
         rule: &R,
-        threshold: f32,
         candidates: &[Key],
         most: usize,
         accepted: &mut Vec<Key>,
     ) {
-        let t = rule.prepare(threshold);
+        let t = rule.prepare(self.strategy.threshold.unwrap_or(0.0));
         let Self { space, alive, ids, distances, .. } = self;
         accepted.clear();
         alive.clear();
@@ -133,10 +128,11 @@ impl<'a> Pruner<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::strategy::Filter;
     use super::*;
     use crate::descent::Descent;
     use crate::vectors::{Metric, Vectors};
-    use tagore_device::prune::rule::TauMonotonic;
+    use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
     use tagore_device::random::{Draws, Stage};
 
     /// Small integers, so that duplicates and ties abound.
@@ -206,13 +202,14 @@ mod tests {
 
     #[test]
     fn the_wavefront_accepts_what_the_serial_algorithm_accepts() {
-        let tau = Filter::Custom(std::sync::Arc::new(TauMonotonic));
-        let filters: [(Filter, &dyn Rule, f32); 5] = [
+        let convergent = AlphaConvergent { alpha: 1.2 };
+        let filters: [(Filter, &dyn Rule, f32); 6] = [
             (Filter::Distance, &Distance, 1.0),
             (Filter::Distance, &Distance, 1.2),
             (Filter::Angle, &Angle, 60.0),
             (Filter::Angle, &Angle, 100.0),
-            (tau, &TauMonotonic, 0.3),
+            (Filter::TauMonotonic, &TauMonotonic, 0.3),
+            (Filter::AlphaConvergent(convergent), &convergent, 0.2),
         ];
         cases(|space, graph, seed| {
             for (filter, rule, threshold) in &filters {

@@ -3,17 +3,24 @@
 mod collect;
 mod cpu;
 mod filter;
-#[cfg_attr(not(test), expect(dead_code, reason = "its parts come one by one"))]
 pub(crate) mod gpu;
 mod reach;
 mod rows;
+mod rule;
+mod stats;
 mod strategy;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
+pub use rule::CustomRule;
+pub use stats::{BuildStats, PruneStats};
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
 
-use crate::descent::{Descent, KnnGraph};
+use self::gpu::Pruning;
+use self::rows::Rows;
+use crate::descent::{Descent, DescentStats, KnnGraph};
+use crate::gpu::Gpu;
 use crate::index::{Description, Fingerprint, Index};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors};
@@ -32,12 +39,16 @@ use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors}
 pub struct Builder {
     strategy: Strategy,
     descent: Descent,
+    plain: bool,
 }
+
+/// Rows of ids, and where searches enter.
+type Pruned = (Rows, Vec<u32>);
 
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, descent: Descent::new() }
+        Self { strategy, descent: Descent::new(), plain: false }
     }
 
     /// Uses all settings of `descent` for the k-NN graph.
@@ -87,16 +98,20 @@ impl Builder {
         self
     }
 
-    /// Builds the index of `base`.
+    /// Prunes by the kernels that published code has, to compare with: a warp per node that takes one candidate after
+    /// another (distance filters), a warp per edge that counts its detours (CAGRA). The result is the same. No other
+    /// filter has such a kernel, nor has the CPU.
+    pub fn plain(mut self, plain: bool) -> Self {
+        self.plain = plain;
+        self
+    }
+
+    /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
     ///
     /// # Errors
     /// As [`Descent::build`]; or if a parameter of the strategy is out of its range.
     pub fn build(&self, base: &Vectors) -> Result<Index> {
-        self.strategy.check()?;
-        let k = self.descent.k_for(base)?;
-        let space = Space::new(base, self.descent.metric)?;
-        let graph = self.descent.build_in(&space, k)?;
-        self.prune(base, &space, &graph)
+        Ok(self.build_with_stats(base, None)?.0)
     }
 
     /// Builds the index of `base` from a k-NN graph of it that is there already.
@@ -105,8 +120,38 @@ impl Builder {
     /// If the graph is not one of `base` under this builder's metric, a parameter of the strategy is
     /// out of its range, or the work is cancelled.
     pub fn build_from(&self, base: &Vectors, graph: &KnnGraph) -> Result<Index> {
+        Ok(self.build_with_stats(base, Some(graph))?.0)
+    }
+
+    /// Builds the index of `base`, from a k-NN graph of it if there is one, and says what it took.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build) and [`build_from`](Self::build_from).
+    pub fn build_with_stats(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<(Index, BuildStats)> {
         self.strategy.check()?;
-        self.descent.k_for(base)?;
+        let k = self.descent.k_for(base)?;
+        let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
+        self.strategy.check_list(k, base.len())?;
+        let space = Space::new(base, self.descent.metric)?;
+        let (pruned, descent, prune) = match self.gpu(base)?.filter(|_| k > 0) {
+            Some(gpu) => {
+                let pruning = self.pruning(&gpu, &space);
+                match graph {
+                    Some(graph) => pruning.prune(graph)?,
+                    None => self.descent.build_then(&gpu, &space, k, pruning)?,
+                }
+            }
+            None => match graph {
+                Some(graph) => self.prune_on_cpu(&space, graph)?,
+                None => self.prune_on_cpu(&space, &self.descent.build_in(&space, k)?)?,
+            },
+        };
+        let stats = BuildStats { knn: k, descent, prune };
+        Ok((self.index(base, pruned, &stats), stats))
+    }
+
+    /// The length of the lists of a graph of `base`.
+    fn check_graph(&self, base: &Vectors, graph: &KnnGraph) -> Result<usize> {
         if graph.len() != base.len() {
             let expected = format!("{} rows as {} has", base.len(), base.describe());
             return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
@@ -114,29 +159,51 @@ impl Builder {
         if graph.metric() != self.descent.metric {
             return Err(Error::mismatch("k-NN graph", graph.metric(), self.descent.metric));
         }
-        self.prune(base, &Space::new(base, self.descent.metric)?, graph)
+        Ok(graph.k())
     }
 
-    fn prune(&self, base: &Vectors, space: &Space<'_>, graph: &KnnGraph) -> Result<Index> {
-        let descent = &self.descent;
-        self.strategy.check_list(graph.k(), graph.len())?;
-        let (rows, entries) = cpu::prune(space, graph, &self.strategy, descent.seed, &descent.progress)?;
+    /// The GPU to prune on, if any.
+    fn gpu(&self, base: &Vectors) -> Result<Option<Gpu>> {
+        let gpu = self.descent.device.gpu_for_graph(base.len())?;
+        Ok(gpu.filter(|gpu| self.strategy.filters_on(gpu)))
+    }
+
+    fn pruning<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>) -> Pruning<'a> {
+        let Self { strategy, descent, plain } = self;
+        Pruning { gpu, space, strategy, plain: *plain, seed: descent.seed, progress: &descent.progress }
+    }
+
+    fn prune_on_cpu(
+        &self,
+        space: &Space<'_>,
+        graph: &KnnGraph,
+    ) -> Result<(Pruned, DescentStats, PruneStats)> {
+        let began = Instant::now();
+        let Descent { seed, progress, .. } = &self.descent;
+        let mut pruned = cpu::prune(space, graph, &self.strategy, *seed, progress)?;
+        let mut prune = PruneStats { device: "cpu".to_owned(), ..PruneStats::default() };
+        connect(space, &self.strategy, &mut pruned, &mut prune, progress)?;
+        prune.seconds = began.elapsed().as_secs_f64();
+        Ok((pruned, graph.stats().clone(), prune))
+    }
+
+    fn index(&self, base: &Vectors, (rows, entries): Pruned, stats: &BuildStats) -> Index {
         let (degrees, neighbors) = rows.into_parts();
         let description = Description {
             kind: self.strategy.kind.clone(),
-            metric: descent.metric,
-            seed: descent.seed,
-            parameters: self.parameters(graph),
+            metric: self.descent.metric,
+            seed: self.descent.seed,
+            parameters: self.parameters(stats),
         };
-        Ok(Index::new(description, Fingerprint::of(base), self.strategy.degree, degrees, neighbors, entries))
+        Index::new(description, Fingerprint::of(base), self.strategy.degree, degrees, neighbors, entries)
     }
 
     /// What made the index, by the names of the command line.
-    fn parameters(&self, graph: &KnnGraph) -> BTreeMap<String, String> {
+    fn parameters(&self, stats: &BuildStats) -> BTreeMap<String, String> {
         let strategy = &self.strategy;
-        let (join, refine) = graph.stats().iterations;
+        let (join, refine) = stats.descent.iterations;
         let mut parameters = BTreeMap::from([
-            ("knn".to_owned(), graph.k().to_string()),
+            ("knn".to_owned(), stats.knn.to_string()),
             ("iterations".to_owned(), format!("{join},{refine}")),
             ("degree".to_owned(), strategy.degree.to_string()),
             ("candidates".to_owned(), strategy.candidates.to_string()),
@@ -146,9 +213,28 @@ impl Builder {
         if let Some(threshold) = strategy.threshold {
             parameters.insert("threshold".to_owned(), threshold.to_string());
         }
+        if let Filter::AlphaConvergent(rule) = strategy.filter {
+            parameters.insert("alpha".to_owned(), rule.alpha.to_string());
+        }
         if matches!(strategy.filter, Filter::Rank) {
             parameters.insert("strict-detours".to_owned(), strategy.strict_detours.to_string());
         }
         parameters
     }
+}
+
+/// Makes every node reachable, if the strategy promises it.
+fn connect(
+    space: &Space<'_>,
+    strategy: &Strategy,
+    (rows, entries): &mut Pruned,
+    stats: &mut PruneStats,
+    progress: &Progress,
+) -> Result<()> {
+    let began = Instant::now();
+    if strategy.connect {
+        stats.attached = reach::connect(space, rows, entries, progress)? as u64;
+    }
+    stats.connect = began.elapsed().as_secs_f64();
+    Ok(())
 }

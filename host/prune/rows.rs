@@ -1,5 +1,7 @@
 //! The adjacency of an index while it is made.
 
+use rayon::prelude::*;
+
 use crate::search::beam::Graph;
 
 /// A row of at most `stride` different ids per node; unused slots hold `u32::MAX`.
@@ -18,7 +20,7 @@ impl Rows {
     /// Takes over rows that are padded with `u32::MAX`.
     pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Self {
         let degree = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
-        Self { stride, degrees: ids.chunks_exact(stride).map(degree).collect(), ids }
+        Self { stride, degrees: ids.par_chunks_exact(stride).map(degree).collect(), ids }
     }
 
     pub(crate) fn len(&self) -> usize {

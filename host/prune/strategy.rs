@@ -1,11 +1,13 @@
 //! Strategies: which candidates are collected, how they are filtered and how rows are stored.
 
-use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use tagore_device::prune::rule::Rule;
+use tagore_device::prune::kernels::RuleKernels;
+use tagore_device::prune::rule::AlphaConvergent;
 
+use super::rule::CustomRule;
+use crate::gpu::Gpu;
 use crate::{Error, Result};
 
 /// How candidates are collected from the k-NN graph (paper section 5.1, Collect).
@@ -20,7 +22,7 @@ pub enum Collect {
 }
 
 /// How candidates are filtered (paper section 5.1, Filter).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Filter {
     /// By distance: NSG's rule, Vamana's with a threshold alpha above 1.
     Distance,
@@ -30,24 +32,25 @@ pub enum Filter {
     Spread,
     /// By detours: CAGRA's count. The threshold, if any, is the most detours an edge may have.
     Rank,
-    /// A rule of the user's.
-    Custom(Arc<dyn Rule + Send + Sync>),
-}
-
-impl fmt::Debug for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+    /// By distance with a shift: tau-MNG's rule. The threshold is tau, in the unit of the data; at 0 it is NSG's rule.
+    TauMonotonic,
+    /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the data; at 0 it is
+    /// Vamana's rule, with an alpha of distances that are not squared.
+    AlphaConvergent(AlphaConvergent),
+    /// A rule of the user's; see [`Strategy::custom`].
+    Custom(CustomRule),
 }
 
 impl Filter {
-    /// `dist`, `angle`, `spread`, `rank` or `custom`.
+    /// `dist`, `angle`, `spread`, `rank`, `tau-mng`, `alpha-cng` or `custom`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Distance => "dist",
             Self::Angle => "angle",
             Self::Spread => "spread",
             Self::Rank => "rank",
+            Self::TauMonotonic => "tau-mng",
+            Self::AlphaConvergent(_) => "alpha-cng",
             Self::Custom(_) => "custom",
         }
     }
@@ -72,7 +75,9 @@ impl FromStr for Filter {
             "dist" => Ok(Self::Distance),
             "angle" => Ok(Self::Angle),
             "rank" => Ok(Self::Rank),
-            _ => Err(Error::argument("filter", name, "dist, angle or rank")),
+            "tau-mng" => Ok(Self::TauMonotonic),
+            "alpha-cng" => Ok(Self::AlphaConvergent(AlphaConvergent::default())),
+            _ => Err(Error::argument("filter", name, "dist, angle, rank, tau-mng or alpha-cng")),
         }
     }
 }
@@ -93,11 +98,9 @@ impl FromStr for Collect {
 /// How forward and reverse edges become a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// CAGRA: the better half forward, then reverse edges by their rank in the list they come from,
-    /// then the rest of the forward edges.
+    /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward edges. Reverse edges
+    /// come by their rank in the list they come from if detours were counted, else nearest first.
     Interleave,
-    /// DPG: half the degree forward, then reverse edges, nearest first.
-    Append,
     /// NSG, NSSG, Vamana: forward and reverse edges together, filtered once more if too many.
     Refilter,
 }
@@ -119,6 +122,9 @@ pub const MAX_DEGREE: usize = 512;
 
 /// The most candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;
+
+/// What alpha can be.
+const ALPHAS: RangeInclusive<f32> = 0.01..=100.0;
 
 /// A kind of index and its parameters.
 ///
@@ -151,7 +157,7 @@ impl Strategy {
             collect: Collect::OneHop,
             filter: Filter::Rank,
             threshold: None,
-            strict_detours: false,
+            strict_detours: true,
             degree: 32,
             candidates: 1024,
             store: Store::Interleave,
@@ -168,7 +174,7 @@ impl Strategy {
             filter: Filter::Distance,
             threshold: Some(1.0),
             degree: 50,
-            candidates: 200,
+            candidates: 72,
             store: Store::Refilter,
             connect: true,
             entry: Entry::Medoid,
@@ -183,40 +189,64 @@ impl Strategy {
             collect: Collect::TwoHop,
             filter: Filter::Angle,
             threshold: Some(60.0),
+            candidates: 60,
             entry: Entry::Random,
             ..Self::nsg()
         }
     }
 
-    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.2, on squared distances.
+    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.05, on squared distances.
     pub fn vamana() -> Self {
-        Self { kind: "vamana".into(), threshold: Some(1.2), degree: 32, ..Self::nsg() }
+        Self { kind: "vamana".into(), threshold: Some(1.05), degree: 32, candidates: 100, ..Self::nsg() }
     }
 
     /// DPG (Li et al. 2019): neighbours in directions as different as can be, then reverse edges.
     pub fn dpg() -> Self {
+        Self { kind: "dpg".into(), filter: Filter::Spread, candidates: 48, ..Self::cagra() }
+    }
+
+    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3 tau. What tau
+    /// should be depends on the scale of the data: about the distance from a query to its nearest neighbour. The
+    /// [`threshold`](Self::threshold) is 0 unless it is set, which is NSG's rule.
+    pub fn tau_mng() -> Self {
+        Self { kind: "tau-mng".into(), ..Self::nsg().filter(Filter::TauMonotonic) }
+    }
+
+    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with an alpha of distances that are not squared, 1.1, but a
+    /// neighbour shuts out only what is nearer to it by another `(alpha + 1) tau`. The
+    /// [`threshold`](Self::threshold) is tau, 0 unless it is set.
+    pub fn alpha_cng() -> Self {
         Self {
-            kind: "dpg".into(),
-            filter: Filter::Spread,
-            candidates: 48,
-            store: Store::Append,
-            ..Self::cagra()
+            kind: "alpha-cng".into(),
+            ..Self::nsg().filter(Filter::AlphaConvergent(AlphaConvergent::default()))
         }
     }
 
     /// A rule of the user's on top of NSG's other steps; `threshold` is passed to the rule.
-    pub fn custom(name: &str, rule: impl Rule + Send + Sync + 'static, threshold: f32) -> Self {
+    ///
+    /// The rule's kernels are made by `tagore_device::rule_kernels!` in a crate of the user's. Compiled to PTX by
+    /// `cuda_builder`, they are `ptx`, and filter on a CUDA device. Without `ptx` the index is pruned on the CPU there,
+    /// with the same result; on the emulator they run as they are. `examples/custom_rule` shows all of it.
+    pub fn custom(name: &str, rule: impl RuleKernels, ptx: Option<&'static str>, threshold: f32) -> Self {
         Self {
             kind: name.into(),
-            filter: Filter::Custom(Arc::new(rule)),
+            filter: Filter::Custom(CustomRule::new(rule, ptx)),
             threshold: Some(threshold),
             ..Self::nsg()
         }
     }
 
     /// The built-in kinds.
-    pub fn all() -> [Self; 5] {
-        [Self::cagra(), Self::nsg(), Self::nssg(), Self::vamana(), Self::dpg()]
+    pub fn all() -> [Self; 7] {
+        [
+            Self::cagra(),
+            Self::nsg(),
+            Self::nssg(),
+            Self::vamana(),
+            Self::dpg(),
+            Self::tau_mng(),
+            Self::alpha_cng(),
+        ]
     }
 
     /// The name of the kind, such as `nsg`.
@@ -241,8 +271,12 @@ impl Strategy {
         self
     }
 
-    /// Sets alpha of the distance filter.
-    pub fn alpha(self, alpha: f32) -> Self {
+    /// Sets alpha: of alpha-CNG's filter, or the threshold of the distance filter.
+    pub fn alpha(mut self, alpha: f32) -> Self {
+        if let Filter::AlphaConvergent(rule) = &mut self.filter {
+            rule.alpha = alpha;
+            return self;
+        }
         self.threshold(alpha)
     }
 
@@ -264,11 +298,12 @@ impl Strategy {
     }
 
     /// Sets how candidates are filtered, with the threshold that filter has by default: 1 (distance),
-    /// 60 (angle), none (spread, rank).
+    /// 60 (angle), 0 (tau-MNG's and alpha-CNG's), none (spread, rank).
     pub fn filter(mut self, filter: Filter) -> Self {
         self.threshold = match filter {
             Filter::Distance => Some(1.0),
             Filter::Angle => Some(60.0),
+            Filter::TauMonotonic | Filter::AlphaConvergent(_) => Some(0.0),
             Filter::Spread | Filter::Rank => None,
             Filter::Custom(_) => self.threshold,
         };
@@ -281,6 +316,16 @@ impl Strategy {
     pub fn strict_detours(mut self, strict: bool) -> Self {
         self.strict_detours = strict;
         self
+    }
+
+    /// Whether this device can filter as the strategy says: a CUDA device needs PTX of the user's rules.
+    pub(crate) fn filters_on(&self, gpu: &Gpu) -> bool {
+        !gpu.takes_ptx() || !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
+    }
+
+    /// Whether candidates are filtered by detours: then ranks are known, not distances.
+    pub(crate) const fn counts_detours(&self) -> bool {
+        matches!(self.filter, Filter::Rank)
     }
 
     /// The name of the filter, such as `dist`.
@@ -303,13 +348,21 @@ impl Strategy {
                 format_args!("1 to {MAX_CANDIDATES}"),
             ));
         }
+        if let Filter::AlphaConvergent(AlphaConvergent { alpha }) = self.filter
+            && !ALPHAS.contains(&alpha)
+        {
+            return Err(Error::argument("alpha", alpha, "an alpha from 0.01 to 100"));
+        }
         let Some(threshold) = self.threshold else {
             return Ok(());
         };
         let (fits, expected) = match self.filter {
-            Filter::Distance => ((0.01..=100.0).contains(&threshold), "an alpha from 0.01 to 100"),
+            Filter::Distance => (ALPHAS.contains(&threshold), "an alpha from 0.01 to 100"),
             Filter::Angle => ((0.0..=180.0).contains(&threshold), "degrees from 0 to 180"),
             Filter::Rank => (threshold >= 0.0, "a number of detours from 0"),
+            Filter::TauMonotonic | Filter::AlphaConvergent(_) => {
+                ((0.0..=f32::MAX).contains(&threshold), "a tau from 0")
+            }
             Filter::Spread => (false, "no threshold with this filter"),
             Filter::Custom(_) => (threshold.is_finite(), "a finite number"),
         };
@@ -320,7 +373,7 @@ impl Strategy {
 impl Strategy {
     /// Checks that lists of `knn` neighbours are long enough for `nodes` nodes.
     pub(crate) fn check_list(&self, knn: usize, nodes: usize) -> Result<()> {
-        if self.store == Store::Interleave && knn < self.degree.min(nodes - 1) {
+        if self.store == Store::Interleave && self.counts_detours() && knn < self.degree.min(nodes - 1) {
             let expected =
                 format!("at least the degree {}, which every row of {} has", self.degree, self.kind);
             return Err(Error::argument("knn", knn, expected));
@@ -333,9 +386,8 @@ impl FromStr for Strategy {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::all()
-            .into_iter()
-            .find(|strategy| strategy.kind == name)
-            .ok_or_else(|| Error::argument("index", name, "cagra, nsg, nssg, vamana or dpg"))
+        Self::all().into_iter().find(|strategy| strategy.kind == name).ok_or_else(|| {
+            Error::argument("index", name, "cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng")
+        })
     }
 }

@@ -7,8 +7,8 @@ use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
 use tagore_device::cluster::{
-    Assign, Means, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
-    cluster_mean_i8, cluster_mean_u8,
+    Assign, Means, Pairs, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
+    cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
 };
 use tagore_device::descent::cells::{
     Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
@@ -19,6 +19,19 @@ use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, desc
 use tagore_device::prune::collect::{
     Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
 };
+use tagore_device::prune::kernels::RuleElement;
+use tagore_device::prune::medoid::{
+    Nearest, medoid_nearest_f16, medoid_nearest_f32, medoid_nearest_i8, medoid_nearest_u8, medoid_sums_f16,
+    medoid_sums_f32, medoid_sums_i8, medoid_sums_u8,
+};
+use tagore_device::prune::path::{Paths, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8};
+use tagore_device::prune::rows::Rows;
+use tagore_device::search::beam::search::{
+    Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
+    beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
+    beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
+    beam_search_512_i8, beam_search_512_u8,
+};
 use tagore_device::search::exact::{
     CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
     cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
@@ -28,6 +41,7 @@ use tagore_device::search::exact::{
 
 use rayon::prelude::*;
 
+use super::space::Space;
 use super::{Element, Matrix};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::{Metric, Result};
@@ -39,7 +53,7 @@ const SAMPLE: usize = 16_384;
 const MAGNITUDE: f32 = 4096.0;
 
 /// Element types with their kernels.
-pub(crate) trait OnDevice: Element + element::Element {
+pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Sum: TileSum + Pod;
     type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
     type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;
@@ -49,8 +63,16 @@ pub(crate) trait OnDevice: Element + element::Element {
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
     type Assign: Kernel<Arguments = (Assign<Self::Sum>,)>;
+    type Pairs: Kernel<Arguments = (Pairs<Self::Sum>,)>;
     type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
     type Collect: Kernel<Arguments = (Collect<Self>,)>;
+    type Path: Kernel<Arguments = (Paths<Self>,)>;
+    type MedoidSums: Kernel<Arguments = (Rows<Self>, GlobalMut<f64>, u32)>;
+    type MedoidNearest: Kernel<Arguments = (Nearest<Self>,)>;
+    type Beam64: Kernel<Arguments = (Search<Self>,)>;
+    type Beam128: Kernel<Arguments = (Search<Self>,)>;
+    type Beam256: Kernel<Arguments = (Search<Self>,)>;
+    type Beam512: Kernel<Arguments = (Search<Self>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -107,19 +129,18 @@ pub(crate) struct Preparation<'a> {
 }
 
 macro_rules! rounded_types {
-    ($($type:ty, $prepare:ty, $settle:ty, $finish:ty, $collect:ty;)*) => {$(
+    ($($type:ty, $prepare:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = f32;
             type Filter = exact_filter_f16;
             type CellFilter = cells_filter_f16;
-            type Settle = $settle;
             type Merge = cells_merge_f32;
-            type Finish = $finish;
             type Join = descent_join_f16;
             type Expand = descent_expand_f16;
             type Assign = cluster_assign_f16;
+            type Pairs = cluster_pairs_f16;
             type Mean = cluster_mean_f16;
-            type Collect = $collect;
+            $(type $kind = $kernel;)*
 
             const ROUNDED: bool = true;
 
@@ -155,24 +176,38 @@ macro_rules! rounded_types {
 }
 
 rounded_types! {
-    f32, exact_prepare_f32, exact_settle_f32, cells_finish_f32, prune_collect_f32;
-    f16, exact_prepare_f16, exact_settle_f16, cells_finish_f16, prune_collect_f16;
+    f32, exact_prepare_f32 {
+        Settle = exact_settle_f32,
+        Finish = cells_finish_f32,
+        Collect = prune_collect_f32,
+        Path = prune_path_f32,
+        MedoidSums = medoid_sums_f32,
+        MedoidNearest = medoid_nearest_f32,
+        Beam64 = beam_search_64_f32,
+        Beam128 = beam_search_128_f32,
+        Beam256 = beam_search_256_f32,
+        Beam512 = beam_search_512_f32,
+    }
+    f16, exact_prepare_f16 {
+        Settle = exact_settle_f16,
+        Finish = cells_finish_f16,
+        Collect = prune_collect_f16,
+        Path = prune_path_f16,
+        MedoidSums = medoid_sums_f16,
+        MedoidNearest = medoid_nearest_f16,
+        Beam64 = beam_search_64_f16,
+        Beam128 = beam_search_128_f16,
+        Beam256 = beam_search_256_f16,
+        Beam512 = beam_search_512_f16,
+    }
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty, $filter:ty, $cells:ty, $settle:ty, $finish:ty, $join:ty, $expand:ty, $assign:ty, $mean:ty, $collect:ty;)*) => {$(
+    ($($type:ty, $norms:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
-            type Filter = $filter;
-            type CellFilter = $cells;
-            type Settle = $settle;
             type Merge = cells_merge_i32;
-            type Finish = $finish;
-            type Join = $join;
-            type Expand = $expand;
-            type Assign = $assign;
-            type Mean = $mean;
-            type Collect = $collect;
+            $(type $kind = $kernel;)*
 
             const ROUNDED: bool = false;
 
@@ -199,10 +234,44 @@ macro_rules! byte_types {
 }
 
 byte_types! {
-    u8, exact_norms_u8, exact_filter_u8, cells_filter_u8, exact_settle_u8, cells_finish_u8,
-        descent_join_u8, descent_expand_u8, cluster_assign_u8, cluster_mean_u8, prune_collect_u8;
-    i8, exact_norms_i8, exact_filter_i8, cells_filter_i8, exact_settle_i8, cells_finish_i8,
-        descent_join_i8, descent_expand_i8, cluster_assign_i8, cluster_mean_i8, prune_collect_i8;
+    u8, exact_norms_u8 {
+        Filter = exact_filter_u8,
+        CellFilter = cells_filter_u8,
+        Settle = exact_settle_u8,
+        Finish = cells_finish_u8,
+        Join = descent_join_u8,
+        Expand = descent_expand_u8,
+        Assign = cluster_assign_u8,
+        Pairs = cluster_pairs_u8,
+        Mean = cluster_mean_u8,
+        Collect = prune_collect_u8,
+        Path = prune_path_u8,
+        MedoidSums = medoid_sums_u8,
+        MedoidNearest = medoid_nearest_u8,
+        Beam64 = beam_search_64_u8,
+        Beam128 = beam_search_128_u8,
+        Beam256 = beam_search_256_u8,
+        Beam512 = beam_search_512_u8,
+    }
+    i8, exact_norms_i8 {
+        Filter = exact_filter_i8,
+        CellFilter = cells_filter_i8,
+        Settle = exact_settle_i8,
+        Finish = cells_finish_i8,
+        Join = descent_join_i8,
+        Expand = descent_expand_i8,
+        Assign = cluster_assign_i8,
+        Pairs = cluster_pairs_i8,
+        Mean = cluster_mean_i8,
+        Collect = prune_collect_i8,
+        Path = prune_path_i8,
+        MedoidSums = medoid_sums_i8,
+        MedoidNearest = medoid_nearest_i8,
+        Beam64 = beam_search_64_i8,
+        Beam128 = beam_search_128_i8,
+        Beam256 = beam_search_256_i8,
+        Beam512 = beam_search_512_i8,
+    }
 }
 
 /// Blocks that prepare `count` vectors.
@@ -358,6 +427,11 @@ pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
         })
     };
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
+}
+
+/// The rows of a space as [`as_bytes`] gives them; unit vectors are none.
+pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u8>> {
+    if space.metric() == Metric::Cosine { None } else { as_bytes(rows, space.len()) }
 }
 
 /// The number of a metric that kernels take.

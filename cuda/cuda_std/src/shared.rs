@@ -173,6 +173,13 @@ impl<T: AtomicValue> Shared<T> {
         T::fetch_or(Place::Shared(self.at(index)), value, Scope::Block)
     }
 
+    /// Sets value `index`. Returns what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn exchange(self, index: usize, value: T) -> T {
+        T::exchange(Place::Shared(self.at(index)), value, Scope::Block)
+    }
+
     /// Sets value `index` to `new` if it is `current`. Returns what was there.
     #[inline(always)]
     #[track_caller]

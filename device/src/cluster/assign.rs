@@ -41,25 +41,46 @@ pub const fn assign_shared_bytes(units: u32) -> u32 {
     chunk_bytes(units) + VALUE_BYTES + tile::THREADS * MAX_MEMBERSHIPS * 8
 }
 
-/// Vectors whose nearest centres are wanted.
+/// Blocks of the kernels for `count` vectors of `guide_count` guides, or of none.
+pub const fn assign_blocks(count: u32, guide_count: u32) -> u32 {
+    if guide_count == 0 { count.div_ceil(tile::SIDE) } else { first_block(count, guide_count) }
+}
+
+/// The first block of guide `guide`, whose vectors begin at `start`. It has a block for each tile of its vectors, and
+/// maybe one that has nothing to do: so nobody has to add tiles up.
+const fn first_block(start: u32, guide: u32) -> u32 {
+    start / tile::SIDE + guide
+}
+
+/// Vectors whose nearest centres are wanted: of all, or, where they are in the order of guides, of a list of
+/// centres that their guide has.
 #[repr(C)]
 pub struct Assign<S> {
     /// In: vectors of `units` units of 16 bytes, `vector_stride` bytes apart, a multiple of 16.
     pub vectors: Global<u8>,
     /// In: with `listed`, which vectors: `count` numbers; else they are the first `count`.
     pub ids: Global<u32>,
-    /// In: `centre_count` vectors, `centre_stride` bytes apart, of as many units.
+    /// In: the vectors of centres, `centre_stride` bytes apart, of as many units.
     pub centres: Global<u8>,
-    /// In: the squared norm of each centre.
+    /// In: with guides, the numbers of `centre_count` centres of each guide, ascending; else the centres are the first.
+    pub lists: Global<u32>,
+    /// In: the squared norm of each centre, with guides of each in `lists`.
     pub biases: Global<S>,
+    /// In: with guides, where the vectors of each begin among the `count`, and the end of the last:
+    /// `guide_count + 1` numbers.
+    pub guide_starts: Global<u32>,
     /// Out: of each vector the `memberships` nearest centres by `bias + weight * product`, ties by their
     /// number; [`NOWHERE`] from `centre_count` on.
     pub nearest: GlobalMut<u32>,
     /// Whether `ids` says which vectors.
     pub listed: u32,
+    /// With `listed`, whether the centres of a vector stand at its number, and not at its place among the ids.
+    pub by_number: u32,
     /// How many vectors.
     pub count: u32,
-    /// How many centres, at least 1.
+    /// How many guides; 0 if every vector is compared with all centres.
+    pub guide_count: u32,
+    /// How many centres a vector is compared with, at least 1.
     pub centre_count: u32,
     /// Centres per vector, 1 to [`MAX_MEMBERSHIPS`].
     pub memberships: u32,
@@ -132,12 +153,48 @@ fn farthest_of<S: TileSum>(best: &Best) -> S {
     if last == u64::MAX { S::NEVER } else { S::from_ordered((last >> 32) as u32) }
 }
 
+/// What one block compares.
+struct Part {
+    /// Its vectors: where they begin, and where the last end.
+    first: u32,
+    end: u32,
+    /// Where the list of its centres begins.
+    list: usize,
+}
+
+/// The part of this block.
+#[inline(always)]
+fn part<S: Plain>(p: &Assign<S>) -> Part {
+    let block = block_idx_x();
+    if p.guide_count == 0 {
+        return Part { first: block * tile::SIDE, end: p.count, list: 0 };
+    }
+    let start = |guide: u32| p.guide_starts.get(guide as usize);
+    // The last guide whose first block is not behind this one.
+    let (mut guide, mut behind) = (0, p.guide_count);
+    while behind - guide > 1 {
+        let middle = guide + (behind - guide) / 2;
+        if first_block(start(middle), middle) <= block { guide = middle } else { behind = middle }
+    }
+    let begin = start(guide);
+    let tile = block - first_block(begin, guide);
+    let list = guide as usize * p.centre_count as usize;
+    Part { first: begin + tile * tile::SIDE, end: start(guide + 1), list }
+}
+
 #[inline(always)]
 fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     let thread = thread_idx_x();
-    let first = block_idx_x() * tile::SIDE;
-    let left = p.count - first;
+    let part = part(p);
+    let first = part.first;
+    if first >= part.end {
+        return;
+    }
+    let left = part.end - first;
     let here = if left < tile::SIDE { left } else { tile::SIDE };
+    let (list, biases) = (p.lists.offset(part.list), p.biases.offset(part.list));
+    // Which centre it is at a place of the list, or of all.
+    let number = |place: u32| if p.guide_count != 0 { list.get(place as usize) } else { place };
     let chunks = p.units.div_ceil(tile::UNITS);
     let resident = chunks <= RESIDENT_CHUNKS;
 
@@ -159,7 +216,7 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     let start = |stage: u32, first_centre: u32, chunk: u32| {
         let source = |line: u32| {
             let centre = first_centre + line;
-            if centre < p.centre_count { Some(centre) } else { None }
+            if centre < p.centre_count { Some(number(centre)) } else { None }
         };
         tile::start_copy(centres(stage), p.centres, p.centre_stride, chunk, p.units, &source);
         if !resident {
@@ -218,7 +275,7 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
                     let column = lane_column + (8 * N + C) as u32;
                     let centre = first_centre + part_column + 16 * PASS as u32 + column;
                     let bias =
-                        if centre < p.centre_count { p.biases.get(centre as usize) } else { E::Sum::NEVER };
+                        if centre < p.centre_count { biases.get(centre as usize) } else { E::Sum::NEVER };
                     let to = values.offset(((part_column / 2 + column) * COLUMN_STRIDE + lane_row) as usize);
                     unroll!(4, M => {
                         unroll!(2, H => {
@@ -260,12 +317,15 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
                 insert(&mut best, others[I]);
             }
         });
-        let out = p.nearest.offset((first + row) as usize * p.memberships as usize);
+        let place = first + row;
+        let to = if p.by_number != 0 { p.ids.get(place as usize) } else { place };
+        let out = p.nearest.offset(to as usize * p.memberships as usize);
         let closed = MAX_MEMBERSHIPS - p.memberships;
         unroll!(8, I => {
             if I as u32 >= closed {
                 // The low half of a place that no key has taken is that of `NOWHERE`.
-                out.set(I - closed as usize, best[I] as u32);
+                let centre = best[I] as u32;
+                out.set(I - closed as usize, if centre == NOWHERE { NOWHERE } else { number(centre) });
             }
         });
     }
@@ -277,7 +337,7 @@ macro_rules! assign_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
         /// Finds the nearest centres of vectors (see [`Assign`]).
         ///
-        /// Launch: a block of [`tile::THREADS`] per [`tile::SIDE`] vectors; [`assign_shared_bytes`].
+        /// Launch: [`assign_blocks`] blocks of [`tile::THREADS`]; [`assign_shared_bytes`].
         ///
         /// # Safety
         /// - The views hold what [`Assign`] says.

@@ -1,6 +1,8 @@
 //! Graphs of cells: the merging of what the filter of cells noted
 //! ([`CellFilter`](crate::search::exact::CellFilter)), and the exact distances of the lists at the end.
 
+use cuda_std::atomic::Scope;
+use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
@@ -97,8 +99,15 @@ pub struct Finish<T> {
     pub order: Global<u32>,
     /// In: `k` keys of each node; none but at the end are [`NONE`].
     pub lists: Global<Key>,
+    /// In: how far rounding moved each row, scaled.
+    pub errors: Global<f32>,
     /// Out: `k` keys of each row: rows at their exact distances, ascending.
     pub nearest: GlobalMut<Key>,
+    /// Out: in any order, rows whose lists are not full, or are not to be trusted: what rounding moved is no less than
+    /// the L2 distance of the last over `least_per_error`. There is room for all.
+    pub lacking: GlobalMut<u32>,
+    /// In and out: how many these are.
+    pub lacking_count: GlobalMut<u32>,
     /// Components from one vector to the next.
     pub stride: u32,
     /// Components per vector.
@@ -107,6 +116,10 @@ pub struct Finish<T> {
     pub k: u32,
     /// A [`Metric`].
     pub metric: u32,
+    /// What a scaled error is multiplied by to be compared with a distance.
+    pub least_per_error: f32,
+    /// Nothing.
+    pub padding: u32,
 }
 
 /// Bytes of dynamic shared memory of the finishing kernels.
@@ -156,6 +169,21 @@ fn finish<T: Element>(p: &Finish<T>) {
     while i < p.k {
         out.set(i as usize, if i < len { sorted.get(i as usize) } else { NONE });
         i += SETTLE_THREADS;
+    }
+    if thread == 0 {
+        // Nothing is nearer than an equal vector; inner products have no such scale.
+        let is_lacking = len < p.k || {
+            let distance = key::distance(sorted.get(p.k as usize - 1));
+            let squared = match metric {
+                Metric::L2 => distance,
+                Metric::Cosine => 2.0 * distance,
+                Metric::InnerProduct => 0.0,
+            };
+            squared > 0.0 && p.errors.get(own) * p.least_per_error > sqrt(squared)
+        };
+        if is_lacking {
+            p.lacking.set(p.lacking_count.fetch_add(0, 1, Scope::Device) as usize, own as u32);
+        }
     }
 }
 

@@ -1,6 +1,15 @@
 //! Pruning (paper section 5): what both backends share, and the kernels.
 
 pub mod collect;
+pub mod detours;
+pub mod filter;
+pub mod ids;
+pub mod kernels;
+pub mod medoid;
 pub mod path;
+pub mod places;
+pub mod reverse;
 pub mod rows;
 pub mod rule;
+pub mod serial;
+pub mod store;

@@ -17,8 +17,12 @@ pub enum Form {
 }
 
 /// A pruning rule of the Filter step (paper section 5.1), in one of two forms.
+///
+/// A rule is a `#[repr(C)]` value, which may hold parameters beside the threshold: kernels take it as an argument
+/// ([`RuleKernels`](super::kernels::RuleKernels)). What kernels call is `#[inline(always)]` and does not panic.
 pub trait Rule {
     /// Which of the two forms this rule is.
+    #[inline(always)]
     fn form(&self) -> Form {
         Form::Keep
     }
@@ -32,6 +36,7 @@ pub trait Rule {
     fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool;
 
     /// What the accepted neighbour a adds to the score of candidate c; smallest sum next.
+    #[inline(always)]
     fn score(&self, _d_pc: f32, _d_pa: f32, _d_ac: f32, _t: f32) -> f32 {
         0.0
     }
@@ -41,6 +46,7 @@ pub trait Rule {
 /// Vamana (Subramanya et al. 2019) is the same rule with a threshold alpha above 1, on squared
 /// distances as DiskANN has it: `d_pc < alpha * d_ac`.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Distance;
 
 impl Rule for Distance {
@@ -53,6 +59,7 @@ impl Rule for Distance {
 /// NSSG (Fu et al. 2022): c stays iff its angle at p to every accepted neighbour is at least the
 /// threshold, given in degrees and compared as cosines.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Angle;
 
 impl Rule for Angle {
@@ -72,13 +79,16 @@ impl Rule for Angle {
 /// DPG (Li et al. 2019): the candidate with the smallest sum of cosines to the accepted neighbours
 /// comes next, which spreads the directions.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Spread;
 
 impl Rule for Spread {
+    #[inline(always)]
     fn form(&self) -> Form {
         Form::Score
     }
 
+    #[inline(always)]
     fn keep(&self, _d_pc: f32, _d_pa: f32, _d_ac: f32, _t: f32) -> bool {
         true
     }
@@ -92,12 +102,37 @@ impl Rule for Spread {
 /// tau-MNG (Peng et al. 2023): c goes iff some accepted a has `|ac| < |pc| - 3 tau`, on distances
 /// that are not squared.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct TauMonotonic;
 
 impl Rule for TauMonotonic {
     #[inline(always)]
     fn keep(&self, d_pc: f32, _d_pa: f32, d_ac: f32, tau: f32) -> bool {
         sqrt(d_ac) >= sqrt(d_pc) - 3.0 * tau
+    }
+}
+
+/// alpha-CNG (Li, Yan and Lu 2025, arXiv:2510.05975), by its shifted and scaled triangle inequality: c goes iff some
+/// accepted a has `|pc| > alpha |ac| + (alpha + 1) tau`, on distances that are not squared. The threshold is tau.
+/// Here alpha is the same for every node; the authors' code raises it where few neighbours are left.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AlphaConvergent {
+    /// How much farther than a the candidate may be from p, as a factor, at tau 0.
+    pub alpha: f32,
+}
+
+impl Default for AlphaConvergent {
+    /// An alpha of 1.1, about that of Vamana: its 1.2 is one of squared distances.
+    fn default() -> Self {
+        Self { alpha: 1.1 }
+    }
+}
+
+impl Rule for AlphaConvergent {
+    #[inline(always)]
+    fn keep(&self, d_pc: f32, _d_pa: f32, d_ac: f32, tau: f32) -> bool {
+        sqrt(d_pc) <= self.alpha * sqrt(d_ac) + (self.alpha + 1.0) * tau
     }
 }
 
@@ -174,5 +209,14 @@ mod tests {
     fn tau_rule_needs_a_clear_shortcut() {
         assert!(!keeps(&TauMonotonic, [2.0, 0.0], [1.0, 0.0], 0.1));
         assert!(keeps(&TauMonotonic, [2.0, 0.0], [1.0, 0.0], 0.4));
+    }
+
+    #[test]
+    fn convergent_rule_scales_and_shifts() {
+        // |pc| = 2 and |ac| = 1: gone as long as 2 > alpha + (alpha + 1) tau.
+        for (alpha, tau, kept) in [(1.5, 0.0, false), (2.1, 0.0, true), (1.5, 0.19, false), (1.5, 0.21, true)]
+        {
+            assert_eq!(keeps(&AlphaConvergent { alpha }, [2.0, 0.0], [1.0, 0.0], tau), kept, "{alpha} {tau}");
+        }
     }
 }

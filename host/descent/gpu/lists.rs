@@ -23,19 +23,30 @@ impl GpuLists {
         plan.with::<Key>("lists", n * k).with::<u32>("order", n)
     }
 
-    /// Copies a graph to the device; rows are in the order of their numbers.
-    pub(crate) fn upload(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
-        let (n, k) = (graph.len(), graph.k());
+    /// Copies `k` keys of each of `n` rows to the device; rows are in the order of their numbers.
+    pub(crate) fn upload(gpu: &Gpu, keys: &[Key], n: usize, k: usize, metric: Metric) -> Result<Self> {
+        let memory = Self::plan(Plan::new(), n, k).reserve(gpu)?;
+        let mut lists = Self { keys: memory.buffer("lists")?, k, metric, order: memory.buffer("order")? };
+        lists.keys.upload(keys)?;
+        lists.order.upload(&(0..n as u32).collect::<Vec<_>>())?;
+        Ok(lists)
+    }
+
+    /// Copies a graph to the device.
+    pub(crate) fn of(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
         let pack = |node| {
             let (ids, distances) = (graph.neighbors(node), graph.distances(node));
             ids.par_iter().zip(distances).map(|(&id, &distance)| key::pack(distance, id))
         };
-        let host: Vec<Key> = (0..n).into_par_iter().flat_map(pack).collect();
-        let memory = Self::plan(Plan::new(), n, k).reserve(gpu)?;
-        let mut keys = memory.buffer("lists")?;
-        keys.upload(&host)?;
-        let mut order = memory.buffer("order")?;
-        order.upload(&(0..n as u32).collect::<Vec<_>>())?;
-        Ok(Self { keys, k, metric: graph.metric(), order })
+        let keys: Vec<Key> = (0..graph.len()).into_par_iter().flat_map(pack).collect();
+        Self::upload(gpu, &keys, graph.len(), graph.k(), graph.metric())
+    }
+
+    /// The keys.
+    pub(crate) fn download(&self) -> Result<Vec<Key>> {
+        // Touched by all threads: the pages of so much memory take longer to come than what fills them.
+        let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.order.len() * self.k).collect();
+        self.keys.download(&mut keys)?;
+        Ok(keys)
     }
 }

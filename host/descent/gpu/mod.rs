@@ -7,7 +7,7 @@
 //! the list is sorted.
 
 mod cells;
-#[expect(dead_code, reason = "its parts come one by one")]
+mod finish;
 mod lists;
 mod phases;
 mod plan;
@@ -17,11 +17,8 @@ mod work;
 
 use std::time::Instant;
 
-use rayon::prelude::*;
-use tagore_device::descent::cells::Finish;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::descent::key::Key;
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
-use tagore_device::search::exact::SETTLE_THREADS;
 
 pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;
@@ -30,8 +27,9 @@ pub(super) use settings::Settings;
 use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
-use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, as_bytes, metric_number};
+use crate::prune::gpu::Base;
+use crate::search::exact::gpu::{Points, nearest};
+use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, bytes_of};
 use crate::vectors::space::Space;
 use crate::vectors::{Matrix, Rows};
 use crate::{Metric, Progress, Result};
@@ -41,9 +39,6 @@ const ALL_PAIRS: usize = 200_000;
 
 /// The longest lists of descent; longer ones come from all pairs.
 const MAX_K: usize = 256;
-
-/// A list is trusted if its last distance is at least so many times as far as rounding moved its node.
-const MOST_ROUNDING: f32 = 16.0;
 
 /// What a build is run with, checked and complete.
 pub(super) struct Build<'a> {
@@ -76,29 +71,65 @@ struct Nodes<T: OnDevice> {
     lists: Buffer<Key>,
 }
 
+/// What is done with a graph on a device, whatever its vectors are.
+pub(crate) trait Then {
+    type Output;
+
+    /// Gets the base, its graph and what finding it took.
+    fn then<T: OnDevice>(self, base: Base<T>, lists: GpuLists, stats: DescentStats) -> Result<Self::Output>;
+}
+
+/// Copies the graph to the host.
+struct Download;
+
+impl Then for Download {
+    type Output = (Vec<Key>, DescentStats);
+
+    fn then<T: OnDevice>(self, _: Base<T>, lists: GpuLists, mut stats: DescentStats) -> Result<Self::Output> {
+        let copying = Instant::now();
+        let keys = lists.download()?;
+        stats.copy += copying.elapsed().as_secs_f64();
+        Ok((keys, stats))
+    }
+}
+
 impl Build<'_> {
     /// The k nearest neighbours of every node, `k` keys to a row, each at its exact distance.
     pub(super) fn run(&self) -> Result<(Vec<Key>, DescentStats)> {
         if self.k == 0 {
             return Ok((Vec::new(), DescentStats::default()));
         }
-        let start = self.shape().choose_start();
-        if start == Start::Auto {
+        if self.shape().choose_start() == Start::Auto {
             return self.all_pairs();
         }
+        self.run_then(Download)
+    }
+
+    /// Leaves the graph on the device, for what comes then.
+    pub(super) fn run_then<N: Then>(&self, next: N) -> Result<N::Output> {
+        let start = self.shape().choose_start();
         match self.space.rows() {
-            Rows::F32(rows) => {
-                let (n, dim) = (self.space.len(), rows.dim());
-                let cosine = self.space.metric() == Metric::Cosine;
-                match if cosine { None } else { as_bytes(rows, n) } {
-                    Some(bytes) => self.descend(Matrix::new(&bytes, dim, dim), start),
-                    None => self.descend(rows, start),
-                }
-            }
-            Rows::F16(rows) => self.descend(rows, start),
-            Rows::U8(rows) => self.descend(rows, start),
-            Rows::I8(rows) => self.descend(rows, start),
+            Rows::F32(rows) => match bytes_of(self.space, rows) {
+                Some(bytes) => self.graph(Matrix::new(&bytes, rows.dim(), rows.dim()), start, next),
+                None => self.graph(rows, start, next),
+            },
+            Rows::F16(rows) => self.graph(rows, start, next),
+            Rows::U8(rows) => self.graph(rows, start, next),
+            Rows::I8(rows) => self.graph(rows, start, next),
         }
+    }
+
+    fn graph<T: OnDevice, N: Then>(&self, rows: Matrix<'_, T>, start: Start, next: N) -> Result<N::Output> {
+        if start != Start::Auto {
+            let (base, lists, stats) = self.descend(rows, start)?;
+            return next.then(base, lists, stats);
+        }
+        let (keys, mut stats) = self.all_pairs()?;
+        let copying = Instant::now();
+        let base = Base::upload(self.gpu, self.space, rows)?;
+        let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.k, self.space.metric())?;
+        stats.copy += copying.elapsed().as_secs_f64();
+        next.then(base, lists, stats)
     }
 
     /// What the sizes of the buffers depend on.
@@ -125,7 +156,11 @@ impl Build<'_> {
         Ok((keys, DescentStats { distances, seconds, ..DescentStats::default() }))
     }
 
-    fn descend<T: OnDevice>(&self, rows: Matrix<'_, T>, start: Start) -> Result<(Vec<Key>, DescentStats)> {
+    fn descend<T: OnDevice>(
+        &self,
+        rows: Matrix<'_, T>,
+        start: Start,
+    ) -> Result<(Base<T>, GpuLists, DescentStats)> {
         self.shape().check::<T>(self.gpu)?;
         let mut stats = DescentStats::default();
         let copying = Instant::now();
@@ -149,24 +184,10 @@ impl Build<'_> {
         }
         drop(cells);
         self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
-        let nearest = self.finish(&original, nodes)?;
+        let (base, lists) = self.finish(original, nodes, rounding.row_scale, &mut stats)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
-
-        let copying = Instant::now();
-        // Touched by all threads: the pages of so much memory take longer to come than what fills them.
-        let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.space.len() * self.k).collect();
-        nearest.download(&mut keys)?;
-        let mut errors = vec![0f32; self.space.len()];
-        original.errors.download(&mut errors)?;
-        drop((nearest, original));
-        stats.copy += copying.elapsed().as_secs_f64();
-
-        let completing = Instant::now();
-        errors.iter_mut().for_each(|error| *error /= rounding.row_scale);
-        self.complete(&errors, &mut keys, &mut stats)?;
-        stats.seconds += completing.elapsed().as_secs_f64();
-        Ok((keys, stats))
+        Ok((base, lists, stats))
     }
 
     /// Puts the vectors on the device, and how they are rounded.
@@ -209,8 +230,8 @@ impl Build<'_> {
     /// Clusters the vectors and puts them in order.
     fn renumber<T: OnDevice>(&self, side: Side<T>, start: Start) -> Result<(Original<T>, Nodes<T>, Cells)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let (count, memberships) = self.settings.cells(n, dim, start);
-        let mut cells = cluster::cells(self.gpu, &side, n, dim, count, memberships, self.seed)?;
+        let asked = self.settings.cells(n, dim, start);
+        let mut cells = cluster::cells(self.gpu, &side, n, dim, asked, self.seed)?;
         let (stride, units) = side.tile_stride();
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
@@ -247,55 +268,5 @@ impl Build<'_> {
         lists.fill(0xff)?;
         let order = std::mem::replace(&mut cells.order, memory.buffer("no order")?);
         Ok((original, Nodes { vectors, biases, stride, order, lists }, cells))
-    }
-
-    /// Computes the exact distances of the lists, of rows, and sorts them.
-    fn finish<T: OnDevice>(&self, original: &Original<T>, nodes: Nodes<T>) -> Result<Buffer<Key>> {
-        let n = self.space.len();
-        let memory = self.shape().finish().reserve(self.gpu)?;
-        let mut nearest: Buffer<Key> = memory.buffer("nearest")?;
-        let finish = Finish::<T> {
-            rows: original.values.view(),
-            order: nodes.order.view(),
-            lists: nodes.lists.view(),
-            nearest: nearest.view_mut(),
-            stride: original.stride as u32,
-            dim: self.space.dim() as u32,
-            k: self.k as u32,
-            metric: metric_number(self.space.metric()),
-        };
-        // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
-        unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
-        self.count_finish::<T>(original.stride);
-        self.gpu.synchronize()?;
-        Ok(nearest)
-    }
-
-    /// Searches exactly for the nodes whose lists are not full, or are not to be trusted since rounding moved
-    /// the node by `errors` of about the distances; and adds the zero vectors under cosine.
-    fn complete(&self, errors: &[f32], keys: &mut [Key], stats: &mut DescentStats) -> Result<()> {
-        let (space, k) = (self.space, self.k);
-        let everyone: Vec<u32> = (0..space.len() as u32).collect();
-        add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, keys);
-        let is_lacking = |node: &u32| {
-            let last = keys[*node as usize * k + k - 1];
-            let squared = match space.metric() {
-                Metric::L2 => key::distance(last),
-                Metric::Cosine => 2.0 * key::distance(last),
-                // Inner products have no such scale.
-                Metric::InnerProduct => f32::INFINITY,
-            };
-            let error = errors[*node as usize];
-            // Nothing is nearer than an equal vector.
-            last == key::NONE || squared > 0.0 && error * MOST_ROUNDING > squared.sqrt()
-        };
-        let lacking: Vec<u32> = everyone.into_par_iter().filter(is_lacking).collect();
-        stats.completed = lacking.len() as u64;
-        stats.distances += stats.completed * (space.len() as u64 - 1);
-        let found = nearest(self.gpu, space, &Points::of_nodes(space, &lacking), k, None, self.progress)?;
-        for (&node, list) in lacking.iter().zip(found.chunks_exact(k)) {
-            keys[node as usize * k..][..k].copy_from_slice(list);
-        }
-        Ok(())
     }
 }

@@ -63,8 +63,8 @@ impl Shape {
 
     /// Finding the cells and the order.
     fn cluster<T: OnDevice>(&self, start: Start) -> Plan {
-        let (count, memberships) = self.settings.cells(self.n, self.dim, start);
-        cluster::plan::<T>(Plan::new(), self.n, self.dim, count, memberships)
+        let asked = self.settings.cells(self.n, self.dim, start);
+        cluster::plan::<T>(Plan::new(), self.n, self.dim, asked)
     }
 
     /// The nodes in their order.
@@ -95,7 +95,10 @@ impl Shape {
 
     /// The lists in the end.
     pub(super) fn finish(&self) -> Plan {
-        Plan::new().with::<Key>("nearest", self.n * self.k)
+        Plan::new()
+            .with::<Key>("nearest", self.n * self.k)
+            .with::<u32>("lacking", self.n)
+            .with::<u32>("lacking count", 1)
     }
 
     /// All stages: of each what it takes, and what lives through it.
@@ -125,8 +128,8 @@ impl Shape {
         let lists = self.lists();
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists.only(&["lists"]));
         if start == Start::Cells {
-            let (count, memberships) = self.settings.cells(self.n, self.dim, start);
-            let cells = super::cells::plan::<T>(self.n, self.k, count, memberships);
+            let asked = self.settings.cells(self.n, self.dim, start);
+            let cells = super::cells::plan::<T>(self.n, self.k, asked.cells, asked.memberships);
             stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
         }
         let (joins, expands) = Settings::iterations(self.iterations, start);

@@ -1,5 +1,6 @@
 //! What a descent on a GPU does unless it is told otherwise, by measurement (docs/descent.md).
 
+use crate::cluster::Clustering;
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
@@ -10,12 +11,9 @@ pub struct Settings {
     pub memberships: Option<usize>,
 }
 
-/// Nodes per centre of up to [`MANY`] nodes. A cell has as many members for each of a node's memberships.
+/// Nodes per centre, however many nodes there are: neither finding a node's centres nor meeting the members of its
+/// cells then costs more for a node of many. A cell has as many members for each of a node's memberships.
 const NODES_PER_CELL: usize = 500;
-
-/// From so many nodes on cells grow with the root of their number, and so does the number of centres: finding a
-/// node's centres and meeting the members of its cells then cost about the same.
-const MANY: usize = 2_000_000;
 
 /// Cells that each node is in: of vectors of up to [`SHORT`] components, and of longer ones, whose cells cost
 /// more and miss less.
@@ -44,18 +42,17 @@ impl Settings {
         }
     }
 
-    /// How many centres there are for `n` nodes, and in how many cells each node is.
-    pub(super) fn cells(&self, n: usize, dim: usize, start: Start) -> (usize, usize) {
-        let best = NODES_PER_CELL as f64 * (n as f64 / MANY as f64).max(1.0).sqrt();
+    /// How `n` nodes are put into cells.
+    pub(super) fn cells(&self, n: usize, dim: usize, start: Start) -> Clustering {
         let (nodes, memberships) = match start {
             Start::Cells => {
                 let memberships = if dim <= SHORT { MEMBERSHIPS.0 } else { MEMBERSHIPS.1 };
-                (self.nodes_per_cell.unwrap_or(best as usize), self.memberships.unwrap_or(memberships))
+                (self.nodes_per_cell.unwrap_or(NODES_PER_CELL), self.memberships.unwrap_or(memberships))
             }
-            _ => (2 * best as usize, FOR_ORDER),
+            _ => (2 * NODES_PER_CELL, FOR_ORDER),
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
-        ((n / nodes).max((n / 64).min(16)).max(1), memberships)
+        Clustering::new((n / nodes).max((n / 64).min(16)).max(1), memberships)
     }
 
     /// The most iterations of each phase.

@@ -47,7 +47,7 @@ mod tests {
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);
         let base = Base::upload(&gpu, space, rows).unwrap();
-        let lists = GpuLists::upload(&gpu, graph).unwrap();
+        let lists = GpuLists::of(&gpu, graph).unwrap();
         // Any order.
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();

@@ -1,10 +1,21 @@
 //! Collect-Filter-Store on a GPU (paper section 5).
 
 mod collect;
+mod filter;
+mod ids;
+mod medoid;
+mod path;
+mod pruning;
+mod rank;
+mod reverse;
+mod store;
+#[cfg(test)]
+mod testing;
 
 use std::ops::Range;
 
 use cuda_std::memory::Global;
+pub(crate) use pruning::Pruning;
 use tagore_device::prune::rows;
 
 use crate::Result;
@@ -25,20 +36,27 @@ pub(crate) struct Base<T: OnDevice> {
 }
 
 impl<T: OnDevice> Base<T> {
-    /// The device memory of `n` rows of `dim` components, with their lifts if they are `lifted`.
-    pub(crate) fn plan(plan: Plan, n: usize, dim: usize, lifted: bool) -> Plan {
-        plan.with::<T>("rows", n * stride::<T>(dim)).with::<f32>("lifts", if lifted { n } else { 1 })
-    }
-
     /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as bytes.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
-        let (n, dim, lifts) = (space.len(), space.dim(), space.lifts());
-        let memory = Self::plan(Plan::new(), n, dim, !lifts.is_empty()).reserve(gpu)?;
+        let stride = stride::<T>(space.dim());
+        let memory = Plan::new().with::<T>("rows", space.len() * stride).reserve(gpu)?;
         let mut values: Buffer<T> = memory.buffer("rows")?;
-        values.upload_rows(n, stride::<T>(dim), |row| rows.row(row))?;
+        values.upload_rows(space.len(), stride, |row| rows.row(row))?;
+        Self::new(gpu, space, values, stride)
+    }
+
+    /// The rows of `space`, which are on the device already.
+    pub(crate) fn new(gpu: &Gpu, space: &Space<'_>, values: Buffer<T>, stride: usize) -> Result<Self> {
+        let lifts = space.lifts();
+        let memory = Plan::new().with::<f32>("lifts", lifts.len().max(1)).reserve(gpu)?;
         let mut on_device: Buffer<f32> = memory.buffer("lifts")?;
         on_device.upload(&lifts)?;
-        Ok(Self { values, stride: stride::<T>(dim), dim, lifts: on_device, lifted: !lifts.is_empty() })
+        Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted: !lifts.is_empty() })
+    }
+
+    /// Bytes from one vector to the next.
+    fn row_bytes(&self) -> usize {
+        self.stride * size_of::<T>()
     }
 
     /// As the kernels take it.

@@ -1,0 +1,112 @@
+//! The kernels of rules: one for each element type of the base.
+
+#[cfg(not(target_os = "cuda"))]
+pub use host::{AnyFilter, RuleElement, RuleKernels};
+
+use super::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
+
+/// What launches need to know.
+#[cfg(not(target_os = "cuda"))]
+mod host {
+    use cuda_std::f16;
+    use cuda_std::launch::Kernel;
+
+    use crate::block::element::Element;
+    use crate::prune::filter::Filter;
+    use crate::prune::rule::Rule;
+
+    /// A rule with its kernels: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
+    pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
+        /// The kernel of f32.
+        type F32: Kernel<Arguments = (Filter<f32>, Self)>;
+        /// The kernel of f16.
+        type F16: Kernel<Arguments = (Filter<f16>, Self)>;
+        /// The kernel of u8.
+        type U8: Kernel<Arguments = (Filter<u8>, Self)>;
+        /// The kernel of i8.
+        type I8: Kernel<Arguments = (Filter<i8>, Self)>;
+    }
+
+    /// The argument of a rule's kernel, of any element type.
+    #[derive(Clone, Copy)]
+    pub enum AnyFilter {
+        /// Of f32.
+        F32(Filter<f32>),
+        /// Of f16.
+        F16(Filter<f16>),
+        /// Of u8.
+        U8(Filter<u8>),
+        /// Of i8.
+        I8(Filter<i8>),
+    }
+
+    /// Element types that rules have kernels of.
+    pub trait RuleElement: Element {
+        /// The argument, whose type the value then says.
+        fn any(filter: Filter<Self>) -> AnyFilter;
+    }
+
+    macro_rules! rule_elements {
+        ($($type:ty: $variant:ident;)*) => {$(
+            impl RuleElement for $type {
+                fn any(filter: Filter<Self>) -> AnyFilter {
+                    AnyFilter::$variant(filter)
+                }
+            }
+        )*};
+    }
+
+    rule_elements! {
+        f32: F32;
+        f16: F16;
+        u8: U8;
+        i8: I8;
+    }
+}
+
+/// Makes the kernels of rules: `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
+///
+/// It can be used in any crate that depends on `cuda_std`, which then makes PTX with them; for a GPU that crate asks
+/// for the features `abi_ptx` and `asm_experimental_arch`. On the host the rule becomes one of
+/// [`RuleKernels`](crate::prune::kernels::RuleKernels).
+#[macro_export]
+macro_rules! rule_kernels {
+    ($($rule:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*) => {$(
+        $crate::rule_kernels!(@kernel $rule, $f32, f32);
+        $crate::rule_kernels!(@kernel $rule, $f16, ::cuda_std::f16);
+        $crate::rule_kernels!(@kernel $rule, $u8, u8);
+        $crate::rule_kernels!(@kernel $rule, $i8, i8);
+
+        #[cfg(not(target_os = "cuda"))]
+        impl $crate::prune::kernels::RuleKernels for $rule {
+            type F32 = $f32;
+            type F16 = $f16;
+            type U8 = $u8;
+            type I8 = $i8;
+        }
+    )*};
+    (@kernel $rule:ty, $name:ident, $element:ty) => {
+        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see [`Filter`](", stringify!($crate), "::prune::filter::Filter)).")]
+        ///
+        /// Launch: a block of up to `FILTER_THREADS` per node; `filter_shared_bytes`.
+        ///
+        /// # Safety
+        /// - The views hold what `Filter` says.
+        #[::cuda_std::kernel(
+            block = 32..=$crate::prune::filter::FILTER_THREADS,
+            shared = $crate::prune::filter::filter_shared_bytes(p.stride, p.rows.dim, $crate::prune::rule::Rule::form(&rule)),
+            blocks_per_multiprocessor = 4
+        )]
+        pub unsafe fn $name(p: $crate::prune::filter::Filter<$element>, rule: $rule) {
+            $crate::prune::filter::wavefront(&p, &rule);
+        }
+    };
+}
+
+rule_kernels! {
+    Distance: prune_filter_distance_f32 prune_filter_distance_f16 prune_filter_distance_u8 prune_filter_distance_i8;
+    Angle: prune_filter_angle_f32 prune_filter_angle_f16 prune_filter_angle_u8 prune_filter_angle_i8;
+    Spread: prune_filter_spread_f32 prune_filter_spread_f16 prune_filter_spread_u8 prune_filter_spread_i8;
+    TauMonotonic: prune_filter_tau_f32 prune_filter_tau_f16 prune_filter_tau_u8 prune_filter_tau_i8;
+    AlphaConvergent: prune_filter_alpha_f32 prune_filter_alpha_f16 prune_filter_alpha_u8 prune_filter_alpha_i8;
+}

@@ -1,0 +1,83 @@
+//! Filter by a rule, candidate by candidate: what the wavefront is measured against.
+
+use cuda_std::prelude::*;
+use cuda_std::shared;
+
+use super::filter::Filter;
+use super::rule::{Distance, Rule, survives};
+use crate::block::element::{Element, GROUP};
+use crate::block::exact::point_bytes;
+use crate::descent::key::{self, Key, NONE};
+
+/// Bytes of dynamic shared memory of the serial kernels.
+pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {
+    // The candidate's row, accepted keys.
+    point_bytes(dim) + most * 8
+}
+
+/// Tests each candidate in turn against all accepted ones, eight at a time: for rules of the form
+/// [`Keep`](super::rule::Form::Keep).
+#[inline(always)]
+fn serial<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
+    let lane = warp::lane_id();
+    let (candidates, out) = p.node();
+    let values: Shared<T::Point> = shared::dynamic(0);
+    let neighbours: Shared<Key> = shared::dynamic(point_bytes(p.rows.dim) as usize);
+    let keep_all = p.pass_short != 0 && (p.stride <= p.most || candidates.get(p.most as usize) == NONE);
+    let (mut accepted, mut place) = (0, 0);
+    while place < p.stride && accepted < p.most {
+        let candidate = candidates.get(place as usize);
+        if candidate == NONE {
+            break;
+        }
+        let mut stays = true;
+        if !keep_all {
+            p.rows.load(values, key::id(candidate), (lane, 32));
+            warp::sync();
+            let point = p.rows.point(values, key::id(candidate));
+            let d_pc = key::distance(candidate);
+            let mut first = 0;
+            while first < accepted && stays {
+                let i = first + lane / GROUP;
+                let neighbour = if i < accepted { neighbours.get(i as usize) } else { NONE };
+                let is_one = neighbour != NONE;
+                let d_ac = p.rows.distance(&point, if is_one { Some(key::id(neighbour)) } else { None });
+                let d_pa = key::distance(neighbour);
+                stays = !warp::any(is_one && !survives(rule, d_pc, d_pa, d_ac, p.threshold));
+                first += 32 / GROUP;
+            }
+            warp::sync();
+        }
+        if stays {
+            if lane == 0 {
+                neighbours.set(accepted as usize, candidate);
+                out.set(accepted as usize, candidate);
+            }
+            accepted += 1;
+        }
+        place += 1;
+    }
+    p.end(out, accepted);
+}
+
+macro_rules! serial_kernels {
+    ($($name:ident $element:ty;)*) => {$(
+        /// Filters candidates by [`Distance`] one after another (see [`Filter`]).
+        ///
+        /// Launch: a block of one warp per node; [`serial_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views hold what [`Filter`] says.
+        #[kernel(block = 32, shared = serial_shared_bytes(p.most, p.rows.dim))]
+        pub unsafe fn $name(p: Filter<$element>, rule: Distance) {
+            serial(&p, &rule);
+        }
+    )*};
+}
+
+serial_kernels! {
+    prune_serial_f32 f32;
+    prune_serial_f16 f16;
+    prune_serial_u8 u8;
+    prune_serial_i8 i8;
+}

@@ -1,0 +1,211 @@
+//! CAGRA's filter by detours.
+
+use std::collections::HashMap;
+
+use cuda_std::launch::Kernel;
+use cuda_std::prelude::*;
+use cuda_std::shared;
+use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
+use emulator::Emulator;
+use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::prune::detours::*;
+use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
+use tagore_device::prune::places::{Places, table_words};
+
+use crate::{SEEDS, integers, room};
+
+/// Looks up four times as many `ids` as there are threads; `places` gets their places in `list`.
+#[kernel(block = 32..=128, shared = 4 * (table_words(len) + len))]
+unsafe fn look_up(list: Global<u32>, len: u32, ids: Global<u32>, places: GlobalMut<u32>) {
+    let (thread, threads) = (thread_idx_x(), block_dim_x());
+    let table: Shared<u32> = shared::dynamic(0);
+    let here = table.offset(table_words(len) as usize);
+    let mut i = thread;
+    while i < len {
+        here.set(i as usize, list.get(i as usize));
+        i += threads;
+    }
+    let table = Places::new(table, len);
+    table.clear((thread, threads));
+    sync_threads();
+    table.enter(here, len, (thread, threads));
+    sync_threads();
+    let first = thread as usize * 4;
+    table.find(ids.get_quad(first), |which, place| places.set(first + which as usize, place));
+}
+
+#[test]
+fn places_are_found_in_tables() {
+    // 1 / 0x9e3779b1 modulo 2^32: the multiples of it are hashed to small numbers, and share a slot.
+    let inverse = (0..5).fold(1u32, |x, _| x.wrapping_mul(2u32.wrapping_sub(x.wrapping_mul(0x9e37_79b1))));
+    let id =
+        |i: u32, spread: bool| if spread { i * 7 % 0x7fff_ffff } else { i.wrapping_mul(inverse) >> 1 << 1 };
+    for (len, block) in [(1u32, 32), (5, 64), (96, 128), (97, 96), (1500, 128), (8192, 128)] {
+        for (seed, spread) in SEEDS.into_iter().zip([true, false, true]) {
+            // Ids are below 2^31.
+            let mut list: Vec<u32> = (0..4 * len).map(|i| id(i, spread) & 0x7fff_ffff).collect();
+            list.sort_unstable();
+            list.dedup();
+            list.sort_by_key(|id| id.reverse_bits());
+            list.truncate(if spread { len } else { len.min(100) } as usize);
+            let len = list.len() as u32;
+            let expected: HashMap<u32, u32> = list.iter().copied().zip(0..).collect();
+            let asked: Vec<u32> = integers(4 * block as usize, 0, 2 * i64::from(len), seed)
+                .into_iter()
+                .map(|i| match list.get(i as usize) {
+                    Some(&id) => id,
+                    None => id(i as u32 * 31 + 5, spread) & 0x7fff_ffff,
+                })
+                .collect();
+            let emulator = Emulator::with_seed(seed);
+            let (there, ids) = (emulator.upload(&list), emulator.upload(&asked));
+            let places = emulator.upload(&vec![u32::MAX; asked.len()]);
+            let arguments =
+                (there.view::<u32>().read_only(), len, ids.view::<u32>().read_only(), places.view());
+            emulator.launch::<look_up>([1, 1, 1], block, arguments).unwrap();
+            let expected: Vec<u32> =
+                asked.iter().map(|id| expected.get(id).copied().unwrap_or(u32::MAX)).collect();
+            assert_eq!(places.values::<u32>().unwrap(), expected, "{len} ids, spread {spread}");
+        }
+    }
+}
+
+/// Lists of `k` nodes each, and candidates of each node: `count` at most, with ties.
+struct Case {
+    rows: usize,
+    k: usize,
+    lists: Vec<Vec<u32>>,
+    candidates: Vec<Vec<Key>>,
+}
+
+impl Case {
+    fn new(rows: usize, k: usize, count: usize, seed: u64) -> Self {
+        // Steps that are few, so that lists have many in common.
+        let other = |row: usize, i: usize| ((row + 1 + i * (1 + seed as usize % 2)) % rows) as u32;
+        let lists: Vec<Vec<u32>> = (0..rows)
+            .map(|row| {
+                let values = integers(rows, 0, 1000, seed + row as u64);
+                let mut ids: Vec<u32> = (0..(2 * k).min(rows - 1)).map(|i| other(row, i)).collect();
+                ids.sort_unstable();
+                ids.dedup();
+                ids.retain(|&id| id as usize != row);
+                ids.sort_by_key(|&id| values[id as usize]);
+                // One list is short.
+                ids.truncate(if row == 1 { k / 2 } else { k });
+                ids
+            })
+            .collect();
+        let candidates = (0..rows)
+            .map(|row| {
+                let values = integers(rows, 0, 30, 2 * seed + row as u64);
+                let mut keys: Vec<Key> = (0..rows as u32)
+                    .filter(|&id| id as usize != row)
+                    .map(|id| key::pack(values[id as usize] as f32, id))
+                    .collect();
+                keys.sort_unstable();
+                keys.truncate(if row % 5 == 4 { count / 3 } else { count });
+                keys
+            })
+            .collect();
+        Self { rows, k, lists, candidates }
+    }
+
+    /// The `most` accepted candidates of a row, by definition.
+    fn accepted(&self, row: usize, strict: bool, limit: f32, most: usize) -> Vec<Key> {
+        let candidates = &self.candidates[row];
+        let detours = |place: usize| {
+            let passes = |via: usize| {
+                let list = &self.lists[candidates[via] as u32 as usize];
+                let rank = list.iter().position(|&id| id == candidates[place] as u32);
+                rank.is_some_and(|rank| !strict || rank < place)
+            };
+            (0..place).filter(|&via| passes(via)).count()
+        };
+        let mut order: Vec<(usize, usize)> =
+            (0..candidates.len()).map(|place| (detours(place), place)).collect();
+        order.retain(|&(detours, _)| detours as f32 <= limit);
+        order.sort_unstable();
+        let mut keys: Vec<Key> = order.into_iter().map(|(_, place)| candidates[place]).collect();
+        keys.resize(most.max(keys.len()), NONE);
+        keys.truncate(most);
+        keys
+    }
+
+    fn run<K: Kernel<Arguments = (Detours,)>>(&self, seed: u64, most: usize, by_row: bool) {
+        let emulator = Emulator::with_seed(seed);
+        let (strict, limit) = (seed == 1, if seed == 2 { 2.0 } else { f32::INFINITY });
+        // From the last on, and not the first.
+        let nodes: Vec<u32> = (1..self.rows as u32).rev().step_by(self.rows.div_ceil(40)).collect();
+        let stride = self.candidates.iter().map(Vec::len).max().unwrap() + 3;
+        let count = stride - 3;
+        let padded = |rows: &mut dyn Iterator<Item = usize>| -> Vec<Key> {
+            let row = |row: usize| {
+                let mut keys = self.candidates[row].clone();
+                keys.resize(stride, NONE);
+                keys
+            };
+            rows.flat_map(row).collect()
+        };
+        let candidates = if by_row {
+            padded(&mut (0..self.rows))
+        } else {
+            padded(&mut nodes.iter().map(|&node| node as usize))
+        };
+        let list_stride = self.k.next_multiple_of(4).max(4);
+        let list_keys: Vec<Key> = (self.lists.iter())
+            .flat_map(|ids| (0..self.k).map(|i| ids.get(i).map_or(NONE, |&id| key::pack(0.5, id))))
+            .collect();
+        let (keys, lists) = (emulator.upload(&list_keys), room::<u32>(&emulator, self.rows * list_stride));
+        let ids = Ids {
+            keys: keys.view::<Key>().read_only(),
+            ids: lists.view(),
+            rows: self.rows as u32,
+            width: self.k as u32,
+            stride: list_stride as u32,
+            padding: 0,
+        };
+        let grid = [(self.rows as u32).div_ceil(ID_ROWS), 1, 1];
+        emulator.launch::<prune_ids>(grid, ID_THREADS, (ids,)).unwrap();
+        let (there, order) = (emulator.upload(&candidates), emulator.upload(&nodes));
+        let forward = emulator.upload(&vec![7u64; self.rows * most]);
+        let detours = Detours {
+            candidates: there.view::<Key>().read_only(),
+            lists: lists.view::<u32>().read_only(),
+            nodes: order.view::<u32>().read_only(),
+            forward: forward.view(),
+            stride: stride as u32,
+            count: count as u32,
+            by_row: u32::from(by_row),
+            list_stride: list_stride as u32,
+            most: most as u32,
+            strict: u32::from(strict),
+            limit,
+            padding: 0,
+        };
+        emulator.launch::<K>([nodes.len() as u32, 1, 1], DETOUR_THREADS, (detours,)).unwrap();
+        let found = forward.values::<Key>().unwrap();
+        assert!(found[..most].iter().all(|&key| key == 7), "a row that was not asked for");
+        for row in nodes.into_iter().map(|node| node as usize) {
+            let expected = self.accepted(row, strict, limit, most);
+            assert_eq!(found[row * most..][..most], expected, "row {row}, {} rows, k {}", self.rows, self.k);
+        }
+    }
+}
+
+#[test]
+fn edges_with_few_detours_are_accepted() {
+    for (rows, k, count, most) in
+        [(2, 1, 1, 1), (7, 6, 6, 9), (40, 9, 9, 5), (60, 33, 59, 40), (150, 13, 149, 32)]
+    {
+        for seed in SEEDS {
+            let case = Case::new(rows, k, count, seed);
+            case.run::<prune_detours>(seed, most, seed == 0);
+            case.run::<prune_detours_unbalanced>(seed, most, seed != 0);
+        }
+    }
+}
+
+#[test]
+fn more_candidates_than_threads_are_filtered() {
+    Case::new(300, 20, 280, 1).run::<prune_detours>(1, 50, true);
+}

@@ -1,0 +1,206 @@
+//! The kernels that filter candidates.
+
+use cuda_std::launch::Kernel;
+use emulator::Emulator;
+use tagore_device::block::exact::Metric;
+use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::prune::filter::Filter;
+use tagore_device::prune::kernels::RuleKernels;
+use tagore_device::prune::rows::Rows;
+use tagore_device::prune::rule::{
+    AlphaConvergent, Angle, Distance, Form, Rule, Spread, TauMonotonic, survives,
+};
+use tagore_device::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
+use tagore_device::rule_kernels;
+
+use crate::exact::{Value, exact_distance, padded, padded_rows};
+use crate::{SEEDS, integers, room};
+
+/// A rule as a user has it: with parameters, and in both forms.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Weighted {
+    weight: f32,
+    by_score: u32,
+}
+
+impl Rule for Weighted {
+    #[inline(always)]
+    fn form(&self) -> Form {
+        if self.by_score != 0 { Form::Score } else { Form::Keep }
+    }
+
+    #[inline(always)]
+    fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool {
+        d_pc + self.weight * d_pa < t * d_ac
+    }
+
+    #[inline(always)]
+    fn score(&self, d_pc: f32, _d_pa: f32, d_ac: f32, t: f32) -> f32 {
+        self.weight * d_pc - t * d_ac
+    }
+}
+
+rule_kernels! {
+    Weighted: weighted_f32 weighted_f16 weighted_u8 weighted_i8;
+}
+
+/// The base, its lifts if it has any, and distances between its rows.
+struct Base<T> {
+    values: Vec<T>,
+    lifts: Vec<f32>,
+    dim: usize,
+}
+
+impl<T: Value> Base<T> {
+    fn rule_distance(&self, a: u32, b: u32) -> f32 {
+        let row = |id: u32| &self.values[id as usize * padded::<T>(self.dim)..][..self.dim];
+        let sum = exact_distance(Metric::L2, row(a), row(b));
+        match (self.lifts.get(a as usize), self.lifts.get(b as usize)) {
+            (Some(&x), Some(&y)) if x < 0.0 || y < 0.0 => 2.0,
+            (Some(&x), Some(&y)) => sum + (x - y) * (x - y),
+            _ => sum,
+        }
+    }
+
+    /// The nearest `count` of all other rows.
+    fn candidates(&self, node: u32, count: usize) -> Vec<Key> {
+        let rows = (self.values.len() / padded::<T>(self.dim)) as u32;
+        let others = (0..rows).filter(|&id| id != node);
+        let mut keys: Vec<Key> = others.map(|id| key::pack(self.rule_distance(node, id), id)).collect();
+        keys.sort_unstable();
+        keys.truncate(count);
+        keys
+    }
+
+    /// What a rule accepts, by the definition of its form.
+    fn accepted(&self, rule: &dyn Rule, t: f32, candidates: &[Key], most: usize) -> Vec<Key> {
+        let mut accepted: Vec<Key> = Vec::new();
+        let d_ac = |a: Key, c: Key| self.rule_distance(key::id(a), key::id(c));
+        match rule.form() {
+            Form::Keep => {
+                for &c in candidates {
+                    let kept = accepted
+                        .iter()
+                        .all(|&a| survives(rule, key::distance(c), key::distance(a), d_ac(a, c), t));
+                    if kept && accepted.len() < most {
+                        accepted.push(c);
+                    }
+                }
+            }
+            Form::Score => {
+                while accepted.len() < most.min(candidates.len()) {
+                    let sum = |c: Key| {
+                        accepted.iter().fold(0.0f32, |sum, &a| {
+                            sum + rule.score(key::distance(c), key::distance(a), d_ac(a, c), t)
+                        })
+                    };
+                    let left = candidates.iter().copied().filter(|c| !accepted.contains(c));
+                    accepted.extend(left.min_by(|&x, &y| sum(x).total_cmp(&sum(y)).then(x.cmp(&y))));
+                }
+            }
+        }
+        accepted
+    }
+}
+
+/// Launches `K` for some nodes of bases of several sizes, and compares.
+fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
+    rule: R,
+    threshold: f32,
+    block: u32,
+) {
+    for (seed, (dim, count, most)) in SEEDS.into_iter().zip([(1, 70, 8), (97, 45, 20), (33, 9, 512)]) {
+        let rows = 50;
+        let stride = padded::<T>(dim);
+        let mut values = padded_rows::<T>(rows, dim, seed);
+        // Duplicates of each other, and of nodes.
+        for (copy, of) in [(1, 0), (2, 0), (30, 29), (31, 3)] {
+            values.copy_within(of * stride..(of + 1) * stride, copy * stride);
+        }
+        let lifts: Vec<f32> = match seed {
+            0 => Vec::new(),
+            _ => integers(rows, -1, 3, seed).into_iter().map(|lift| lift as f32).collect(),
+        };
+        let base = Base { values, lifts, dim };
+        let nodes = [0u32, 29, 3, 49];
+        let candidates: Vec<Vec<Key>> = nodes
+            .iter()
+            .zip([count, count, 5, 0])
+            .map(|(&node, count)| base.candidates(node, count))
+            .collect();
+        let padded_candidates: Vec<Key> = (candidates.iter())
+            .flat_map(|keys| keys.iter().copied().chain(std::iter::repeat(NONE)).take(count))
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let (from, ids) = (emulator.upload(&padded_candidates), emulator.upload(&nodes));
+        let (there, lifts) =
+            (emulator.upload(&base.values), emulator.upload(&[&base.lifts[..], &[0.0]].concat()));
+        for pass_short in [0, 1] {
+            let forward = room::<Key>(&emulator, rows * most);
+            let filter = Filter {
+                rows: Rows {
+                    values: there.view().read_only(),
+                    lifts: lifts.view().read_only(),
+                    stride: stride as u32,
+                    dim: dim as u32,
+                    lifted: u32::from(!base.lifts.is_empty()),
+                    padding: 0,
+                },
+                nodes: ids.view().read_only(),
+                candidates: from.view().read_only(),
+                forward: forward.view(),
+                stride: count as u32,
+                most: most as u32,
+                threshold: rule.prepare(threshold),
+                pass_short,
+            };
+            emulator.launch::<K>([nodes.len() as u32, 1, 1], block, (filter, rule)).unwrap();
+            for (&node, candidates) in nodes.iter().zip(&candidates) {
+                let mut expected = if pass_short == 1 && candidates.len() <= most {
+                    candidates.clone()
+                } else {
+                    base.accepted(&rule, rule.prepare(threshold), candidates, most)
+                };
+                expected.resize(most, NONE);
+                let mut found = vec![0; most * 8];
+                forward.download(node as usize * most * 8, &mut found).unwrap();
+                let found: Vec<Key> = found
+                    .chunks_exact(8)
+                    .map(|bytes| Key::from_le_bytes(bytes.try_into().unwrap()))
+                    .collect();
+                assert_eq!(found, expected, "{} of node {node}, seed {seed}, {pass_short}", K::NAME);
+            }
+        }
+    }
+}
+
+fn on_all_types<R: RuleKernels>(rule: R, threshold: f32) {
+    filters::<f32, R, R::F32>(rule, threshold, 64);
+    filters::<cuda_std::f16, R, R::F16>(rule, threshold, 32);
+    filters::<u8, R, R::U8>(rule, threshold, 96);
+    filters::<i8, R, R::I8>(rule, threshold, 256);
+}
+
+#[test]
+fn the_wavefront_accepts_what_the_definition_accepts() {
+    on_all_types(Distance, 1.0);
+    on_all_types(Angle, 60.0);
+    on_all_types(Spread, 0.0);
+    on_all_types(TauMonotonic, 0.3);
+    on_all_types(AlphaConvergent { alpha: 1.2 }, 0.2);
+}
+
+#[test]
+fn rules_of_users_have_kernels_with_their_parameters() {
+    on_all_types(Weighted { weight: 0.25, by_score: 0 }, 1.5);
+    on_all_types(Weighted { weight: 2.0, by_score: 1 }, 0.5);
+}
+
+#[test]
+fn the_serial_kernels_accept_the_same() {
+    filters::<f32, Distance, prune_serial_f32>(Distance, 1.2, 32);
+    filters::<cuda_std::f16, Distance, prune_serial_f16>(Distance, 1.0, 32);
+    filters::<u8, Distance, prune_serial_u8>(Distance, 1.0, 32);
+    filters::<i8, Distance, prune_serial_i8>(Distance, 1.2, 32);
+}

@@ -1,0 +1,33 @@
+//! A pruning rule and its kernels: compiled for the host as a dependency, and for GPUs by `../build.rs`.
+
+#![cfg_attr(target_os = "cuda", no_std)]
+#![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
+
+use tagore_device::prune::rule::{Rule, cosine};
+use tagore_device::rule_kernels;
+
+/// Vamana's rule for what lies in the same direction: c goes iff some accepted neighbour a is nearer to it than p is,
+/// by the factor alpha on squared distances, and the angle at p between the two is below the threshold, in degrees.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Cone {
+    /// The slack of Vamana's rule.
+    pub alpha: f32,
+}
+
+impl Rule for Cone {
+    // Thresholds are prepared on the host.
+    #[cfg(not(target_os = "cuda"))]
+    fn prepare(&self, degrees: f32) -> f32 {
+        degrees.to_radians().cos()
+    }
+
+    #[inline(always)]
+    fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, threshold: f32) -> bool {
+        d_pc < self.alpha * d_ac || cosine(d_pc, d_pa, d_ac) <= threshold
+    }
+}
+
+rule_kernels! {
+    Cone: cone_f32 cone_f16 cone_u8 cone_i8;
+}

@@ -1,0 +1,78 @@
+//! The end of a descent: exact distances, and exact lists where those found are not to be trusted.
+
+use tagore_device::descent::cells::Finish;
+use tagore_device::search::exact::SETTLE_THREADS;
+
+use super::{Build, GpuLists, Nodes, Original};
+use crate::Result;
+use crate::descent::DescentStats;
+use crate::gpu::Buffer;
+use crate::prune::gpu::Base;
+use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
+use crate::vectors::gpu::{OnDevice, metric_number};
+
+/// A list is trusted if its last distance is at least so many times as far as rounding moved its node.
+const MOST_ROUNDING: f32 = 16.0;
+
+impl Build<'_> {
+    /// Computes the exact distances of the lists, of rows, and sorts them.
+    pub(super) fn finish<T: OnDevice>(
+        &self,
+        original: Original<T>,
+        nodes: Nodes<T>,
+        scale: f32,
+        stats: &mut DescentStats,
+    ) -> Result<(Base<T>, GpuLists)> {
+        let (n, k, metric) = (self.space.len(), self.k, self.space.metric());
+        let memory = self.shape().finish().reserve(self.gpu)?;
+        let mut keys = memory.buffer("nearest")?;
+        let mut lacking: Buffer<u32> = memory.buffer("lacking")?;
+        let mut count: Buffer<u32> = memory.buffer("lacking count")?;
+        count.fill(0)?;
+        let finish = Finish::<T> {
+            rows: original.values.view(),
+            order: nodes.order.view(),
+            lists: nodes.lists.view(),
+            errors: original.errors.view(),
+            nearest: keys.view_mut(),
+            lacking: lacking.view_mut(),
+            lacking_count: count.view_mut(),
+            stride: original.stride as u32,
+            dim: self.space.dim() as u32,
+            k: k as u32,
+            metric: metric_number(metric),
+            least_per_error: MOST_ROUNDING / scale,
+            padding: 0,
+        };
+        // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
+        unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
+        self.count_finish::<T>(original.stride);
+        let mut length = [0];
+        count.download(&mut length)?;
+        let mut found = vec![0; length[0] as usize];
+        lacking.download(&mut found)?;
+        found.sort_unstable();
+        let mut lists = GpuLists { keys, k, metric, order: nodes.order };
+        self.complete(&found, &mut lists)?;
+        stats.completed = found.len() as u64;
+        stats.distances += stats.completed * (n as u64 - 1);
+        Ok((Base::new(self.gpu, self.space, original.values, original.stride)?, lists))
+    }
+
+    /// Searches exactly for the neighbours of the `lacking` rows, and adds the zero vectors under cosine.
+    fn complete(&self, lacking: &[u32], lists: &mut GpuLists) -> Result<()> {
+        let (space, k) = (self.space, self.k);
+        let found = nearest(self.gpu, space, &Points::of_nodes(space, lacking), k, None, self.progress)?;
+        let exact = || lacking.iter().zip(found.chunks_exact(k));
+        if space.zero().is_empty() {
+            return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));
+        }
+        let mut keys = lists.download()?;
+        let everyone: Vec<u32> = (0..space.len() as u32).collect();
+        add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, &mut keys);
+        for (&row, list) in exact() {
+            keys[row as usize * k..][..k].copy_from_slice(list);
+        }
+        lists.keys.upload(&keys)
+    }
+}

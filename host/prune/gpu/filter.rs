@@ -1,0 +1,195 @@
+//! Filter on a GPU: the launch of a rule's kernel.
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::filter;
+
+use super::{Base, Chunk};
+use crate::Result;
+use crate::gpu::{Buffer, Gpu};
+use crate::prune::Strategy;
+use crate::prune::strategy::Filter;
+use crate::vectors::gpu::OnDevice;
+
+/// Filters `stride` candidates of each node of the chunk by the strategy's rule into at most `most` edges of each row, a row of `forward` as long as that,
+/// in the order in which the rule accepts them. With `pass_short`, nodes of no more candidates keep them all.
+///
+/// # Errors
+/// If the strategy has no rule that the device can filter by ([`Strategy::filters_on`]).
+pub(super) fn filter<T: OnDevice>(
+    gpu: &Gpu,
+    base: &Base<T>,
+    strategy: &Strategy,
+    chunk: &Chunk<'_>,
+    (candidates, stride): (&Buffer<Key>, usize),
+    (forward, most): (&mut Buffer<Key>, usize),
+    pass_short: bool,
+) -> Result<()> {
+    let Some(rule) = strategy.filter.rule().filter(|_| strategy.filters_on(gpu)) else {
+        return Err(gpu.error(format_args!("has no kernel of the filter {}", strategy.filter_name())));
+    };
+    let gpu = match &strategy.filter {
+        Filter::Custom(custom) => custom.ptx.map_or_else(|| gpu.clone(), |ptx| gpu.with_ptx(ptx)),
+        _ => gpu.clone(),
+    };
+    let filter = filter::Filter {
+        rows: base.rows(),
+        nodes: chunk.nodes(),
+        candidates: candidates.view(),
+        forward: forward.view_mut(),
+        stride: stride as u32,
+        most: most as u32,
+        threshold: rule.prepare(strategy.threshold.unwrap_or(0.0)),
+        pass_short: u32::from(pass_short),
+    };
+    let threads = threads(base.row_bytes());
+    // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
+    unsafe { rule.launch(&gpu, T::any(filter), chunk.len() as u32, threads) }
+}
+
+/// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so that what is left
+/// of their candidates stays in its cache.
+fn threads(row_bytes: usize) -> u32 {
+    match row_bytes {
+        ..=256 => 64,
+        257..=1024 => 128,
+        _ => filter::FILTER_THREADS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::descent::key;
+    use tagore_device::prune::rule::{AlphaConvergent, Rule};
+    use tagore_device::random::{Draws, Stage};
+    use tagore_device::rule_kernels;
+
+    use super::*;
+    use crate::descent::{Descent, KnnGraph};
+    use crate::gpu::Plan;
+    use crate::prune::filter::Pruner;
+    use crate::vectors::space::Space;
+    use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
+    use crate::{Collect, Device};
+
+    /// A rule with a parameter, as a user has it.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    pub struct Far {
+        factor: f32,
+    }
+
+    impl Rule for Far {
+        #[inline(always)]
+        fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool {
+            self.factor * d_pc < d_ac + t * d_pa
+        }
+    }
+
+    rule_kernels! {
+        Far: test_far_f32 test_far_f16 test_far_u8 test_far_i8;
+    }
+
+    /// Small integers, so that duplicates and ties abound, and zero vectors among them.
+    fn base(rows: usize, dim: usize, element: ElementType) -> Vectors {
+        let draws = Draws::new(3, Stage::Test, 1, 0);
+        let mut values: Vec<u8> = (0..rows * dim).map(|i| draws.below(i as u64, 9) as u8).collect();
+        values[5 * dim..6 * dim].fill(0);
+        values.copy_within(0..2 * dim, 2 * dim);
+        Vectors::from_u8(values, dim).unwrap().cast(element).unwrap().into_owned()
+    }
+
+    fn compare<T: OnDevice>(
+        gpu: &Gpu,
+        space: &Space<'_>,
+        rows: Matrix<'_, T>,
+        graph: &KnnGraph,
+        strategy: &Strategy,
+    ) {
+        let nodes = [space.len() as u32 - 1, 5, 0, 2];
+        let (stride, most) = (40, 12);
+        let mut candidates = vec![key::NONE; nodes.len() * stride];
+        let all: Vec<u32> = (0..space.len() as u32).collect();
+        for (i, &node) in nodes.iter().enumerate() {
+            let mut distances = Vec::new();
+            space.rule_distances(node, &all, &mut distances);
+            let pairs = distances.iter().zip(&all).filter(|&(_, &id)| id != node);
+            let mut keys: Vec<Key> = pairs.map(|(&distance, &id)| key::pack(distance, id)).collect();
+            keys.sort_unstable();
+            // The last has few.
+            keys.truncate(if i == 3 { most - 1 } else { stride });
+            candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
+        }
+        let on_device = Base::upload(gpu, space, rows).unwrap();
+        let plan = Plan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
+        let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
+        let (mut there, mut forward) =
+            (memory.buffer("candidates").unwrap(), memory.buffer("forward").unwrap());
+        there.upload(&candidates).unwrap();
+        forward.fill(0).unwrap();
+        let mut rows_of: Buffer<u32> = memory.buffer("nodes").unwrap();
+        rows_of.upload(&nodes).unwrap();
+        for pass_short in [false, true] {
+            let chunk = Chunk { order: &rows_of, range: 0..nodes.len() };
+            let (from, to) = ((&there, stride), (&mut forward, most));
+            filter(gpu, &on_device, strategy, &chunk, from, to, pass_short).unwrap();
+            let mut found = vec![0; space.len() * most];
+            forward.download(&mut found).unwrap();
+            let mut pruner = Pruner::new(space, graph, strategy);
+            for (&node, keys) in nodes.iter().zip(candidates.chunks_exact(stride)) {
+                let count = keys.iter().take_while(|&&key| key != key::NONE).count();
+                let mut expected = Vec::new();
+                if pass_short && count <= most {
+                    expected.extend(&keys[..count]);
+                } else {
+                    pruner.filter(&keys[..count], most, &mut expected);
+                }
+                expected.resize(most, key::NONE);
+                let found = &found[node as usize * most..][..most];
+                assert_eq!(found, expected, "{strategy:?} of {node} under {}, {pass_short}", space.metric());
+            }
+        }
+    }
+
+    #[test]
+    fn rules_accept_what_they_accept_on_the_cpu() {
+        let strategies = [
+            Strategy::nsg(),
+            Strategy::vamana(),
+            Strategy::nssg().collect(Collect::OneHop),
+            Strategy::dpg(),
+            Strategy::tau_mng().threshold(0.3),
+            Strategy::nsg().filter(Filter::AlphaConvergent(AlphaConvergent { alpha: 1.3 })).threshold(0.1),
+            Strategy::custom("far", Far { factor: 1.5 }, None, 0.25),
+        ];
+        let types = [ElementType::F32, ElementType::U8, ElementType::F16, ElementType::I8];
+        for gpu in [Some(Gpu::emulated(1)), Gpu::cuda(0).ok()].into_iter().flatten() {
+            for (element, dim) in types.into_iter().zip([97, 33, 1, 4]) {
+                let base = base(60, dim, element);
+                for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+                    let space = Space::new(&base, metric).unwrap();
+                    let graph =
+                        Descent::new().metric(metric).knn(12).device(Device::Cpu).build(&base).unwrap();
+                    for strategy in strategies.iter().filter(|strategy| strategy.filters_on(&gpu)) {
+                        with_matrix!(space.rows(), rows => compare(&gpu, &space, rows, &graph, strategy));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_device_cannot_filter_by_is_said() {
+        let gpu = Gpu::emulated(0);
+        let base = base(6, 2, ElementType::U8);
+        let space = Space::new(&base, Metric::L2).unwrap();
+        let memory = Plan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
+        let (keys, mut forward) = (memory.buffer("keys").unwrap(), memory.buffer("keys").unwrap());
+        let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
+        let chunk = Chunk { order: &nodes, range: 0..1 };
+        with_matrix!(space.rows(), rows => {
+            let base = Base::upload(&gpu, &space, rows).unwrap();
+            let error = filter(&gpu, &base, &Strategy::cagra(), &chunk, (&keys, 4), (&mut forward, 1), false).unwrap_err();
+            assert!(error.to_string().contains("rank"), "{error}");
+        });
+    }
+}

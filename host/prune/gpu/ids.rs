@@ -1,0 +1,31 @@
+//! Rows of ids from rows of keys.
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
+
+use crate::Result;
+use crate::gpu::{Buffer, Gpu};
+
+/// Takes the ids of `rows` rows of `width` keys; rows of ids are `stride` apart, at least `width`, and have
+/// `u32::MAX` behind the last.
+pub(super) fn take_ids(
+    gpu: &Gpu,
+    keys: &Buffer<Key>,
+    (rows, width): (usize, usize),
+    ids: &mut Buffer<u32>,
+    stride: usize,
+) -> Result<()> {
+    let take = Ids {
+        keys: keys.view(),
+        ids: ids.view_mut(),
+        rows: rows as u32,
+        width: width as u32,
+        stride: stride as u32,
+        padding: 0,
+    };
+    let grid = [(rows as u32).div_ceil(ID_ROWS), 1, 1];
+    // SAFETY: the buffers hold as many rows, and outlive the work.
+    unsafe { gpu.launch::<prune_ids>(grid, ID_THREADS, (take,))? };
+    gpu.count_work::<prune_ids>((rows * (width * size_of::<Key>() + stride * size_of::<u32>())) as u64, 0);
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Collect, Filter and Store, one after another.
+
+use std::time::Instant;
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
+use tagore_device::prune::store::MERGED;
+
+use super::collect::collect;
+use super::filter::filter;
+use super::ids::take_ids;
+use super::medoid::medoid;
+use super::path::{self, path};
+use super::rank::{Candidates, Lists, rank};
+use super::reverse::{Rank, Reverse};
+use super::store::{download, merge, store};
+use super::{Base, Chunk};
+use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
+use crate::gpu::{Buffer, Gpu, Plan};
+use crate::prune::collect::HOP;
+use crate::prune::strategy::{Collect, Entry, Store, Strategy};
+use crate::prune::{PruneStats, Pruned, connect, cpu};
+use crate::vectors::gpu::{OnDevice, bytes_of};
+use crate::vectors::space::Space;
+use crate::vectors::{Matrix, Rows};
+use crate::{Metric, Progress, Result};
+
+/// Candidates that are on the device at a time: half a gibibyte.
+const CANDIDATES: usize = 1 << 26;
+
+/// What pruning is run with, checked and complete.
+pub(crate) struct Pruning<'a> {
+    pub gpu: &'a Gpu,
+    pub space: &'a Space<'a>,
+    pub strategy: &'a Strategy,
+    /// By the kernels to compare with, where there are any.
+    pub plain: bool,
+    pub seed: u64,
+    pub progress: &'a Progress,
+}
+
+impl Then for Pruning<'_> {
+    type Output = (Pruned, DescentStats, PruneStats);
+
+    fn then<T: OnDevice>(
+        self,
+        base: Base<T>,
+        lists: GpuLists,
+        descent: DescentStats,
+    ) -> Result<Self::Output> {
+        let (pruned, prune) = self.run(&base, lists, 0.0)?;
+        Ok((pruned, descent, prune))
+    }
+}
+
+impl Pruning<'_> {
+    /// Prunes a graph that is not on the device yet.
+    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<(Pruned, DescentStats, PruneStats)> {
+        let (pruned, prune) = match self.space.rows() {
+            Rows::F32(rows) => match bytes_of(self.space, rows) {
+                Some(bytes) => self.upload(Matrix::new(&bytes, rows.dim(), rows.dim()), graph),
+                None => self.upload(rows, graph),
+            },
+            Rows::F16(rows) => self.upload(rows, graph),
+            Rows::U8(rows) => self.upload(rows, graph),
+            Rows::I8(rows) => self.upload(rows, graph),
+        }?;
+        Ok((pruned, graph.stats().clone(), prune))
+    }
+
+    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>, graph: &KnnGraph) -> Result<(Pruned, PruneStats)> {
+        let copying = Instant::now();
+        let base = Base::upload(self.gpu, self.space, rows)?;
+        let lists = GpuLists::of(self.gpu, graph)?;
+        self.gpu.synchronize()?;
+        self.run(&base, lists, copying.elapsed().as_secs_f64())
+    }
+
+    /// Prunes; `copy` seconds were spent on copies before.
+    fn run<T: OnDevice>(&self, base: &Base<T>, lists: GpuLists, copy: f64) -> Result<(Pruned, PruneStats)> {
+        let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
+        let measurement = self.gpu.measure()?;
+        let began = Instant::now();
+        let entries = match self.strategy.entry {
+            Entry::Medoid => vec![medoid(self.gpu, self.space, base)?],
+            Entry::Random => cpu::random_entries(self.space.len(), self.seed),
+        };
+        let forward = self.forward(base, &lists, &entries)?;
+        stage.advance(self.space.len() as u64)?;
+        let order = lists.order;
+        drop(lists.keys);
+        let ids = self.store(base, &order, forward)?;
+        let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), copy, ..PruneStats::default() };
+        let copying = Instant::now();
+        let mut pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
+        stats.copy += copying.elapsed().as_secs_f64();
+        connect(self.space, self.strategy, &mut pruned, &mut stats, self.progress)?;
+        stats.seconds += stats.connect;
+        stage.advance(self.space.len() as u64)?;
+
+        let measured = measurement.end()?;
+        self.gpu.name().clone_into(&mut stats.device);
+        stats.device_name = self.gpu.device_name().map(str::to_owned);
+        stats.jit = measured.jit_seconds;
+        stats.kernels = measured.kernels;
+        stats.peak_gpu_bytes = measured.peak_bytes;
+        Ok((pruned, stats))
+    }
+
+    /// Collect and Filter: the forward edges of each row, as many as the degree.
+    fn forward<T: OnDevice>(&self, base: &Base<T>, lists: &GpuLists, entries: &[u32]) -> Result<Buffer<Key>> {
+        let Self { gpu, strategy, .. } = *self;
+        let (n, degree) = (self.space.len(), strategy.degree);
+        let mut forward: Buffer<Key> =
+            Plan::new().with::<Key>("forward edges", n * degree).reserve(gpu)?.buffer("forward edges")?;
+        let ranks =
+            strategy.counts_detours().then(|| Lists::new(gpu, &lists.keys, n, lists.k)).transpose()?;
+        if let Some(ranks) = &ranks
+            && strategy.collect == Collect::OneHop
+            && lists.metric == Metric::L2
+        {
+            // The lists are the candidates.
+            let count = strategy.candidates.min(lists.k);
+            let candidates = Candidates { keys: &lists.keys, stride: lists.k, count, by_row: true };
+            self.rank(ranks, candidates, &Chunk { order: &lists.order, range: 0..n }, &mut forward)?;
+            return Ok(forward);
+        }
+        let limit = strategy.candidates.min(match strategy.collect {
+            Collect::OneHop => lists.k,
+            Collect::TwoHop => lists.k + HOP * HOP,
+            Collect::Path => path::most(lists.k, entries.len()),
+        });
+        let at_once = (CANDIDATES / limit).clamp(1, n);
+        let memory = Plan::new()
+            .with::<Key>("candidates", at_once * limit)
+            .with::<u32>("entries", entries.len())
+            .reserve(gpu)?;
+        let mut candidates: Buffer<Key> = memory.buffer("candidates")?;
+        let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
+        entries_there.upload(entries)?;
+        let entries = (&entries_there, entries.len());
+        for first in (0..n).step_by(at_once) {
+            self.progress.check()?;
+            let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
+            let to = (&mut candidates, limit);
+            match strategy.collect {
+                Collect::OneHop => collect(gpu, base, lists, 0, &chunk, to)?,
+                Collect::TwoHop => collect(gpu, base, lists, HOP, &chunk, to)?,
+                Collect::Path => path(gpu, base, lists, entries, &chunk, to)?,
+            }
+            if let Some(ranks) = &ranks {
+                let candidates = Candidates { keys: &candidates, stride: limit, count: limit, by_row: false };
+                self.rank(ranks, candidates, &chunk, &mut forward)?;
+            } else {
+                self.filter(base, &chunk, (&candidates, limit), &mut forward, false)?;
+            }
+        }
+        Ok(forward)
+    }
+
+    fn rank(
+        &self,
+        lists: &Lists,
+        candidates: Candidates<'_>,
+        chunk: &Chunk<'_>,
+        forward: &mut Buffer<Key>,
+    ) -> Result<()> {
+        let (nodes, degree) = ((chunk.nodes(), chunk.len()), self.strategy.degree);
+        if self.plain {
+            rank::<prune_detours_unbalanced>(
+                self.gpu,
+                self.strategy,
+                lists,
+                candidates,
+                nodes,
+                forward,
+                degree,
+            )
+        } else {
+            rank::<prune_detours>(self.gpu, self.strategy, lists, candidates, nodes, forward, degree)
+        }
+    }
+
+    fn filter<T: OnDevice>(
+        &self,
+        base: &Base<T>,
+        chunk: &Chunk<'_>,
+        from: (&Buffer<Key>, usize),
+        forward: &mut Buffer<Key>,
+        pass_short: bool,
+    ) -> Result<()> {
+        let to = (forward, self.strategy.degree);
+        filter(self.gpu, base, self.strategy, chunk, from, to, pass_short)
+    }
+
+    /// Reverse edges and Store: the ids of each row.
+    fn store<T: OnDevice>(
+        &self,
+        base: &Base<T>,
+        order: &Buffer<u32>,
+        mut forward: Buffer<Key>,
+    ) -> Result<Buffer<u32>> {
+        let Self { gpu, strategy, .. } = *self;
+        let (n, degree) = (self.space.len(), strategy.degree);
+        let by = if strategy.counts_detours() { Rank::Place } else { Rank::Distance };
+        let reverse = Reverse::new(gpu, &forward, (n, degree), by)?;
+        let plan = Plan::new().with::<u32>("index rows", n * degree);
+        let mut ids: Buffer<u32> = plan.reserve(gpu)?.buffer("index rows")?;
+        match strategy.store {
+            Store::Interleave => store(gpu, &forward, (n, degree), &reverse, &mut ids, degree)?,
+            Store::Refilter => {
+                let stride = MERGED as usize;
+                let at_once = (CANDIDATES / stride).clamp(1, n);
+                let plan = Plan::new().with::<Key>("merged edges", at_once * stride);
+                let mut merged: Buffer<Key> = plan.reserve(gpu)?.buffer("merged edges")?;
+                for first in (0..n).step_by(at_once) {
+                    self.progress.check()?;
+                    let chunk = Chunk { order, range: first..(first + at_once).min(n) };
+                    merge(gpu, &forward, degree, &reverse, (chunk.nodes(), chunk.len()), &mut merged)?;
+                    // Rows of the chunk are not asked for any more.
+                    self.filter(base, &chunk, (&merged, stride), &mut forward, true)?;
+                }
+                take_ids(gpu, &forward, (n, degree), &mut ids, degree)?;
+            }
+        }
+        gpu.synchronize()?;
+        Ok(ids)
+    }
+}

@@ -1,0 +1,194 @@
+//! Reverse edges on a device: counted, scanned and sorted.
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::reverse::{
+    EDGE_SLOTS, EDGE_THREADS, Edges, Sources, prune_edge_sources, prune_edge_targets, prune_edges,
+    prune_edges_count,
+};
+use tagore_device::sort::{scan_threads, sort_scan};
+
+use crate::Result;
+use crate::gpu::sort::{SortRoom, sort};
+use crate::gpu::{Buffer, Gpu, Plan};
+
+/// The most forward slots of all rows: their numbers are half a key.
+const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
+
+/// What reverse edges of a row are ordered by; then by their sources.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// The distance in the forward key.
+    Distance,
+    /// The place in the source's row (CAGRA).
+    Place,
+}
+
+/// For every row the sources of the edges to it.
+pub(super) struct Reverse {
+    /// Rank above source, ascending within each row.
+    pub sources: Buffer<Key>,
+    /// Where those of each row begin, and how many there are in all.
+    pub offsets: Buffer<u32>,
+}
+
+/// The bits of numbers below `n`.
+fn bits_below(n: usize) -> u32 {
+    usize::BITS - n.saturating_sub(1).leading_zeros()
+}
+
+impl Reverse {
+    /// The device memory of turning round the edges in `width` slots of each of `rows` rows, if all are full.
+    pub(super) fn plan(rows: usize, width: usize) -> Plan {
+        let slots = rows * width;
+        Self::counts(slots).and(&Self::edges(rows, slots))
+    }
+
+    fn counts(slots: usize) -> Plan {
+        Plan::new()
+            .with::<u32>("edge counts", slots.div_ceil(EDGE_SLOTS as usize))
+            .with::<u32>("edge total", 1)
+    }
+
+    fn edges(rows: usize, count: usize) -> Plan {
+        let plan = Plan::new()
+            .with::<u64>("edges", count)
+            .with::<u64>("spare edges", count)
+            .with::<u32>("reverse offsets", rows + 1);
+        SortRoom::plan(plan, count)
+    }
+
+    /// Turns round the edges of `rows` rows: `width` keys of targets each, [`NONE`] in empty slots.
+    ///
+    /// [`NONE`]: tagore_device::descent::key::NONE
+    ///
+    /// # Errors
+    /// If there are too many slots, or the device has no room.
+    pub(super) fn new(
+        gpu: &Gpu,
+        forward: &Buffer<Key>,
+        (rows, width): (usize, usize),
+        rank: Rank,
+    ) -> Result<Self> {
+        let slots = rows * width;
+        if slots > MOST_SLOTS {
+            return Err(gpu.error(format_args!(
+                "found {rows} rows of {width} edges, expected at most {MOST_SLOTS} edges in all"
+            )));
+        }
+        let memory = Self::counts(slots).reserve(gpu)?;
+        let (mut starts, mut total) = (memory.buffer("edge counts")?, memory.buffer("edge total")?);
+        let blocks = slots.div_ceil(EDGE_SLOTS as usize) as u32;
+        let grid = [blocks, 1, 1];
+        let by_place = u32::from(rank == Rank::Place);
+        let mut edges = Edges {
+            forward: forward.view(),
+            starts: starts.view_mut(),
+            // Counting writes none.
+            keys: starts.view_mut().cast(),
+            rows: rows as u32,
+            width: width as u32,
+            by_place,
+            padding: 0,
+        };
+        // SAFETY: the buffers hold a value for each block of slots, and outlive the work. So below.
+        unsafe {
+            gpu.launch::<prune_edges_count>(grid, EDGE_THREADS, (edges,))?;
+            let counts = (starts.view_mut(), total.view_mut(), blocks);
+            gpu.launch::<sort_scan>([1, 1, 1], scan_threads(blocks), counts)?;
+        }
+        let mut count = [0];
+        total.download(&mut count)?;
+        let count = count[0];
+
+        let memory = Self::edges(rows, count as usize).reserve(gpu)?;
+        let (mut keys, mut spare): (Buffer<u64>, Buffer<u64>) =
+            (memory.buffer("edges")?, memory.buffer("spare edges")?);
+        let (mut offsets, mut room) = (memory.buffer("reverse offsets")?, SortRoom::new(&memory)?);
+        if count == 0 {
+            offsets.fill(0)?;
+            return Ok(Self { sources: keys, offsets });
+        }
+        edges.keys = keys.view_mut();
+        let (len, per_edge) = (count as usize, [count.div_ceil(EDGE_THREADS), 1, 1]);
+        // SAFETY: as above; there are as many keys as were counted.
+        unsafe { gpu.launch::<prune_edges>(grid, EDGE_THREADS, (edges,))? };
+        if rank == Rank::Distance {
+            sort(gpu, &mut keys, &mut spare, &mut room, len, 32..64)?;
+            let targets = (keys.view_mut(), forward.view(), count);
+            // SAFETY: as above.
+            unsafe { gpu.launch::<prune_edge_targets>(per_edge, EDGE_THREADS, targets)? };
+        }
+        // Stably: those of a target keep the order that they have.
+        sort(gpu, &mut keys, &mut spare, &mut room, len, 32..32 + bits_below(rows))?;
+        let sources = Sources {
+            keys: keys.view(),
+            forward: forward.view(),
+            sources: spare.view_mut(),
+            offsets: offsets.view_mut(),
+            count,
+            rows: rows as u32,
+            width: width as u32,
+            by_place,
+        };
+        // SAFETY: as above.
+        unsafe { gpu.launch::<prune_edge_sources>(per_edge, EDGE_THREADS, (sources,))? };
+        let (slots, count) = (slots as u64 * 8, u64::from(count) * 8);
+        gpu.count_work::<prune_edges_count>(slots, 0);
+        gpu.count_work::<prune_edges>(slots + count, 0);
+        gpu.count_work::<prune_edge_sources>(2 * count, 0);
+        // What is dropped here is used until the work is done.
+        gpu.synchronize()?;
+        Ok(Self { sources: spare, offsets })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::descent::key::NONE;
+
+    use super::super::testing::{cases, devices, download, forward_on_cpu, upload};
+    use super::*;
+    use crate::descent::reverse;
+    use crate::prune::Strategy;
+
+    #[test]
+    fn edges_are_turned_round_as_on_the_cpu() {
+        cases(|space, graph| {
+            let (n, width) = (graph.len(), 9);
+            // The filter leaves some slots empty.
+            for forward in [
+                forward_on_cpu(space, graph, &Strategy::nsg(), width),
+                forward_on_cpu(space, graph, &Strategy::cagra(), width),
+                vec![NONE; n * width],
+            ] {
+                for rank in [Rank::Distance, Rank::Place] {
+                    let expected = reverse::Reverse::new(n, |source, visit| {
+                        let row = &forward[source as usize * width..][..width];
+                        for (&key, place) in row.iter().zip(0..).filter(|edge| *edge.0 != NONE) {
+                            visit(key as u32, if rank == Rank::Place { place } else { (key >> 32) as u32 });
+                        }
+                    });
+                    let expected: Vec<Vec<u32>> =
+                        (0..n as u32).map(|node| expected.sources(node).collect()).collect();
+                    for gpu in devices() {
+                        let forward = upload(&gpu, &forward);
+                        let found = Reverse::new(&gpu, &forward, (n, width), rank).unwrap();
+                        let offsets = download(&found.offsets, n + 1);
+                        let sources = download(&found.sources, offsets[n] as usize);
+                        for (node, expected) in expected.iter().enumerate() {
+                            let sources = &sources[offsets[node] as usize..offsets[node + 1] as usize];
+                            assert!(sources.iter().map(|&key| key as u32).eq(expected.iter().copied()));
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn too_many_edges_are_an_error() {
+        let gpu = Gpu::emulated(0);
+        let error = Reverse::new(&gpu, &upload(&gpu, &[NONE]), (1 << 31, 2), Rank::Place);
+        assert!(error.err().unwrap().to_string().contains("expected at most 4294965247 edges"));
+    }
+}

@@ -1,0 +1,156 @@
+//! Store on a device: rows of ids from forward and reverse edges.
+
+use cuda_std::memory::Global;
+use rayon::prelude::*;
+use tagore_device::descent::key::Key;
+use tagore_device::prune::store::{
+    MERGE_THREADS, MERGED, Merge, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
+};
+
+use super::reverse::Reverse;
+use crate::Result;
+use crate::gpu::{Buffer, Gpu};
+use crate::prune::rows::Rows;
+
+/// Writes to `ids` rows of `degree`: the better half from the `width` forward edges of each of `rows` rows, then
+/// reverse edges, then the rest of the forward edges (CAGRA; for DPG there is no rest).
+pub(super) fn store(
+    gpu: &Gpu,
+    forward: &Buffer<Key>,
+    (rows, width): (usize, usize),
+    reverse: &Reverse,
+    ids: &mut Buffer<u32>,
+    degree: usize,
+) -> Result<()> {
+    let store = Store {
+        forward: forward.view(),
+        reverse: reverse.sources.view(),
+        offsets: reverse.offsets.view(),
+        ids: ids.view_mut(),
+        rows: rows as u32,
+        width: width as u32,
+        degree: degree as u32,
+        first: degree.div_ceil(2).min(width) as u32,
+    };
+    let grid = [(rows as u32).div_ceil(STORE_ROWS), 1, 1];
+    // SAFETY: the buffers hold what the sizes say, and outlive the work.
+    unsafe { gpu.launch::<prune_store>(grid, STORE_THREADS, (store,))? };
+    gpu.count_work::<prune_store>((rows * (width * 8 + (degree + 1) * 4)) as u64, 0);
+    Ok(())
+}
+
+/// Writes to `merged` the nearest [`MERGED`] of the forward and reverse edges of each of `nodes` (a row each, and
+/// how many): candidates for another run of the filter. Reverse edges are ranked by distances.
+pub(super) fn merge(
+    gpu: &Gpu,
+    forward: &Buffer<Key>,
+    width: usize,
+    reverse: &Reverse,
+    (nodes, node_count): (Global<u32>, usize),
+    merged: &mut Buffer<Key>,
+) -> Result<()> {
+    let merge = Merge {
+        forward: forward.view(),
+        reverse: reverse.sources.view(),
+        offsets: reverse.offsets.view(),
+        nodes,
+        merged: merged.view_mut(),
+        width: width as u32,
+        padding: 0,
+    };
+    // SAFETY: the buffers hold what the sizes say, and outlive the work.
+    unsafe { gpu.launch::<prune_merge>([node_count as u32, 1, 1], MERGE_THREADS, (merge,))? };
+    gpu.count_work::<prune_merge>((node_count * (width + MERGED as usize) * 8) as u64, 0);
+    Ok(())
+}
+
+/// Brings rows of `degree` to the host.
+pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<Rows> {
+    // Touched by all threads: the pages of so much memory take longer to come than what fills them.
+    let mut there: Vec<u32> = rayon::iter::repeat_n(u32::MAX, rows * degree).collect();
+    ids.download(&mut there)?;
+    Ok(Rows::from_padded(there, degree))
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::descent::key::{self, NONE};
+
+    use super::super::ids::take_ids;
+    use super::super::reverse::Rank;
+    use super::super::testing::{cases, devices, download as values, forward_on_cpu, upload};
+    use super::*;
+    use crate::Progress;
+    use crate::prune::{Strategy, cpu};
+
+    #[test]
+    fn rows_are_stored_as_on_the_cpu() {
+        cases(|space, graph| {
+            let n = graph.len();
+            for (strategy, rank) in [(Strategy::cagra(), Rank::Place), (Strategy::dpg(), Rank::Distance)] {
+                for degree in [1, 7, 10] {
+                    let strategy = strategy.clone().degree(degree);
+                    let width = if rank == Rank::Distance { degree.div_ceil(2) } else { degree };
+                    let (expected, _) = cpu::prune(space, graph, &strategy, 1, &Progress::silent()).unwrap();
+                    let expected = expected.into_parts();
+                    let forward = forward_on_cpu(space, graph, &strategy, width);
+                    for gpu in devices() {
+                        let forward = upload(&gpu, &forward);
+                        let reverse = Reverse::new(&gpu, &forward, (n, width), rank).unwrap();
+                        let mut ids = upload(&gpu, &vec![0u32; n * degree]);
+                        store(&gpu, &forward, (n, width), &reverse, &mut ids, degree).unwrap();
+                        let found = download(&ids, n, degree).unwrap();
+                        assert_eq!(found.into_parts(), expected, "{} {degree}", strategy.kind());
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn both_directions_are_merged() {
+        cases(|space, graph| {
+            let (n, width) = (graph.len(), 8);
+            // Neither filter accepts in the order of distances.
+            for strategy in [Strategy::cagra(), Strategy::dpg()] {
+                let forward = forward_on_cpu(space, graph, &strategy, width);
+                let edges = |a: u32| forward[a as usize * width..][..width].iter().filter(|&&k| k != NONE);
+                let mut expected: Vec<Vec<Key>> =
+                    (0..n as u32).map(|a| edges(a).copied().collect()).collect();
+                for a in 0..n as u32 {
+                    for &key in edges(a) {
+                        let mut distance = Vec::new();
+                        space.rule_distances(key as u32, &[a], &mut distance);
+                        expected[key as u32 as usize].push(key::pack(distance[0], a));
+                    }
+                }
+                for keys in &mut expected {
+                    keys.sort_unstable();
+                    keys.dedup();
+                    keys.resize(MERGED as usize, NONE);
+                }
+                let order: Vec<u32> = (0..n as u32).rev().collect();
+                expected.reverse();
+                for gpu in devices() {
+                    let (forward, nodes) = (upload(&gpu, &forward), upload(&gpu, &order));
+                    let reverse = Reverse::new(&gpu, &forward, (n, width), Rank::Distance).unwrap();
+                    let mut merged = upload(&gpu, &vec![0u64; n * MERGED as usize]);
+                    merge(&gpu, &forward, width, &reverse, (nodes.view(), n), &mut merged).unwrap();
+                    assert_eq!(values(&merged, n * MERGED as usize), expected.concat());
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn keys_become_rows() {
+        for gpu in devices() {
+            let keys =
+                upload(&gpu, &[key::pack(1.0, 7), key::pack(0.5, 3), key::pack(2.0, 1), NONE, NONE, NONE]);
+            let mut ids = upload(&gpu, &[0u32; 6]);
+            take_ids(&gpu, &keys, (3, 2), &mut ids, 2).unwrap();
+            let rows = download(&ids, 3, 2).unwrap();
+            assert_eq!((rows.row(0), rows.row(1), rows.row(2)), (&[7, 3][..], &[1][..], &[][..]));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the tests of this folder share.
+
+use bytemuck::Pod;
+use tagore_device::descent::key::{self, Key};
+use tagore_device::random::{Draws, Stage};
+
+use crate::descent::{Descent, KnnGraph};
+use crate::gpu::{Buffer, Gpu, Plan};
+use crate::prune::Strategy;
+use crate::prune::collect::Collector;
+use crate::prune::filter::Pruner;
+use crate::vectors::space::Space;
+use crate::vectors::{Metric, Vectors};
+
+/// The emulator, and the CUDA device if there is one.
+pub(super) fn devices() -> Vec<Gpu> {
+    [Ok(Gpu::emulated(1)), Gpu::cuda(0)].into_iter().flatten().collect()
+}
+
+pub(super) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
+    let memory = Plan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
+    let mut buffer = memory.buffer("values").unwrap();
+    buffer.upload(values).unwrap();
+    buffer
+}
+
+pub(super) fn download<T: Pod>(buffer: &Buffer<T>, count: usize) -> Vec<T> {
+    let mut values = vec![T::zeroed(); count];
+    buffer.download(&mut values).unwrap();
+    values
+}
+
+/// Calls `check` with small data in which duplicates and ties abound, and a zero vector.
+pub(super) fn cases(check: impl Fn(&Space<'_>, &KnnGraph)) {
+    for (metric, seed) in [(Metric::L2, 1), (Metric::Cosine, 2), (Metric::InnerProduct, 3)] {
+        for (rows, dim) in [(2, 1), (33, 2), (60, 7)] {
+            let draws = Draws::new(seed, Stage::Test, 1, 0);
+            let mut values: Vec<u8> = (0..rows * dim).map(|i| draws.below(i as u64, 9) as u8).collect();
+            values[..dim].fill(0);
+            let base = if metric == Metric::L2 {
+                Vectors::from_u8(values, dim)
+            } else {
+                Vectors::from_f32(values.into_iter().map(f32::from).collect(), dim)
+            };
+            let base = base.unwrap();
+            let graph = Descent::new().metric(metric).knn(12.min(rows - 1)).build(&base).unwrap();
+            check(&Space::new(&base, metric).unwrap(), &graph);
+        }
+    }
+}
+
+/// The lists of a graph as keys.
+pub(super) fn list_keys(graph: &KnnGraph) -> Vec<Key> {
+    let row = |node| graph.neighbors(node).iter().zip(graph.distances(node));
+    (0..graph.len()).flat_map(row).map(|(&id, &distance)| key::pack(distance, id)).collect()
+}
+
+/// What the CPU's Collect and Filter make of a graph: `most` keys for each node.
+pub(super) fn forward_on_cpu(
+    space: &Space<'_>,
+    graph: &KnnGraph,
+    strategy: &Strategy,
+    most: usize,
+) -> Vec<Key> {
+    let mut collector = Collector::new(space, graph, &[0], strategy.collect, strategy.candidates);
+    let mut pruner = Pruner::new(space, graph, strategy);
+    let (mut candidates, mut accepted) = (Vec::new(), Vec::new());
+    let row = |node: u32| {
+        collector.collect(node, &mut candidates);
+        pruner.filter(&candidates, most, &mut accepted);
+        accepted.resize(most, key::NONE);
+        accepted.clone()
+    };
+    (0..graph.len() as u32).flat_map(row).collect()
+}

@@ -1,0 +1,107 @@
+//! Rules as values of any type, and what filters by them on both backends.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_std::launch::Kernel;
+use tagore_device::descent::key::Key;
+use tagore_device::prune::filter;
+use tagore_device::prune::kernels::{AnyFilter, RuleKernels};
+use tagore_device::prune::rule::{Angle, Distance, Spread, TauMonotonic};
+
+use super::filter::Pruner;
+use super::strategy::Filter;
+use crate::Result;
+use crate::gpu::Gpu;
+
+/// A rule of any type: where one rule is told from another.
+pub(super) trait AnyRule: Send + Sync {
+    /// The threshold as the rule takes it.
+    fn prepare(&self, threshold: f32) -> f32;
+
+    /// Filters the candidates of a node on the CPU; see [`Pruner::filter`].
+    fn select(&self, pruner: &mut Pruner<'_>, candidates: &[Key], most: usize, accepted: &mut Vec<Key>);
+
+    /// Launches the rule's kernel of the base's element type, `threads` for each of `nodes` nodes.
+    ///
+    /// # Safety
+    /// - As [`Gpu::launch`].
+    unsafe fn launch(&self, gpu: &Gpu, filter: AnyFilter, nodes: u32, threads: u32) -> Result<()>;
+}
+
+impl<R: RuleKernels> AnyRule for R {
+    fn prepare(&self, threshold: f32) -> f32 {
+        self.prepare(threshold)
+    }
+
+    fn select(&self, pruner: &mut Pruner<'_>, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
+        pruner.select(self, candidates, most, accepted);
+    }
+
+    unsafe fn launch(&self, gpu: &Gpu, filter: AnyFilter, nodes: u32, threads: u32) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match filter {
+                AnyFilter::F32(filter) => launch::<_, R::F32, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::F16(filter) => launch::<_, R::F16, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::U8(filter) => launch::<_, R::U8, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::I8(filter) => launch::<_, R::I8, R>(gpu, (filter, *self), nodes, threads),
+            }
+        }
+    }
+}
+
+/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its row, and edges.
+///
+/// # Safety
+/// - As [`Gpu::launch`].
+unsafe fn launch<T, K, R>(
+    gpu: &Gpu,
+    arguments: (filter::Filter<T>, R),
+    nodes: u32,
+    threads: u32,
+) -> Result<()>
+where
+    K: Kernel<Arguments = (filter::Filter<T>, R)>,
+{
+    let filter::Filter { rows, stride, most, .. } = &arguments.0;
+    let row_bytes = u64::from(rows.stride) * size_of::<T>() as u64;
+    let bytes = u64::from(*stride) * (8 + row_bytes) + u64::from(*most) * 8;
+    gpu.count_work::<K>(u64::from(nodes) * bytes, 0);
+    // SAFETY: the caller's promise.
+    unsafe { gpu.launch::<K>([nodes, 1, 1], threads, arguments) }
+}
+
+impl Filter {
+    /// The rule that it filters by; none if it counts detours.
+    pub(super) fn rule(&self) -> Option<&dyn AnyRule> {
+        match self {
+            Self::Distance => Some(&Distance),
+            Self::Angle => Some(&Angle),
+            Self::Spread => Some(&Spread),
+            Self::TauMonotonic => Some(&TauMonotonic),
+            Self::AlphaConvergent(rule) => Some(rule),
+            Self::Custom(custom) => Some(custom.rule.as_ref()),
+            Self::Rank => None,
+        }
+    }
+}
+
+/// A rule of the user's, with the PTX of its kernels if there is any.
+#[derive(Clone)]
+pub struct CustomRule {
+    pub(super) rule: Arc<dyn AnyRule>,
+    pub(super) ptx: Option<&'static str>,
+}
+
+impl CustomRule {
+    pub(super) fn new(rule: impl RuleKernels, ptx: Option<&'static str>) -> Self {
+        Self { rule: Arc::new(rule), ptx }
+    }
+}
+
+impl fmt::Debug for CustomRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CustomRule").field("has_ptx", &self.ptx.is_some()).finish_non_exhaustive()
+    }
+}
