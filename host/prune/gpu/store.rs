@@ -13,7 +13,7 @@ use crate::gpu::{Buffer, Gpu};
 use crate::prune::rows::Rows;
 
 /// Writes to `ids` rows of `degree`: the better half from the `width` forward edges of each of `rows` rows, then
-/// reverse edges, then the rest of the forward edges (CAGRA; for DPG there is no rest).
+/// reverse edges, then the rest of the forward edges (CAGRA and DPG).
 pub(super) fn store(
     gpu: &Gpu,
     forward: &Buffer<Key>,
@@ -90,7 +90,7 @@ mod tests {
             for (strategy, rank) in [(Strategy::cagra(), Rank::Place), (Strategy::dpg(), Rank::Distance)] {
                 for degree in [1, 7, 10] {
                     let strategy = strategy.clone().degree(degree);
-                    let width = if rank == Rank::Distance { degree.div_ceil(2) } else { degree };
+                    let width = degree;
                     let (expected, _) = cpu::prune(space, graph, &strategy, 1, &Progress::silent()).unwrap();
                     let expected = expected.into_parts();
                     let forward = forward_on_cpu(space, graph, &strategy, width);
