@@ -15,8 +15,7 @@ pub enum Device {
     Auto,
     /// The CPU, on the threads of the rayon pool that the call is made in.
     Cpu,
-    /// The CUDA device of this number: exact search and k-NN graphs; pruning and searching an index stay on
-    /// the CPU.
+    /// The CUDA device of this number.
     Cuda(u32),
     /// The kernels on the CPU, lane by lane and checked at every access: for tests of tiny data.
     Emulated,
@@ -28,9 +27,9 @@ impl Device {
         Self::Auto
     }
 
-    /// The GPU to build a graph of `nodes` nodes on, if any: with `Auto` only if there is one and the
+    /// The GPU to build or search a graph of `nodes` nodes on, if any: with `Auto` only if there is one and the
     /// graph is not a small one.
-    pub(crate) fn gpu_for_building(self, nodes: usize) -> Result<Option<Gpu>> {
+    pub(crate) fn gpu_for_graph(self, nodes: usize) -> Result<Option<Gpu>> {
         const WORTH_A_GPU: usize = 20_000;
         if self == Self::Auto && nodes < WORTH_A_GPU { Ok(None) } else { self.gpu() }
     }

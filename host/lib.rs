@@ -56,6 +56,6 @@ pub use prune::{
     BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy,
 };
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{SearchResult, Searcher, search};
+pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;
 pub use vectors::{ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors};

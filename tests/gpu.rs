@@ -2,8 +2,8 @@
 
 use half::f16;
 use tagore::{
-    Descent, DescentStats, Device, ExactSearch, Iterations, KnnGraph, Metric, Progress, Start, Synth,
-    Vectors, knn_recall,
+    Builder, Descent, DescentStats, Device, ExactSearch, Index, Iterations, KnnGraph, MAX_WIDTH, Metric,
+    Progress, Searcher, Start, Strategy, Synth, Vectors, ground_truth, knn_recall,
 };
 
 use crate::reference::{hard_cases, uniform};
@@ -384,4 +384,100 @@ fn a_build_that_does_not_fit_says_what_would() {
     let peak = |k| Descent::new().knn(k).start(Start::Random).plan(&base).unwrap().peak_bytes();
     assert!(fits < 96 && peak(fits) <= 1 << 30 && peak(fits + 1) > 1 << 30, "{text}");
     assert!(!text.contains('\n'));
+}
+
+/// Beam search on a device finds what the CPU finds, ids and bits of distances.
+fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
+    let silent = Progress::silent();
+    let on_cpu = Searcher::new(index, base).unwrap();
+    assert_eq!(on_cpu.device_name(), "cpu");
+    for device in devices() {
+        let searcher = Searcher::new(index, base).unwrap().device(device).unwrap();
+        assert_eq!(searcher.device_name(), device.to_string());
+        for &(k, beam) in widths {
+            let expected = on_cpu.search(queries, k, beam, &silent).unwrap();
+            let found = searcher.search(queries, k, beam, &silent).unwrap();
+            let shape = format!("{what}, {}, k = {k}, beam = {beam}, {device}", index.metric());
+            for query in 0..queries.len() {
+                assert_eq!(found.ids(query), expected.ids(query), "{shape}, query {query}");
+                let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(found.distances(query)), bits(expected.distances(query)), "{shape}, {query}");
+            }
+            // What the device forgets it computes again.
+            assert!(found.computed() >= expected.computed(), "{shape}");
+            assert!(found.device_seconds().is_some() && expected.device_seconds().is_none());
+            assert!(found.kernels()[0].bytes > 0 && found.kernels()[0].launches == 1);
+        }
+    }
+}
+
+#[test]
+fn beam_search_of_every_kind_and_metric() {
+    for (strategy, metric) in Strategy::all().into_iter().zip(METRICS.into_iter().cycle()) {
+        let (name, synth) = (strategy.kind().to_owned(), Synth::new(400, 17, 6).unwrap());
+        let values: Vec<f32> = (0..400).flat_map(|row| synth.base().row(row).into_owned()).collect();
+        let with_zeros = |mut values: Vec<f32>| {
+            values[17 * 3..17 * 4].fill(0.0);
+            Vectors::from_f32(values, 17).unwrap()
+        };
+        let (base, queries) = (with_zeros(values.clone()), with_zeros(values[17 * 300..17 * 306].to_vec()));
+        let builder = Builder::new(strategy.degree(12)).knn(24).metric(metric).device(Device::Cpu);
+        let index = builder.build(&base).unwrap();
+        check_search(&name, &index, &base, &queries, &[(1, 1), (10, 30), (5, 100)]);
+    }
+}
+
+#[test]
+fn beam_search_of_every_type_and_of_hard_data() {
+    let of = |rows: usize, seed: u64| -> Vec<f32> {
+        let values = uniform(rows, 21, seed);
+        (0..rows).flat_map(|row| values.row(row).into_owned()).map(|x| (x * 12.0).floor()).collect()
+    };
+    let f16 =
+        |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x / 8.0)).collect(), 21).unwrap();
+    let u8 = |v: Vec<f32>| Vectors::from_u8(v.iter().map(|&x| (x + 120.0) as u8).collect(), 21).unwrap();
+    let i8 = |v: Vec<f32>| Vectors::from_i8(v.iter().map(|&x| x as i8).collect(), 21).unwrap();
+    let whole =
+        |v: Vec<f32>| Vectors::from_f32(v.iter().map(|&x| (x + 120.0).floor()).collect(), 21).unwrap();
+    type Convert<'a> = &'a dyn Fn(Vec<f32>) -> Vectors;
+    let types: [(&str, Convert<'_>); 4] = [("f16", &f16), ("u8", &u8), ("i8", &i8), ("whole f32", &whole)];
+    for ((name, to), metric) in types.into_iter().zip(METRICS.into_iter().cycle()) {
+        let (base, queries) = (to(of(200, 1)), to(of(3, 2)));
+        let index = Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
+        check_search(name, &index, &base, &queries, &[(3, 20)]);
+    }
+    // Held as bytes, and asked for what is not one.
+    let (base, queries) = (whole(of(200, 1)), uniform(2, 21, 5));
+    let index = Builder::new(Strategy::cagra().degree(8)).knn(20).build(&base).unwrap();
+    check_search("whole base", &index, &base, &queries, &[(3, 20)]);
+    for (name, base) in hard_cases(100, 5, 3) {
+        let index = Builder::new(Strategy::vamana().degree(6)).knn(12).build(&base).unwrap();
+        check_search(name, &index, &base, &uniform(2, 5, 9), &[(4, 9), (100, 300)]);
+    }
+}
+
+#[test]
+fn wider_steps_find_as_much() {
+    let synth = Synth::new(600, 12, 2).unwrap();
+    let (base, queries) = (synth.base(), synth.queries(20));
+    let index = Builder::new(Strategy::nsg().degree(12)).knn(24).device(Device::Cpu).build(&base).unwrap();
+    let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
+    for device in devices() {
+        let recall = |width| {
+            let searcher =
+                Searcher::new(&index, &base).unwrap().width(width).unwrap().device(device).unwrap();
+            let found = searcher.evaluate(&queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0];
+            assert!(found.device_qps.unwrap() >= found.qps);
+            found.recall
+        };
+        assert!(recall(4) >= recall(1) - 0.02, "{device}");
+    }
+    for width in [0, MAX_WIDTH + 1] {
+        assert!(Searcher::new(&index, &base).unwrap().width(width).is_err());
+    }
+    let searcher = Searcher::new(&index, &base).unwrap().device(Device::Emulated).unwrap();
+    let error = searcher.search(&queries, 10, 513, &Progress::silent()).unwrap_err().to_string();
+    assert!(error.contains("513") && error.contains("at most 512"), "{error}");
+    let none = searcher.search(&synth.queries(0), 10, 20, &Progress::silent()).unwrap();
+    assert!(none.is_empty() && none.computed() == 0);
 }

@@ -1,6 +1,7 @@
 //! Every kernel, and the pieces that kernels share, on the emulator against plain references.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod beam;
 mod cells;
 mod cluster;
 mod descent;

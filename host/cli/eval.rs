@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Evaluation, GroundTruth, Result, Series, evaluate, recall_qps_plot};
+use tagore::{Evaluation, GroundTruth, Result, Series, recall_qps_plot};
 
 use super::options::check_output;
 use super::output::Output;
@@ -33,17 +33,21 @@ impl Args {
         let (index, base, queries) = self.searched.open()?;
         let truth = GroundTruth::open(&self.groundtruth)?;
         let progress = output.progress();
-        let evaluations = evaluate(&index, &base, &queries, &truth, self.k, &self.beams, progress)?;
+        let searcher = self.searched.searcher(&index, &base)?;
+        let evaluations = searcher.evaluate(&queries, &truth, self.k, &self.beams, progress)?;
         output.say(format_args!(
-            "{:>6} {:>10} {:>10} {:>10}",
+            "{:>6} {:>10} {:>10} {:>10}   on {}",
             "beam",
             format!("recall@{}", self.k),
             "QPS",
-            "distances"
+            "distances",
+            searcher.device_name()
         ));
         for evaluation in &evaluations {
-            let Evaluation { beam, recall, qps, distances, .. } = evaluation;
-            output.say(format_args!("{beam:>6} {recall:>10.4} {qps:>10.0} {distances:>10.0}"));
+            let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
+            let kernel =
+                device_qps.map_or(String::new(), |qps| format!("   {qps:.0} QPS on the device alone"));
+            output.say(format_args!("{beam:>6} {recall:>10.4} {qps:>10.0} {distances:>10.0}{kernel}"));
             output.event(&event(evaluation));
         }
         if let Some(path) = &self.plot {
@@ -56,8 +60,11 @@ impl Args {
 
 /// An evaluation as a JSON line.
 pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
-    let Evaluation { beam, k, recall, qps, distances } = evaluation;
-    json!({ "event": "eval", "beam": beam, "k": k, "recall": recall, "qps": qps, "distances": distances })
+    let Evaluation { beam, k, recall, qps, device_qps, distances } = evaluation;
+    json!({
+        "event": "eval", "beam": beam, "k": k, "recall": recall, "qps": qps, "device_qps": device_qps,
+        "distances": distances,
+    })
 }
 
 /// Evaluations as a line of a plot.

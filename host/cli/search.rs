@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{GroundTruth, Index, Result, Vectors, search};
+use tagore::{Device, GroundTruth, Index, Result, Searcher, Vectors};
 
 use super::options::check_output;
 use super::output::Output;
@@ -21,6 +21,12 @@ pub(crate) struct Searched {
     /// The queries
     #[arg(long, value_name = "QUERIES")]
     queries: PathBuf,
+    /// Where searches run: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// On a GPU, nodes that a search expands in a step: 1 finds what the CPU finds, up to 8 answer few queries sooner
+    #[arg(long, default_value_t = 1, value_name = "W")]
+    width: usize,
 }
 
 impl Searched {
@@ -28,6 +34,10 @@ impl Searched {
         let index = Index::open(&self.index)?;
         let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
         Ok((index, base, queries))
+    }
+
+    pub(crate) fn searcher<'a>(&self, index: &'a Index, base: &'a Vectors) -> Result<Searcher<'a>> {
+        Searcher::new(index, base)?.width(self.width)?.device(self.device)
     }
 }
 
@@ -51,18 +61,23 @@ impl Args {
         check_output(&self.output)?;
         let (index, base, queries) = self.searched.open()?;
         let began = Instant::now();
-        let result = search(&index, &base, &queries, self.k, self.beam, output.progress())?;
+        let searcher = self.searched.searcher(&index, &base)?;
+        let prepare = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        let result = searcher.search(&queries, self.k, self.beam, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);
+        let (device, device_seconds) = (searcher.device_name(), result.device_seconds());
         GroundTruth::from(result).save(&self.output)?;
         output.say(format_args!(
-            "{count} queries in {seconds:.3} s, {distances:.0} distances each -> {}",
+            "{count} queries on {device} in {seconds:.3} s, {distances:.0} distances each -> {}",
             self.output.display()
         ));
         output.event(&json!({
             "event": "search", "queries": count as u64, "k": self.k, "beam": self.beam,
-            "seconds": seconds, "qps": count / seconds, "distances": distances,
+            "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds, "device_seconds": device_seconds,
+            "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
         }));
         Ok(())
     }

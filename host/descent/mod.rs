@@ -316,7 +316,7 @@ impl Descent {
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
         let (nodes, metric) = (space.len(), self.metric);
-        match self.device.gpu_for_building(nodes)? {
+        match self.device.gpu_for_graph(nodes)? {
             Some(gpu) => {
                 self.check_parameters()?;
                 let measurement = gpu.measure()?;

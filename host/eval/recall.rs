@@ -22,16 +22,20 @@ pub struct Evaluation {
     pub k: usize,
     /// The share of the k true neighbours found, 0 to 1.
     pub recall: f64,
-    /// Queries per second, all threads together; the median of several runs if they are short.
+    /// Queries per second from queries to results in the host's memory, all threads together; the median of several runs
+    /// if they are short.
     pub qps: f64,
+    /// On a GPU, queries per second from queries to results on the device: those of the kernel alone, in the run that `qps`
+    /// is of.
+    pub device_qps: Option<f64>,
     /// Distances computed per query, those to the entry points included.
     pub distances: f64,
 }
 
-/// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids.
+/// Searches on the CPU with each of `beams` and compares with `truth`: [`Searcher::new`] and [`Searcher::evaluate`] in one.
 ///
 /// # Errors
-/// As [`search`](crate::search), or if `truth` does not belong to these queries and this base.
+/// As those two.
 pub fn evaluate(
     index: &Index,
     base: &Vectors,
@@ -41,28 +45,44 @@ pub fn evaluate(
     beams: &[usize],
     progress: &Progress,
 ) -> Result<Vec<Evaluation>> {
-    let searcher = Searcher::new(index, base)?;
-    let space = searcher.space();
-    let prepared = space.queries(queries)?;
-    if queries.is_empty() {
-        return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
-    }
-    let farthest = farthest_true(space, &prepared, truth, k)?;
-    let mut evaluations = Vec::with_capacity(beams.len());
-    for &beam in beams {
-        let (result, seconds) = timed(|| searcher.run(&prepared, k, beam, progress))?;
-        let hits: usize =
-            farthest.iter().enumerate().map(|(query, &far)| hits(result.distances(query), far)).sum();
+    Searcher::new(index, base)?.evaluate(queries, truth, k, beams, progress)
+}
+
+impl Searcher<'_> {
+    /// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids.
+    ///
+    /// # Errors
+    /// As [`Searcher::search`], or if `truth` does not belong to these queries and this base.
+    pub fn evaluate(
+        &self,
+        queries: &Vectors,
+        truth: &GroundTruth,
+        k: usize,
+        beams: &[usize],
+        progress: &Progress,
+    ) -> Result<Vec<Evaluation>> {
+        let space = self.space();
+        let prepared = space.queries(queries)?;
+        if queries.is_empty() {
+            return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
+        }
+        let farthest = farthest_true(space, &prepared, truth, k)?;
         let count = queries.len() as f64;
-        evaluations.push(Evaluation {
-            beam,
-            k,
-            recall: hits as f64 / (count * k as f64),
-            qps: count / seconds,
-            distances: result.computed() as f64 / count,
-        });
+        let evaluation = |&beam: &usize| {
+            let (result, seconds) = timed(|| self.run(&prepared, k, beam, progress))?;
+            let hits: usize =
+                farthest.iter().enumerate().map(|(query, &far)| hits(result.distances(query), far)).sum();
+            Ok(Evaluation {
+                beam,
+                k,
+                recall: hits as f64 / (count * k as f64),
+                qps: count / seconds,
+                device_qps: result.device_seconds().map(|seconds| count / seconds),
+                distances: result.computed() as f64 / count,
+            })
+        };
+        beams.iter().map(evaluation).collect()
     }
-    Ok(evaluations)
 }
 
 /// What `search` finds and the seconds it takes: of a short run, which may be disturbed by anything,
@@ -70,14 +90,14 @@ pub fn evaluate(
 fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64)> {
     const RUNS: usize = 5;
     const LONG: f64 = 1.0;
-    let mut times = Vec::with_capacity(RUNS);
+    let mut runs = Vec::with_capacity(RUNS);
     loop {
         let began = Instant::now();
         let result = search()?;
-        times.push(began.elapsed().as_secs_f64());
-        if times.len() == RUNS || times[0] > LONG {
-            times.sort_by(f64::total_cmp);
-            return Ok((result, times[times.len() / 2]));
+        runs.push((result, began.elapsed().as_secs_f64()));
+        if runs.len() == RUNS || runs[0].1 > LONG {
+            runs.sort_by(|a, b| a.1.total_cmp(&b.1));
+            return Ok(runs.swap_remove(runs.len() / 2));
         }
     }
 }

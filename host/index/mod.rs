@@ -139,6 +139,22 @@ impl Index {
         &neighbors[node * self.max_degree..][..degree]
     }
 
+    /// Rows of [`max_degree`](Self::max_degree) ids; an error if there is anything but `u32::MAX` behind the last.
+    pub(crate) fn padded_rows(&self) -> Result<&[u32]> {
+        let (_, rows) = self.parts();
+        let stride = self.max_degree;
+        let is_bad = |&node: &usize| {
+            rows[node * stride..][..stride][self.neighbors(node).len()..].iter().any(|&id| id != u32::MAX)
+        };
+        match (0..self.nodes).into_par_iter().find_first(is_bad) {
+            Some(node) => {
+                let found = format!("a wrong row {node}");
+                Err(Error::mismatch(self.describe(), found, "as many ids as its degree"))
+            }
+            None => Ok(rows),
+        }
+    }
+
     /// The mean degree.
     pub fn mean_degree(&self) -> f64 {
         let edges: u64 = self.parts().0.par_iter().map(|&degree| u64::from(degree)).sum();

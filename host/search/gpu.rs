@@ -1,484 +1,306 @@
-//! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes it
-//! (`device/src/search/exact/`).
-//!
-//! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in ranges
-//! that grow as the bounds of the queries tighten, so that about a third of the room for noted rows is
-//! used. Where a few points overflow it, as in a dense spot whose distances are below what rounding
-//! moves, they are searched for again by themselves; where many do, the range is visited again in smaller
-//! parts.
+//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any number of batches.
 
-use tagore_device::block::element::TileSum;
-use tagore_device::block::tile;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{CLOSED, Filter, SETTLE_THREADS, Settle, Tiles};
+use tagore_device::prune::rows;
+use tagore_device::search::beam::search::{
+    SEARCH_COUNTERS, Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
+    beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
+    beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
+    beam_search_512_i8, beam_search_512_u8, table_slots,
+};
+use tagore_device::search::beam::walk::{Graph, Walk, step_ids};
 
-use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number};
+use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
+use crate::index::Index;
+use crate::prune::gpu::Base;
+use crate::vectors::gpu::{OnDevice, as_bytes, metric_number, stride};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, Rows};
 use crate::{Error, Metric, Progress, Result};
 
-/// The largest k: the list of a query and what is merged into it share a block's memory.
-pub(crate) const MAX_K: usize = 1024;
+/// The widest beam: it lies in the registers of a warp.
+pub(super) const MAX_BEAM: usize = 512;
 
-/// Queries that are searched for together.
-const BATCH: usize = 16_384;
+/// Queries that are on the device at a time.
+const BATCH: usize = 1 << 16;
 
-/// One point in so many may be given up in a pass.
-const STRAGGLERS: usize = 8;
-
-/// The points whose neighbours are wanted.
-pub(crate) struct Points<'a> {
-    rows: Rows<'a>,
-    /// The row of each point, if the points are nodes of the base; no node finds itself.
-    nodes: Option<&'a [u32]>,
-    zero: &'a [bool],
-    count: usize,
+/// Element types with the kernels for beams of up to so many nodes.
+trait Searched: OnDevice {
+    type Beam64: Kernel<Arguments = (Search<Self>,)>;
+    type Beam128: Kernel<Arguments = (Search<Self>,)>;
+    type Beam256: Kernel<Arguments = (Search<Self>,)>;
+    type Beam512: Kernel<Arguments = (Search<Self>,)>;
 }
 
-impl<'a> Points<'a> {
-    pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
-        Self { rows: queries.rows(), nodes: None, zero: queries.zero(), count: queries.len() }
-    }
-
-    pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
-        Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
-    }
-
-    fn row_of(&self, point: usize) -> usize {
-        self.nodes.map_or(point, |nodes| nodes[point] as usize)
-    }
-
-    fn is_zero(&self, point: usize) -> bool {
-        self.zero.get(self.row_of(point)).copied().unwrap_or(false)
-    }
+macro_rules! searched {
+    ($($type:ty: $beam64:ty, $beam128:ty, $beam256:ty, $beam512:ty;)*) => {$(
+        impl Searched for $type {
+            type Beam64 = $beam64;
+            type Beam128 = $beam128;
+            type Beam256 = $beam256;
+            type Beam512 = $beam512;
+        }
+    )*};
 }
 
-/// The `k` smallest keys of each point, as the CPU computes them; of device memory at most `budget`
-/// bytes are used, if given. There are at least `k` rows to find.
-pub(crate) fn nearest(
-    gpu: &Gpu,
-    space: &Space<'_>,
-    points: &Points<'_>,
+searched! {
+    f32: beam_search_64_f32, beam_search_128_f32, beam_search_256_f32, beam_search_512_f32;
+    f16: beam_search_64_f16, beam_search_128_f16, beam_search_256_f16, beam_search_512_f16;
+    u8: beam_search_64_u8, beam_search_128_u8, beam_search_256_u8, beam_search_512_u8;
+    i8: beam_search_64_i8, beam_search_128_i8, beam_search_256_i8, beam_search_512_i8;
+}
+
+/// An index and its base on a device.
+pub(super) struct OnGpu {
+    gpu: Gpu,
+    degree: usize,
+    edges: Buffer<u32>,
+    entry_count: usize,
+    entries: Buffer<u32>,
+    base: AnyBase,
+}
+
+/// The base in its element type.
+enum AnyBase {
+    F32(Resident<f32>),
+    F16(Resident<f16>),
+    U8(Resident<u8>),
+    I8(Resident<i8>),
+    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query that is of others.
+    Whole(Resident<u8>, OnceLock<Resident<f32>>),
+}
+
+/// The base, and memory for queries that is kept from one batch to the next.
+struct Resident<T: OnDevice> {
+    base: Base<T>,
+    batch: Mutex<Option<Batch<T>>>,
+}
+
+/// Memory for up to `capacity` queries of `k` results.
+struct Batch<T> {
+    capacity: usize,
     k: usize,
-    budget: Option<u64>,
-    progress: &Progress,
-) -> Result<Vec<Key>> {
-    if k == 0 || k > MAX_K {
-        return Err(Error::argument("k", k, format_args!("1 to {MAX_K} on a GPU")));
-    }
-    let search = Search { gpu, space, points, k, budget, progress };
-    let mut keys = match (points.rows, space.rows()) {
-        (Rows::F32(points), Rows::F32(rows)) => search.run(points, rows),
-        (Rows::F16(points), Rows::F16(rows)) => search.run(points, rows),
-        (Rows::U8(points), Rows::U8(rows)) => search.run(points, rows),
-        (Rows::I8(points), Rows::I8(rows)) => search.run(points, rows),
-        _ => unreachable!("queries are cast to the element type of the base"),
-    }?;
-    add_zero_vectors(space, points, k, &mut keys);
-    Ok(keys)
-}
-
-/// Rows that may be noted for a query between two settlings.
-fn capacity(k: usize) -> usize {
-    (8 * k).next_power_of_two().clamp(1024, 4096)
-}
-
-/// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a time, and
-/// `points` points in batches.
-pub(crate) fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> Plan {
-    let points = points.min(BATCH);
-    let plan = Side::<T>::plan(Plan::new(), ROWS, rows, dim);
-    Side::<T>::plan(plan, POINTS, points, dim)
-        .with::<u32>("excluded ids", points)
-        .with::<T::Sum>("bounds", points)
-        .with::<u32>("counts", points)
-        .with::<u32>("noted rows", points * capacity(k))
-        .with::<Key>("lists", points * k)
-        .with::<f32>("mean", dim)
-        .with::<u32>("largest norms", 2)
-        .with::<u32>("overflow", 1)
-}
-
-struct Search<'a> {
-    gpu: &'a Gpu,
-    space: &'a Space<'a>,
-    points: &'a Points<'a>,
-    k: usize,
-    budget: Option<u64>,
-    progress: &'a Progress,
-}
-
-impl Search<'_> {
-    /// Rows that may be noted for a query between two settlings.
-    fn capacity(&self) -> usize {
-        capacity(self.k)
-    }
-
-    /// The plan for `rows` rows at a time and `points` points.
-    fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> Plan {
-        device_plan::<T>(rows, points, self.space.dim(), self.k)
-    }
-
-    /// Rows that are on the device at a time.
-    fn rows_per_piece<T: OnDevice>(&self, points: usize) -> Result<usize> {
-        let free = self.gpu.free_memory()?;
-        // What the driver and the compiler of kernels take is not known before.
-        let free = free.saturating_sub((free / 20).min(1 << 30));
-        let room = self.budget.map_or(free, |budget| budget.min(free));
-        let side = tile::SIDE as usize;
-        let (least, two) = (self.plan::<T>(side, points).bytes(), self.plan::<T>(2 * side, points).bytes());
-        if least > room {
-            return Err(self.gpu.error(format_args!("needs {least} bytes of device memory, free {room}")));
-        }
-        let pieces = ((room - least) / (two - least).max(1)) as usize + 1;
-        Ok(pieces.saturating_mul(side).min(self.space.len()))
-    }
-
-    fn run<T: OnDevice>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
-        let (count, n, k, dim) = (self.points.count, self.space.len(), self.k, self.space.dim());
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let batch = count.min(BATCH);
-        let piece = self.rows_per_piece::<T>(batch)?;
-        let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
-        let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-        let mut batch_memory = Batch::<T> {
-            side: Side::new(&memory, POINTS, dim)?,
-            excluded: memory.buffer("excluded ids")?,
-            bounds: memory.buffer("bounds")?,
-            counts: memory.buffer("counts")?,
-            noted: memory.buffer("noted rows")?,
-            lists: memory.buffer("lists")?,
-            overflow: memory.buffer("overflow")?,
-            count: 0,
-        };
-        let row_of = |point: usize| self.points.row_of(point);
-        let rounding = Rounding::of(self.space.metric(), (rows, n), (points, count), row_of);
-        let mut mean: Buffer<f32> = memory.buffer("mean")?;
-        mean.upload(&rounding.mean)?;
-        let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
-        let largest_of_points = largest.view_mut().offset(1);
-        let metric = self.space.metric();
-        let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
-
-        let stage = self.progress.stage("exact search", (n * count.div_ceil(batch)) as u64);
-        let everyone: Vec<u32> = (0..count as u32).collect();
-        let mut keys = vec![key::NONE; count * k];
-        for first in (0..n).step_by(piece) {
-            let rows_here = piece.min(n - first);
-            side.values.upload_rows(rows_here, side.stride, |row| rows.row(first + row))?;
-            largest.fill(0)?;
-            T::prepare(
-                self.gpu,
-                &mut side,
-                &Preparation {
-                    count: rows_here,
-                    dim,
-                    mean: &mean,
-                    largest: largest.view_mut(),
-                    scale: rounding.row_scale,
-                    error_limit: rounding.error_limit,
-                    norm_weight: i32::from(!is_product),
-                    skip_zero: is_cosine,
-                },
-            )?;
-            let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
-            for members in everyone.chunks(batch) {
-                let task = Preparation {
-                    count: members.len(),
-                    dim,
-                    mean: &mean,
-                    // That of the points is not asked for.
-                    largest: largest_of_points,
-                    scale: rounding.point_scale,
-                    error_limit: f32::INFINITY,
-                    norm_weight: 1,
-                    skip_zero: false,
-                };
-                batch_memory.start(self, members, points, &keys)?;
-                T::prepare(self.gpu, &mut batch_memory.side, &task)?;
-                let advance = |rows| stage.advance(rows as u64);
-                let stragglers = pass.run(&mut batch_memory, rows_here, true, advance)?;
-                batch_memory.finish(self, members, &stragglers, &mut keys)?;
-                if !stragglers.is_empty() {
-                    let members: Vec<u32> = stragglers.iter().map(|&index| members[index]).collect();
-                    let task = Preparation { count: members.len(), ..task };
-                    batch_memory.start(self, &members, points, &keys)?;
-                    T::prepare(self.gpu, &mut batch_memory.side, &task)?;
-                    pass.run(&mut batch_memory, rows_here, false, |_| self.progress.check())?;
-                    batch_memory.finish(self, &members, &[], &mut keys)?;
-                }
-            }
-        }
-        Ok(keys)
-    }
-}
-
-/// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
-pub(crate) fn add_zero_vectors(space: &Space<'_>, points: &Points<'_>, k: usize, keys: &mut [Key]) {
-    if space.metric() != Metric::Cosine || space.zero().is_empty() && points.zero.is_empty() {
-        return;
-    }
-    let zero = space.zero().iter().enumerate().filter(|row| *row.1);
-    let zero_rows: Vec<u32> = zero.map(|(row, _)| row as u32).take(k + 1).collect();
-    for (point, list) in keys.chunks_exact_mut(k).enumerate() {
-        let itself = points.nodes.map(|nodes| nodes[point]);
-        let others = |row: &u32| Some(*row) != itself;
-        if points.is_zero(point) {
-            let ids = (0..space.len() as u32).filter(others);
-            list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
-        } else if !zero_rows.is_empty() {
-            let zeros = zero_rows.iter().copied().filter(others).map(|id| key::pack(1.0, id));
-            let mut merged: Vec<Key> = list.iter().copied().chain(zeros).collect();
-            merged.sort_unstable();
-            list.copy_from_slice(&merged[..k]);
-        }
-    }
-}
-
-/// Points on the device, and what is known of their neighbours.
-struct Batch<T: OnDevice> {
-    side: Side<T>,
-    excluded: Buffer<u32>,
-    bounds: Buffer<T::Sum>,
-    counts: Buffer<u32>,
-    noted: Buffer<u32>,
-    lists: Buffer<Key>,
-    overflow: Buffer<u32>,
-    count: usize,
+    queries: Buffer<T>,
+    lifts: Buffer<f32>,
+    found: Buffer<Key>,
+    computed: Buffer<u64>,
 }
 
 impl<T: OnDevice> Batch<T> {
-    /// Puts the points `members` on the device, with their present lists, a list to a point in `keys`.
-    fn start(
-        &mut self,
-        search: &Search<'_>,
-        members: &[u32],
-        points: Matrix<'_, T>,
-        keys: &[Key],
-    ) -> Result<()> {
-        let row_of = |index: usize| search.points.row_of(members[index] as usize);
-        self.count = members.len();
-        self.side.values.upload_rows(self.count, self.side.stride, |index| points.row(row_of(index)))?;
-        if let Some(nodes) = search.points.nodes {
-            self.excluded.upload_rows(self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
-        }
-        let k = search.k;
-        self.lists.upload_rows(self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
-        self.counts.fill(0)?;
-        self.overflow.fill(0)
-    }
-
-    /// Takes the lists of the points `members` back to `keys`, but for the `stragglers` among them.
-    fn finish(
-        &self,
-        search: &Search<'_>,
-        members: &[u32],
-        stragglers: &[usize],
-        keys: &mut [Key],
-    ) -> Result<()> {
-        let k = search.k;
-        let mut lists = vec![key::NONE; members.len() * k];
-        self.lists.download(&mut lists)?;
-        let mut stragglers = stragglers.iter().peekable();
-        for (index, list) in lists.chunks_exact(k).enumerate() {
-            if stragglers.next_if(|&&straggler| straggler == index).is_none() {
-                keys[members[index] as usize * k..][..k].copy_from_slice(list);
-            }
-        }
-        Ok(())
-    }
-
-    /// Closes the points whose noted rows passed the capacity: nothing is noted for them any more.
-    fn close(&mut self, counts: &mut [u32], closed: &[usize]) -> Result<()> {
-        let mut bounds = vec![T::Sum::CLOSED; self.count];
-        self.bounds.download(&mut bounds)?;
-        for &index in closed {
-            counts[index] = CLOSED;
-            bounds[index] = T::Sum::CLOSED;
-        }
-        self.counts.upload(counts)?;
-        self.bounds.upload(&bounds)
+    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize) -> Result<Self> {
+        let memory = Plan::new()
+            .with::<T>("queries", capacity * stride::<T>(dim))
+            .with::<f32>("query lifts", capacity)
+            .with::<Key>("found", capacity * k)
+            .with::<u64>("computed", SEARCH_COUNTERS as usize)
+            .reserve(gpu)?;
+        Ok(Self {
+            capacity,
+            k,
+            queries: memory.buffer("queries")?,
+            lifts: memory.buffer("query lifts")?,
+            found: memory.buffer("found")?,
+            computed: memory.buffer("computed")?,
+        })
     }
 }
 
-/// The visit of all rows of a piece for a batch of points.
-struct Pass<'a, T: OnDevice> {
-    search: &'a Search<'a>,
-    rounding: &'a Rounding,
-    side: &'a Side<T>,
-    largest: &'a Buffer<u32>,
-    /// The id of the piece's first row.
-    first: usize,
-}
+/// Keys found, distances computed, and the times of the kernels.
+type Found = (Vec<Key>, u64, Vec<KernelTime>);
 
-impl<T: OnDevice> Pass<'_, T> {
-    /// Visits all rows. With `may_close`, points for which too much is noted while others go on well
-    /// are given up and returned, ascending: they are better searched for by themselves.
-    fn run(
-        &self,
-        batch: &mut Batch<T>,
-        rows: usize,
-        may_close: bool,
-        mut advance: impl FnMut(usize) -> Result<()>,
-    ) -> Result<Vec<usize>> {
-        let side = tile::SIDE as usize;
-        let (capacity, k) = (self.search.capacity(), self.search.k);
-        let order = Order::of(rows);
-        // Tiles that cannot overflow, whatever they hold.
-        let safe = capacity / side;
-        // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of them
-        // may be many by chance.
-        let ideal = capacity as f64 / (3 * k.max(32)) as f64;
-        let mut growth = ideal;
-        let mut done = 0;
-        let mut closed = Vec::new();
-        // The bounds, by the lists of earlier pieces.
-        self.settle(batch)?;
-        while done < order.tiles {
-            let seen = self.first + done * side;
-            let wanted = if seen == 0 {
-                (2 * k).div_ceil(side).max(2)
-            } else {
-                (seen as f64 * growth) as usize / side
-            };
-            let mut range = wanted.max(1).min(order.tiles - done);
-            loop {
-                self.filter(batch, &order, done, range)?;
-                let mut overflow = [0];
-                batch.overflow.download(&mut overflow)?;
-                if overflow[0] == 0 {
-                    break;
-                }
-                batch.overflow.fill(0)?;
-                let mut counts = vec![0; batch.count];
-                batch.counts.download(&mut counts)?;
-                let over = |&index: &usize| counts[index] > capacity as u32 && counts[index] != CLOSED;
-                let over: Vec<usize> = (0..batch.count).filter(over).collect();
-                if may_close && (closed.len() + over.len()) * STRAGGLERS <= batch.count {
-                    batch.close(&mut counts, &over)?;
-                    closed.extend(over);
-                    break;
-                }
-                counts.iter_mut().filter(|count| **count != CLOSED).for_each(|count| *count = 0);
-                batch.counts.upload(&counts)?;
-                range = (range / 4).max(safe);
-                growth = (growth / 2.0).max(0.01);
-            }
-            self.settle(batch)?;
-            done += range;
-            growth = (growth * 1.25).min(ideal);
-            advance((range * side).min(rows))?;
+impl OnGpu {
+    /// Copies index and base to the device.
+    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index) -> Result<Self> {
+        let (n, degree, entries) = (index.len(), index.max_degree(), index.entries());
+        if n as u64 >= key::MAX_NODES {
+            let expected = format!("fewer than {} on a GPU", key::MAX_NODES);
+            return Err(Error::mismatch("base", format_args!("{n} rows"), expected));
         }
-        closed.sort_unstable();
-        Ok(closed)
-    }
-
-    fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {
-        let gpu = self.search.gpu;
-        let point_tiles = batch.count.div_ceil(tile::SIDE as usize);
-        // Blocks for the device some times over, each of many tiles, and no more than a grid may have.
-        let blocks = gpu.multiprocessors() as usize * 16;
-        let per_block = (range * point_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
-        let (row_stride, units) = self.side.tile_stride();
-        let filter = Filter::<T::Sum> {
-            tiles: Tiles {
-                queries: batch.side.tile_vectors(),
-                rows: self.side.tile_vectors(),
-                biases: self.side.biases.view(),
-                query_stride: row_stride,
-                row_stride,
-                units,
-                weight: T::weight(self.search.space.metric()),
+        let memory = Plan::new()
+            .with::<u32>("edges", n * degree)
+            .with::<u32>("entries", entries.len())
+            .with::<u8>("rows", n * space.row_bytes())
+            .reserve(&gpu)?;
+        let mut edges: Buffer<u32> = memory.buffer("edges")?;
+        edges.upload(index.padded_rows()?)?;
+        let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
+        entries_there.upload(entries)?;
+        let base = match space.rows() {
+            Rows::F32(rows) => match whole(space, rows, n) {
+                Some(bytes) => {
+                    let rows = Matrix::new(&bytes, space.dim(), space.dim());
+                    AnyBase::Whole(Resident::new(&gpu, space, rows)?, OnceLock::new())
+                }
+                None => AnyBase::F32(Resident::new(&gpu, space, rows)?),
             },
-            bounds: batch.bounds.view(),
-            counts: batch.counts.view_mut(),
-            found: batch.noted.view_mut(),
-            overflow: batch.overflow.view_mut(),
-            capacity: self.search.capacity() as u32,
-            query_count: batch.count as u32,
-            row_count: order.rows as u32,
-            first_position: done as u32,
-            position_count: range as u32,
-            positions_per_block: per_block as u32,
-            tile_count: order.tiles as u32,
-            tile_step: order.step as u32,
+            Rows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
+            Rows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
+            Rows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
         };
-        let grid = [point_tiles as u32, range.div_ceil(per_block) as u32, 1];
-        // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the batch
-        // have a place for each of its points and outlive the work.
-        unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
+        Ok(Self { gpu, degree, edges, entry_count: entries.len(), entries: entries_there, base })
     }
 
-    fn settle(&self, batch: &mut Batch<T>) -> Result<()> {
-        let search = self.search;
-        let metric = search.space.metric();
-        let Rounding { row_scale, point_scale, error_limit, .. } = *self.rounding;
-        let settle = Settle::<T, T::Sum> {
-            rows: self.side.values.view(),
-            queries: batch.side.values.view(),
-            found: batch.noted.view(),
-            counts: batch.counts.view_mut(),
-            excluded: batch.excluded.view(),
-            lists: batch.lists.view_mut(),
-            bounds: batch.bounds.view_mut(),
-            norms: batch.side.biases.view(),
-            errors: batch.side.errors.view(),
-            largest: self.largest.view(),
-            row_stride: self.side.stride as u32,
-            query_stride: batch.side.stride as u32,
-            dim: search.space.dim() as u32,
-            capacity: search.capacity() as u32,
-            k: search.k as u32,
-            first_id: self.first as u32,
-            exclude: u32::from(search.points.nodes.is_some()),
-            metric: metric_number(metric),
-            row_error: error_limit,
-            scale: if metric == Metric::InnerProduct { row_scale * point_scale } else { row_scale },
-        };
-        // SAFETY: as for the filter; the noted rows are rows of this piece.
-        unsafe { search.gpu.launch::<T::Settle>([batch.count as u32, 1, 1], SETTLE_THREADS, (settle,)) }
+    /// What to call the device, such as `cuda:0`.
+    pub(super) fn name(&self) -> &str {
+        self.gpu.name()
     }
-}
 
-/// The tiles of a piece's rows, and the order in which they are visited.
-struct Order {
-    rows: usize,
-    tiles: usize,
-    /// From one visited tile to the next, coprime to their number.
-    step: usize,
-}
-
-impl Order {
-    fn of(rows: usize) -> Self {
-        let tiles = rows.div_ceil(tile::SIDE as usize);
-        let divisor = |mut a: usize, mut b: usize| {
-            while b > 0 {
-                (a, b) = (b, a % b);
-            }
-            a
-        };
-        // The golden ratio leaves no run of nearby tiles, so that sorted data come mixed.
-        let from = ((tiles as f64 * 0.618_034) as usize).max(1);
-        let step = (from..=tiles).find(|&step| divisor(step, tiles) == 1).unwrap_or(1);
-        Self { rows, tiles, step }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_tile_is_visited_once() {
-        for tiles in (1..200).chain([1024, 7813, 65_536]) {
-            let step = Order::of(128 * tiles - 5).step;
-            let mut visited: Vec<usize> = (0..tiles).map(|position| position * step % tiles).collect();
-            visited.sort_unstable();
-            assert!(visited.iter().enumerate().all(|(index, &tile)| index == tile), "{tiles} by {step}");
-            assert!(step <= tiles);
+    /// The `k` nearest keys of each query by beams of `beam` nodes, of which a step expands `width`: with 1 those of the
+    /// CPU.
+    pub(super) fn search(
+        &self,
+        space: &Space<'_>,
+        queries: &Queries<'_>,
+        (k, beam, width): (usize, usize, usize),
+        progress: &Progress,
+    ) -> Result<Found> {
+        if beam > MAX_BEAM {
+            return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
         }
+        let task = Task { on_gpu: self, space, queries, k, beam, width, progress };
+        match (&self.base, queries.rows()) {
+            (AnyBase::F32(base), Rows::F32(rows)) => task.run(base, rows),
+            (AnyBase::F16(base), Rows::F16(rows)) => task.run(base, rows),
+            (AnyBase::U8(base), Rows::U8(rows)) => task.run(base, rows),
+            (AnyBase::I8(base), Rows::I8(rows)) => task.run(base, rows),
+            (AnyBase::Whole(bytes, floats), Rows::F32(rows)) => match whole(space, rows, queries.len()) {
+                Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim())),
+                None => task.run(self.floats(space, floats)?, rows),
+            },
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }
+    }
+
+    /// The base as it was given; it is copied when it is first asked for.
+    fn floats<'a>(
+        &self,
+        space: &Space<'_>,
+        floats: &'a OnceLock<Resident<f32>>,
+    ) -> Result<&'a Resident<f32>> {
+        if let Some(base) = floats.get() {
+            return Ok(base);
+        }
+        let Rows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
+        let base = Resident::new(&self.gpu, space, rows)?;
+        Ok(floats.get_or_init(|| base))
+    }
+}
+
+/// `count` rows as bytes, if they can be searched as such.
+fn whole(space: &Space<'_>, rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
+    if space.metric() == Metric::Cosine { None } else { as_bytes(rows, count) }
+}
+
+impl<T: OnDevice> Resident<T> {
+    fn new(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
+        Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
+    }
+}
+
+/// A search of queries.
+struct Task<'a> {
+    on_gpu: &'a OnGpu,
+    space: &'a Space<'a>,
+    queries: &'a Queries<'a>,
+    k: usize,
+    beam: usize,
+    width: usize,
+    progress: &'a Progress,
+}
+
+impl Task<'_> {
+    fn run<T: Searched>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
+        match self.beam {
+            ..=64 => self.run_with::<T, T::Beam64>(resident, rows),
+            ..=128 => self.run_with::<T, T::Beam128>(resident, rows),
+            ..=256 => self.run_with::<T, T::Beam256>(resident, rows),
+            _ => self.run_with::<T, T::Beam512>(resident, rows),
+        }
+    }
+
+    fn run_with<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+        &self,
+        resident: &Resident<T>,
+        rows: Matrix<'_, T>,
+    ) -> Result<Found> {
+        let (gpu, k, dim) = (&self.on_gpu.gpu, self.k, self.space.dim());
+        let mut keys = vec![key::NONE; self.queries.len() * k];
+        if keys.is_empty() {
+            return Ok((keys, 0, Vec::new()));
+        }
+        let stage = self.progress.stage("search", self.queries.len() as u64);
+        // Held from here on: another search of this base waits.
+        let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let capacity = self.queries.len().min(BATCH);
+        let batch = match kept.take() {
+            Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
+            _ => kept.insert(Batch::new(gpu, capacity, dim, k)?),
+        };
+        let measurement = gpu.measure()?;
+        let mut total = 0;
+        for (first, keys) in (0..).step_by(BATCH).zip(keys.chunks_mut(BATCH * k)) {
+            let count = keys.len() / k;
+            batch.queries.upload_rows(count, stride::<T>(dim), |query| rows.row(first + query))?;
+            let zero = self.queries.zero();
+            if !zero.is_empty() {
+                let lifts: Vec<f32> =
+                    zero[first..][..count].iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
+                batch.lifts.upload(&lifts)?;
+            }
+            batch.computed.fill(0)?;
+            self.launch::<T, K>(&resident.base, batch, count)?;
+            batch.found.download(keys)?;
+            let mut computed = [0; SEARCH_COUNTERS as usize];
+            batch.computed.download(&mut computed)?;
+            let computed: u64 = computed.iter().sum();
+            // The rows at least; of the edges it is not known how many were followed.
+            gpu.count_work::<K>(computed * (stride::<T>(dim) * size_of::<T>()) as u64, 0);
+            total += computed;
+            stage.advance(count as u64)?;
+        }
+        Ok((keys, total, measurement.end()?.kernels))
+    }
+
+    fn launch<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+        &self,
+        base: &Base<T>,
+        batch: &mut Batch<T>,
+        count: usize,
+    ) -> Result<()> {
+        let OnGpu { gpu, degree, edges, entry_count, entries, .. } = self.on_gpu;
+        let (degree, beam, width) = (*degree as u32, self.beam as u32, self.width as u32);
+        let dim = self.space.dim();
+        let search = Search {
+            walk: Walk {
+                base: base.rows(),
+                graph: Graph { ids: edges.view(), degree, shift: 0 },
+                entries: entries.view(),
+                entry_count: *entry_count as u32,
+                beam,
+                width,
+                expansions: u32::MAX,
+                slots: table_slots(beam, step_ids(degree, width)),
+                metric: metric_number(self.space.metric()),
+            },
+            queries: rows::Rows {
+                values: batch.queries.view(),
+                lifts: batch.lifts.view(),
+                stride: stride::<T>(dim) as u32,
+                dim: dim as u32,
+                lifted: u32::from(!self.queries.zero().is_empty()),
+                padding: 0,
+            },
+            found: batch.found.view_mut(),
+            computed: batch.computed.view_mut(),
+            k: self.k as u32,
+            padding: 0,
+        };
+        // SAFETY: ids have been checked to be rows of the base, as have the entries; the batch has room for `count`
+        // queries; all buffers outlive the work, which the download of what it found waits for.
+        unsafe { gpu.launch::<K>([count as u32, 1, 1], 32 * width, (search,)) }
     }
 }

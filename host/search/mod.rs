@@ -3,7 +3,8 @@
 pub(crate) mod beam;
 mod cpu;
 pub(crate) mod exact;
-pub(crate) mod gpu;
+mod gpu;
+mod searcher;
 pub(crate) mod visited;
 
-pub use cpu::{SearchResult, Searcher, search};
+pub use searcher::{MAX_WIDTH, SearchResult, Searcher, search};

@@ -29,17 +29,17 @@ pub trait Element: Plain + Default {
     /// The lane's part of the squared norm of a point of `dim` components, where distances need it: of bytes.
     fn norm_of_part(point: Shared<Self::Point>, part: u32, dim: u32) -> Self::Wide;
 
-    /// The sum over all components of what the metric adds up, of a point and a row of `dim` components, in every
-    /// lane of each group of four, whose lane `part` passes its part of the point's norm. Zeros follow the last
-    /// component up to a multiple of 16 bytes of the row and of [`PIECE`](Self::PIECE) of the point, and both begin
-    /// at multiples of 16 bytes.
-    fn sum_of_group(
+    /// The sums over all components of what the metric adds up, of a point and each of `N` rows of `dim` components, in
+    /// every lane of each group of four, whose lane `part` passes its part of the point's norm. Loads of all rows are
+    /// under way at once. Zeros follow the last component up to a multiple of 16 bytes of a row and of
+    /// [`PIECE`](Self::PIECE) of the point, and all begin at multiples of 16 bytes.
+    fn sums_of_group<const N: usize>(
         metric: Metric,
         point: (Shared<Self::Point>, Self::Wide),
-        row: Global<Self>,
+        rows: [Global<Self>; N],
         part: u32,
         dim: u32,
-    ) -> Self::Wide;
+    ) -> [Self::Wide; N];
 }
 
 /// Lanes that compute an exact distance together.
@@ -71,13 +71,13 @@ macro_rules! float_elements {
             // Sixteen sums, four to a lane, of the components `i, i + 16, ...` in this order, added as a tree: as
             // on the CPU.
             #[inline(always)]
-            fn sum_of_group(
+            fn sums_of_group<const N: usize>(
                 metric: Metric,
                 (point, _): (Shared<f32>, f32),
-                row: Global<Self>,
+                rows: [Global<Self>; N],
                 part: u32,
                 dim: u32,
-            ) -> f32 {
+            ) -> [f32; N] {
                 let add = |sums: &mut [f32; 4], x: [f32; 4], y: Quad| {
                     unroll!(4, C => {
                         let (x, y): (f32, f32) = (x[C], f32::from_bits(y.0[C]));
@@ -87,22 +87,29 @@ macro_rules! float_elements {
                         };
                     });
                 };
-                let mut sums = [0f32; 4];
+                let mut sums = [[0f32; 4]; N];
                 let mut i = part * Self::PIECE;
                 while i < dim {
                     keep_rolled();
-                    // Two loads are under way before the first is used; beyond the end there are zeros.
+                    // Two loads of each row are under way before the first is used; beyond the end there are zeros.
                     let next = i + GROUP * Self::PIECE;
-                    let first = $four(row, i);
-                    let second = if next < dim { $four(row, next) } else { [0.0; 4] };
-                    add(&mut sums, first, point.get_quad(i as usize));
+                    let first = rows.map(|row| $four(row, i));
+                    let second = rows.map(|row| if next < dim { $four(row, next) } else { [0.0; 4] });
+                    let of_point = point.get_quad(i as usize);
+                    for n in 0..N {
+                        add(&mut sums[n], first[n], of_point);
+                    }
                     let of_point = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
-                    add(&mut sums, second, of_point);
+                    for n in 0..N {
+                        add(&mut sums[n], second[n], of_point);
+                    }
                     i = next + GROUP * Self::PIECE;
                 }
-                unroll!(4, C => sums[C] += shuffle_xor(sums[C], 2));
-                unroll!(4, C => sums[C] += shuffle_xor(sums[C], 1));
-                (sums[0] + sums[2]) + (sums[1] + sums[3])
+                sums.map(|mut sums| {
+                    unroll!(4, C => sums[C] += shuffle_xor(sums[C], 2));
+                    unroll!(4, C => sums[C] += shuffle_xor(sums[C], 1));
+                    (sums[0] + sums[2]) + (sums[1] + sums[3])
+                })
             }
         }
     )*};
@@ -165,37 +172,44 @@ macro_rules! byte_elements {
 
             // Integers come out the same in any order.
             #[inline(always)]
-            fn sum_of_group(
+            fn sums_of_group<const N: usize>(
                 metric: Metric,
                 (point, norm): (Shared<$type>, i32),
-                row: Global<$type>,
+                rows: [Global<$type>; N],
                 part: u32,
                 dim: u32,
-            ) -> i32 {
-                let (mut norms, mut products) = (norm, 0);
+            ) -> [i32; N] {
+                let (mut norms, mut products) = ([norm; N], [0; N]);
                 let mut i = part * Self::PIECE;
                 while i < dim {
                     keep_rolled();
                     let next = i + GROUP * Self::PIECE;
-                    let x = row.get_quad(i as usize);
-                    let x_next = if next < dim { row.get_quad(next as usize) } else { Quad::default() };
+                    let xs = rows.map(|row| row.get_quad(i as usize));
+                    let xs_next = rows.map(|row| if next < dim { row.get_quad(next as usize) } else { Quad::default() });
                     let y = point.get_quad(i as usize);
                     let y_next = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
-                    unroll!(4, W => {
-                        products = $dot(x.0[W], y.0[W], products);
-                        products = $dot(x_next.0[W], y_next.0[W], products);
-                        norms = $dot(x.0[W], x.0[W], norms);
-                        norms = $dot(x_next.0[W], x_next.0[W], norms);
-                    });
+                    for n in 0..N {
+                        let (x, x_next) = (xs[n], xs_next[n]);
+                        unroll!(4, W => {
+                            products[n] = $dot(x.0[W], y.0[W], products[n]);
+                            products[n] = $dot(x_next.0[W], y_next.0[W], products[n]);
+                            norms[n] = $dot(x.0[W], x.0[W], norms[n]);
+                            norms[n] = $dot(x_next.0[W], x_next.0[W], norms[n]);
+                        });
+                    }
                     i = next + GROUP * Self::PIECE;
                 }
-                let sum = match metric {
-                    Metric::InnerProduct => products,
-                    // (y - x)^2 = y^2 + x^2 - 2 y x, exactly.
-                    Metric::L2 | Metric::Cosine => norms - 2 * products,
-                };
-                let sum = sum + shuffle_xor(sum, 2);
-                sum + shuffle_xor(sum, 1)
+                let mut sums = products;
+                for n in 0..N {
+                    let sum = match metric {
+                        Metric::InnerProduct => products[n],
+                        // (y - x)^2 = y^2 + x^2 - 2 y x, exactly.
+                        Metric::L2 | Metric::Cosine => norms[n] - 2 * products[n],
+                    };
+                    let sum = sum + shuffle_xor(sum, 2);
+                    sums[n] = sum + shuffle_xor(sum, 1);
+                }
+                sums
             }
         }
     )*};

@@ -69,13 +69,25 @@ impl<T: Element> Point<T> {
         // SAFETY: of no components, none is read.
         let none = || unsafe { Global::new(0) };
         let dim = if row.is_some() { self.dim } else { 0 };
+        self.sums(metric, [row.unwrap_or_else(none)], dim)[0]
+    }
+
+    /// As [`distance`](Self::distance), of `N` rows that each group has, whose loads are under way at once.
+    #[inline(always)]
+    pub fn distances<const N: usize>(&self, metric: Metric, rows: [Global<T>; N]) -> [f32; N] {
+        self.sums(metric, rows, self.dim)
+    }
+
+    #[inline(always)]
+    fn sums<const N: usize>(&self, metric: Metric, rows: [Global<T>; N], dim: u32) -> [f32; N] {
         let part = warp::lane_id() % GROUP;
-        let sum = T::sum_of_group(metric, (self.values, self.norm), row.unwrap_or_else(none), part, dim);
-        let sum = sum.to_f32();
-        match metric {
-            Metric::L2 => sum,
-            Metric::InnerProduct => -sum,
-            Metric::Cosine => 0.5 * sum,
-        }
+        T::sums_of_group(metric, (self.values, self.norm), rows, part, dim).map(|sum| {
+            let sum = sum.to_f32();
+            match metric {
+                Metric::L2 => sum,
+                Metric::InnerProduct => -sum,
+                Metric::Cosine => 0.5 * sum,
+            }
+        })
     }
 }

@@ -14,15 +14,15 @@ pub const fn slots(ids: u32) -> u32 {
 /// was not there.
 #[inline(always)]
 pub fn insert(table: Shared<u32>, mask: u32, id: u32) -> bool {
-    let mut place = id.wrapping_mul(0x9e37_79b1) >> 7 & mask;
+    let hash = id.wrapping_mul(0x9e37_79b1);
+    // Steps differ from id to id, so that full slots do not pile up; an odd one comes by every slot.
+    let (mut place, step) = (hash >> 7, hash >> 16 | 1);
     loop {
+        place &= mask;
         let there = table.compare_exchange(place as usize, EMPTY, id);
-        if there == EMPTY {
-            return true;
+        if there == EMPTY || there == id {
+            return there == EMPTY;
         }
-        if there == id {
-            return false;
-        }
-        place = (place + 1) & mask;
+        place = place.wrapping_add(step);
     }
 }

@@ -38,6 +38,15 @@ pub struct RulePoint<T: Element> {
     lift: f32,
 }
 
+/// What lists and results compare: distances by a metric. A zero vector, whose lift is negative, is at cosine distance
+/// 1 from all.
+#[derive(Clone, Copy)]
+pub struct ListPoint<T: Element> {
+    point: Point<T>,
+    metric: Metric,
+    zero: bool,
+}
+
 impl<T: Element> Rows<T> {
     /// Row `id`.
     #[inline(always)]
@@ -100,6 +109,28 @@ impl<T: Element> Rows<T> {
         let lift = self.lift(id);
         let difference = lift - point.lift;
         if lift < 0.0 || point.lift < 0.0 { 2.0 } else { sum + difference * difference }
+    }
+
+    /// As [`point`](Self::point), for list distances by `metric`.
+    #[inline(always)]
+    pub fn list_point(&self, values: Shared<T::Point>, id: u32, metric: Metric) -> ListPoint<T> {
+        let zero = metric == Metric::Cosine && self.lift(id) < 0.0;
+        ListPoint { point: Point::new(values, self.dim), metric, zero }
+    }
+
+    /// The list distances from `point` to `N` rows that each group of lanes has, as [`Point::distances`] gives them:
+    /// the bits of the CPU backend. The whole warp calls this.
+    #[inline(always)]
+    pub fn list_distances<const N: usize>(&self, point: &ListPoint<T>, ids: [u32; N]) -> [f32; N] {
+        let mut distances = point.point.distances(point.metric, ids.map(|id| self.row(id)));
+        if point.metric == Metric::Cosine {
+            for n in 0..N {
+                if point.zero || self.lift(ids[n]) < 0.0 {
+                    distances[n] = 1.0;
+                }
+            }
+        }
+        distances
     }
 
     #[inline(always)]

@@ -1,3 +1,4 @@
 //! Search.
 
+pub mod beam;
 pub mod exact;

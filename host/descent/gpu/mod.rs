@@ -28,7 +28,7 @@ use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::gpu::Base;
-use crate::search::gpu::{Points, nearest};
+use crate::search::exact::gpu::{Points, nearest};
 use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, bytes_of};
 use crate::vectors::space::Space;
 use crate::vectors::{Matrix, Rows};

@@ -9,7 +9,7 @@ use super::{ALL_PAIRS, MAX_K, Settings};
 use crate::descent::plan::{DevicePlan, PlannedStage};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, Plan};
-use crate::search::gpu::device_plan;
+use crate::search::exact::gpu::device_plan;
 use crate::vectors::gpu::{OnDevice, ROWS, Side};
 use crate::{Metric, Result, cluster};
 

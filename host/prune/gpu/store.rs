@@ -87,30 +87,13 @@ mod tests {
     fn rows_are_stored_as_on_the_cpu() {
         cases(|space, graph| {
             let n = graph.len();
-<<<<<<< HEAD
-            for (strategy, rank) in [(Strategy::cagra(), Rank::Place), (Strategy::dpg(), Rank::Distance)] {
-                for degree in [1, 7, 10] {
-                    let strategy = strategy.clone().degree(degree);
-                    let width = degree;
-                    let (expected, _) = cpu::prune(space, graph, &strategy, 1, &Progress::silent()).unwrap();
-                    let expected = expected.into_parts();
-                    let forward = forward_on_cpu(space, graph, &strategy, width);
-                    for gpu in devices() {
-                        let forward = upload(&gpu, &forward);
-                        let reverse = Reverse::new(&gpu, &forward, (n, width), rank).unwrap();
-                        let mut ids = upload(&gpu, &vec![0u32; n * degree]);
-                        store(&gpu, &forward, (n, width), &reverse, &mut ids, degree).unwrap();
-                        let found = download(&ids, n, degree).unwrap();
-                        assert_eq!(found.into_parts(), expected, "{} {degree}", strategy.kind());
-                    }
-=======
             for (strategy, degree, rank) in [
                 (Strategy::cagra(), 1, Rank::Place),
                 (Strategy::cagra(), 7, Rank::Place),
                 (Strategy::dpg(), 10, Rank::Distance),
             ] {
                 let strategy = strategy.degree(degree);
-                let width = if rank == Rank::Distance { degree.div_ceil(2) } else { degree };
+                let width = degree;
                 let (expected, _) = cpu::prune(space, graph, &strategy, 1, &Progress::silent()).unwrap();
                 let expected = expected.into_parts();
                 let forward = forward_on_cpu(space, graph, &strategy, width);
@@ -121,7 +104,6 @@ mod tests {
                     store(&gpu, &forward, (n, width), &reverse, &mut ids, degree).unwrap();
                     let found = download(&ids, n, degree).unwrap();
                     assert_eq!(found.into_parts(), expected, "{} {degree}", strategy.kind());
->>>>>>> rank
                 }
             }
         });

@@ -1,11 +1,14 @@
 //! Exact search: every query against every row.
 
+pub(crate) mod gpu;
+
 use std::time::Instant;
 
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use super::gpu::{self, Points};
+use gpu::Points;
+
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::progress::Progress;
 use crate::vectors::space::{Point, Space};

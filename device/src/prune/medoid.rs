@@ -1,0 +1,138 @@
+//! The medoid: the row nearest to the mean of all rows, in f64 as the CPU backend computes both.
+
+use cuda_std::prelude::*;
+use cuda_std::thread::{block_idx_x, block_idx_y, grid_dim_x, index_1d};
+
+use super::rows::Rows;
+use crate::block::copied;
+use crate::block::element::{Element, Wide};
+
+/// Threads of a block of these kernels.
+pub const MEDOID_THREADS: u32 = 128;
+
+/// Rows that are added up one after another; such sums are then added up in their order.
+pub const SUM_ROWS: u32 = 4096;
+
+/// What is a row's distance to the mean of.
+#[repr(C)]
+pub struct Nearest<T> {
+    /// In: the rows; their lifts count if there are any.
+    pub rows: Rows<T>,
+    /// In: the mean of each component.
+    pub mean: Global<f64>,
+    /// Out: of each warp the bits of the least distance, squared.
+    pub distances: GlobalMut<u64>,
+    /// Out: of each warp the row, the smallest of several, or `u32::MAX` if it had none.
+    pub nearest: GlobalMut<u32>,
+    /// The mean of the lifts.
+    pub lift_mean: f64,
+    /// How many rows.
+    pub count: u32,
+    /// Nothing.
+    pub padding: u32,
+}
+
+copied! {
+    Nearest<T>;
+}
+
+#[inline(always)]
+fn component<T: Element>(value: T) -> f64 {
+    value.wide().to_f32() as f64
+}
+
+#[inline(always)]
+fn sums<T: Element>(rows: Rows<T>, sums: GlobalMut<f64>, count: u32) {
+    let component_index = block_idx_y() * MEDOID_THREADS + thread::thread_idx_x();
+    if component_index >= rows.dim {
+        return;
+    }
+    let first = block_idx_x() * SUM_ROWS;
+    let end = if count - first < SUM_ROWS { count } else { first + SUM_ROWS };
+    let mut sum = 0f64;
+    let mut row = first;
+    // The sum is added to in the order of rows; loads are under way before.
+    while row + 8 <= end {
+        let mut values = [0f64; 8];
+        unroll!(8, I => values[I] = component(rows.row(row + I as u32).get(component_index as usize)));
+        unroll!(8, I => sum += values[I]);
+        row += 8;
+    }
+    while row < end {
+        sum += component(rows.row(row).get(component_index as usize));
+        row += 1;
+    }
+    sums.set(block_idx_x() as usize * rows.dim as usize + component_index as usize, sum);
+}
+
+#[inline(always)]
+fn nearest<T: Element>(p: &Nearest<T>) {
+    let (mut least, mut nearest) = (u64::MAX, u32::MAX);
+    let mut row = index_1d();
+    while row < p.count {
+        let values = p.rows.row(row);
+        let mut distance = 0f64;
+        let mut i = 0;
+        while i < p.rows.dim {
+            let difference = component(values.get(i as usize)) - p.mean.get(i as usize);
+            distance += difference * difference;
+            i += 1;
+        }
+        if p.rows.lifted != 0 {
+            let difference = p.rows.lifts.get(row as usize) as f64 - p.lift_mean;
+            distance += difference * difference;
+        }
+        // Not negative: bits sort as the values do. Rows come in ascending order.
+        if distance.to_bits() < least {
+            (least, nearest) = (distance.to_bits(), row);
+        }
+        row += grid_dim_x() * MEDOID_THREADS;
+    }
+    let mut lanes = 16;
+    while lanes > 0 {
+        let (other, of_other) = (warp::shuffle_xor(least, lanes), warp::shuffle_xor(nearest, lanes));
+        if other < least || other == least && of_other < nearest {
+            (least, nearest) = (other, of_other);
+        }
+        lanes /= 2;
+    }
+    if warp::lane_id() == 0 {
+        let warp = index_1d() as usize / 32;
+        p.distances.set(warp, least);
+        p.nearest.set(warp, nearest);
+    }
+}
+
+macro_rules! medoid_kernels {
+    ($($sums:ident $nearest:ident $type:ty;)*) => {$(
+        /// Adds up each component of [`SUM_ROWS`] of `count` rows, in their order, from 0.
+        ///
+        /// Launch: grid x: a block per [`SUM_ROWS`]; grid y: per [`MEDOID_THREADS`] components. `sums` holds `dim` values
+        /// for each of the first.
+        ///
+        /// # Safety
+        /// - The views hold what is said above and in [`Rows`].
+        #[kernel(block = MEDOID_THREADS)]
+        pub unsafe fn $sums(rows: Rows<$type>, sums: GlobalMut<f64>, count: u32) {
+            self::sums(rows, sums, count);
+        }
+
+        /// Finds the row nearest to the mean among those of each warp (see [`Nearest`]).
+        ///
+        /// Launch: any grid in x of [`MEDOID_THREADS`] threads, with a place for each warp.
+        ///
+        /// # Safety
+        /// - The views hold what [`Nearest`] says.
+        #[kernel(block = MEDOID_THREADS)]
+        pub unsafe fn $nearest(p: Nearest<$type>) {
+            nearest(&p);
+        }
+    )*};
+}
+
+medoid_kernels! {
+    medoid_sums_f32 medoid_nearest_f32 f32;
+    medoid_sums_f16 medoid_nearest_f16 f16;
+    medoid_sums_u8 medoid_nearest_u8 u8;
+    medoid_sums_i8 medoid_nearest_i8 i8;
+}

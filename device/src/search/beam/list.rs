@@ -1,0 +1,129 @@
+//! The beam: the nearest nodes of a search, in the registers of a warp.
+
+use cuda_std::keep_rolled;
+use cuda_std::prelude::*;
+
+use crate::descent::key::{Key, NONE};
+
+/// A node of the beam: the bits of a key's distance, the id, and in the lowest bit whether the node has been expanded.
+/// Ids differ, so slots sort as their keys do. An empty slot is [`NONE`], which counts as expanded.
+type Slot = u64;
+
+/// The bit of a node that has been expanded.
+const EXPANDED: Slot = 1;
+
+/// A slot that is never used: before all others.
+const UNUSED: Slot = EXPANDED;
+
+/// The slot of a node that has not been expanded.
+#[inline(always)]
+fn slot(key: Key) -> Slot {
+    key & !0xffff_ffff | ((key as u32) << 1) as u64
+}
+
+/// The id of the node in a slot.
+#[inline(always)]
+fn id(slot: Slot) -> u32 {
+    slot as u32 >> 1
+}
+
+/// Up to 32 C nodes, ascending: slot C l + i is number i of lane l. Of a shorter beam the first slots are not used, so
+/// that its last one is always the last of lane 31. The whole warp calls all of its functions.
+#[derive(Clone, Copy)]
+pub struct Beam<const C: usize> {
+    slots: [Slot; C],
+    unused: u32,
+}
+
+impl<const C: usize> Beam<C> {
+    /// An empty beam for `len` nodes, 1 to 32 C.
+    #[inline(always)]
+    pub fn new(len: u32) -> Self {
+        let unused = (32 * C as u32).saturating_sub(len);
+        let mut slots = [NONE; C];
+        for i in 0..C {
+            if Self::place(i) < unused {
+                slots[i] = UNUSED;
+            }
+        }
+        Self { slots, unused }
+    }
+
+    /// The place of the lane's slot `i`.
+    #[inline(always)]
+    fn place(i: usize) -> u32 {
+        warp::lane_id() * C as u32 + i as u32
+    }
+
+    /// Puts in the nodes of the first `len` of `keys` that are near enough; none of them is there.
+    #[inline(always)]
+    pub fn offer(&mut self, keys: Shared<Key>, len: u32) {
+        let mut first = 0;
+        while first < len {
+            keep_rolled();
+            let i = first + warp::lane_id();
+            let offered = if i < len { slot(keys.get(i as usize)) } else { NONE };
+            let mut near = warp::ballot(offered < warp::broadcast(self.slots[C - 1], 31));
+            while near != 0 {
+                keep_rolled();
+                self.insert(warp::broadcast(offered, near.trailing_zeros()));
+                near &= near - 1;
+            }
+            first += 32;
+        }
+    }
+
+    /// Puts a slot to its place, and drops the last; all lanes pass the same.
+    #[inline(always)]
+    fn insert(&mut self, slot: Slot) {
+        // What is behind the place moves up by one: a slot takes the larger of the one before it and the new one, unless
+        // it is smaller than both.
+        let before = warp::shuffle_up(self.slots[C - 1], 1);
+        let mut before = if warp::lane_id() == 0 { 0 } else { before };
+        for i in 0..C {
+            let here = self.slots[i];
+            self.slots[i] = here.min(before.max(slot));
+            before = here;
+        }
+    }
+
+    /// Takes the nearest node that has not been expanded, which it is from then on; all lanes get its id.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<u32> {
+        let mut mine = NONE as u32;
+        for i in (0..C).rev() {
+            if self.slots[i] & EXPANDED == 0 {
+                mine = self.slots[i] as u32;
+            }
+        }
+        let lanes = warp::ballot(mine != NONE as u32);
+        // Of no lane, the value is not looked at.
+        let nearest = warp::broadcast(mine, lanes.trailing_zeros() % 32);
+        if lanes == 0 {
+            return None;
+        }
+        for i in 0..C {
+            if self.slots[i] as u32 == nearest {
+                self.slots[i] |= EXPANDED;
+            }
+        }
+        Some(id(nearest as Slot))
+    }
+
+    /// Calls `with` with the rank and the key of each of the lane's nodes, or [`NONE`] where there are fewer.
+    #[inline(always)]
+    pub fn each(mut self, with: impl Fn(u32, Key)) {
+        for i in 0..C {
+            // The loop is not unrolled: the next slot comes to the front.
+            keep_rolled();
+            let (place, slot) = (Self::place(i), self.slots[0]);
+            if place >= self.unused {
+                let key = if slot == NONE { NONE } else { slot & !0xffff_ffff | id(slot) as u64 };
+                with(place - self.unused, key);
+            }
+            for j in 1..C {
+                self.slots[j - 1] = self.slots[j];
+            }
+        }
+    }
+}

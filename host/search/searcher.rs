@@ -1,0 +1,217 @@
+//! An index that is searched.
+
+use tagore_device::descent::key;
+use tagore_device::search::beam::search::SEARCH_THREADS;
+
+use super::cpu;
+use super::gpu::{self, OnGpu};
+use crate::gpu::KernelTime;
+use crate::index::Index;
+use crate::vectors::space::{Queries, Space};
+use crate::{Device, Error, Progress, Result, Vectors};
+
+/// The most nodes that a search on a GPU expands in a step.
+pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
+
+/// What a batch of queries found: k ids and list distances per query, nearest first. A query that
+/// reaches fewer than k nodes has `u32::MAX` and infinity in the last places.
+#[derive(Clone, Debug)]
+pub struct SearchResult {
+    k: usize,
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+    computed: u64,
+    kernels: Vec<KernelTime>,
+}
+
+impl SearchResult {
+    /// The number of queries.
+    pub fn len(&self) -> usize {
+        self.ids.len() / self.k
+    }
+
+    /// Whether there were no queries.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Results per query.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The ids found for `query`.
+    ///
+    /// # Panics
+    /// If `query >= len()`.
+    pub fn ids(&self, query: usize) -> &[u32] {
+        &self.ids[query * self.k..][..self.k]
+    }
+
+    /// The distances of the ids found for `query`.
+    ///
+    /// # Panics
+    /// If `query >= len()`.
+    pub fn distances(&self, query: usize) -> &[f32] {
+        &self.distances[query * self.k..][..self.k]
+    }
+
+    /// Distances computed for all queries together.
+    pub fn computed(&self) -> u64 {
+        self.computed
+    }
+
+    /// The kernels' times and what they read at least; empty on the CPU.
+    pub fn kernels(&self) -> &[KernelTime] {
+        &self.kernels
+    }
+
+    /// Seconds of kernels: from queries on the device to results on the device. None on the CPU.
+    pub fn device_seconds(&self) -> Option<f64> {
+        (!self.kernels.is_empty()).then(|| self.kernels.iter().map(|time| time.seconds).sum())
+    }
+
+    pub(crate) fn into_parts(self) -> (usize, Vec<u32>, Vec<f32>) {
+        (self.k, self.ids, self.distances)
+    }
+}
+
+/// An index and its base, checked and made ready once for any number of searches.
+///
+/// ```
+/// use tagore::{Builder, Progress, Searcher, Strategy, Synth};
+/// let synth = Synth::new(1000, 16, 1)?;
+/// let (base, queries) = (synth.base(), synth.queries(10));
+/// let index = Builder::new(Strategy::cagra()).build(&base)?;
+/// let searcher = Searcher::new(&index, &base)?;
+/// for beam in [20, 50] {
+///     let result = searcher.search(&queries, 10, beam, &Progress::silent())?;
+///     assert_eq!(result.ids(0).len(), 10);
+/// }
+/// # Ok::<(), tagore::Error>(())
+/// ```
+pub struct Searcher<'a> {
+    index: &'a Index,
+    space: Space<'a>,
+    width: usize,
+    device: Device,
+    on_gpu: Option<OnGpu>,
+}
+
+impl<'a> Searcher<'a> {
+    /// Checks that `index` was built over `base` and that both are sound, and normalises the base
+    /// under cosine. Searches run on the CPU.
+    ///
+    /// # Errors
+    /// If `index` was built over other data or holds an unknown id, or a value is not finite.
+    pub fn new(index: &'a Index, base: &'a Vectors) -> Result<Self> {
+        index.check_base(base)?;
+        index.check_ids()?;
+        let space = Space::new(base, index.metric())?;
+        Ok(Self { index, space, width: 1, device: Device::Cpu, on_gpu: None })
+    }
+
+    /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto` takes a GPU if there is
+    /// one and the index is not a small one.
+    ///
+    /// # Errors
+    /// If the device is not there, or has no room for index and base.
+    pub fn device(mut self, device: Device) -> Result<Self> {
+        let gpu = device.gpu_for_graph(self.index.len())?;
+        self.on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &self.space, self.index)).transpose()?;
+        self.device = device;
+        Ok(self)
+    }
+
+    /// How many nodes a search on a GPU expands in a step, 1 to [`MAX_WIDTH`]. With 1, as from the start, it finds what the
+    /// CPU finds, bit for bit. With more a query takes fewer and larger steps, is answered sooner where few queries are
+    /// asked at once, and finds nearly the same, or a little more.
+    ///
+    /// # Errors
+    /// If it is out of that range.
+    pub fn width(mut self, width: usize) -> Result<Self> {
+        if !(1..=MAX_WIDTH).contains(&width) {
+            return Err(Error::argument("width", width, format_args!("1 to {MAX_WIDTH}")));
+        }
+        self.width = width;
+        Ok(self)
+    }
+
+    /// What searches, such as `cpu` or `cuda:0`.
+    pub fn device_name(&self) -> &str {
+        self.on_gpu.as_ref().map_or("cpu", OnGpu::name)
+    }
+
+    /// Finds the `k` nearest rows of the base for each of `queries` by beam search, in parallel over
+    /// queries. `beam` (the L of the literature) is how many nodes the search keeps: a wider beam
+    /// finds more of the true neighbours and computes more distances.
+    ///
+    /// # Errors
+    /// If the queries do not fit the base, `k` is not in 1..=n, `beam` is below `k` or wider than the device can, a value
+    /// is not finite, the device has no room, or the work is cancelled.
+    pub fn search(
+        &self,
+        queries: &Vectors,
+        k: usize,
+        beam: usize,
+        progress: &Progress,
+    ) -> Result<SearchResult> {
+        self.run(&self.space.queries(queries)?, k, beam, progress)
+    }
+
+    pub(crate) fn space(&self) -> &Space<'a> {
+        &self.space
+    }
+
+    pub(crate) fn run(
+        &self,
+        queries: &Queries<'_>,
+        k: usize,
+        beam: usize,
+        progress: &Progress,
+    ) -> Result<SearchResult> {
+        let n = self.index.len();
+        if k == 0 || k > n {
+            return Err(Error::argument("k", k, format_args!("1 to the {n} rows of the base")));
+        }
+        if beam < k {
+            return Err(Error::argument("beam", beam, format_args!("at least k = {k}")));
+        }
+        // More than all nodes are never in it.
+        let beam = beam.min(n);
+        let (keys, computed, kernels) = match &self.on_gpu {
+            Some(on_gpu) if self.device != Device::Auto || beam <= gpu::MAX_BEAM => {
+                on_gpu.search(&self.space, queries, (k, beam, self.width), progress)?
+            }
+            _ => {
+                let (keys, computed) = cpu::search(self.index, &self.space, queries, (k, beam), progress)?;
+                (keys, computed, Vec::new())
+            }
+        };
+        let distance = |&key: &u64| {
+            if key == key::NONE { f32::INFINITY } else { key::distance(key) }
+        };
+        Ok(SearchResult {
+            k,
+            ids: keys.iter().map(|&key| key as u32).collect(),
+            distances: keys.iter().map(distance).collect(),
+            computed,
+            kernels,
+        })
+    }
+}
+
+/// One batch of queries: [`Searcher::new`] and [`Searcher::search`] in one.
+///
+/// # Errors
+/// As those two.
+pub fn search(
+    index: &Index,
+    base: &Vectors,
+    queries: &Vectors,
+    k: usize,
+    beam: usize,
+    progress: &Progress,
+) -> Result<SearchResult> {
+    Searcher::new(index, base)?.search(queries, k, beam, progress)
+}
