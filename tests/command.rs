@@ -323,7 +323,7 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     );
     s.fails(
         2,
-        "build -i base.fbin -o x.tagore --index tau-mng --threshold -1",
+        "build -i base.fbin -o x.tagore --index tau-mng --threshold=-1",
         &["--threshold", "a tau from 0"],
     );
     s.fails(2, "build -i base.fbin -o x.tagore --index alpha-cng --alpha 0", &["--alpha", "0.01 to 100"]);

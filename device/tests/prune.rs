@@ -5,12 +5,11 @@ use emulator::Emulator;
 use tagore_device::block::exact::Metric;
 use tagore_device::descent::key::{self, Key, NONE};
 use tagore_device::prune::filter::Filter;
-use tagore_device::prune::kernels::RuleKernels;
+use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::rows::Rows;
 use tagore_device::prune::rule::{
     AlphaConvergent, Angle, Distance, Form, Rule, Spread, TauMonotonic, survives,
 };
-use tagore_device::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
 use tagore_device::rule_kernels;
 
 use crate::exact::{Value, exact_distance, padded, padded_rows};
@@ -199,8 +198,8 @@ fn rules_of_users_have_kernels_with_their_parameters() {
 
 #[test]
 fn the_serial_kernels_accept_the_same() {
-    filters::<f32, Distance, prune_serial_f32>(Distance, 1.2, 32);
-    filters::<cuda_std::f16, Distance, prune_serial_f16>(Distance, 1.0, 32);
-    filters::<u8, Distance, prune_serial_u8>(Distance, 1.0, 32);
-    filters::<i8, Distance, prune_serial_i8>(Distance, 1.2, 32);
+    filters::<f32, Distance, <f32 as RuleElement>::Serial>(Distance, 1.2, 32);
+    filters::<cuda_std::f16, Distance, <cuda_std::f16 as RuleElement>::Serial>(Distance, 1.0, 32);
+    filters::<u8, Distance, <u8 as RuleElement>::Serial>(Distance, 1.0, 32);
+    filters::<i8, Distance, <i8 as RuleElement>::Serial>(Distance, 1.2, 32);
 }

@@ -1,5 +1,8 @@
 //! Reachability: every node hangs on a tree that grows from the entry points.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rayon::prelude::*;
 use tagore_device::descent::key;
 
 use super::rows::Rows;
@@ -11,6 +14,13 @@ use crate::vectors::space::Space;
 /// The search for the reached nodes nearest to an unreached one.
 const NEAREST: Limits = Limits { beam: 64, expansions: usize::MAX };
 
+/// So many unreached nodes are searched for at a time, on the same graph: enough for all threads, and few whose
+/// search is of no use since the node hangs on another of them.
+const SEARCHES: usize = 256;
+
+/// Fewer nodes than this are not worth waking threads for.
+const FEW: usize = 256;
+
 /// A node that has no parent in the tree yet.
 const UNREACHED: u32 = u32::MAX;
 
@@ -21,51 +31,62 @@ const UNREACHED: u32 = u32::MAX;
 /// room, else in place of that node's longest edge outside the tree; if all its edges are in the
 /// tree, on the next nearest. The growth goes on from there. Replacing an edge outside the tree
 /// leaves all that was reached reached.
+///
+/// The result does not depend on the number of threads.
 pub(super) fn connect(
     space: &Space<'_>,
     rows: &mut Rows,
     entries: &[u32],
     progress: &Progress,
 ) -> Result<usize> {
-    let nodes = rows.len();
-    let mut tree = Tree { parent: vec![UNREACHED; nodes], queue: Vec::new() };
-    for &entry in entries {
-        tree.reach(entry, entry);
-    }
-    tree.grow(rows);
-    let mut search = BeamSearch::new(nodes);
-    let mut attached = 0;
-    for node in 0..nodes as u32 {
-        if tree.parent[node as usize] != UNREACHED {
-            continue;
+    let nodes = rows.len() as u32;
+    let tree = Tree::from_entries(rows, entries);
+    let room = || BeamSearch::new(nodes as usize);
+    let search = |room: &mut BeamSearch, rows: &Rows, node: u32| -> Vec<u32> {
+        room.run(space, rows, space.point(node), entries, NEAREST, |_| ());
+        room.found().map(|key| key as u32).collect()
+    };
+    let (mut attached, mut first) = (0, 0);
+    loop {
+        let unreached: Vec<u32> =
+            (first..nodes).filter(|&node| !tree.is_reached(node)).take(SEARCHES).collect();
+        let Some(&last) = unreached.last() else { return Ok(attached) };
+        first = last + 1;
+        let near: Vec<Vec<u32>> =
+            unreached.par_iter().map_init(room, |room, &node| search(room, rows, node)).collect();
+        for (node, near) in unreached.into_iter().zip(near) {
+            if tree.is_reached(node) {
+                continue;
+            }
+            progress.check()?;
+            // What was found is still reached, but may since have taken others; what is found now may have edges
+            // that carry the tree, and no other. Some reached node has room.
+            let parent = attach(space, rows, &tree, node, near)
+                .or_else(|| {
+                    let near = search(&mut room(), rows, node);
+                    attach(space, rows, &tree, node, near)
+                })
+                .or_else(|| {
+                    let reached = (0..nodes).filter(|&id| tree.is_reached(id)).collect();
+                    attach(space, rows, &tree, node, reached)
+                });
+            if let Some(parent) = parent {
+                tree.reach(rows, node, parent);
+            }
+            attached += 1;
         }
-        progress.check()?;
-        search.run(space, rows, space.point(node), entries, NEAREST, |_| ());
-        let near: Vec<u32> = search.found().map(|key| key as u32).collect();
-        if !attach_nearest(space, rows, &mut tree, node, near) {
-            // The search met only nodes whose edges all carry the tree; some other node has room.
-            let reached = (0..nodes as u32).filter(|&id| tree.parent[id as usize] != UNREACHED).collect();
-            attach_nearest(space, rows, &mut tree, node, reached);
-        }
-        attached += 1;
-        tree.grow(rows);
     }
-    Ok(attached)
 }
 
-/// Hangs `node` on the nearest of `reached` that can take it; false if none can.
-fn attach_nearest(space: &Space<'_>, rows: &mut Rows, tree: &mut Tree, node: u32, reached: Vec<u32>) -> bool {
+/// Gives the nearest of `reached` that can take it an edge to `node`, and returns it; none if none can.
+fn attach(space: &Space<'_>, rows: &mut Rows, tree: &Tree, node: u32, reached: Vec<u32>) -> Option<u32> {
     let mut distances = Vec::new();
     space.rule_distances(node, &reached, &mut distances);
     let mut keys: Vec<u64> = reached.iter().zip(&distances).map(|(&id, &d)| key::pack(d, id)).collect();
     keys.sort_unstable();
-    for parent in keys.into_iter().map(|key| key as u32) {
-        if rows.push(parent, node) || replace_longest(space, rows, tree, parent, node) {
-            tree.reach(node, parent);
-            return true;
-        }
-    }
-    false
+    keys.into_iter()
+        .map(|key| key as u32)
+        .find(|&parent| rows.push(parent, node) || replace_longest(space, rows, tree, parent, node))
 }
 
 /// Replaces the longest edge of `parent` that does not carry the tree by one to `node`.
@@ -73,7 +94,7 @@ fn replace_longest(space: &Space<'_>, rows: &mut Rows, tree: &Tree, parent: u32,
     let neighbors = rows.row(parent).to_vec();
     let mut distances = Vec::new();
     space.rule_distances(parent, &neighbors, &mut distances);
-    let free = (0..neighbors.len()).filter(|&slot| tree.parent[neighbors[slot] as usize] != parent);
+    let free = (0..neighbors.len()).filter(|&slot| tree.parent(neighbors[slot]) != parent);
     let longest = free.max_by_key(|&slot| key::pack(distances[slot], neighbors[slot]));
     longest.is_some_and(|slot| {
         rows.replace(parent, slot, node);
@@ -83,42 +104,76 @@ fn replace_longest(space: &Space<'_>, rows: &mut Rows, tree: &Tree, parent: u32,
 
 struct Tree {
     /// The node each node was reached from; an entry point is its own parent.
-    parent: Vec<u32>,
-    /// Reached nodes whose neighbours have not been looked at.
-    queue: Vec<u32>,
+    parents: Vec<AtomicU32>,
+    /// Which nodes have been reached, but for the level that is being looked for.
+    reached: Vec<AtomicBool>,
 }
 
 impl Tree {
-    fn reach(&mut self, node: u32, parent: u32) {
-        self.parent[node as usize] = parent;
-        self.queue.push(node);
+    /// The tree of all that can be reached from `entries`.
+    fn from_entries(rows: &Rows, entries: &[u32]) -> Self {
+        let nodes = rows.len();
+        let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(UNREACHED)).collect();
+        let reached = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
+        let tree = Self { parents, reached };
+        for &entry in entries {
+            tree.parents[entry as usize].store(entry, Ordering::Relaxed);
+        }
+        tree.grow(rows, entries.to_vec());
+        tree
     }
 
-    fn grow(&mut self, rows: &Rows) {
-        let mut next = 0;
-        while next < self.queue.len() {
-            let node = self.queue[next];
-            next += 1;
+    fn parent(&self, node: u32) -> u32 {
+        self.parents[node as usize].load(Ordering::Relaxed)
+    }
+
+    fn is_reached(&self, node: u32) -> bool {
+        self.reached[node as usize].load(Ordering::Relaxed)
+    }
+
+    /// Hangs `node` on `parent` and goes on growing from there.
+    fn reach(&self, rows: &Rows, node: u32, parent: u32) {
+        self.parents[node as usize].store(parent, Ordering::Relaxed);
+        self.grow(rows, vec![node]);
+    }
+
+    /// Grows the tree from nodes that have parents, level by level. The parent of a node is the smallest of the
+    /// level before that has an edge to it: threads may come in any order.
+    fn grow(&self, rows: &Rows, mut level: Vec<u32>) {
+        let look = |mut next: Vec<u32>, &node: &u32| {
             for &neighbor in rows.row(node) {
-                if self.parent[neighbor as usize] == UNREACHED {
-                    self.reach(neighbor, node);
+                if !self.is_reached(neighbor)
+                    && self.parents[neighbor as usize].fetch_min(node, Ordering::Relaxed) == UNREACHED
+                {
+                    next.push(neighbor);
                 }
             }
+            next
+        };
+        let mark = |&node: &u32| self.reached[node as usize].store(true, Ordering::Relaxed);
+        while !level.is_empty() {
+            if level.len() < FEW {
+                level.iter().for_each(mark);
+                level = level.iter().fold(Vec::new(), look);
+            } else {
+                let nodes = || level.par_iter().with_min_len(FEW / 4);
+                nodes().for_each(mark);
+                level = nodes().fold(Vec::new, look).flatten_iter().collect();
+            }
         }
-        self.queue.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tagore_device::random::{Draws, Stage};
+
     use super::*;
     use crate::vectors::{Metric, Vectors};
 
     fn reachable(rows: &Rows, entries: &[u32]) -> usize {
-        let mut tree = Tree { parent: vec![UNREACHED; rows.len()], queue: Vec::new() };
-        entries.iter().for_each(|&entry| tree.reach(entry, entry));
-        tree.grow(rows);
-        tree.parent.iter().filter(|&&parent| parent != UNREACHED).count()
+        let tree = Tree::from_entries(rows, entries);
+        (0..rows.len() as u32).filter(|&node| tree.is_reached(node)).count()
     }
 
     /// `n` points on a line, each with the given edges.
@@ -156,5 +211,50 @@ mod tests {
         check(41, 2, &[0, 7], |node| if node == 40 { vec![] } else { vec![node ^ 1] });
         // A ring needs nothing.
         check(30, 1, &[3], |node| vec![(node + 1) % 30]);
+    }
+
+    #[test]
+    fn the_tree_does_not_depend_on_the_threads() {
+        // Levels of more than a few nodes; a tenth has no edges to it.
+        let n = 6000;
+        let draws = Draws::new(1, Stage::Test, 4, 0);
+        let base = Vectors::from_f32((0..n).map(|i| draws.unit(i) as f32).collect(), 1).unwrap();
+        let space = Space::new(&base, Metric::L2).unwrap();
+        let ids: Vec<u32> =
+            (0..5 * n).map(|i| (draws.below(n + i, n) / 10 * 10) as u32 + i as u32 % 5).collect();
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut rows = Rows::from_padded(ids.clone(), 5);
+                let tree = Tree::from_entries(&rows, &[7, 3]);
+                let parents: Vec<u32> = (0..n as u32).map(|node| tree.parent(node)).collect();
+                let attached = connect(&space, &mut rows, &[7, 3], &Progress::silent()).unwrap();
+                assert_eq!(reachable(&rows, &[7, 3]), n as usize);
+                (parents, attached, rows.into_parts())
+            })
+        };
+        let alone = on(1);
+        assert!(alone.1 > SEARCHES);
+        for threads in [2, 5] {
+            assert!(on(threads) == alone, "{threads} threads");
+        }
+        // The definition, level by level.
+        let mut parents = vec![UNREACHED; n as usize];
+        let mut level = vec![3u32, 7];
+        level.iter().for_each(|&entry| parents[entry as usize] = entry);
+        while !level.is_empty() {
+            let mut next = Vec::new();
+            for &node in &level {
+                for &id in &ids[5 * node as usize..][..5] {
+                    if parents[id as usize] == UNREACHED {
+                        parents[id as usize] = node;
+                        next.push(id);
+                    }
+                }
+            }
+            next.sort_unstable();
+            level = next;
+        }
+        assert_eq!(alone.0, parents);
     }
 }

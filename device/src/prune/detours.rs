@@ -120,14 +120,61 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
     }
 }
 
+/// Counts by a table of the candidates' places.
+#[inline(always)]
+fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, strict: bool) {
+    let thread = thread_idx_x();
+    let places = Places::new(ids.offset(p.count.next_multiple_of(4) as usize), p.count);
+    places.clear((thread, DETOUR_THREADS));
+    sync_threads();
+    places.enter(ids, len, (thread, DETOUR_THREADS));
+    sync_threads();
+
+    let quads = p.list_stride / 4;
+    if quads == 0 {
+        return;
+    }
+    let load = |place: u32, quad: u32| {
+        // The last candidate is on no detour.
+        if place + 1 >= len {
+            return Quad::default();
+        }
+        let list = ids.get(place as usize) as usize * p.list_stride as usize;
+        p.lists.get_quad(list + quad as usize * 4)
+    };
+    let (places_on, quads_on) = (DETOUR_THREADS / quads, DETOUR_THREADS % quads);
+    let (mut place, mut quad) = (thread / quads, thread % quads);
+    let mut four = load(place, quad);
+    while place + 1 < len {
+        keep_rolled();
+        // The next four are under way while these are looked up.
+        let (mut next_place, mut next_quad) = (place + places_on, quad + quads_on);
+        if next_quad >= quads {
+            next_quad -= quads;
+            next_place += 1;
+        }
+        let next = load(next_place, next_quad);
+        let mut least = [place + 1; 4];
+        if strict {
+            unroll!(4, C => {
+                let behind_rank = quad * 4 + C as u32 + 1;
+                least[C] = if behind_rank > least[C] { behind_rank } else { least[C] };
+            });
+        }
+        places.find(four, least, |place| {
+            counts.fetch_add(place as usize, 1);
+        });
+        (place, quad, four) = (next_place, next_quad, next);
+    }
+}
+
 /// Accepts the candidates with the fewest detours (see [`Detours`]). All warps have the same to do: a list is looked
 /// through once whatever the place of its row among the candidates, and threads take pieces of four ids of all lists
 /// in turn. (Where each id is compared with the candidates behind the midpoint, as in
 /// [`prune_detours_unbalanced()`], the work falls with the place; the paper pairs places whose sum is that of the
 /// first and the last.)
 ///
-/// An id costs a look-up in a table of the candidates' places: a load from shared memory and about ten
-/// instructions.
+/// An id costs a look-up in a table of the candidates' places, and an atomic if it is there.
 ///
 /// Launch: a block of [`DETOUR_THREADS`] per node; [`detour_shared_bytes`].
 ///
@@ -135,42 +182,12 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
 /// - The views hold what [`Detours`] says.
 #[kernel(block = DETOUR_THREADS, shared = detour_shared_bytes(p.count))]
 pub unsafe fn prune_detours(p: Detours) {
-    filter(&p, |Candidates { ids, counts, len }| {
-        let thread = thread_idx_x();
-        let places = Places::new(ids.offset(p.count.next_multiple_of(4) as usize), p.count);
-        places.clear((thread, DETOUR_THREADS));
-        sync_threads();
-        places.enter(ids, len, (thread, DETOUR_THREADS));
-        sync_threads();
-
-        let quads = p.list_stride / 4;
-        if quads == 0 {
-            return;
-        }
-        // The last candidate is on no detour.
-        let load = |place: u32, quad: u32| {
-            let list = ids.get(place as usize) as usize * p.list_stride as usize;
-            p.lists.get_quad(list + quad as usize * 4)
-        };
-        let (places_on, quads_on) = (DETOUR_THREADS / quads, DETOUR_THREADS % quads);
-        let (mut place, mut quad) = (thread / quads, thread % quads);
-        let mut four = if place + 1 < len { load(place, quad) } else { Quad::default() };
-        while place + 1 < len {
-            keep_rolled();
-            // The next four are under way while these are looked up.
-            let (mut next_place, mut next_quad) = (place + places_on, quad + quads_on);
-            if next_quad >= quads {
-                next_quad -= quads;
-                next_place += 1;
-            }
-            let next = if next_place + 1 < len { load(next_place, next_quad) } else { Quad::default() };
-            places.find(four, |which, found| {
-                let rank = if p.strict != 0 { quad * 4 + which } else { 0 };
-                if found > place && found >= rank + u32::from(p.strict != 0) {
-                    counts.fetch_add(found as usize, 1);
-                }
-            });
-            (place, quad, four) = (next_place, next_quad, next);
+    // Twice, so that what asks for ranks is not in the loop of the other.
+    filter(&p, |candidates| {
+        if p.strict != 0 {
+            count_by_table(&p, candidates, true);
+        } else {
+            count_by_table(&p, candidates, false);
         }
     });
 }

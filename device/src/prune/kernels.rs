@@ -13,7 +13,8 @@ mod host {
 
     use crate::block::element::Element;
     use crate::prune::filter::Filter;
-    use crate::prune::rule::Rule;
+    use crate::prune::rule::{Distance, Rule};
+    use crate::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
 
     /// A rule with its kernels: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
     pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
@@ -42,13 +43,18 @@ mod host {
 
     /// Element types that rules have kernels of.
     pub trait RuleElement: Element {
+        /// The serial kernel of [`Distance`].
+        type Serial: Kernel<Arguments = (Filter<Self>, Distance)>;
+
         /// The argument, whose type the value then says.
         fn any(filter: Filter<Self>) -> AnyFilter;
     }
 
     macro_rules! rule_elements {
-        ($($type:ty: $variant:ident;)*) => {$(
+        ($($type:ty: $variant:ident, $serial:ident;)*) => {$(
             impl RuleElement for $type {
+                type Serial = $serial;
+
                 fn any(filter: Filter<Self>) -> AnyFilter {
                     AnyFilter::$variant(filter)
                 }
@@ -57,10 +63,10 @@ mod host {
     }
 
     rule_elements! {
-        f32: F32;
-        f16: F16;
-        u8: U8;
-        i8: I8;
+        f32: F32, prune_serial_f32;
+        f16: F16, prune_serial_f16;
+        u8: U8, prune_serial_u8;
+        i8: I8, prune_serial_i8;
     }
 }
 
@@ -86,7 +92,7 @@ macro_rules! rule_kernels {
         }
     )*};
     (@kernel $rule:ty, $name:ident, $element:ty) => {
-        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see [`Filter`](", stringify!($crate), "::prune::filter::Filter)).")]
+        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see `tagore_device::prune::filter::Filter`).")]
         ///
         /// Launch: a block of up to `FILTER_THREADS` per node; `filter_shared_bytes`.
         ///

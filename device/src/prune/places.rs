@@ -10,8 +10,8 @@ const MOST_SLOTS: u32 = 1 << 14;
 /// The longest list.
 pub const MOST_PLACES: u32 = MOST_SLOTS / 2;
 
-/// Slots per id of a list that is not too long for it: one id in twenty then shares its slot.
-const SPREAD: u32 = 16;
+/// Slots per id of a list that is not too long for it: of forty ids one then shares its slot.
+const SPREAD: u32 = 32;
 
 /// Twice an odd number: ids are hashed to even numbers, different ones differently, since they are below 2^31.
 const FACTOR: u32 = 0x9e37_79b1 << 1;
@@ -112,28 +112,39 @@ impl Places {
         }
     }
 
-    /// Calls `found` for each of four ids that is in the table, with its number of the four and its place.
+    /// Calls `found` with the place of each of four ids that is in the table, if that is at least its `least`, a
+    /// place.
     #[inline(always)]
     #[track_caller]
-    pub fn find(&self, ids: Quad, found: impl Fn(u32, u32)) {
+    pub fn find(&self, ids: Quad, least: [u32; 4], found: impl Fn(u32)) {
         let mask = self.empty() - 1;
-        let (mut words, mut wanted) = ([0; 4], [0; 4]);
+        let (mut wanted, mut rests) = ([0; 4], [0; 4]);
         // All loads are under way before the first is used.
         unroll!(4, C => {
             let hash = Self::hash(ids.0[C]);
             wanted[C] = hash << self.bits;
-            words[C] = self.heads.get(self.slot(hash));
+            rests[C] = self.heads.get(self.slot(hash));
         });
+        let mut others = 0;
         unroll!(4, C => {
-            let mut word = words[C];
-            let mut rest = word ^ wanted[C];
-            while rest > mask && word & MORE != 0 {
-                keep_rolled();
-                word = self.next.get(((word & mask) >> 1) as usize);
-                rest = word ^ wanted[C];
+            rests[C] ^= wanted[C];
+            let is_other = rests[C] > mask;
+            others |= if is_other { rests[C] } else { 0 };
+            if !is_other & (rests[C] >= 2 * least[C]) {
+                found(rests[C] >> 1);
             }
-            if rest <= mask {
-                found(C as u32, rest >> 1);
+        });
+        if others & MORE == 0 {
+            return;
+        }
+        unroll!(4, C => {
+            let mut rest = rests[C];
+            while rest > mask && rest & MORE != 0 {
+                keep_rolled();
+                rest = self.next.get((((rest ^ wanted[C]) & mask) >> 1) as usize) ^ wanted[C];
+                if rest <= mask && rest >= 2 * least[C] {
+                    found(rest >> 1);
+                }
             }
         });
     }

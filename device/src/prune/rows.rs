@@ -74,8 +74,8 @@ impl<T: Element> Rows<T> {
         id.map_or(sum, |id| self.lifted(point, id, sum))
     }
 
-    /// The distances from `point` to the rows `id` of the first `count` lanes, each in its lane: eight at a time, by
-    /// groups as above. The whole warp calls this, with the same count.
+    /// The distances from `point` to the rows `id` of the first `count` lanes, at least 1, each in its lane: eight at
+    /// a time, by groups as above. The whole warp calls this, with the same count.
     #[inline(always)]
     pub fn distances(&self, point: &RulePoint<T>, id: u32, count: u32) -> f32 {
         const GROUPS: u32 = 32 / GROUP;
@@ -84,8 +84,9 @@ impl<T: Element> Rows<T> {
         while first < count {
             keep_rolled();
             let of = first + lane / GROUP;
-            let id = warp::broadcast(id, of);
-            let sum = self.sum(point, if of < count { Some(id) } else { None });
+            // A group for which no row is left takes the first again.
+            let row = warp::broadcast(id, if of < count { of } else { 0 });
+            let sum = self.sum(point, Some(row));
             let sum = warp::broadcast(sum, lane % GROUPS * GROUP);
             own = if lane / GROUPS == first / GROUPS { sum } else { own };
             first += GROUPS;

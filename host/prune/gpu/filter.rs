@@ -2,6 +2,7 @@
 
 use tagore_device::descent::key::Key;
 use tagore_device::prune::filter;
+use tagore_device::prune::rule::Distance;
 
 use super::{Base, Chunk};
 use crate::Result;
@@ -20,7 +21,7 @@ pub(super) fn filter<T: OnDevice>(
     base: &Base<T>,
     strategy: &Strategy,
     chunk: &Chunk<'_>,
-    (candidates, stride): (&Buffer<Key>, usize),
+    from: (&Buffer<Key>, usize),
     (forward, most): (&mut Buffer<Key>, usize),
     pass_short: bool,
 ) -> Result<()> {
@@ -31,19 +32,46 @@ pub(super) fn filter<T: OnDevice>(
         Filter::Custom(custom) => custom.ptx.map_or_else(|| gpu.clone(), |ptx| gpu.with_ptx(ptx)),
         _ => gpu.clone(),
     };
-    let filter = filter::Filter {
+    let threshold = rule.prepare(strategy.threshold.unwrap_or(0.0));
+    let arguments = arguments(base, threshold, chunk, from, (forward, most), pass_short);
+    // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
+    unsafe { rule.launch(&gpu, T::any(arguments), chunk.len() as u32, threads(base.row_bytes())) }
+}
+
+/// As [`filter`] with the distance filter of this alpha, candidate after candidate: for comparison.
+pub(super) fn filter_serially<T: OnDevice>(
+    gpu: &Gpu,
+    base: &Base<T>,
+    alpha: f32,
+    chunk: &Chunk<'_>,
+    from: (&Buffer<Key>, usize),
+    to: (&mut Buffer<Key>, usize),
+    pass_short: bool,
+) -> Result<()> {
+    let arguments = arguments(base, alpha, chunk, from, to, pass_short);
+    // SAFETY: as above.
+    unsafe { gpu.launch::<T::Serial>([chunk.len() as u32, 1, 1], 32, (arguments, Distance)) }
+}
+
+/// The kernels' argument.
+fn arguments<T: OnDevice>(
+    base: &Base<T>,
+    threshold: f32,
+    chunk: &Chunk<'_>,
+    (candidates, stride): (&Buffer<Key>, usize),
+    (forward, most): (&mut Buffer<Key>, usize),
+    pass_short: bool,
+) -> filter::Filter<T> {
+    filter::Filter {
         rows: base.rows(),
         nodes: chunk.nodes(),
         candidates: candidates.view(),
         forward: forward.view_mut(),
         stride: stride as u32,
         most: most as u32,
-        threshold: rule.prepare(strategy.threshold.unwrap_or(0.0)),
+        threshold,
         pass_short: u32::from(pass_short),
-    };
-    let threads = threads(base.row_bytes());
-    // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
-    unsafe { rule.launch(&gpu, T::any(filter), chunk.len() as u32, threads) }
+    }
 }
 
 /// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so that what is left
@@ -134,6 +162,14 @@ mod tests {
             filter(gpu, &on_device, strategy, &chunk, from, to, pass_short).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.download(&mut found).unwrap();
+            if matches!(strategy.filter, Filter::Distance) {
+                let alpha = strategy.threshold.unwrap();
+                let (from, to) = ((&there, stride), (&mut forward, most));
+                filter_serially(gpu, &on_device, alpha, &chunk, from, to, pass_short).unwrap();
+                let mut serial = vec![0; space.len() * most];
+                forward.download(&mut serial).unwrap();
+                assert_eq!(serial, found, "{strategy:?} under {}, {pass_short}", space.metric());
+            }
             let mut pruner = Pruner::new(space, graph, strategy);
             for (&node, keys) in nodes.iter().zip(candidates.chunks_exact(stride)) {
                 let count = keys.iter().take_while(|&&key| key != key::NONE).count();

@@ -7,7 +7,7 @@ use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 
 use super::collect::collect;
-use super::filter::filter;
+use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
 use super::medoid::medoid;
 use super::path::{self, path};
@@ -18,7 +18,7 @@ use super::{Base, Chunk};
 use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::prune::collect::HOP;
-use crate::prune::strategy::{Collect, Entry, Store, Strategy};
+use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, connect, cpu};
 use crate::vectors::gpu::{OnDevice, bytes_of};
 use crate::vectors::space::Space;
@@ -190,6 +190,11 @@ impl Pruning<'_> {
         pass_short: bool,
     ) -> Result<()> {
         let to = (forward, self.strategy.degree);
+        if let (true, Filter::Distance, Some(alpha)) =
+            (self.plain, &self.strategy.filter, self.strategy.threshold)
+        {
+            return filter_serially(self.gpu, base, alpha, chunk, from, to, pass_short);
+        }
         filter(self.gpu, base, self.strategy, chunk, from, to, pass_short)
     }
 

@@ -155,30 +155,27 @@ mod tests {
     fn edges_are_turned_round_as_on_the_cpu() {
         cases(|space, graph| {
             let (n, width) = (graph.len(), 9);
-            // The filter leaves some slots empty.
-            for forward in [
-                forward_on_cpu(space, graph, &Strategy::nsg(), width),
-                forward_on_cpu(space, graph, &Strategy::cagra(), width),
-                vec![NONE; n * width],
+            // NSG's filter leaves some slots empty.
+            let of = |strategy| forward_on_cpu(space, graph, &strategy, width);
+            for (forward, rank) in [
+                (of(Strategy::nsg()), Rank::Distance),
+                (of(Strategy::nsg()), Rank::Place),
+                (of(Strategy::cagra()), Rank::Place),
+                (vec![NONE; n * width], Rank::Distance),
             ] {
-                for rank in [Rank::Distance, Rank::Place] {
-                    let expected = reverse::Reverse::new(n, |source, visit| {
-                        let row = &forward[source as usize * width..][..width];
-                        for (&key, place) in row.iter().zip(0..).filter(|edge| *edge.0 != NONE) {
-                            visit(key as u32, if rank == Rank::Place { place } else { (key >> 32) as u32 });
-                        }
-                    });
-                    let expected: Vec<Vec<u32>> =
-                        (0..n as u32).map(|node| expected.sources(node).collect()).collect();
-                    for gpu in devices() {
-                        let forward = upload(&gpu, &forward);
-                        let found = Reverse::new(&gpu, &forward, (n, width), rank).unwrap();
-                        let offsets = download(&found.offsets, n + 1);
-                        let sources = download(&found.sources, offsets[n] as usize);
-                        for (node, expected) in expected.iter().enumerate() {
-                            let sources = &sources[offsets[node] as usize..offsets[node + 1] as usize];
-                            assert!(sources.iter().map(|&key| key as u32).eq(expected.iter().copied()));
-                        }
+                let expected = reverse::Reverse::new(n, |source, visit| {
+                    let row = &forward[source as usize * width..][..width];
+                    for (&key, place) in row.iter().zip(0..).filter(|edge| *edge.0 != NONE) {
+                        visit(key as u32, if rank == Rank::Place { place } else { (key >> 32) as u32 });
+                    }
+                });
+                for gpu in devices() {
+                    let found = Reverse::new(&gpu, &upload(&gpu, &forward), (n, width), rank).unwrap();
+                    let offsets = download(&found.offsets, n + 1);
+                    let sources = download(&found.sources, offsets[n] as usize);
+                    for node in 0..n {
+                        let sources = &sources[offsets[node] as usize..offsets[node + 1] as usize];
+                        assert!(sources.iter().map(|&key| key as u32).eq(expected.sources(node as u32)));
                     }
                 }
             }
