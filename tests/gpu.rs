@@ -390,10 +390,10 @@ fn a_build_that_does_not_fit_says_what_would() {
 fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
     let silent = Progress::silent();
     let on_cpu = Searcher::new(index, base).unwrap();
-    assert_eq!(on_cpu.device_name(), "cpu");
+    assert_eq!((on_cpu.runs_on(), on_cpu.device_name()), ("cpu", None));
     for device in devices() {
         let searcher = Searcher::new(index, base).unwrap().device(device).unwrap();
-        assert_eq!(searcher.device_name(), device.to_string());
+        assert_eq!(searcher.runs_on(), device.to_string());
         for &(k, beam) in widths {
             let expected = on_cpu.search(queries, k, beam, &silent).unwrap();
             let found = searcher.search(queries, k, beam, &silent).unwrap();

@@ -41,7 +41,7 @@ impl Args {
             format!("recall@{}", self.k),
             "QPS",
             "distances",
-            searcher.device_name()
+            searcher.runs_on()
         ));
         for evaluation in &evaluations {
             let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
@@ -60,7 +60,7 @@ impl Args {
 
 /// An evaluation as a JSON line.
 pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
-    let Evaluation { beam, k, recall, qps, device_qps, distances } = evaluation;
+    let Evaluation { beam, k, recall, qps, device_qps, distances, .. } = evaluation;
     json!({
         "event": "eval", "beam": beam, "k": k, "recall": recall, "qps": qps, "device_qps": device_qps,
         "distances": distances,

@@ -68,7 +68,7 @@ impl Args {
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);
-        let (device, device_seconds) = (searcher.device_name(), result.device_seconds());
+        let (device, device_seconds) = (searcher.runs_on(), result.device_seconds());
         GroundTruth::from(result).save(&self.output)?;
         output.say(format_args!(
             "{count} queries on {device} in {seconds:.3} s, {distances:.0} distances each -> {}",

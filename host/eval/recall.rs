@@ -28,6 +28,8 @@ pub struct Evaluation {
     /// On a GPU, queries per second from queries to results on the device: those of the kernel alone, in the run that `qps`
     /// is of.
     pub device_qps: Option<f64>,
+    /// On a GPU, bytes of the base that the kernel reads a second at the least.
+    pub device_bytes: Option<f64>,
     /// Distances computed per query, those to the entry points included.
     pub distances: f64,
 }
@@ -72,12 +74,15 @@ impl Searcher<'_> {
             let (result, seconds) = timed(|| self.run(&prepared, k, beam, progress))?;
             let hits: usize =
                 farthest.iter().enumerate().map(|(query, &far)| hits(result.distances(query), far)).sum();
+            let device_seconds = result.device_seconds();
+            let bytes: u64 = result.kernels().iter().map(|time| time.bytes).sum();
             Ok(Evaluation {
                 beam,
                 k,
                 recall: hits as f64 / (count * k as f64),
                 qps: count / seconds,
-                device_qps: result.device_seconds().map(|seconds| count / seconds),
+                device_qps: device_seconds.map(|seconds| count / seconds),
+                device_bytes: device_seconds.map(|seconds| bytes as f64 / seconds),
                 distances: result.computed() as f64 / count,
             })
         };

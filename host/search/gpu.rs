@@ -20,8 +20,18 @@ use crate::{Error, Progress, Result};
 /// The widest beam: it lies in the registers of a warp.
 pub(super) const MAX_BEAM: usize = 512;
 
-/// Queries that are on the device at a time.
-const BATCH: usize = 1 << 16;
+/// What is searched for, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Keys per query.
+    pub k: usize,
+    /// Nodes of the beam.
+    pub beam: usize,
+    /// Nodes expanded in a step.
+    pub width: usize,
+    /// Queries on the device at a time.
+    pub batch: usize,
+}
 
 /// An index and its base on a device.
 pub(super) struct OnGpu {
@@ -113,24 +123,24 @@ impl OnGpu {
         Ok(Self { gpu, degree, edges, entry_count: entries.len(), entries: entries_there, base })
     }
 
-    /// What to call the device, such as `cuda:0`.
-    pub(super) fn name(&self) -> &str {
-        self.gpu.name()
+    /// The device.
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
-    /// The `k` nearest keys of each query by beams of `beam` nodes, of which a step expands `width`: with 1 those of the
-    /// CPU.
+    /// The nearest keys of each query: those of the CPU, if a step expands one node.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
-        (k, beam, width): (usize, usize, usize),
+        limits: Limits,
         progress: &Progress,
     ) -> Result<Found> {
+        let beam = limits.beam;
         if beam > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
         }
-        let task = Task { on_gpu: self, space, queries, k, beam, width, progress };
+        let task = Task { on_gpu: self, space, queries, limits, progress };
         match (&self.base, queries.rows()) {
             (AnyBase::F32(base), Rows::F32(rows)) => task.run(base, rows),
             (AnyBase::F16(base), Rows::F16(rows)) => task.run(base, rows),
@@ -170,15 +180,13 @@ struct Task<'a> {
     on_gpu: &'a OnGpu,
     space: &'a Space<'a>,
     queries: &'a Queries<'a>,
-    k: usize,
-    beam: usize,
-    width: usize,
+    limits: Limits,
     progress: &'a Progress,
 }
 
 impl Task<'_> {
     fn run<T: OnDevice>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
-        match self.beam {
+        match self.limits.beam {
             ..=64 => self.run_with::<T, T::Beam64>(resident, rows),
             ..=128 => self.run_with::<T, T::Beam128>(resident, rows),
             ..=256 => self.run_with::<T, T::Beam256>(resident, rows),
@@ -191,7 +199,8 @@ impl Task<'_> {
         resident: &Resident<T>,
         rows: Matrix<'_, T>,
     ) -> Result<Found> {
-        let (gpu, k, dim) = (&self.on_gpu.gpu, self.k, self.space.dim());
+        let (gpu, dim) = (&self.on_gpu.gpu, self.space.dim());
+        let Limits { k, batch: at_once, .. } = self.limits;
         let mut keys = vec![key::NONE; self.queries.len() * k];
         if keys.is_empty() {
             return Ok((keys, 0, Vec::new()));
@@ -199,14 +208,14 @@ impl Task<'_> {
         let stage = self.progress.stage("search", self.queries.len() as u64);
         // Held from here on: another search of this base waits.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let capacity = self.queries.len().min(BATCH);
+        let capacity = self.queries.len().min(at_once);
         let batch = match kept.take() {
             Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
             _ => kept.insert(Batch::new(gpu, capacity, dim, k)?),
         };
         let measurement = gpu.measure()?;
         let mut total = 0;
-        for (first, keys) in (0..).step_by(BATCH).zip(keys.chunks_mut(BATCH * k)) {
+        for (first, keys) in (0..).step_by(at_once).zip(keys.chunks_mut(at_once * k)) {
             let count = keys.len() / k;
             batch.queries.upload_rows(count, stride::<T>(dim), |query| rows.row(first + query))?;
             let zero = self.queries.zero();
@@ -236,7 +245,8 @@ impl Task<'_> {
         count: usize,
     ) -> Result<()> {
         let OnGpu { gpu, degree, edges, entry_count, entries, .. } = self.on_gpu;
-        let (degree, beam, width) = (*degree as u32, self.beam as u32, self.width as u32);
+        let Limits { k, beam, width, .. } = self.limits;
+        let (degree, beam, width) = (*degree as u32, beam as u32, width as u32);
         let dim = self.space.dim();
         let search = Search {
             walk: Walk {
@@ -260,7 +270,7 @@ impl Task<'_> {
             },
             found: batch.found.view_mut(),
             computed: batch.computed.view_mut(),
-            k: self.k as u32,
+            k: k as u32,
             padding: 0,
         };
         // SAFETY: ids have been checked to be rows of the base, as have the entries; the batch has room for `count`

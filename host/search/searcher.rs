@@ -13,6 +13,9 @@ use crate::{Device, Error, Progress, Result, Vectors};
 /// The most nodes that a search on a GPU expands in a step.
 pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
 
+/// Queries that are put on a GPU at once.
+const BATCH: usize = 1 << 16;
+
 /// What a batch of queries found: k ids and list distances per query, nearest first. A query that
 /// reaches fewer than k nodes has `u32::MAX` and infinity in the last places.
 #[derive(Clone, Debug)]
@@ -94,6 +97,7 @@ pub struct Searcher<'a> {
     index: &'a Index,
     space: Space<'a>,
     width: usize,
+    batch: usize,
     device: Device,
     on_gpu: Option<OnGpu>,
 }
@@ -108,7 +112,7 @@ impl<'a> Searcher<'a> {
         index.check_base(base)?;
         index.check_ids()?;
         let space = Space::new(base, index.metric())?;
-        Ok(Self { index, space, width: 1, device: Device::Cpu, on_gpu: None })
+        Ok(Self { index, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
     }
 
     /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto` takes a GPU if there is
@@ -137,9 +141,20 @@ impl<'a> Searcher<'a> {
         Ok(self)
     }
 
+    /// How many queries are put on a GPU at once, at least 1: 65,536 from the start. With 1 each is answered by itself.
+    pub fn batch(mut self, queries: usize) -> Self {
+        self.batch = queries.max(1);
+        self
+    }
+
     /// What searches, such as `cpu` or `cuda:0`.
-    pub fn device_name(&self) -> &str {
-        self.on_gpu.as_ref().map_or("cpu", OnGpu::name)
+    pub fn runs_on(&self) -> &str {
+        self.on_gpu.as_ref().map_or("cpu", |on_gpu| on_gpu.gpu().name())
+    }
+
+    /// The name of the GPU that searches, such as `NVIDIA H200`, if it has one.
+    pub fn device_name(&self) -> Option<&str> {
+        self.on_gpu.as_ref().and_then(|on_gpu| on_gpu.gpu().device_name())
     }
 
     /// Finds the `k` nearest rows of the base for each of `queries` by beam search, in parallel over
@@ -181,7 +196,8 @@ impl<'a> Searcher<'a> {
         let beam = beam.min(n);
         let (keys, computed, kernels) = match &self.on_gpu {
             Some(on_gpu) if self.device != Device::Auto || beam <= gpu::MAX_BEAM => {
-                on_gpu.search(&self.space, queries, (k, beam, self.width), progress)?
+                let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
+                on_gpu.search(&self.space, queries, limits, progress)?
             }
             _ => {
                 let (keys, computed) = cpu::search(self.index, &self.space, queries, (k, beam), progress)?;

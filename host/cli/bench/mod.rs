@@ -1,6 +1,7 @@
 //! `tagore bench`
 
 mod descent;
+mod search;
 
 use tagore::Result;
 
@@ -16,12 +17,15 @@ pub(crate) struct Args {
 enum What {
     /// Build k-NN graphs from several starts with several iterations, and compare them
     Descent(descent::Args),
+    /// Search indexes by beams, steps and batches of several sizes, and compare them
+    Search(search::Args),
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         match self.what {
             What::Descent(args) => args.run(output),
+            What::Search(args) => args.run(output),
         }
     }
 }
