@@ -7,6 +7,7 @@ mod cluster;
 mod descent;
 mod detours;
 mod exact;
+mod path;
 mod prune;
 mod reverse;
 mod sort;
