@@ -1,6 +1,8 @@
 //! `tagore bench`
 
 mod descent;
+mod kernels;
+mod prune;
 
 use tagore::Result;
 
@@ -16,12 +18,15 @@ pub(crate) struct Args {
 enum What {
     /// Build k-NN graphs from several starts with several iterations, and compare them
     Descent(descent::Args),
+    /// Build indexes of several kinds, and compare what pruning takes and what searching them finds
+    Prune(prune::Args),
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         match self.what {
             What::Descent(args) => args.run(output),
+            What::Prune(args) => args.run(output),
         }
     }
 }
