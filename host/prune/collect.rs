@@ -12,7 +12,7 @@ use crate::vectors::space::Space;
 pub(super) const HOP: usize = 32;
 
 /// Path collection keeps a beam of so many nodes and expands at most so many.
-const PATH: Limits = Limits { beam: 32, expansions: 10 };
+pub(super) const PATH: Limits = Limits { beam: 32, expansions: 10 };
 
 impl Graph for KnnGraph {
     fn neighbors(&self, node: u32) -> &[u32] {

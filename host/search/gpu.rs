@@ -6,53 +6,22 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::descent::key::{self, Key};
 use tagore_device::prune::rows;
-use tagore_device::search::beam::search::{
-    SEARCH_COUNTERS, Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
-    beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
-    beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
-    beam_search_512_i8, beam_search_512_u8, table_slots,
-};
+use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, table_slots};
 use tagore_device::search::beam::walk::{Graph, Walk, step_ids};
 
 use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
 use crate::index::Index;
 use crate::prune::gpu::Base;
-use crate::vectors::gpu::{OnDevice, as_bytes, metric_number, stride};
+use crate::vectors::gpu::{OnDevice, as_bytes, bytes_of, metric_number, stride};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, Rows};
-use crate::{Error, Metric, Progress, Result};
+use crate::{Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(super) const MAX_BEAM: usize = 512;
 
 /// Queries that are on the device at a time.
 const BATCH: usize = 1 << 16;
-
-/// Element types with the kernels for beams of up to so many nodes.
-trait Searched: OnDevice {
-    type Beam64: Kernel<Arguments = (Search<Self>,)>;
-    type Beam128: Kernel<Arguments = (Search<Self>,)>;
-    type Beam256: Kernel<Arguments = (Search<Self>,)>;
-    type Beam512: Kernel<Arguments = (Search<Self>,)>;
-}
-
-macro_rules! searched {
-    ($($type:ty: $beam64:ty, $beam128:ty, $beam256:ty, $beam512:ty;)*) => {$(
-        impl Searched for $type {
-            type Beam64 = $beam64;
-            type Beam128 = $beam128;
-            type Beam256 = $beam256;
-            type Beam512 = $beam512;
-        }
-    )*};
-}
-
-searched! {
-    f32: beam_search_64_f32, beam_search_128_f32, beam_search_256_f32, beam_search_512_f32;
-    f16: beam_search_64_f16, beam_search_128_f16, beam_search_256_f16, beam_search_512_f16;
-    u8: beam_search_64_u8, beam_search_128_u8, beam_search_256_u8, beam_search_512_u8;
-    i8: beam_search_64_i8, beam_search_128_i8, beam_search_256_i8, beam_search_512_i8;
-}
 
 /// An index and its base on a device.
 pub(super) struct OnGpu {
@@ -130,7 +99,7 @@ impl OnGpu {
         let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
         entries_there.upload(entries)?;
         let base = match space.rows() {
-            Rows::F32(rows) => match whole(space, rows, n) {
+            Rows::F32(rows) => match bytes_of(space, rows) {
                 Some(bytes) => {
                     let rows = Matrix::new(&bytes, space.dim(), space.dim());
                     AnyBase::Whole(Resident::new(&gpu, space, rows)?, OnceLock::new())
@@ -167,7 +136,7 @@ impl OnGpu {
             (AnyBase::F16(base), Rows::F16(rows)) => task.run(base, rows),
             (AnyBase::U8(base), Rows::U8(rows)) => task.run(base, rows),
             (AnyBase::I8(base), Rows::I8(rows)) => task.run(base, rows),
-            (AnyBase::Whole(bytes, floats), Rows::F32(rows)) => match whole(space, rows, queries.len()) {
+            (AnyBase::Whole(bytes, floats), Rows::F32(rows)) => match as_bytes(rows, queries.len()) {
                 Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim())),
                 None => task.run(self.floats(space, floats)?, rows),
             },
@@ -190,11 +159,6 @@ impl OnGpu {
     }
 }
 
-/// `count` rows as bytes, if they can be searched as such.
-fn whole(space: &Space<'_>, rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
-    if space.metric() == Metric::Cosine { None } else { as_bytes(rows, count) }
-}
-
 impl<T: OnDevice> Resident<T> {
     fn new(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
         Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
@@ -213,7 +177,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn run<T: Searched>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
+    fn run<T: OnDevice>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
         match self.beam {
             ..=64 => self.run_with::<T, T::Beam64>(resident, rows),
             ..=128 => self.run_with::<T, T::Beam128>(resident, rows),

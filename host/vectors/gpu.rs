@@ -20,6 +20,18 @@ use tagore_device::prune::collect::{
     Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
 };
 use tagore_device::prune::kernels::RuleElement;
+use tagore_device::prune::medoid::{
+    Nearest, medoid_nearest_f16, medoid_nearest_f32, medoid_nearest_i8, medoid_nearest_u8, medoid_sums_f16,
+    medoid_sums_f32, medoid_sums_i8, medoid_sums_u8,
+};
+use tagore_device::prune::path::{Paths, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8};
+use tagore_device::prune::rows::Rows;
+use tagore_device::search::beam::search::{
+    Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
+    beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
+    beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
+    beam_search_512_i8, beam_search_512_u8,
+};
 use tagore_device::search::exact::{
     CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
     cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
@@ -54,6 +66,13 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Pairs: Kernel<Arguments = (Pairs<Self::Sum>,)>;
     type Mean: Kernel<Arguments = (Means<Self::Sum>,)>;
     type Collect: Kernel<Arguments = (Collect<Self>,)>;
+    type Path: Kernel<Arguments = (Paths<Self>,)>;
+    type MedoidSums: Kernel<Arguments = (Rows<Self>, GlobalMut<f64>, u32)>;
+    type MedoidNearest: Kernel<Arguments = (Nearest<Self>,)>;
+    type Beam64: Kernel<Arguments = (Search<Self>,)>;
+    type Beam128: Kernel<Arguments = (Search<Self>,)>;
+    type Beam256: Kernel<Arguments = (Search<Self>,)>;
+    type Beam512: Kernel<Arguments = (Search<Self>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
@@ -161,11 +180,25 @@ rounded_types! {
         Settle = exact_settle_f32,
         Finish = cells_finish_f32,
         Collect = prune_collect_f32,
+        Path = prune_path_f32,
+        MedoidSums = medoid_sums_f32,
+        MedoidNearest = medoid_nearest_f32,
+        Beam64 = beam_search_64_f32,
+        Beam128 = beam_search_128_f32,
+        Beam256 = beam_search_256_f32,
+        Beam512 = beam_search_512_f32,
     }
     f16, exact_prepare_f16 {
         Settle = exact_settle_f16,
         Finish = cells_finish_f16,
         Collect = prune_collect_f16,
+        Path = prune_path_f16,
+        MedoidSums = medoid_sums_f16,
+        MedoidNearest = medoid_nearest_f16,
+        Beam64 = beam_search_64_f16,
+        Beam128 = beam_search_128_f16,
+        Beam256 = beam_search_256_f16,
+        Beam512 = beam_search_512_f16,
     }
 }
 
@@ -212,6 +245,13 @@ byte_types! {
         Pairs = cluster_pairs_u8,
         Mean = cluster_mean_u8,
         Collect = prune_collect_u8,
+        Path = prune_path_u8,
+        MedoidSums = medoid_sums_u8,
+        MedoidNearest = medoid_nearest_u8,
+        Beam64 = beam_search_64_u8,
+        Beam128 = beam_search_128_u8,
+        Beam256 = beam_search_256_u8,
+        Beam512 = beam_search_512_u8,
     }
     i8, exact_norms_i8 {
         Filter = exact_filter_i8,
@@ -224,6 +264,13 @@ byte_types! {
         Pairs = cluster_pairs_i8,
         Mean = cluster_mean_i8,
         Collect = prune_collect_i8,
+        Path = prune_path_i8,
+        MedoidSums = medoid_sums_i8,
+        MedoidNearest = medoid_nearest_i8,
+        Beam64 = beam_search_64_i8,
+        Beam128 = beam_search_128_i8,
+        Beam256 = beam_search_256_i8,
+        Beam512 = beam_search_512_i8,
     }
 }
 

@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 
 use rayon::prelude::*;
+use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::{Element, Metric, Rows, Vectors, with_matrix};
@@ -170,7 +171,7 @@ impl<'a> Space<'a> {
     /// The row nearest to the mean of all rows by rule distance: the medoid that entry points use.
     pub(crate) fn medoid(&self) -> u32 {
         let mean = self.mean();
-        let lift_mean = mean_of(self.lift.len(), |i| f64::from(self.lift[i]));
+        let lift_mean = self.lift_mean().unwrap_or(0.0);
         let distance = |row: usize| {
             let spread = with_matrix!(self.vectors.rows(), m => {
                 let terms = m.row(row).iter().zip(&mean).map(|(x, y)| (f64::from(x.to_f32()) - y).powi(2));
@@ -185,9 +186,15 @@ impl<'a> Space<'a> {
         nearest.map_or(0, |(_, row)| row as u32)
     }
 
+    /// Inner product: the mean of the added coordinates.
+    pub(crate) fn lift_mean(&self) -> Option<f64> {
+        let lifts = self.lift.iter().map(|&lift| f64::from(lift));
+        (!self.lift.is_empty()).then(|| lifts.sum::<f64>() / self.lift.len() as f64)
+    }
+
     /// The mean of all rows, summed in fixed pieces: the same for any number of threads.
     fn mean(&self) -> Vec<f64> {
-        const PIECE: usize = 4096;
+        const PIECE: usize = SUM_ROWS as usize;
         let sum_of = |piece: usize| {
             let mut sum = vec![0f64; self.vectors.dim()];
             for row in piece * PIECE..((piece + 1) * PIECE).min(self.len()) {
@@ -228,10 +235,6 @@ impl Queries<'_> {
             zero: self.zero.get(query).copied().unwrap_or(false),
         }
     }
-}
-
-fn mean_of(count: usize, value: impl Fn(usize) -> f64) -> f64 {
-    (0..count).map(value).sum::<f64>() / count.max(1) as f64
 }
 
 /// The rows scaled to unit length as f32, and which of them are zero vectors.

@@ -43,8 +43,8 @@ fn component<T: Element>(value: T) -> f64 {
 
 #[inline(always)]
 fn sums<T: Element>(rows: Rows<T>, sums: GlobalMut<f64>, count: u32) {
-    let component_index = block_idx_y() * MEDOID_THREADS + thread::thread_idx_x();
-    if component_index >= rows.dim {
+    let i = block_idx_y() * MEDOID_THREADS + thread::thread_idx_x();
+    if i >= rows.dim {
         return;
     }
     let first = block_idx_x() * SUM_ROWS;
@@ -54,15 +54,15 @@ fn sums<T: Element>(rows: Rows<T>, sums: GlobalMut<f64>, count: u32) {
     // The sum is added to in the order of rows; loads are under way before.
     while row + 8 <= end {
         let mut values = [0f64; 8];
-        unroll!(8, I => values[I] = component(rows.row(row + I as u32).get(component_index as usize)));
+        unroll!(8, I => values[I] = component(rows.row(row + I as u32).get(i as usize)));
         unroll!(8, I => sum += values[I]);
         row += 8;
     }
     while row < end {
-        sum += component(rows.row(row).get(component_index as usize));
+        sum += component(rows.row(row).get(i as usize));
         row += 1;
     }
-    sums.set(block_idx_x() as usize * rows.dim as usize + component_index as usize, sum);
+    sums.set(block_idx_x() as usize * rows.dim as usize + i as usize, sum);
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::warp::{WarpReductionOp, warp_reduce};
 
 use crate::block::copied;
-use crate::block::element::{Element, GROUP};
+use crate::block::element::Element;
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
 use crate::descent::key::{self, Key, NONE};
@@ -122,19 +122,16 @@ fn path<T: Element>(p: &Paths<T>) {
 #[inline(always)]
 fn rule_keys<T: Element>(walk: &Walk<T>, room: &Room<T>, node: u32, count: u32) {
     let point = walk.base.point(room.values, node);
-    let lane = warp::lane_id();
-    let mut first = thread_idx_x() / 32 * (32 / GROUP);
+    let mut first = thread_idx_x() & !31;
     while first < count {
         keep_rolled();
-        let i = first + lane / GROUP;
-        let id = if i < count { Some(room.keys.get(i as usize) as u32) } else { None };
-        let distance = walk.base.distance(&point, id);
-        // All lanes of the group have read the key.
-        warp::sync();
-        if let (0, Some(id)) = (lane % GROUP, id) {
+        let i = first + warp::lane_id();
+        let id = if i < count { room.keys.get(i as usize) as u32 } else { 0 };
+        let distance = walk.base.distances(&point, id, if count - first < 32 { count - first } else { 32 });
+        if i < count {
             room.keys.set(i as usize, key::pack(distance, id));
         }
-        first += PATH_THREADS / GROUP;
+        first += PATH_THREADS;
     }
 }
 
@@ -209,7 +206,7 @@ macro_rules! path_kernels {
         #[kernel(
             block = PATH_THREADS,
             shared = path_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.entry_count, p.walk.expansions),
-            blocks_per_multiprocessor = 9
+            blocks_per_multiprocessor = 8
         )]
         pub unsafe fn $name(p: Paths<$type>) {
             path(&p);

@@ -3,6 +3,8 @@
 mod collect;
 mod filter;
 mod ids;
+mod medoid;
+mod path;
 mod pruning;
 mod rank;
 mod reverse;

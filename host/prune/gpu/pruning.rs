@@ -9,6 +9,8 @@ use tagore_device::prune::store::MERGED;
 use super::collect::collect;
 use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
+use super::medoid::medoid;
+use super::path::{self, path};
 use super::rank::{Candidates, Lists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
@@ -80,7 +82,7 @@ impl Pruning<'_> {
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
         let entries = match self.strategy.entry {
-            Entry::Medoid => vec![self.space.medoid()],
+            Entry::Medoid => vec![medoid(self.gpu, self.space, base)?],
             Entry::Random => cpu::random_entries(self.space.len(), self.seed),
         };
         let forward = self.forward(base, &lists, &entries)?;
@@ -126,11 +128,17 @@ impl Pruning<'_> {
         let limit = strategy.candidates.min(match strategy.collect {
             Collect::OneHop => lists.k,
             Collect::TwoHop => lists.k + HOP * HOP,
-            Collect::Path => lists.k,
+            Collect::Path => path::most(lists.k, entries.len()),
         });
         let at_once = (CANDIDATES / limit).clamp(1, n);
-        let memory = Plan::new().with::<Key>("candidates", at_once * limit).reserve(gpu)?;
+        let memory = Plan::new()
+            .with::<Key>("candidates", at_once * limit)
+            .with::<u32>("entries", entries.len())
+            .reserve(gpu)?;
         let mut candidates: Buffer<Key> = memory.buffer("candidates")?;
+        let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
+        entries_there.upload(entries)?;
+        let entries = (&entries_there, entries.len());
         for first in (0..n).step_by(at_once) {
             self.progress.check()?;
             let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
@@ -138,7 +146,7 @@ impl Pruning<'_> {
             match strategy.collect {
                 Collect::OneHop => collect(gpu, base, lists, 0, &chunk, to)?,
                 Collect::TwoHop => collect(gpu, base, lists, HOP, &chunk, to)?,
-                Collect::Path => collect(gpu, base, lists, 0, &chunk, to)?,
+                Collect::Path => path(gpu, base, lists, entries, &chunk, to)?,
             }
             if let Some(ranks) = &ranks {
                 let candidates = Candidates { keys: &candidates, stride: limit, count: limit, by_row: false };

@@ -1,0 +1,92 @@
+//! The medoid on a GPU.
+
+use tagore_device::prune::medoid::{MEDOID_THREADS, Nearest, SUM_ROWS};
+use tagore_device::prune::rows;
+
+use super::Base;
+use crate::Result;
+use crate::gpu::{Buffer, Gpu, Plan};
+use crate::vectors::gpu::OnDevice;
+use crate::vectors::space::Space;
+
+/// The row of [`Space::medoid`]: sums are added up in the same order, and ties go to the same row.
+pub(super) fn medoid<T: OnDevice>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) -> Result<u32> {
+    let (n, dim) = (space.len(), space.dim());
+    let pieces = n.div_ceil(SUM_ROWS as usize);
+    let blocks = n.div_ceil(MEDOID_THREADS as usize).min(16 * gpu.multiprocessors() as usize);
+    let warps = blocks * (MEDOID_THREADS / 32) as usize;
+    let memory = Plan::new()
+        .with::<f64>("sums", pieces * dim)
+        .with::<f64>("mean", dim)
+        .with::<u64>("least distances", warps)
+        .with::<u32>("nearest rows", warps)
+        .reserve(gpu)?;
+    let mut sums: Buffer<f64> = memory.buffer("sums")?;
+    let mut mean: Buffer<f64> = memory.buffer("mean")?;
+    let mut distances: Buffer<u64> = memory.buffer("least distances")?;
+    let mut nearest_rows: Buffer<u32> = memory.buffer("nearest rows")?;
+
+    let grid = [pieces as u32, dim.div_ceil(MEDOID_THREADS as usize) as u32, 1];
+    let arguments = (base.rows(), sums.view_mut(), n as u32);
+    // SAFETY: there is room for a sum of each piece and component, and it outlives the work.
+    unsafe { gpu.launch::<T::MedoidSums>(grid, MEDOID_THREADS, arguments)? };
+    let mut of_pieces = vec![0f64; pieces * dim];
+    sums.download(&mut of_pieces)?;
+    let mut total = vec![0f64; dim];
+    for piece in of_pieces.chunks_exact(dim) {
+        total.iter_mut().zip(piece).for_each(|(total, sum)| *total += sum);
+    }
+    total.iter_mut().for_each(|total| *total /= n as f64);
+    mean.upload(&total)?;
+
+    let lift_mean = space.lift_mean();
+    let nearest = Nearest {
+        // Of lifts, only the added coordinates of inner products count.
+        rows: rows::Rows { lifted: u32::from(lift_mean.is_some()), ..base.rows() },
+        mean: mean.view(),
+        distances: distances.view_mut(),
+        nearest: nearest_rows.view_mut(),
+        lift_mean: lift_mean.unwrap_or(0.0),
+        count: n as u32,
+        padding: 0,
+    };
+    // SAFETY: there is a place for each warp, and all memory outlives the work.
+    unsafe { gpu.launch::<T::MedoidNearest>([blocks as u32, 1, 1], MEDOID_THREADS, (nearest,))? };
+    let (mut least, mut nearest) = (vec![0u64; warps], vec![0u32; warps]);
+    distances.download(&mut least)?;
+    nearest_rows.download(&mut nearest)?;
+    Ok(least.into_iter().zip(nearest).min().map_or(0, |(_, row)| row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prune::gpu::testing::{cases, devices};
+    use crate::vectors::{Matrix, Metric, Rows, Vectors};
+    use tagore_device::random::{Draws, Stage};
+
+    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>) {
+        for gpu in devices() {
+            let base = Base::upload(&gpu, space, rows).unwrap();
+            assert_eq!(medoid(&gpu, space, &base).unwrap(), space.medoid(), "{} rows", space.len());
+        }
+    }
+
+    #[test]
+    fn medoids_are_those_of_the_cpu() {
+        let check = |space: &Space<'_>| match space.rows() {
+            Rows::F32(rows) => check(space, rows),
+            Rows::F16(rows) => check(space, rows),
+            Rows::U8(rows) => check(space, rows),
+            Rows::I8(rows) => check(space, rows),
+        };
+        cases(|space, _| check(space));
+        // Several pieces, the last of them short.
+        let draws = Draws::new(6, Stage::Test, 2, 0);
+        let values = (0..9001).map(|i| draws.unit(i) as f32).collect();
+        let base = Vectors::from_f32(values, 1).unwrap();
+        for metric in [Metric::L2, Metric::InnerProduct] {
+            check(&Space::new(&base, metric).unwrap());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Collect by paths on a GPU.
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::path::{PATH_THREADS, Paths, path_slots};
+use tagore_device::search::beam::walk::{Graph, Walk};
+
+use super::{Base, Chunk};
+use crate::Result;
+use crate::descent::GpuLists;
+use crate::gpu::{Buffer, Gpu};
+use crate::prune::collect::PATH;
+use crate::vectors::gpu::{OnDevice, metric_number};
+
+/// The most candidates that a node has.
+pub(super) fn most(k: usize, entries: usize) -> usize {
+    entries + (PATH.expansions + 1) * k
+}
+
+/// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: what a short search for it from the
+/// entries meets, and its own list. There are fewer than 2^31 rows.
+pub(super) fn path<T: OnDevice>(
+    gpu: &Gpu,
+    base: &Base<T>,
+    lists: &GpuLists,
+    (entries, entry_count): (&Buffer<u32>, usize),
+    chunk: &Chunk<'_>,
+    (candidates, limit): (&mut Buffer<Key>, usize),
+) -> Result<()> {
+    let (degree, entry_count, expansions) = (lists.k as u32, entry_count as u32, PATH.expansions as u32);
+    let paths = Paths {
+        walk: Walk {
+            base: base.rows(),
+            graph: Graph { ids: lists.keys.view().cast(), degree, shift: 1 },
+            entries: entries.view(),
+            entry_count,
+            beam: PATH.beam as u32,
+            width: 1,
+            expansions,
+            slots: path_slots(degree, entry_count, expansions),
+            metric: metric_number(lists.metric),
+        },
+        nodes: chunk.nodes(),
+        candidates: candidates.view_mut(),
+        limit: limit as u32,
+        padding: 0,
+    };
+    // SAFETY: lists, entries and nodes hold rows of the base, the candidates have room, and all outlive the work.
+    unsafe { gpu.launch::<T::Path>([chunk.len() as u32, 1, 1], PATH_THREADS, (paths,)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descent::KnnGraph;
+    use crate::gpu::Plan;
+    use crate::prune::collect::Collector;
+    use crate::prune::gpu::testing::{cases, devices, download, upload};
+    use crate::prune::strategy::Collect;
+    use crate::vectors::space::Space;
+    use crate::vectors::{Matrix, Metric, Rows, Synth, Vectors};
+    use tagore_device::descent::key;
+
+    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
+        let nodes: Vec<u32> = (0..space.len() as u32).rev().step_by(7).collect();
+        for gpu in devices() {
+            let base = Base::upload(&gpu, space, rows).unwrap();
+            let lists = GpuLists::of(&gpu, graph).unwrap();
+            let (order, entries_there) = (upload(&gpu, &nodes), upload(&gpu, entries));
+            let chunk = Chunk { order: &order, range: 0..nodes.len() };
+            for limit in [1, 20, most(graph.k(), entries.len())] {
+                let plan = Plan::new().with::<Key>("candidates", nodes.len() * limit);
+                let mut candidates: Buffer<Key> = plan.reserve(&gpu).unwrap().buffer("candidates").unwrap();
+                let from = (&entries_there, entries.len());
+                path(&gpu, &base, &lists, from, &chunk, (&mut candidates, limit)).unwrap();
+                let found = download(&candidates, nodes.len() * limit);
+                let mut collector = Collector::new(space, graph, entries, Collect::Path, limit);
+                let mut expected = Vec::new();
+                for (found, &node) in found.chunks_exact(limit).zip(&nodes) {
+                    collector.collect(node, &mut expected);
+                    expected.resize(limit, key::NONE);
+                    assert_eq!(found, expected, "{}, limit {limit}, node {node}", space.metric());
+                }
+            }
+        }
+    }
+
+    fn check_any(space: &Space<'_>, graph: &KnnGraph, entries: &[u32]) {
+        match space.rows() {
+            Rows::F32(rows) => check(space, rows, graph, entries),
+            Rows::F16(rows) => check(space, rows, graph, entries),
+            Rows::U8(rows) => check(space, rows, graph, entries),
+            Rows::I8(rows) => check(space, rows, graph, entries),
+        }
+    }
+
+    #[test]
+    fn candidates_on_paths_are_those_of_the_cpu() {
+        cases(|space, graph| check_any(space, graph, &[space.medoid()]));
+        let base = Synth::new(300, 19, 4).unwrap().base();
+        let values: Vec<f32> = (0..300).flat_map(|row| base.row(row).into_owned()).collect();
+        let halves = values.iter().map(|&x| half::f16::from_f32(x)).collect();
+        let bytes = values.iter().map(|&x| x as i8).collect();
+        let of_types = [
+            (Vectors::from_f32(values, 19).unwrap(), Metric::InnerProduct),
+            (Vectors::from_f16(halves, 19).unwrap(), Metric::L2),
+            (Vectors::from_i8(bytes, 19).unwrap(), Metric::L2),
+        ];
+        let entries: Vec<u32> = (0..32).map(|i| i * 9).collect();
+        for (base, metric) in of_types {
+            let graph = crate::Descent::new().metric(metric).knn(40).build(&base).unwrap();
+            let space = Space::new(&base, metric).unwrap();
+            check_any(&space, &graph, &[space.medoid()]);
+            check_any(&space, &graph, &entries);
+        }
+    }
+}
