@@ -34,8 +34,8 @@ pub const fn table_words(len: u32) -> u32 {
 ///
 /// With 2^b slots, the upper b bits of an id's hash are its slot, and the others, which therefore tell it from all
 /// ids of that slot, are the upper bits of its word. Below are, from bit b down: whether the slot is empty, the
-/// place, and [`MORE`]. So one load settles nearly every look-up, and no id is compared. Words of the same slot
-/// are chained.
+/// place, and whether there are more words of the slot, which are chained. So one load settles nearly every look-up,
+/// and no id is compared.
 #[derive(Clone, Copy)]
 pub struct Places {
     /// The first word of each slot.

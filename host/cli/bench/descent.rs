@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tagore::gpu::{KernelTime, Rates};
 use tagore::{DescentStats, Device, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
 
 use super::super::options::{GraphOptions, Input, check_output};
 use super::super::output::{Output, grouped, save_events};
+use super::kernels::{kernels, say_kernels};
 
 /// Nodes whose recall is measured.
 const SAMPLE: usize = 10_000;
@@ -122,11 +122,8 @@ impl Args {
         recalls: &[(usize, f64)],
     ) -> Value {
         let stats = graph.stats();
-        let rates = stats.device_name.as_deref().and_then(Rates::of);
         let recall: serde_json::Map<String, Value> =
             recalls.iter().map(|&(k, recall)| (k.to_string(), recall.into())).collect();
-        let kernels: serde_json::Map<String, Value> =
-            stats.kernels.iter().map(|time| (time.kernel.to_owned(), kernel(time, rates))).collect();
         json!({
             "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
             "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.seed, "repeat": self.repeat,
@@ -137,34 +134,9 @@ impl Args {
             "recall": recall, "recall_nodes": truth.len(),
             "distances": stats.distances, "join_distances": stats.join_distances,
             "refine_distances": stats.refine_distances, "completed": stats.completed, "added": stats.added,
-            "peak_gpu_bytes": stats.peak_gpu_bytes, "kernels": kernels,
+            "peak_gpu_bytes": stats.peak_gpu_bytes, "kernels": kernels(&stats.kernels, stats.device_name.as_deref()),
         })
     }
-}
-
-/// `count` a second, if it was counted.
-fn rate(count: u64, seconds: f64) -> Option<f64> {
-    (count > 0 && seconds > 0.0).then(|| count as f64 / seconds)
-}
-
-/// The share of the device's peaks that a kernel reaches: of bytes, and of operations.
-fn shares(time: &KernelTime, rates: Option<Rates>) -> (Option<f64>, Option<f64>) {
-    let share = |rate: Option<f64>, peak: Option<f64>| rate.zip(peak).map(|(rate, peak)| rate / peak);
-    let operations = rates.and_then(|rates| rates.operations(time.kernel));
-    (
-        share(rate(time.bytes, time.seconds), rates.map(|rates| rates.bytes)),
-        share(rate(time.operations, time.seconds), operations),
-    )
-}
-
-fn kernel(time: &KernelTime, rates: Option<Rates>) -> Value {
-    let (bandwidth, operations) = shares(time, rates);
-    json!({
-        "launches": time.launches, "seconds": time.seconds, "bytes": time.bytes, "operations": time.operations,
-        "bytes_per_second": rate(time.bytes, time.seconds),
-        "operations_per_second": rate(time.operations, time.seconds),
-        "bandwidth_share": bandwidth, "operations_share": operations,
-    })
 }
 
 fn say_header(recalls: &[(usize, f64)], output: &Output) {
@@ -196,42 +168,5 @@ fn say(
         output
             .say(format_args!("        {} lists were short, and searched exactly", grouped(stats.completed)));
     }
-    let rates = stats.device_name.as_deref().and_then(Rates::of);
-    for time in &stats.kernels {
-        let (bandwidth, operations) = shares(time, rates);
-        let column = |count: u64, unit: &str, share: Option<f64>| {
-            let rate = rate(count, time.seconds)
-                .map_or(String::new(), |rate| format!("{:.1} G{unit}/s", rate / 1e9));
-            let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
-            format!("{rate:>16} {share:>7}")
-        };
-        let line = format!(
-            "        {:<20} {:>6} launches {:>10.3} ms {}{}",
-            time.kernel,
-            time.launches,
-            time.seconds * 1e3,
-            column(time.bytes, "B", bandwidth),
-            column(time.operations, "op", operations)
-        );
-        output.say(line.trim_end());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_of_what_is_known() {
-        let time = KernelTime {
-            kernel: "descent_join_u8",
-            launches: 1,
-            seconds: 2.0,
-            bytes: 4_800_000_000_000,
-            operations: 0,
-        };
-        assert_eq!(shares(&time, Rates::of("NVIDIA H200")), (Some(0.5), None));
-        assert_eq!(shares(&time, None), (None, None));
-        assert_eq!(rate(10, 0.0), None);
-    }
+    say_kernels(&stats.kernels, stats.device_name.as_deref(), output);
 }

@@ -1,6 +1,8 @@
 //! `tagore bench`
 
 mod descent;
+mod kernels;
+mod prune;
 mod search;
 
 use tagore::Result;
@@ -17,6 +19,8 @@ pub(crate) struct Args {
 enum What {
     /// Build k-NN graphs from several starts with several iterations, and compare them
     Descent(descent::Args),
+    /// Build indexes of several kinds, and compare what pruning takes and what searching them finds
+    Prune(prune::Args),
     /// Search indexes by beams, steps and batches of several sizes, and compare them
     Search(search::Args),
 }
@@ -25,6 +29,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         match self.what {
             What::Descent(args) => args.run(output),
+            What::Prune(args) => args.run(output),
             What::Search(args) => args.run(output),
         }
     }

@@ -200,7 +200,8 @@ impl<T: Element> Walk<T> {
                 } else if entering {
                     self.entries.get((entered + i) as usize)
                 } else {
-                    let parent = i.checked_div(degree).unwrap_or(0);
+                    // The division is spared where it is not needed.
+                    let parent = if self.width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
                     self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
                 };
                 let is_new = id != table::EMPTY && self.insert(room.table, id);

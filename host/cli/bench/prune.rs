@@ -1,0 +1,227 @@
+//! `tagore bench prune`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tagore::gpu::KernelTime;
+use tagore::{
+    BuildStats, Builder, Device, Error, Evaluation, GroundTruth, Index, KnnGraph, Result, Searcher, Series,
+    Strategy, Vectors, recall_qps_plot,
+};
+
+use super::super::options::{GraphOptions, Input, check_output};
+use super::super::output::{Output, save_events};
+use super::kernels::{kernels, say_kernels};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    graph: GraphOptions,
+    /// The kinds of index to build
+    #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
+    indexes: Vec<Strategy>,
+    /// Queries to judge the indexes by
+    #[arg(long, value_name = "QUERIES", requires = "groundtruth")]
+    queries: Option<PathBuf>,
+    /// The exact nearest neighbours of the queries
+    #[arg(long, value_name = "GT", requires = "queries")]
+    groundtruth: Option<PathBuf>,
+    /// Neighbours asked for per query
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    /// Beam widths to judge at
+    #[arg(long, value_delimiter = ',', default_value = "20,50,100,200", value_name = "L,..")]
+    beams: Vec<usize>,
+    /// Prune by the kernels of published code as well: one candidate after another (nsg, vamana), a warp per edge
+    /// (cagra)
+    #[arg(long)]
+    plain: bool,
+    /// Prune on the CPU as well, and compare the indexes
+    #[arg(long)]
+    cpu: bool,
+    /// The same seed gives the same indexes
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where indexes are built and searched: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Builds of each index, of which the last is reported: the first compiles kernels
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Where the JSON lines go as well
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Draw recall against throughput
+    #[arg(long, value_name = "SVG", requires = "queries")]
+    plot: Option<PathBuf>,
+}
+
+/// A build, and the seconds that a caller saw.
+struct Built {
+    index: Index,
+    stats: BuildStats,
+    seconds: f64,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        for path in [&self.output, &self.plot].into_iter().flatten() {
+            check_output(path)?;
+        }
+        let (base, _) = self.input.read()?;
+        let judge = match (&self.queries, &self.groundtruth) {
+            (Some(queries), Some(truth)) => Some((Vectors::open(queries)?, GroundTruth::open(truth)?)),
+            _ => None,
+        };
+        // For those that do not build their own.
+        let graph = if self.plain || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
+        let (mut events, mut lines) = (Vec::new(), Vec::new());
+        output.say(format_args!(
+            "{:<10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9}",
+            "index",
+            "total s",
+            "copy s",
+            "descent s",
+            "prune s",
+            "kernels s",
+            "connect s",
+            "degree",
+            "attached"
+        ));
+        for strategy in &self.indexes {
+            let (event, line) = self.index(&base, strategy, graph.as_ref(), judge.as_ref(), output)?;
+            lines.extend(line);
+            output.event(&event);
+            events.push(event);
+        }
+        if let Some(path) = &self.plot {
+            let title = format!("{} vectors of dimension {}", base.len(), base.dim());
+            recall_qps_plot(path, &title, self.k, &lines)?;
+        }
+        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+
+    fn descent(&self, output: &Output) -> tagore::Descent {
+        self.graph.descent().seed(self.seed).device(self.device).progress(output.progress().clone())
+    }
+
+    /// Builds, compares and judges one index.
+    fn index(
+        &self,
+        base: &Vectors,
+        strategy: &Strategy,
+        graph: Option<&KnnGraph>,
+        judge: Option<&(Vectors, GroundTruth)>,
+        output: &Output,
+    ) -> Result<(Value, Option<Series>)> {
+        let builder = Builder::new(strategy.clone()).descent(self.descent(output));
+        let built = self.build(&builder, base, None)?;
+        say(&built, output);
+        let mut event = self.event(base, &built);
+        if let (true, Some(graph)) = (self.plain, graph) {
+            let plain = self.build(&builder.clone().plain(true), base, Some(graph))?;
+            same(&built.index, &plain.index, "--plain")?;
+            let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
+            event["plain_filter_seconds"] = filter(&plain.stats.prune.kernels).into();
+            output.say(format_args!(
+                "{:<10} filter {:.6} s, plain {:.6} s",
+                "",
+                filter(&built.stats.prune.kernels),
+                filter(&plain.stats.prune.kernels)
+            ));
+        }
+        if let (true, Some(graph)) = (self.cpu, graph) {
+            let began = Instant::now();
+            let cpu = builder.device(Device::Cpu).build_from(base, graph)?;
+            let seconds = began.elapsed().as_secs_f64();
+            same(&built.index, &cpu, "--cpu")?;
+            event["cpu_prune_seconds"] = seconds.into();
+            output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
+        }
+        let Some((queries, truth)) = judge else { return Ok((event, None)) };
+        let searcher = Searcher::new(&built.index, base)?.device(self.device)?;
+        let evaluations = searcher.evaluate(queries, truth, self.k, &self.beams, output.progress())?;
+        for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
+            output.say(format_args!(
+                "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {distances:.0} distances, {qps:.0} queries/s",
+                "", self.k
+            ));
+        }
+        event["quality"] = evaluations
+            .iter()
+            .map(|e| json!({ "beam": e.beam, "k": e.k, "recall": e.recall, "distances": e.distances, "qps": e.qps }))
+            .collect();
+        let points = evaluations.iter().map(|e| (e.recall, e.qps)).collect();
+        Ok((event, Some(Series { name: built.index.kind().to_owned(), points })))
+    }
+
+    fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
+        for _ in 1..self.repeat {
+            builder.build_with_stats(base, graph)?;
+        }
+        let began = Instant::now();
+        let (index, stats) = builder.build_with_stats(base, graph)?;
+        Ok(Built { index, stats, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    fn event(&self, base: &Vectors, built: &Built) -> Value {
+        let Built { index, stats: BuildStats { knn, descent, prune }, seconds } = built;
+        json!({
+            "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
+            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.seed, "repeat": self.repeat,
+            "index": index.kind(), "parameters": index.description().parameters,
+            "device": prune.device, "device_name": prune.device_name,
+            "seconds": {
+                "copy": descent.copy + prune.copy, "jit": descent.jit + prune.jit, "descent": descent.seconds,
+                "prune": prune.seconds, "kernels": seconds_of(&prune.kernels), "connect": prune.connect,
+                "total": seconds,
+            },
+            "mean_degree": index.mean_degree(), "attached": prune.attached,
+            "peak_gpu_bytes": descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
+            "kernels": kernels(&prune.kernels, prune.device_name.as_deref()),
+        })
+    }
+}
+
+/// The time of kernels together.
+fn seconds_of<'a>(times: impl IntoIterator<Item = &'a KernelTime>) -> f64 {
+    times.into_iter().map(|time| time.seconds).sum()
+}
+
+/// Whether a kernel filters.
+fn is_filter(time: &KernelTime) -> bool {
+    ["prune_filter", "prune_serial", "prune_detours"].iter().any(|name| time.kernel.starts_with(name))
+}
+
+fn say(built: &Built, output: &Output) {
+    let Built { index, stats: BuildStats { descent, prune, .. }, seconds } = built;
+    output.say(format_args!(
+        "{:<10} {seconds:>8.3} {:>9.3} {:>9.3} {:>9.3} {:>9.4} {:>9.3} {:>7.2} {:>9}",
+        index.kind(),
+        descent.copy + prune.copy,
+        descent.seconds,
+        prune.seconds,
+        seconds_of(&prune.kernels),
+        prune.connect,
+        index.mean_degree(),
+        prune.attached
+    ));
+    say_kernels(&prune.kernels, prune.device_name.as_deref(), output);
+}
+
+/// Makes sure that two indexes are the same.
+fn same(one: &Index, other: &Index, flag: &'static str) -> Result<()> {
+    let differs = |&node: &usize| one.neighbors(node) != other.neighbors(node);
+    match (0..one.len()).find(differs) {
+        None if one.entries() == other.entries() => Ok(()),
+        None => Err(differs_at(flag, "other entry points".to_owned())),
+        Some(node) => Err(differs_at(flag, format!("another row {node}"))),
+    }
+}
+
+fn differs_at(what: &'static str, found: String) -> Error {
+    Error::Argument { what, found, expected: "the same index".to_owned() }
+}
