@@ -50,7 +50,7 @@ enum AnyBase {
     U8(Resident<u8>),
     I8(Resident<i8>),
     /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query that is of others.
-    Whole(Resident<u8>, OnceLock<Resident<f32>>),
+    Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
 }
 
 /// The base, and memory for queries that is kept from one batch to the next.
@@ -158,14 +158,14 @@ impl OnGpu {
     fn floats<'a>(
         &self,
         space: &Space<'_>,
-        floats: &'a OnceLock<Resident<f32>>,
+        floats: &'a OnceLock<Box<Resident<f32>>>,
     ) -> Result<&'a Resident<f32>> {
         if let Some(base) = floats.get() {
             return Ok(base);
         }
         let Rows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
         let base = Resident::new(&self.gpu, space, rows)?;
-        Ok(floats.get_or_init(|| base))
+        Ok(floats.get_or_init(|| Box::new(base)))
     }
 }
 
@@ -187,9 +187,9 @@ struct Task<'a> {
 impl Task<'_> {
     fn run<T: OnDevice>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
         match self.limits.beam {
-            ..=64 => self.run_with::<T, T::Beam64>(resident, rows),
-            ..=128 => self.run_with::<T, T::Beam128>(resident, rows),
-            ..=256 => self.run_with::<T, T::Beam256>(resident, rows),
+            0..=64 => self.run_with::<T, T::Beam64>(resident, rows),
+            65..=128 => self.run_with::<T, T::Beam128>(resident, rows),
+            129..=256 => self.run_with::<T, T::Beam256>(resident, rows),
             _ => self.run_with::<T, T::Beam512>(resident, rows),
         }
     }

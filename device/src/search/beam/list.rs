@@ -41,9 +41,9 @@ impl<const C: usize> Beam<C> {
     pub fn new(len: u32) -> Self {
         let unused = (32 * C as u32).saturating_sub(len);
         let mut slots = [NONE; C];
-        for i in 0..C {
+        for (i, slot) in slots.iter_mut().enumerate() {
             if Self::place(i) < unused {
-                slots[i] = UNUSED;
+                *slot = UNUSED;
             }
         }
         Self { slots, unused }
