@@ -39,7 +39,7 @@ struct PruneOptions {
     /// The most candidates per node
     #[arg(long, value_name = "M")]
     candidates: Option<usize>,
-    /// Slack of the distance filter, on squared distances, or alpha-cng's, on distances [default: 1.2 for vamana, 1
+    /// Slack of the distance filter, on squared distances, or alpha-cng's, on distances [default: 1.1 for vamana, 1
     /// for nsg, 1.1 for alpha-cng]
     #[arg(long, conflicts_with = "angle")]
     alpha: Option<f32>,

@@ -195,9 +195,9 @@ impl Strategy {
         }
     }
 
-    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.05, on squared distances.
+    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.1, on squared distances.
     pub fn vamana() -> Self {
-        Self { kind: "vamana".into(), threshold: Some(1.05), degree: 32, candidates: 100, ..Self::nsg() }
+        Self { kind: "vamana".into(), threshold: Some(1.1), degree: 32, candidates: 100, ..Self::nsg() }
     }
 
     /// DPG (Li et al. 2019): neighbours in directions as different as can be, then reverse edges.

@@ -171,7 +171,7 @@ impl Build<'_> {
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
-        let (joins, expands) = Settings::iterations(self.iterations, start);
+        let (joins, expands) = Settings::iterations(self.iterations, start, self.space.len());
         let mut filling = 0.0;
         if start == Start::Random && joins == 0 && expands > 0 {
             let began = Instant::now();

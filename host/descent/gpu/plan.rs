@@ -132,7 +132,7 @@ impl Shape {
             let cells = super::cells::plan::<T>(self.n, self.k, asked.cells, asked.memberships);
             stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
         }
-        let (joins, expands) = Settings::iterations(self.iterations, start);
+        let (joins, expands) = Settings::iterations(self.iterations, start, self.n);
         let iterations = self.iterations(joins + expands);
         if joins > 0 {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);

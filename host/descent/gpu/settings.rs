@@ -11,9 +11,12 @@ pub struct Settings {
     pub memberships: Option<usize>,
 }
 
-/// Nodes per centre, however many nodes there are: neither finding a node's centres nor meeting the members of its
-/// cells then costs more for a node of many. A cell has as many members for each of a node's memberships.
-const NODES_PER_CELL: usize = 500;
+/// From so many nodes on, cells are larger and there is one more join: vectors lie closer, and cells miss more.
+const MANY: usize = 2_000_000;
+
+/// Nodes per centre, of fewer nodes than [`MANY`] and of many: neither finding a node's centres nor meeting the members
+/// of its cells then costs more for a node of many. A cell has as many members for each of a node's memberships.
+const NODES_PER_CELL: (usize, usize) = (500, 750);
 
 /// Cells that each node is in: of vectors of up to [`SHORT`] components, and of longer ones, whose cells cost
 /// more and miss less.
@@ -22,8 +25,11 @@ const MEMBERSHIPS: (usize, usize) = (8, 5);
 /// Components of short vectors.
 const SHORT: usize = 256;
 
-/// The most iterations of each phase after cells: what cells miss, joins find.
-const AFTER_CELLS: (u32, u32) = (2, 20);
+/// Joins after cells, of fewer nodes than [`MANY`] and of many: what cells miss, joins find.
+const JOINS: (u32, u32) = (2, 3);
+
+/// The most iterations of phase 2 after cells.
+const MOST_EXPANSIONS: u32 = 20;
 
 /// Memberships where clusters are for the order alone.
 const FOR_ORDER: usize = 3;
@@ -44,21 +50,22 @@ impl Settings {
 
     /// How `n` nodes are put into cells.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start) -> Clustering {
+        let best = if n < MANY { NODES_PER_CELL.0 } else { NODES_PER_CELL.1 };
         let (nodes, memberships) = match start {
             Start::Cells => {
                 let memberships = if dim <= SHORT { MEMBERSHIPS.0 } else { MEMBERSHIPS.1 };
-                (self.nodes_per_cell.unwrap_or(NODES_PER_CELL), self.memberships.unwrap_or(memberships))
+                (self.nodes_per_cell.unwrap_or(best), self.memberships.unwrap_or(memberships))
             }
-            _ => (2 * NODES_PER_CELL, FOR_ORDER),
+            _ => (2 * best, FOR_ORDER),
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         Clustering::new((n / nodes).max((n / 64).min(16)).max(1), memberships)
     }
 
-    /// The most iterations of each phase.
-    pub(super) fn iterations(asked: Iterations, start: Start) -> (u32, u32) {
+    /// The most iterations of each phase for `n` nodes.
+    pub(super) fn iterations(asked: Iterations, start: Start, n: usize) -> (u32, u32) {
         match (asked, start) {
-            (Iterations::Auto, Start::Cells) => AFTER_CELLS,
+            (Iterations::Auto, Start::Cells) => (if n < MANY { JOINS.0 } else { JOINS.1 }, MOST_EXPANSIONS),
             _ => asked.limits(),
         }
     }

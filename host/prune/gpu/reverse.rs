@@ -37,12 +37,6 @@ fn bits_below(n: usize) -> u32 {
 }
 
 impl Reverse {
-    /// The device memory of turning round the edges in `width` slots of each of `rows` rows, if all are full.
-    pub(super) fn plan(rows: usize, width: usize) -> Plan {
-        let slots = rows * width;
-        Self::counts(slots).and(&Self::edges(rows, slots))
-    }
-
     fn counts(slots: usize) -> Plan {
         Plan::new()
             .with::<u32>("edge counts", slots.div_ceil(EDGE_SLOTS as usize))
