@@ -20,8 +20,8 @@ pub use graph::KnnGraph;
 pub use plan::{DevicePlan, PlannedStage};
 
 use crate::gpu::{Gpu, KernelTime, Measurement};
-use crate::prune::gpu::Base;
 use crate::vectors::Rows;
+use crate::vectors::gpu::Base;
 use crate::vectors::gpu::{OnDevice, as_bytes};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};

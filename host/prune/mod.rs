@@ -3,7 +3,7 @@
 mod collect;
 mod cpu;
 mod filter;
-pub(crate) mod gpu;
+mod gpu;
 mod reach;
 mod rows;
 mod rule;

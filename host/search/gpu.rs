@@ -4,14 +4,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
+use tagore_device::block::rows;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::prune::rows;
 use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, table_slots};
 use tagore_device::search::beam::walk::{Graph, Walk, step_ids};
 
 use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
 use crate::index::Index;
-use crate::prune::gpu::Base;
+use crate::vectors::gpu::Base;
 use crate::vectors::gpu::{OnDevice, as_bytes, bytes_of, metric_number, stride};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, Rows};

@@ -4,10 +4,10 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
-use super::rows::Rows;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
+use crate::block::rows::Rows;
 use crate::block::sort::sort_block;
 use crate::block::table;
 use crate::descent::key::{self, Key, NONE};

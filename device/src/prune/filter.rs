@@ -9,11 +9,11 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
-use super::rows::Rows;
 use super::rule::{Form, Rule, survives};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::point_bytes;
+use crate::block::rows::Rows;
 use crate::descent::key::{self, Key, NONE};
 
 /// The most threads of a block, which has one node; any number of warps up to it.

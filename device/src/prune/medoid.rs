@@ -3,9 +3,9 @@
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y, grid_dim_x, index_1d};
 
-use super::rows::Rows;
 use crate::block::copied;
 use crate::block::element::{Element, Wide};
+use crate::block::rows::Rows;
 
 /// Threads of a block of these kernels.
 pub const MEDOID_THREADS: u32 = 128;

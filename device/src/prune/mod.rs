@@ -9,7 +9,6 @@ pub mod medoid;
 pub mod path;
 pub mod places;
 pub mod reverse;
-pub mod rows;
 pub mod rule;
 pub mod serial;
 pub mod store;

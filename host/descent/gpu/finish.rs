@@ -7,8 +7,8 @@ use super::{Build, GpuLists, Nodes, Original};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
-use crate::prune::gpu::Base;
 use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
+use crate::vectors::gpu::Base;
 use crate::vectors::gpu::{OnDevice, metric_number};
 
 /// A list is trusted if its last distance is at least so many times as far as rounding moved its node.

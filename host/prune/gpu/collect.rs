@@ -3,10 +3,10 @@
 use tagore_device::descent::key::Key;
 use tagore_device::prune::collect::{COLLECT_THREADS, Collect};
 
-use super::{Base, Chunk};
+use super::Chunk;
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
-use crate::vectors::gpu::OnDevice;
+use crate::vectors::gpu::{Base, OnDevice};
 use crate::{Metric, Result};
 
 /// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: its own list, and the nearest

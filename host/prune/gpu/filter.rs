@@ -4,12 +4,12 @@ use tagore_device::descent::key::Key;
 use tagore_device::prune::filter;
 use tagore_device::prune::rule::Distance;
 
-use super::{Base, Chunk};
+use super::Chunk;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::Strategy;
 use crate::prune::strategy::Filter;
-use crate::vectors::gpu::OnDevice;
+use crate::vectors::gpu::{Base, OnDevice};
 
 /// Filters `stride` candidates of each node of the chunk by the strategy's rule into at most `most` edges of each row, a row of `forward` as long as that,
 /// in the order in which the rule accepts them. With `pass_short`, nodes of no more candidates keep them all.

@@ -1,12 +1,11 @@
 //! The medoid on a GPU.
 
+use tagore_device::block::rows;
 use tagore_device::prune::medoid::{MEDOID_THREADS, Nearest, SUM_ROWS};
-use tagore_device::prune::rows;
 
-use super::Base;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::OnDevice;
+use crate::vectors::gpu::{Base, OnDevice};
 use crate::vectors::space::Space;
 
 /// The row of [`Space::medoid`]: sums are added up in the same order, and ties go to the same row.

@@ -16,61 +16,8 @@ use std::ops::Range;
 
 use cuda_std::memory::Global;
 pub(crate) use pruning::Pruning;
-use tagore_device::prune::rows;
 
-use crate::Result;
-use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::Matrix;
-use crate::vectors::gpu::{OnDevice, stride};
-use crate::vectors::space::Space;
-
-/// The base on a device, as pruning and searching read it: vectors by their rows, in full precision.
-pub(crate) struct Base<T: OnDevice> {
-    values: Buffer<T>,
-    /// Components from one vector to the next: rows begin at multiples of 16 bytes.
-    stride: usize,
-    dim: usize,
-    /// A number per row (see [`rows::Rows::lifts`]), or one that nobody reads.
-    lifts: Buffer<f32>,
-    lifted: bool,
-}
-
-impl<T: OnDevice> Base<T> {
-    /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as bytes.
-    pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
-        let stride = stride::<T>(space.dim());
-        let memory = Plan::new().with::<T>("rows", space.len() * stride).reserve(gpu)?;
-        let mut values: Buffer<T> = memory.buffer("rows")?;
-        values.upload_rows(space.len(), stride, |row| rows.row(row))?;
-        Self::new(gpu, space, values, stride)
-    }
-
-    /// The rows of `space`, which are on the device already.
-    pub(crate) fn new(gpu: &Gpu, space: &Space<'_>, values: Buffer<T>, stride: usize) -> Result<Self> {
-        let lifts = space.lifts();
-        let memory = Plan::new().with::<f32>("lifts", lifts.len().max(1)).reserve(gpu)?;
-        let mut on_device: Buffer<f32> = memory.buffer("lifts")?;
-        on_device.upload(&lifts)?;
-        Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted: !lifts.is_empty() })
-    }
-
-    /// Bytes from one vector to the next.
-    fn row_bytes(&self) -> usize {
-        self.stride * size_of::<T>()
-    }
-
-    /// As the kernels take it.
-    pub(crate) fn rows(&self) -> rows::Rows<T> {
-        rows::Rows {
-            values: self.values.view(),
-            lifts: self.lifts.view(),
-            stride: self.stride as u32,
-            dim: self.dim as u32,
-            lifted: u32::from(self.lifted),
-            padding: 0,
-        }
-    }
-}
+use crate::gpu::Buffer;
 
 /// Nodes that are worked on together: a stretch of an order of rows.
 pub(super) struct Chunk<'a> {

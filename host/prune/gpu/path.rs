@@ -4,12 +4,12 @@ use tagore_device::descent::key::Key;
 use tagore_device::prune::path::{PATH_THREADS, Paths, path_slots};
 use tagore_device::search::beam::walk::{Graph, Walk};
 
-use super::{Base, Chunk};
+use super::Chunk;
 use crate::Result;
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::collect::PATH;
-use crate::vectors::gpu::{OnDevice, metric_number};
+use crate::vectors::gpu::{Base, OnDevice, metric_number};
 
 /// The most candidates that a node has.
 pub(super) fn most(k: usize, entries: usize) -> usize {

@@ -8,8 +8,8 @@ use super::walk::{Room, Walk, least_slots, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::Metric;
+use crate::block::rows::Rows;
 use crate::descent::key::Key;
-use crate::prune::rows::Rows;
 
 /// The most threads of a block.
 pub const SEARCH_THREADS: u32 = 256;

@@ -8,9 +8,9 @@ use super::list::Beam;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
+use crate::block::rows::{ListPoint, Rows};
 use crate::block::table;
 use crate::descent::key::{self, Key, NONE};
-use crate::prune::rows::{ListPoint, Rows};
 
 /// The rows of a graph.
 #[derive(Clone, Copy)]

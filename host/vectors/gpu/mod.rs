@@ -1,11 +1,14 @@
 //! Vectors on a GPU, and what the kernels' tiles need of them.
 
+mod base;
+
 use bytemuck::Pod;
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::element::{self, TileSum};
 use tagore_device::block::exact;
+use tagore_device::block::rows::Rows;
 use tagore_device::cluster::{
     Assign, Means, Pairs, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_mean_f16,
     cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
@@ -25,7 +28,6 @@ use tagore_device::prune::medoid::{
     medoid_sums_f32, medoid_sums_i8, medoid_sums_u8,
 };
 use tagore_device::prune::path::{Paths, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8};
-use tagore_device::prune::rows::Rows;
 use tagore_device::search::beam::search::{
     Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
     beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
@@ -43,6 +45,8 @@ use rayon::prelude::*;
 
 use super::space::Space;
 use super::{Element, Matrix};
+pub(crate) use base::Base;
+
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::{Metric, Result};
 
