@@ -404,7 +404,7 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(2, &bench("--split --iterations 6,6"), &["--split", "--iterations"]);
     s.fails(2, &bench("--repeat 0"), &["--repeat", "0"]);
     s.fails(2, &bench("--knn 500"), &["--knn", "500", "500 rows"]);
-    s.fails(2, "bench prune", &["prune"]);
+    s.fails(2, "bench outofcore", &["outofcore"]);
     s.fails(2, "plan -i base.fbin --knn 500", &["--knn", "500", "500 rows"]);
     s.fails(2, "plan -i base.fbin --memberships 9", &["--memberships", "9", "1 to 8"]);
     s.fails(2, "plan -i base.fbin --degree 9", &["--index"]);

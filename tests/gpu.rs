@@ -2,8 +2,8 @@
 
 use half::f16;
 use tagore::{
-    Builder, Descent, DescentStats, Device, ExactSearch, Index, Iterations, KnnGraph, MAX_WIDTH, Metric,
-    Progress, Searcher, Start, Strategy, Synth, Vectors, ground_truth, knn_recall,
+    Builder, Collect, Descent, DescentStats, Device, ExactSearch, Filter, Index, Iterations, KnnGraph,
+    MAX_WIDTH, Metric, Progress, Searcher, Start, Strategy, Synth, Vectors, ground_truth, knn_recall,
 };
 
 use crate::reference::{hard_cases, uniform};
@@ -480,4 +480,87 @@ fn wider_steps_find_as_much() {
     assert!(error.contains("513") && error.contains("at most 512"), "{error}");
     let none = searcher.search(&synth.queries(0), 10, 20, &Progress::silent()).unwrap();
     assert!(none.is_empty() && none.computed() == 0);
+}
+
+/// The index that a device prunes a graph into is the CPU's, and so is one whose graph never left the device.
+fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy: &Strategy) {
+    let builder = |device| {
+        let descent = Descent::new().metric(metric).knn(knn).device(device);
+        Builder::new(strategy.clone()).descent(descent)
+    };
+    for device in devices() {
+        let shape =
+            format!("{what}, {} x {}, {metric}, {}, {device}", base.len(), base.dim(), strategy.kind());
+        let graph = Descent::new().metric(metric).knn(knn).device(device).build(base).unwrap();
+        let expected = builder(Device::Cpu).build_from(base, &graph).unwrap();
+        let of_graph = builder(device).build_from(base, &graph);
+        let (fused, stats) = builder(device).build_with_stats(base, None).unwrap();
+        assert_eq!(stats.prune.device, device.to_string(), "{shape}");
+        assert!(knn == 0 || !stats.prune.kernels.is_empty(), "{shape}");
+        for index in [of_graph.unwrap_or_else(|error| panic!("{shape}: {error}")), fused] {
+            assert_eq!(index.entries(), expected.entries(), "{shape}");
+            for node in 0..base.len() {
+                assert_eq!(index.neighbors(node), expected.neighbors(node), "{shape}, node {node}");
+            }
+        }
+    }
+}
+
+#[test]
+fn indexes_of_every_kind_are_those_of_the_cpu() {
+    let base = Synth::new(170, 13, 6).unwrap().base();
+    for strategy in Strategy::all() {
+        check_build("synth", &base, Metric::L2, 20, &strategy.degree(9));
+    }
+    for metric in [Metric::InnerProduct, Metric::Cosine] {
+        for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::nssg()] {
+            check_build("synth", &base, metric, 15, &strategy.degree(7));
+        }
+    }
+}
+
+#[test]
+fn indexes_of_hard_data_are_those_of_the_cpu() {
+    for (name, base) in hard_cases(70, 5, 9) {
+        for strategy in [Strategy::cagra(), Strategy::vamana(), Strategy::dpg()] {
+            check_build(name, &base, Metric::L2, 12, &strategy.degree(6));
+        }
+        check_build(name, &base, Metric::Cosine, 12, &Strategy::nsg().degree(6));
+    }
+    for rows in [2, 3, 33] {
+        for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::nssg()] {
+            check_build("few", &uniform(rows, 1, 3), Metric::L2, rows - 1, &strategy);
+        }
+    }
+}
+
+#[test]
+fn stages_of_pruning_combine() {
+    let base = Synth::new(120, 97, 6).unwrap().base();
+    for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
+        for filter in [Filter::Distance, Filter::Angle, Filter::Spread, Filter::Rank] {
+            let strategy = Strategy::nsg().collect(collect).filter(filter).degree(8).candidates(25);
+            check_build("combined", &base, Metric::L2, 16, &strategy);
+        }
+    }
+}
+
+#[test]
+fn the_kernels_to_compare_with_give_the_same_index() {
+    let base = Synth::new(150, 24, 8).unwrap().base();
+    let graph = Descent::new().knn(24).build(&base).unwrap();
+    for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::vamana()] {
+        for device in devices() {
+            let builder = Builder::new(strategy.clone().degree(8)).device(device);
+            let index = builder.build_from(&base, &graph).unwrap();
+            let (plain, stats) = builder.plain(true).build_with_stats(&base, Some(&graph)).unwrap();
+            assert!((0..base.len()).all(|node| index.neighbors(node) == plain.neighbors(node)));
+            let is_plain = |kernel: &str| kernel.contains("serial") || kernel.contains("unbalanced");
+            assert!(
+                stats.prune.kernels.iter().any(|time| is_plain(time.kernel)),
+                "{:?}",
+                stats.prune.kernels
+            );
+        }
+    }
 }
