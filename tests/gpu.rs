@@ -508,7 +508,7 @@ fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy:
 
 #[test]
 fn indexes_of_every_kind_are_those_of_the_cpu() {
-    let base = Synth::new(170, 13, 6).unwrap().base();
+    let base = Synth::new(100, 13, 6).unwrap().base();
     for strategy in Strategy::all() {
         check_build("synth", &base, Metric::L2, 20, &strategy.degree(9));
     }
@@ -521,11 +521,11 @@ fn indexes_of_every_kind_are_those_of_the_cpu() {
 
 #[test]
 fn indexes_of_hard_data_are_those_of_the_cpu() {
-    for (name, base) in hard_cases(70, 5, 9) {
-        for strategy in [Strategy::cagra(), Strategy::vamana(), Strategy::dpg()] {
-            check_build(name, &base, Metric::L2, 12, &strategy.degree(6));
-        }
-        check_build(name, &base, Metric::Cosine, 12, &Strategy::nsg().degree(6));
+    let strategies = [Strategy::cagra(), Strategy::vamana(), Strategy::nssg(), Strategy::dpg()];
+    let metrics = [Metric::L2, Metric::Cosine, Metric::L2];
+    let cases = hard_cases(48, 5, 9).into_iter().zip(metrics.into_iter().cycle());
+    for (((name, base), metric), strategy) in cases.zip(strategies.into_iter().cycle()) {
+        check_build(name, &base, metric, 10, &strategy.degree(6));
     }
     for rows in [2, 3, 33] {
         for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::nssg()] {
@@ -536,7 +536,7 @@ fn indexes_of_hard_data_are_those_of_the_cpu() {
 
 #[test]
 fn stages_of_pruning_combine() {
-    let base = Synth::new(120, 97, 6).unwrap().base();
+    let base = Synth::new(70, 33, 6).unwrap().base();
     for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
         for filter in [Filter::Distance, Filter::Angle, Filter::Spread, Filter::Rank] {
             let strategy = Strategy::nsg().collect(collect).filter(filter).degree(8).candidates(25);

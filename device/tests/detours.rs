@@ -164,7 +164,7 @@ impl Case {
             rows: self.rows as u32,
             width: self.k as u32,
             stride: list_stride as u32,
-            padding: 0,
+            pass_short: 0,
         };
         let grid = [(self.rows as u32).div_ceil(ID_ROWS), 1, 1];
         emulator.launch::<prune_ids>(grid, ID_THREADS, (ids,)).unwrap();
@@ -182,7 +182,7 @@ impl Case {
             most: most as u32,
             strict: u32::from(strict),
             limit,
-            padding: 0,
+            pass_short: 0,
         };
         emulator.launch::<K>([nodes.len() as u32, 1, 1], DETOUR_THREADS, (detours,)).unwrap();
         let found = forward.values::<Key>().unwrap();

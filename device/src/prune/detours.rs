@@ -41,8 +41,8 @@ pub struct Detours {
     pub strict: u32,
     /// The most detours of what is accepted.
     pub limit: f32,
-    /// Nothing.
-    pub padding: u32,
+    /// Whether nodes of at most `most` candidates keep them all.
+    pub pass_short: u32,
 }
 
 /// Words that sorting `count` candidates takes: keys, and room for as many.
@@ -96,6 +96,16 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
         len += sync_threads_count(u32::from(key != NONE));
         first += DETOUR_THREADS;
     }
+    let out = p.forward.offset(row * p.most as usize);
+    if p.pass_short != 0 && len <= p.most {
+        let mut i = thread;
+        while i < p.most {
+            keep_rolled();
+            out.set(i as usize, if i < len { from.get(i as usize) } else { NONE });
+            i += DETOUR_THREADS;
+        }
+        return;
+    }
     count(Candidates { ids: room, counts, len });
     sync_threads();
 
@@ -109,7 +119,6 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
     }
     sync_threads();
     let sorted = sort_block(keys, keys.offset(p.count as usize), len);
-    let out = p.forward.offset(row * p.most as usize);
     let mut i = thread;
     while i < p.most {
         keep_rolled();

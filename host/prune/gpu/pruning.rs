@@ -85,11 +85,16 @@ impl Pruning<'_> {
             Entry::Medoid => vec![medoid(self.gpu, self.space, base)?],
             Entry::Random => cpu::random_entries(self.space.len(), self.seed),
         };
-        let forward = self.forward(base, &lists, &entries)?;
+        let ranks = self
+            .strategy
+            .counts_detours()
+            .then(|| Lists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
+            .transpose()?;
+        let forward = self.forward(base, &lists, ranks.as_ref(), &entries)?;
         stage.advance(self.space.len() as u64)?;
         let order = lists.order;
         drop(lists.keys);
-        let ids = self.store(base, &order, forward)?;
+        let ids = self.store(base, ranks.as_ref(), &order, forward)?;
         let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), copy, ..PruneStats::default() };
         let copying = Instant::now();
         let mut pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
@@ -108,20 +113,25 @@ impl Pruning<'_> {
     }
 
     /// Collect and Filter: the forward edges of each row, as many as the degree.
-    fn forward<T: OnDevice>(&self, base: &Base<T>, lists: &GpuLists, entries: &[u32]) -> Result<Buffer<Key>> {
+    fn forward<T: OnDevice>(
+        &self,
+        base: &Base<T>,
+        lists: &GpuLists,
+        ranks: Option<&Lists>,
+        entries: &[u32],
+    ) -> Result<Buffer<Key>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (self.space.len(), strategy.degree);
         let mut forward: Buffer<Key> =
             Plan::new().with::<Key>("forward edges", n * degree).reserve(gpu)?.buffer("forward edges")?;
-        let ranks =
-            strategy.counts_detours().then(|| Lists::new(gpu, &lists.keys, n, lists.k)).transpose()?;
-        if let Some(ranks) = &ranks
+        if let Some(ranks) = ranks
             && strategy.collect == Collect::OneHop
             && lists.metric == Metric::L2
         {
             // The lists are the candidates.
             let count = strategy.candidates.min(lists.k);
-            let candidates = Candidates { keys: &lists.keys, stride: lists.k, count, by_row: true };
+            let candidates =
+                Candidates { keys: &lists.keys, stride: lists.k, count, by_row: true, pass_short: false };
             self.rank(ranks, candidates, &Chunk { order: &lists.order, range: 0..n }, &mut forward)?;
             return Ok(forward);
         }
@@ -148,8 +158,14 @@ impl Pruning<'_> {
                 Collect::TwoHop => collect(gpu, base, lists, HOP, &chunk, to)?,
                 Collect::Path => path(gpu, base, lists, entries, &chunk, to)?,
             }
-            if let Some(ranks) = &ranks {
-                let candidates = Candidates { keys: &candidates, stride: limit, count: limit, by_row: false };
+            if let Some(ranks) = ranks {
+                let candidates = Candidates {
+                    keys: &candidates,
+                    stride: limit,
+                    count: limit,
+                    by_row: false,
+                    pass_short: false,
+                };
                 self.rank(ranks, candidates, &chunk, &mut forward)?;
             } else {
                 self.filter(base, &chunk, (&candidates, limit), &mut forward, false)?;
@@ -202,12 +218,15 @@ impl Pruning<'_> {
     fn store<T: OnDevice>(
         &self,
         base: &Base<T>,
+        ranks: Option<&Lists>,
         order: &Buffer<u32>,
         mut forward: Buffer<Key>,
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (self.space.len(), strategy.degree);
-        let by = if strategy.counts_detours() { Rank::Place } else { Rank::Distance };
+        // What is merged is merged by distances.
+        let by_place = ranks.is_some() && strategy.store == Store::Interleave;
+        let by = if by_place { Rank::Place } else { Rank::Distance };
         let reverse = Reverse::new(gpu, &forward, (n, degree), by)?;
         let plan = Plan::new().with::<u32>("index rows", n * degree);
         let mut ids: Buffer<u32> = plan.reserve(gpu)?.buffer("index rows")?;
@@ -223,7 +242,13 @@ impl Pruning<'_> {
                     let chunk = Chunk { order, range: first..(first + at_once).min(n) };
                     merge(gpu, &forward, degree, &reverse, (chunk.nodes(), chunk.len()), &mut merged)?;
                     // Rows of the chunk are not asked for any more.
-                    self.filter(base, &chunk, (&merged, stride), &mut forward, true)?;
+                    if let Some(ranks) = ranks {
+                        let (keys, count) = (&merged, stride);
+                        let candidates = Candidates { keys, stride, count, by_row: false, pass_short: true };
+                        self.rank(ranks, candidates, &chunk, &mut forward)?;
+                    } else {
+                        self.filter(base, &chunk, (&merged, stride), &mut forward, true)?;
+                    }
                 }
                 take_ids(gpu, &forward, (n, degree), &mut ids, degree)?;
             }

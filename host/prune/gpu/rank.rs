@@ -49,6 +49,8 @@ pub(super) struct Candidates<'a> {
     pub count: usize,
     /// Whether they lie by rows, as the k-NN lists do; else by the places of the nodes.
     pub by_row: bool,
+    /// Whether nodes of no more than are accepted keep them all.
+    pub pass_short: bool,
 }
 
 /// Writes to `forward` at most `most` of the candidates of each of `nodes` (a row each, and how many), in the order
@@ -78,7 +80,7 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
         most: most as u32,
         strict: u32::from(strategy.strict_detours),
         limit: strategy.threshold.unwrap_or(f32::INFINITY),
-        padding: 0,
+        pass_short: u32::from(candidates.pass_short),
     };
     // SAFETY: the buffers hold what the sizes say, and outlive the work.
     unsafe { gpu.launch::<K>([node_count as u32, 1, 1], DETOUR_THREADS, (detours,))? };
@@ -122,7 +124,8 @@ mod tests {
                 for gpu in devices() {
                     let lists = Lists::new(&gpu, &upload(&gpu, &list_keys(graph)), n, k).unwrap();
                     let (keys, nodes) = (upload(&gpu, &keys), upload(&gpu, &order));
-                    let candidates = Candidates { keys: &keys, stride, count: stride, by_row: false };
+                    let candidates =
+                        Candidates { keys: &keys, stride, count: stride, by_row: false, pass_short: false };
                     let mut forward = upload(&gpu, &vec![1u64; n * most]);
                     let to = (nodes.view(), n);
                     rank::<prune_detours>(&gpu, &strategy, &lists, candidates, to, &mut forward, most)
@@ -159,7 +162,8 @@ mod tests {
                 let keys = upload(&gpu, &list_keys(graph));
                 let lists = Lists::new(&gpu, &keys, n, k).unwrap();
                 let count = k.min(strategy.candidates);
-                let candidates = Candidates { keys: &keys, stride: k, count, by_row: true };
+                let candidates =
+                    Candidates { keys: &keys, stride: k, count, by_row: true, pass_short: false };
                 let (nodes, mut forward) = (upload(&gpu, &order), upload(&gpu, &vec![1u64; n * 4]));
                 let to = (nodes.view(), n);
                 rank::<prune_detours>(&gpu, &strategy, &lists, candidates, to, &mut forward, 4).unwrap();
