@@ -406,7 +406,10 @@ fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, wi
             // What the device forgets it computes again.
             assert!(found.computed() >= expected.computed(), "{shape}");
             assert!(found.device_seconds().is_some() && expected.device_seconds().is_none());
-            assert!(found.kernels()[0].bytes > 0 && found.kernels()[0].launches == 1);
+            let kernels = found.kernels();
+            let beam = kernels.iter().find(|time| time.kernel.starts_with("beam_search")).unwrap();
+            // Other tests run on the same CUDA device at the same time, and are counted with it.
+            assert!(beam.bytes > 0 && (device != Device::Emulated || beam.launches == 1 && kernels.len() == 1));
         }
     }
 }
