@@ -409,7 +409,9 @@ fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, wi
             let kernels = found.kernels();
             let beam = kernels.iter().find(|time| time.kernel.starts_with("beam_search")).unwrap();
             // Other tests run on the same CUDA device at the same time, and are counted with it.
-            assert!(beam.bytes > 0 && (device != Device::Emulated || beam.launches == 1 && kernels.len() == 1));
+            assert!(
+                beam.bytes > 0 && (device != Device::Emulated || beam.launches == 1 && kernels.len() == 1)
+            );
         }
     }
 }

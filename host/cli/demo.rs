@@ -1,7 +1,6 @@
 //! `tagore demo`
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use serde_json::json;
 use tagore::{Builder, Descent, Metric, Result, Strategy, Synth, evaluate, ground_truth, recall_qps_plot};
@@ -60,9 +59,9 @@ impl Args {
         let strategies =
             [Strategy::cagra(), Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
         for strategy in strategies {
-            let began = Instant::now();
-            let index = Builder::new(strategy).descent(descent.clone()).build_from(&base, &graph)?;
-            let seconds = descended + began.elapsed().as_secs_f64();
+            let builder = Builder::new(strategy).descent(descent.clone());
+            let (index, stats) = builder.build_with_stats(&base, Some(&graph))?;
+            let seconds = descended + stats.prune.seconds;
             let evaluations = evaluate(&index, &base, &queries, &truth, K, &BEAMS, progress)?;
             let shown = || evaluations.iter().filter(|evaluation| SHOWN.contains(&evaluation.beam));
             let found: String = shown().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
@@ -72,7 +71,7 @@ impl Args {
                 index.mean_degree()
             ));
             output.event(&json!({
-                "event": "build", "index": index.kind(), "n": ROWS, "dim": DIM, "device": "cpu",
+                "event": "build", "index": index.kind(), "n": ROWS, "dim": DIM, "device": stats.prune.device,
                 "seconds": { "descent": descended, "total": seconds }, "mean_degree": index.mean_degree(),
             }));
             shown().for_each(|evaluation| output.event(&event(evaluation)));

@@ -1,6 +1,7 @@
 //! Reachability: every node hangs on a tree that grows from the entry points.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use tagore_device::descent::key;
@@ -41,10 +42,16 @@ pub(super) fn connect(
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
     let tree = Tree::from_entries(rows, entries);
-    let room = || BeamSearch::new(nodes as usize);
-    let search = |room: &mut BeamSearch, rows: &Rows, node: u32| -> Vec<u32> {
-        room.run(space, rows, space.point(node), entries, NEAREST, |_| ());
-        room.found().map(|key| key as u32).collect()
+    // One for each thread that ever searches: a search marks visited nodes in memory for all of them.
+    let searches = Mutex::new(Vec::new());
+    let free = || searches.lock().unwrap_or_else(PoisonError::into_inner);
+    let search = |rows: &Rows, node: u32| -> Vec<u32> {
+        let taken = free().pop();
+        let mut search = taken.unwrap_or_else(|| BeamSearch::new(nodes as usize));
+        search.run(space, rows, space.point(node), entries, NEAREST, |_| ());
+        let found = search.found().map(|key| key as u32).collect();
+        free().push(search);
+        found
     };
     let (mut attached, mut first) = (0, 0);
     loop {
@@ -52,8 +59,7 @@ pub(super) fn connect(
             (first..nodes).filter(|&node| !tree.is_reached(node)).take(SEARCHES).collect();
         let Some(&last) = unreached.last() else { return Ok(attached) };
         first = last + 1;
-        let near: Vec<Vec<u32>> =
-            unreached.par_iter().map_init(room, |room, &node| search(room, rows, node)).collect();
+        let near: Vec<Vec<u32>> = unreached.par_iter().map(|&node| search(rows, node)).collect();
         for (node, near) in unreached.into_iter().zip(near) {
             if tree.is_reached(node) {
                 continue;
@@ -63,7 +69,7 @@ pub(super) fn connect(
             // that carry the tree, and no other. Some reached node has room.
             let parent = attach(space, rows, &tree, node, near)
                 .or_else(|| {
-                    let near = search(&mut room(), rows, node);
+                    let near = search(rows, node);
                     attach(space, rows, &tree, node, near)
                 })
                 .or_else(|| {
