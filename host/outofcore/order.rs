@@ -61,7 +61,8 @@ pub struct Dispatch {
 
 /// Puts clusters in order.
 ///
-/// The same graph gives the same order: ties go to the smaller number.
+/// The same graph gives the same order: ties go to the smaller number; but of clusters that Algorithm 4 could evict
+/// equally well, to the one that shares fewest nodes with clusters that are still to come, which it leaves open.
 #[derive(Clone, Copy, Debug)]
 pub struct Dispatcher {
     order: Order,
@@ -174,12 +175,21 @@ struct Greedy<'a> {
     waiting: BTreeSet<u32>,
     resident: BTreeSet<u32>,
     shares: Vec<Share>,
+    /// Nodes that each cluster shares with those that wait.
+    pending: Vec<u64>,
 }
 
 impl<'a> Greedy<'a> {
     fn new(graph: &'a ClusterGraph) -> Self {
-        let waiting = (0..graph.clusters() as u32).collect();
-        Self { graph, waiting, resident: BTreeSet::new(), shares: vec![Share::default(); graph.clusters()] }
+        let clusters = 0..graph.clusters() as u32;
+        let nodes = |cluster| graph.neighbours(cluster).iter().map(|&(_, nodes)| nodes).sum();
+        Self {
+            graph,
+            waiting: clusters.clone().collect(),
+            resident: BTreeSet::new(),
+            shares: vec![Share::default(); graph.clusters()],
+            pending: clusters.map(nodes).collect(),
+        }
     }
 
     fn run(mut self, cache: usize) -> Vec<Dispatch> {
@@ -206,9 +216,10 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    /// The cluster in the cache that shares least with `load`.
+    /// The cluster in the cache that shares least with `load`, which waits.
     fn victim(&self, load: u32) -> Option<u32> {
-        self.resident.iter().copied().min_by_key(|&cluster| (self.graph.shared(load, cluster), cluster))
+        let loss = |cluster| (self.graph.shared(load, cluster), self.pending[cluster as usize], cluster);
+        self.resident.iter().copied().min_by_key(|&cluster| loss(cluster))
     }
 
     fn load(&mut self, cluster: u32) {
@@ -218,6 +229,7 @@ impl<'a> Greedy<'a> {
             let share = &mut self.shares[other as usize];
             share.nodes += nodes;
             share.with.insert((nodes, cluster));
+            self.pending[other as usize] -= nodes;
         }
     }
 
@@ -257,7 +269,6 @@ mod tests {
         let mut buffer = vec![0];
         let mut dispatches = vec![Dispatch { load: 0, evict: None }];
         while !waiting.is_empty() {
-            buffer.sort_unstable();
             let evictions: Vec<Option<u32>> =
                 if buffer.len() < cache { vec![None] } else { buffer.iter().copied().map(Some).collect() };
             let pairs =
@@ -266,8 +277,9 @@ mod tests {
                 let stay = buffer.iter().filter(|&&cluster| Some(cluster) != pair.evict);
                 stay.map(|&cluster| graph.shared(pair.load, cluster)).sum()
             };
-            // The first of the best.
-            let best = pairs.rev().max_by_key(sum).unwrap();
+            let pending = |cluster| waiting.iter().map(|&other| graph.shared(cluster, other)).sum::<u64>();
+            let rank = |pair: &Dispatch| (Reverse(sum(pair)), pair.load, pair.evict.map(pending), pair.evict);
+            let best = pairs.min_by_key(rank).unwrap();
             buffer.retain(|&cluster| Some(cluster) != best.evict);
             buffer.push(best.load);
             waiting.retain(|&cluster| cluster != best.load);
