@@ -44,6 +44,11 @@ impl Progress {
         Self::default()
     }
 
+    /// A handle on the same work that is not watched: of a part whose whole is.
+    pub(crate) fn unwatched(&self) -> Self {
+        Self { cancelled: Arc::clone(&self.cancelled), sink: None }
+    }
+
     /// Asks the work to stop; it returns [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

@@ -7,5 +7,6 @@ mod formats;
 mod gpu;
 mod index_file;
 mod knn;
+mod outofcore;
 mod reference;
 mod search;

@@ -3,10 +3,15 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use tagore::{Builder, Collect, Error, Filter, KnnGraph, Result, Strategy};
+use serde_json::json;
+use tagore::outofcore::{ClusterPlan, Order, OutOfCore};
+use tagore::{Builder, Collect, Error, Filter, Index, KnnGraph, Result, Strategy, Vectors};
 
-use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels, verify};
-use super::output::Output;
+use super::options::{
+    DescentOptions, Input, LimitOptions, Seconds, built, check_output, clusters_event, say_clusters,
+    say_kernels, verify,
+};
+use super::output::{Output, peak_host_bytes};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,6 +33,14 @@ pub(crate) struct Args {
     /// Measure the k-NN graph's recall on N random nodes
     #[arg(long, value_name = "N")]
     verify: Option<usize>,
+    #[command(flatten)]
+    limits: LimitOptions,
+    /// The order in which clusters are built out of core: sequential, random, gorder or cluster
+    #[arg(long, default_value = "cluster")]
+    order: Order,
+    /// Where work files of a build out of core go; the folder must be empty or not be there [default: INDEX.work]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
 }
 
 /// What changes a kind's own parameters.
@@ -104,11 +117,14 @@ impl PruneOptions {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
-        let strategy = self.prune.apply(self.strategy)?;
+        let strategy = self.prune.apply(self.strategy.clone())?;
         strategy.check()?;
         check_output(&self.output)?;
         let (base, read) = self.input.read()?;
         let builder = Builder::new(strategy).descent(self.descent.descent(output));
+        if let Some(plan) = self.limits.plan(&builder, &base)? {
+            return self.out_of_core(builder, &base, (plan, read, began), output);
+        }
         // A graph that something else is done with comes to the host.
         let graph = match (&self.graph, self.verify) {
             (Some(path), _) => Some(KnnGraph::open(path, &base, self.descent.graph.metric)?),
@@ -136,13 +152,7 @@ impl Args {
         index.save(&self.output)?;
         let write = writing.elapsed().as_secs_f64();
         let total = began.elapsed().as_secs_f64();
-        output.say(format_args!(
-            "{}: {} of {} x {} in {total:.2} s",
-            self.output.display(),
-            index.kind(),
-            base.len(),
-            base.dim()
-        ));
+        self.say_index(&index, &base, total, output);
         let took = (&stats.descent, &stats.prune);
         let seconds = Seconds { read, write, total };
         let mut event = built("build", &base, took, &seconds, (stats.knn, index.mean_degree()));
@@ -152,5 +162,64 @@ impl Args {
         }
         output.event(&event);
         Ok(())
+    }
+
+    /// Builds cluster by cluster.
+    fn out_of_core(
+        &self,
+        builder: Builder,
+        base: &Vectors,
+        (plan, read, began): (ClusterPlan, f64, Instant),
+        output: &Output,
+    ) -> Result<()> {
+        let whole = [("graph", self.graph.is_some()), ("verify", self.verify.is_some())];
+        if let Some((what, _)) = whole.into_iter().find(|&(_, given)| given) {
+            let expected = "an index that is built in memory".to_owned();
+            return Err(Error::Argument { what, found: "a build out of core".to_owned(), expected });
+        }
+        say_clusters(&plan, output);
+        let mut build = OutOfCore::new(builder, plan).order(self.order);
+        if let Some(folder) = &self.work_dir {
+            build = build.work_dir(folder.clone());
+        }
+        let stats = build.build(base, &self.output)?;
+        let index = Index::open(&self.output)?;
+        let total = began.elapsed().as_secs_f64();
+        output.say(format_args!(
+            "partition {:.3} s, build and merge {:.3} s, write {:.3} s; {:.3} of lists were in memory",
+            stats.partition,
+            stats.build,
+            stats.write,
+            stats.cache.hit_ratio()
+        ));
+        output.say(format_args!(
+            "mean degree {:.2}, {} of {} nodes cannot be reached",
+            index.mean_degree(),
+            stats.unreachable,
+            base.len()
+        ));
+        self.say_index(&index, base, total, output);
+        output.event(&json!({
+            "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
+            "out_of_core": clusters_event(&plan), "clusters": stats.clusters,
+            "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
+            "hit_ratio": stats.cache.hit_ratio(), "unreachable": stats.unreachable,
+            "seconds": {
+                "read": read, "partition": stats.partition, "build": stats.build, "write": stats.write,
+                "total": total,
+            },
+            "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
+        }));
+        Ok(())
+    }
+
+    fn say_index(&self, index: &Index, base: &Vectors, total: f64, output: &Output) {
+        output.say(format_args!(
+            "{}: {} of {} x {} in {total:.2} s",
+            self.output.display(),
+            index.kind(),
+            base.len(),
+            base.dim()
+        ));
     }
 }

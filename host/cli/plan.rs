@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
-use tagore::{DevicePlan, Error, Iterations, Result, Start, Strategy};
+use tagore::{Builder, Device, DevicePlan, Error, Iterations, Result, Start, Strategy};
 
-use super::options::{GraphOptions, Input, open};
+use super::options::{GraphOptions, Input, LimitOptions, clusters_event, open, say_clusters};
 use super::output::{Output, grouped};
 
 #[derive(clap::Args)]
@@ -25,6 +25,11 @@ pub(crate) struct Args {
     /// The largest degree of the index [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R", requires = "strategy")]
     degree: Option<usize>,
+    #[command(flatten)]
+    limits: LimitOptions,
+    /// Where the build will run: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
 }
 
 impl Args {
@@ -64,6 +69,13 @@ impl Args {
             peak.unwrap_or("no stage"),
             plan.bytes_per_vector()
         ));
+        let strategy = strategy.unwrap_or_else(Strategy::vamana);
+        let builder = Builder::new(strategy).descent(descent.device(self.device));
+        let clusters = self.limits.plan(&builder, &base)?;
+        match &clusters {
+            Some(clusters) => say_clusters(clusters, output),
+            None => output.say("built in memory"),
+        }
         let stages: Vec<Value> = plan
             .stages
             .iter()
@@ -79,6 +91,7 @@ impl Args {
             "start": start_name(&plan), "stages": stages, "peak_gpu_bytes": plan.peak_bytes(),
             "peak_stage": peak, "bytes_per_vector": plan.bytes_per_vector(),
             "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
+            "out_of_core": clusters.as_ref().map(clusters_event),
         }));
         Ok(())
     }

@@ -22,35 +22,66 @@ pub(crate) fn nearest_two(
     let n = vectors.len();
     let count = (clusters * SAMPLE_PER_CELL).min(n);
     let stage = progress.stage("cluster", (n + ROUNDS as usize * count) as u64);
-    let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
     // The vector at place `index` of the sample.
-    let sample = |index: u32| drawn(draws(0, index), index, count as u32, n as u32);
-    let mut centres = Centres { values: Vec::with_capacity(clusters * vectors.dim()), dim: vectors.dim() };
-    for cluster in 0..clusters as u32 {
-        let first = drawn(draws(1, cluster), cluster, clusters as u32, count as u32);
-        centres.values.extend_from_slice(&vectors.row(sample(first) as usize));
-    }
-    for round in 1..=ROUNDS {
-        let nearest = centres.nearest_two(vectors, count, sample, &stage)?;
-        let empty = |cluster| sample(draws(round + 1, cluster).below(0, count as u64) as u32);
-        centres.set_means(vectors, &nearest, sample, empty);
-    }
+    let sample =
+        |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
+    let centres = Centres::find(vectors, clusters, (count, sample), seed, &stage)?;
     centres.nearest_two(vectors, n, |row| row, &stage)
 }
 
 /// Centres, `dim` values to each.
-struct Centres {
+pub(crate) struct Centres {
     values: Vec<f32>,
     dim: usize,
 }
 
 impl Centres {
-    fn count(&self) -> usize {
+    /// The centres that Lloyd's algorithm finds in [`ROUNDS`] rounds on a sample: how many vectors, and which.
+    pub(crate) fn find(
+        vectors: &Vectors,
+        clusters: usize,
+        (count, sample): (usize, impl Fn(u32) -> u32 + Sync + Send),
+        seed: u64,
+        stage: &StageProgress<'_>,
+    ) -> Result<Self> {
+        let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
+        let mut centres = Self { values: Vec::with_capacity(clusters * vectors.dim()), dim: vectors.dim() };
+        for cluster in 0..clusters as u32 {
+            let first = drawn(draws(1, cluster), cluster, clusters as u32, count as u32);
+            centres.push(&vectors.row(sample(first) as usize));
+        }
+        for round in 1..=ROUNDS {
+            let nearest = centres.nearest_two(vectors, count, &sample, stage)?;
+            let empty = |cluster| sample(draws(round + 1, cluster).below(0, count as u64) as u32);
+            centres.set_means(vectors, &nearest, &sample, empty);
+        }
+        Ok(centres)
+    }
+
+    pub(crate) fn count(&self) -> usize {
         self.values.len() / self.dim
     }
 
+    /// Adds a centre.
+    pub(crate) fn push(&mut self, centre: &[f32]) {
+        self.values.extend_from_slice(centre);
+    }
+
+    /// The squared L2 distances of `vector` to all centres.
+    pub(crate) fn distances(&self, vector: &[f32]) -> Vec<f32> {
+        let mut distances = vec![0.0; self.count()];
+        let all: Vec<u32> = (0..self.count() as u32).collect();
+        one_to_many::<SquaredL2, f32>(
+            vector,
+            Matrix::new(&self.values, self.dim, self.dim),
+            &all,
+            &mut distances,
+        );
+        distances
+    }
+
     /// The two nearest centres of each of `count` vectors, which `row` names; of equally near ones the first.
-    fn nearest_two(
+    pub(crate) fn nearest_two(
         &self,
         vectors: &Vectors,
         count: usize,
@@ -76,7 +107,7 @@ impl Centres {
 
     /// Moves each centre to the mean of those of the sample, whose vectors `row` names, that are nearest to it; to the
     /// vector that `empty` names if there are none.
-    fn set_means(
+    pub(crate) fn set_means(
         &mut self,
         vectors: &Vectors,
         nearest: &[[u32; 2]],

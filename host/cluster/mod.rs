@@ -22,7 +22,7 @@ use crate::vectors::gpu::{OnDevice, Side};
 const SAMPLE_PER_CELL: usize = 48;
 
 /// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
-const ROUNDS: u32 = 5;
+pub(crate) const ROUNDS: u32 = 5;
 
 /// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as its list.
 const GUIDES: f64 = 4.0;

@@ -286,6 +286,12 @@ impl Descent {
         self.settings.check()
     }
 
+    /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and nothing is reported.
+    pub(crate) fn of_part(&self, nodes: usize) -> Self {
+        let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
+        Self { knn, progress: self.progress.unwatched(), ..self.clone() }
+    }
+
     /// The neighbours per node for `base`: as asked for, or the default clamped to what there is.
     pub(crate) fn k_for(&self, base: &Vectors) -> Result<usize> {
         let nodes = base.len();

@@ -76,53 +76,13 @@ impl Index {
             // Damage must not get checksums that fit it.
             mapped.check_blocks(from)?;
         }
-        let Description { kind, metric, seed, parameters } = self.description.clone();
-        let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
-        let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
         let (degrees, neighbors) = self.parts();
-        let mut contents: [&[u8]; 5] = [
-            &description,
-            bytemuck::cast_slice(&self.entries),
-            bytemuck::cast_slice(degrees),
-            bytemuck::cast_slice(neighbors),
-            &[],
-        ];
-        let checksums: Vec<u32> = contents.iter().flat_map(|content| block_checksums(content)).collect();
-        contents[CHECKSUMS] = bytemuck::cast_slice(&checksums);
-
-        let header = self.header(&contents.map(<[u8]>::len));
-        let mut file = AtomicFile::create(path)?;
-        file.write_all(&header)?;
-        for content in contents {
-            file.write_all(content)?;
-            file.write_all(&[0; PAGE][..content.len().next_multiple_of(PAGE) - content.len()])?;
-        }
+        let shape = (self.nodes, self.max_degree);
+        let mut file = IndexFile::create(path, &self.description, self.fingerprint, shape, &self.entries)?;
+        file.write(bytemuck::cast_slice(degrees))?;
+        file.end_section()?;
+        file.write(bytemuck::cast_slice(neighbors))?;
         file.commit()
-    }
-
-    fn header(&self, lengths: &[usize; 5]) -> [u8; PAGE] {
-        let mut header = [0; PAGE];
-        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, MAGIC);
-        put(AT_VERSION, &VERSION.to_le_bytes());
-        put(AT_NODES, &(self.nodes as u64).to_le_bytes());
-        put(AT_MAX_DEGREE, &(self.max_degree as u32).to_le_bytes());
-        put(AT_ENTRIES, &(self.entries.len() as u32).to_le_bytes());
-        put(AT_BASE_ROWS, &self.fingerprint.rows.to_le_bytes());
-        put(AT_BASE_DIM, &self.fingerprint.dim.to_le_bytes());
-        put(AT_BASE_ELEMENT, &element_tag(self.fingerprint.element).to_le_bytes());
-        put(AT_BASE_HASH, &self.fingerprint.hash.to_le_bytes());
-        let mut offset = PAGE;
-        for (section, &length) in lengths.iter().enumerate() {
-            let at = AT_SECTIONS + section * SECTION_BYTES;
-            put(at, &(offset as u64).to_le_bytes());
-            put(at + 8, &(length as u64).to_le_bytes());
-            offset += length.next_multiple_of(PAGE);
-        }
-        put(AT_FILE_BYTES, &(offset as u64).to_le_bytes());
-        let crc = crc32fast::hash(&header[..AT_CRC]);
-        header[AT_CRC..].copy_from_slice(&crc.to_le_bytes());
-        header
     }
 
     /// Opens an index file and maps its rows. The header is checked, and that the sections are what
@@ -165,6 +125,122 @@ impl Index {
         let mut magic = [0; MAGIC.len()];
         std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *MAGIC
     }
+}
+
+/// An index file while it is written: after the description and the entry points, which [`create`](Self::create)
+/// writes, come the degrees and, once their section has been ended, the padded rows, each in any number of pieces.
+pub(crate) struct IndexFile {
+    file: AtomicFile,
+    checksums: Vec<u32>,
+    /// Of the block that is not full yet.
+    block: crc32fast::Hasher,
+    /// Bytes of the section so far.
+    written: usize,
+}
+
+impl IndexFile {
+    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn create(
+        path: &Path,
+        description: &Description,
+        fingerprint: Fingerprint,
+        (nodes, max_degree): (usize, usize),
+        entries: &[u32],
+    ) -> Result<Self> {
+        let Description { kind, metric, seed, parameters } = description.clone();
+        let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
+        let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
+        let mut lengths = [description.len(), size_of_val(entries), 4 * nodes, 4 * nodes * max_degree, 0];
+        lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(&header(fingerprint, (nodes, max_degree), entries.len(), &lengths))?;
+        let mut file = Self { file, checksums: Vec::new(), block: crc32fast::Hasher::new(), written: 0 };
+        for section in [&description, bytemuck::cast_slice(entries)] {
+            file.write(section)?;
+            file.end_section()?;
+        }
+        Ok(file)
+    }
+
+    /// Appends to the section.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn write(&mut self, content: &[u8]) -> Result<()> {
+        let room = self.written.next_multiple_of(BLOCK) - self.written;
+        let (first, rest) = content.split_at(room.min(content.len()));
+        self.block.update(first);
+        if !first.is_empty() && first.len() == room {
+            self.end_block();
+        }
+        let (full, last) = rest.split_at(rest.len() / BLOCK * BLOCK);
+        self.checksums.extend(block_checksums(full));
+        self.block.update(last);
+        self.written += content.len();
+        self.file.write_all(content)
+    }
+
+    fn end_block(&mut self) {
+        self.checksums.push(std::mem::take(&mut self.block).finalize());
+    }
+
+    /// Ends the section: the next one begins at a page.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn end_section(&mut self) -> Result<()> {
+        if !self.written.is_multiple_of(BLOCK) {
+            self.end_block();
+        }
+        let padding = self.written.next_multiple_of(PAGE) - self.written;
+        self.written = 0;
+        self.file.write_all(&[0; PAGE][..padding])
+    }
+
+    /// Ends the rows, and puts the file in its place.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn commit(mut self) -> Result<()> {
+        self.end_section()?;
+        let checksums = std::mem::take(&mut self.checksums);
+        self.write(bytemuck::cast_slice(&checksums))?;
+        self.end_section()?;
+        self.file.commit()
+    }
+}
+
+fn header(
+    fingerprint: Fingerprint,
+    (nodes, max_degree): (usize, usize),
+    entries: usize,
+    lengths: &[usize; 5],
+) -> [u8; PAGE] {
+    let mut header = [0; PAGE];
+    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, MAGIC);
+    put(AT_VERSION, &VERSION.to_le_bytes());
+    put(AT_NODES, &(nodes as u64).to_le_bytes());
+    put(AT_MAX_DEGREE, &(max_degree as u32).to_le_bytes());
+    put(AT_ENTRIES, &(entries as u32).to_le_bytes());
+    put(AT_BASE_ROWS, &fingerprint.rows.to_le_bytes());
+    put(AT_BASE_DIM, &fingerprint.dim.to_le_bytes());
+    put(AT_BASE_ELEMENT, &element_tag(fingerprint.element).to_le_bytes());
+    put(AT_BASE_HASH, &fingerprint.hash.to_le_bytes());
+    let mut offset = PAGE;
+    for (section, &length) in lengths.iter().enumerate() {
+        let at = AT_SECTIONS + section * SECTION_BYTES;
+        put(at, &(offset as u64).to_le_bytes());
+        put(at + 8, &(length as u64).to_le_bytes());
+        offset += length.next_multiple_of(PAGE);
+    }
+    put(AT_FILE_BYTES, &(offset as u64).to_le_bytes());
+    let crc = crc32fast::hash(&header[..AT_CRC]);
+    header[AT_CRC..].copy_from_slice(&crc.to_le_bytes());
+    header
 }
 
 /// A header that has been checked against the size of its file.

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
+pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
 pub use statistics::Statistics;
 

@@ -48,7 +48,8 @@ impl Index {
         }
     }
 
-    fn unreachable(&self) -> u64 {
+    /// Nodes that no path from the entry points leads to.
+    pub(crate) fn unreachable(&self) -> u64 {
         let mut seen = vec![false; self.len()];
         let mut queue = Vec::new();
         let mut reached = 0;

@@ -19,12 +19,21 @@
 //! # Ok::<(), tagore::Error>(())
 //! ```
 
+mod build;
 mod cache;
+mod embedding;
 mod graph;
+mod local;
+mod log;
+mod merge;
 mod order;
 mod overlap;
+mod partition;
+mod plan;
 
+pub use build::{OutOfCore, OutOfCoreStats};
 pub use cache::CacheUse;
 pub use graph::ClusterGraph;
 pub use order::{Dispatch, Dispatcher, Order};
 pub use overlap::OverlapStats;
+pub use plan::{ClusterPlan, Limits};

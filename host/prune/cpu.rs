@@ -103,7 +103,7 @@ fn entries(space: &Space<'_>, entry: Entry, seed: u64) -> Vec<u32> {
 }
 
 /// Different random nodes; all nodes if there are few.
-pub(super) fn random_entries(nodes: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn random_entries(nodes: usize, seed: u64) -> Vec<u32> {
     if nodes <= RANDOM_ENTRIES {
         return (0..nodes as u32).collect();
     }

@@ -13,8 +13,10 @@ mod strategy;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+pub(crate) use cpu::random_entries;
 pub use rule::CustomRule;
 pub use stats::{BuildStats, PruneStats};
+pub(crate) use strategy::Entry;
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
 
 use self::gpu::Pruning;
@@ -37,8 +39,8 @@ use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors}
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
-    strategy: Strategy,
-    descent: Descent,
+    pub(crate) strategy: Strategy,
+    pub(crate) descent: Descent,
     plain: bool,
 }
 

@@ -169,7 +169,7 @@ impl Vectors {
     from_values!(from_i8, i8, I8);
 
     /// Rows of a dimension that is known to be in range and to divide the number of values.
-    fn dense_f32(values: Vec<f32>, dim: usize) -> Self {
+    pub(crate) fn dense_f32(values: Vec<f32>, dim: usize) -> Self {
         let layout = Layout::dense(ElementType::F32, values.len() / dim, dim);
         Self::new(Storage::F32(values), layout, None)
     }

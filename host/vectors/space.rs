@@ -48,8 +48,16 @@ impl<'a> Space<'a> {
             Metric::Cosine => normalised(base)?,
             Metric::L2 | Metric::InnerProduct => (Cow::Borrowed(base), Vec::new()),
         };
-        let lift = if metric == Metric::InnerProduct { lift(base) } else { Vec::new() };
+        let lift = if metric == Metric::InnerProduct { lift(base, largest_square(base)) } else { Vec::new() };
         Ok(Self { vectors, metric, lift, zero })
+    }
+
+    /// Inner product: lifts the rows to the largest norm of another base, whose square this is, that these are rows of.
+    pub(crate) fn lifted_to(mut self, largest: f64) -> Self {
+        if self.metric == Metric::InnerProduct {
+            self.lift = lift(&self.vectors, largest);
+        }
+        self
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -257,10 +265,18 @@ fn normalised(vectors: &Vectors) -> Result<(Cow<'_, Vectors>, Vec<bool>)> {
     Ok((Cow::Owned(Vectors::from_f32(values, dim)?), zero))
 }
 
-/// The added coordinate of each row under inner product.
-fn lift(base: &Vectors) -> Vec<f32> {
-    let square = |row: usize| with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum::<f64>());
-    let squares: Vec<f64> = (0..base.len()).into_par_iter().map(square).collect();
-    let largest = squares.iter().copied().fold(0.0, f64::max);
-    squares.iter().map(|s| (largest - s).max(0.0).sqrt() as f32).collect()
+/// The added coordinate of each row under inner product, where `largest` is the square of the largest norm.
+fn lift(base: &Vectors, largest: f64) -> Vec<f32> {
+    let lift = |row| (largest - square(base, row)).max(0.0).sqrt() as f32;
+    (0..base.len()).into_par_iter().map(lift).collect()
+}
+
+/// The square of the norm of a row.
+fn square(base: &Vectors, row: usize) -> f64 {
+    with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
+}
+
+/// The square of the largest norm of `base`.
+pub(crate) fn largest_square(base: &Vectors) -> f64 {
+    (0..base.len()).into_par_iter().map(|row| square(base, row)).reduce(|| 0.0, f64::max)
 }

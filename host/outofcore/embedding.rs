@@ -1,0 +1,58 @@
+//! The space that vectors are clustered in: rule distances are squared L2 in it.
+
+use rayon::prelude::*;
+
+use crate::vectors::space::largest_square;
+use crate::{Metric, Vectors};
+
+/// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
+#[derive(Clone, Copy)]
+pub(super) struct Embedding {
+    metric: Metric,
+    /// Inner product: the square of the largest norm.
+    pub largest: f64,
+}
+
+impl Embedding {
+    /// Reads all of `base` under inner product.
+    pub(super) fn new(base: &Vectors, metric: Metric) -> Self {
+        let largest = if metric == Metric::InnerProduct { largest_square(base) } else { 0.0 };
+        Self { metric, largest }
+    }
+
+    /// Components of the embedded rows of `dim` components.
+    pub(super) fn dim(&self, dim: usize) -> usize {
+        dim + usize::from(self.metric == Metric::InnerProduct)
+    }
+
+    /// Writes the embedded form of `row`.
+    pub(super) fn embed(&self, row: &[f32], out: &mut [f32]) {
+        let square = || row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
+        out[..row.len()].copy_from_slice(row);
+        match self.metric {
+            Metric::L2 => {}
+            Metric::InnerProduct => out[row.len()] = (self.largest - square()).max(0.0).sqrt() as f32,
+            Metric::Cosine => {
+                let norm = square().sqrt();
+                if norm > 0.0 {
+                    out.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+                }
+            }
+        }
+    }
+
+    /// The embedded rows of `base` that `row` names.
+    pub(super) fn rows(
+        &self,
+        base: &Vectors,
+        count: usize,
+        row: impl Fn(usize) -> usize + Sync + Send,
+    ) -> Vectors {
+        let dim = self.dim(base.dim());
+        let mut values = vec![0f32; count * dim];
+        let rows = values.par_chunks_exact_mut(dim).enumerate();
+        rows.for_each(|(index, out)| self.embed(&base.row(row(index)), out));
+        // The added coordinate may lie above what a data set may have: the values are those of another, so no error.
+        Vectors::dense_f32(values, dim)
+    }
+}

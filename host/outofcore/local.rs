@@ -1,0 +1,70 @@
+//! The index of one cluster, as lists with distances that can be merged.
+
+use rayon::prelude::*;
+use tagore_device::descent::key::{self, Key};
+
+use super::embedding::Embedding;
+use super::partition::Cluster;
+use crate::parallel::for_each_row;
+use crate::vectors::space::Space;
+use crate::{Builder, Description, Result};
+
+/// The lists of a cluster's members.
+pub(super) struct LocalLists {
+    pub cluster: u32,
+    /// The ids of the members, in ascending order.
+    pub ids: Vec<u32>,
+    /// The other cluster that each is in.
+    pub others: Vec<u32>,
+    /// The neighbours of each by rule distance, padded to the degree with [`key::NONE`]; ids are those of the base.
+    pub keys: Vec<Key>,
+    /// The member nearest to the mean of the base, and its squared distance.
+    pub central: (f64, u32),
+    /// A node that the local index is entered at.
+    pub entry: u32,
+    pub description: Description,
+}
+
+impl LocalLists {
+    /// Builds the index of a cluster, which is not empty.
+    pub(super) fn build(
+        builder: &Builder,
+        cluster: Cluster,
+        embedding: &Embedding,
+        mean: &[f64],
+    ) -> Result<Self> {
+        let Cluster { number, ids, others, vectors } = cluster;
+        let descent = builder.descent.of_part(ids.len());
+        let stage = descent.progress.stage("build", 0);
+        let metric = descent.metric;
+        let index = builder.clone().descent(descent.clone()).build(&vectors)?;
+        let degree = index.max_degree();
+        // Under inner product distances have to be those of the whole base, or lists could not be compared.
+        let space = Space::new(&vectors, metric)?.lifted_to(embedding.largest);
+        let mut keys = vec![key::NONE; ids.len() * degree];
+        for_each_row(&mut keys, degree, &stage, Vec::new, |distances, node, row| {
+            let neighbors = index.neighbors(node as usize);
+            space.rule_distances(node, neighbors, distances);
+            let found = neighbors.iter().zip(distances.iter());
+            row.iter_mut()
+                .zip(found)
+                .for_each(|(key, (&id, &distance))| *key = key::pack(distance, ids[id as usize]));
+            row.sort_unstable();
+        })?;
+        let distance = |out: &mut Vec<f32>, member: usize| {
+            embedding.embed(&vectors.row(member), out);
+            let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
+            (terms.sum::<f64>(), ids[member])
+        };
+        let distances = (0..ids.len()).into_par_iter().map_init(|| vec![0f32; mean.len()], distance);
+        let central = distances.reduce(|| (f64::INFINITY, u32::MAX), nearer);
+        let entry = ids[index.entries()[0] as usize];
+        let description = index.description().clone();
+        Ok(Self { cluster: number, ids, others, keys, central, entry, description })
+    }
+}
+
+/// The nearer of two nodes; of equally near ones the first.
+pub(super) fn nearer(a: (f64, u32), b: (f64, u32)) -> (f64, u32) {
+    if a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_le() { a } else { b }
+}

@@ -1,0 +1,141 @@
+//! Whether a build is out of core, and in how many clusters of what size.
+
+use super::partition::RECORD_HEAD;
+use crate::{Builder, Error, Metric, Result, Vectors};
+
+/// What a build may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of host memory, beside the mapped base; no limit unless set.
+    pub host_memory: Option<u64>,
+    /// Bytes of device memory; no limit unless set.
+    pub gpu_memory: Option<u64>,
+    /// The most vectors of a cluster; as many as memory allows unless set.
+    pub cluster_size: Option<usize>,
+}
+
+/// The clusters of a build that is out of core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterPlan {
+    /// Clusters to begin with; those that a sample predicts too large are split.
+    pub clusters: usize,
+    /// The most vectors of a cluster.
+    pub cluster_size: usize,
+    /// Clusters whose lists are in memory at once, the one at work among them.
+    pub cache: usize,
+    /// Bytes of host memory that are planned for, beside the mapped base.
+    pub host_bytes: u64,
+    /// Bytes of work files and of the index, at most.
+    pub disk_bytes: u64,
+    /// Bytes of memory that gather the members of a cluster before they are written.
+    pub(super) cluster_buffer: usize,
+    /// Ranges of ids that finished rows are sorted into, and the bytes that gather those of a range.
+    pub(super) row_bins: (usize, usize),
+}
+
+/// The smallest limit of a cluster's size.
+const LEAST_CLUSTER: usize = 16;
+
+/// How full clusters are on average: k-means makes some larger than others.
+const FILL: f64 = 0.75;
+
+/// Bytes per node of small tables of a build on the CPU, measured.
+const TABLES: u64 = 128;
+
+/// What a device takes beside the plan of the k-NN graph, while rows are pruned.
+const PRUNING: f64 = 1.25;
+
+/// Bytes per node of a build.
+struct PerNode {
+    /// A vector as it lies in the base.
+    row: u64,
+    /// A list with distances.
+    list: u64,
+    /// All that a build of a cluster has in memory.
+    build: u64,
+    /// All that it has on a device, if there is one.
+    device: Option<f64>,
+}
+
+impl PerNode {
+    fn of(builder: &Builder, base: &Vectors) -> Result<Self> {
+        let k = builder.descent.k_for(base)? as u64;
+        let degree = builder.strategy.max_degree() as u64;
+        let row = (base.dim() * base.element_type().size()) as u64;
+        let normalised = if builder.descent.metric == Metric::Cosine { 4 * base.dim() as u64 } else { 0 };
+        // Keys of the lists as they become a graph; then the graph, edges forward and backward, and rows.
+        let lists = (16 * k).max(8 * k + 24 * degree);
+        let device = match builder.descent.device.gpu_for_graph(base.len())? {
+            Some(_) => Some(PRUNING * builder.descent.plan(base)?.bytes_per_vector()),
+            None => None,
+        };
+        Ok(Self { row, list: 8 * degree, build: normalised + lists + TABLES, device })
+    }
+}
+
+impl ClusterPlan {
+    /// The clusters of `base`; none if all of it fits the limits, or a cluster.
+    ///
+    /// # Errors
+    /// If the base is empty, a parameter is out of its range, or the limits are too small for any cluster.
+    pub fn new(builder: &Builder, base: &Vectors, limits: &Limits) -> Result<Option<Self>> {
+        let n = base.len();
+        let per_node = PerNode::of(builder, base)?;
+        let host = limits.host_memory.unwrap_or(u64::MAX);
+        let fits_device = |nodes: usize| match (per_node.device, limits.gpu_memory) {
+            (Some(bytes), Some(limit)) => nodes as f64 * bytes <= limit as f64,
+            _ => true,
+        };
+        if limits.cluster_size.map_or(n as u64 <= host / per_node.build && fits_device(n), |size| n <= size) {
+            return Ok(None);
+        }
+        // Of all nodes there are degrees; buffers take an eighth.
+        let shared = 4 * n as u64 + (host / 8).min(64 << 20);
+        let left = host.saturating_sub(shared);
+        // Two clusters' vectors, one build, and the lists that it hands on while the next ones come.
+        let per_member = 2 * (per_node.row + RECORD_HEAD as u64) + per_node.build + 2 * per_node.list;
+        let size = match limits.cluster_size {
+            Some(size) => size,
+            None => {
+                let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX).min(n);
+                match (per_node.device, limits.gpu_memory) {
+                    (Some(bytes), Some(limit)) => of_host.min((limit as f64 / bytes) as usize),
+                    _ => of_host,
+                }
+            }
+        };
+        if size < LEAST_CLUSTER {
+            let what = if limits.cluster_size.is_some() { "cluster-size" } else { "host-memory" };
+            let found = limits.cluster_size.map_or(host, |size| size as u64);
+            let bytes = shared + LEAST_CLUSTER as u64 * per_member;
+            let expected = match limits.cluster_size {
+                Some(_) => format!("at least {LEAST_CLUSTER}"),
+                None => {
+                    format!("at least {bytes} bytes, and of a device's memory clusters of {LEAST_CLUSTER}")
+                }
+            };
+            return Err(Error::argument(what, found, expected));
+        }
+        // One more than are filled on average: a vector finds two that are not full.
+        let clusters = (2.0 * n as f64 / (FILL * size as f64)).ceil() as usize + 1;
+        let cluster_lists = size as u64 * per_node.list;
+        let of_build = size as u64 * per_member;
+        let cache = (left.saturating_sub(of_build) / cluster_lists).saturating_add(1);
+        let cache = usize::try_from(cache).unwrap_or(usize::MAX).min(clusters);
+        let row = 4 + 4 * builder.strategy.max_degree() as u64;
+        let index_bytes = n as u64 * row;
+        let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
+        let buffers = shared - 4 * n as u64;
+        let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, 1 << 20);
+        let members = 2 * n as u64 * (RECORD_HEAD as u64 + per_node.row);
+        Ok(Some(Self {
+            clusters,
+            cluster_size: size,
+            cache,
+            host_bytes: shared + of_build + (cache as u64 - 1) * cluster_lists,
+            disk_bytes: members + n as u64 * per_node.list + 2 * index_bytes,
+            cluster_buffer: buffer(clusters),
+            row_bins: (row_bins, buffer(row_bins)),
+        }))
+    }
+}
