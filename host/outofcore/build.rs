@@ -151,7 +151,7 @@ impl OutOfCore {
         let stage = progress.stage("build", dispatches.len() as u64);
         thread::scope(|scope| {
             let (send_cluster, clusters) = sync_channel::<Result<(Dispatch, Cluster)>>(0);
-            let (send_lists, lists) = sync_channel::<(Dispatch, LocalLists)>(0);
+            let (send_lists, lists) = sync_channel::<(Option<u32>, Option<LocalLists>)>(0);
             scope.spawn(move || {
                 for dispatch in dispatches {
                     let read = partition.read(dispatch.load).map(|cluster| (dispatch, cluster));
@@ -163,8 +163,9 @@ impl OutOfCore {
                 }
             });
             let merging = scope.spawn(move || {
-                for (dispatch, lists) in lists {
-                    merger.take(dispatch, &lists)?;
+                for (evict, lists) in lists {
+                    evict.map_or(Ok(()), |cluster| merger.evict(cluster))?;
+                    lists.map_or(Ok(()), |lists| merger.take(&lists))?;
                 }
                 merger.end()
             });
@@ -172,9 +173,16 @@ impl OutOfCore {
             for read in clusters {
                 let (dispatch, cluster) = read?;
                 stage.advance(1)?;
-                let lists = LocalLists::build(builder, cluster, embedding, &partition.mean)?;
-                description.get_or_insert_with(|| self.description(&lists, shape.1));
-                if send_lists.send((dispatch, lists)).is_err() {
+                // Where vectors are equal, clusters may be empty.
+                let lists = if cluster.ids.is_empty() {
+                    None
+                } else {
+                    Some(LocalLists::build(builder, cluster, embedding, &partition.mean)?)
+                };
+                if let Some(lists) = &lists {
+                    description.get_or_insert_with(|| self.description(lists, shape.1));
+                }
+                if send_lists.send((dispatch.evict, lists)).is_err() {
                     break;
                 }
             }

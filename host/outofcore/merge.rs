@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use tagore_device::descent::key::{self, Key};
 
+use super::CacheUse;
 use super::local::{LocalLists, nearer};
 use super::log::{Bins, Log, Piece};
-use super::{CacheUse, Dispatch};
 use crate::Result;
 
 /// The lists of the nodes that two clusters share, of the one that was built first.
@@ -73,11 +73,8 @@ impl Merger {
         }
     }
 
-    /// Takes the lists of the next cluster, after another has left memory.
-    pub(super) fn take(&mut self, dispatch: Dispatch, lists: &LocalLists) -> Result<()> {
-        if let Some(evict) = dispatch.evict {
-            self.evict(evict)?;
-        }
+    /// Takes the lists of the next cluster.
+    pub(super) fn take(&mut self, lists: &LocalLists) -> Result<()> {
         let mut order: Vec<u32> = (0..lists.ids.len() as u32).collect();
         order.sort_by_key(|&member| lists.others[member as usize]);
         let other_of = |member: u32| lists.others[member as usize];
@@ -129,7 +126,7 @@ impl Merger {
     }
 
     /// Writes the lists that still wait in memory since `cluster` was built.
-    fn evict(&mut self, cluster: u32) -> Result<()> {
+    pub(super) fn evict(&mut self, cluster: u32) -> Result<()> {
         for (_, parcel) in self.parcels.range_mut((cluster, 0)..=(cluster, u32::MAX)) {
             if let Parcel::Resident(keys) = parcel {
                 *parcel = Parcel::Spilled(self.spill.append(bytemuck::cast_slice(keys))?);
