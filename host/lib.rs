@@ -38,6 +38,7 @@ mod error;
 mod eval;
 pub mod gpu;
 mod index;
+pub mod outofcore;
 mod parallel;
 mod progress;
 mod prune;

@@ -21,6 +21,8 @@ pub enum Stage {
     Test = 6,
     /// The sample and the empty cells of k-means.
     Cells = 7,
+    /// The random order of clusters.
+    Dispatch = 8,
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

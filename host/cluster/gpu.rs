@@ -8,15 +8,12 @@ use tagore_device::cluster::{
 };
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
 
-use super::Sizes;
 use super::guides::Lists;
+use super::{ROUNDS, Sizes};
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::vectors::gpu::{OnDevice, Side};
 use crate::{Metric, Result};
-
-/// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
-const ROUNDS: u32 = 5;
 
 /// Of so many of a vector's nearest centres is its place in the order.
 const ORDER_RANKS: usize = 3;

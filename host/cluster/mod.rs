@@ -1,9 +1,11 @@
 //! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell with it.
 //!
-//! All of it runs on the device, from vectors that are there already: k-means (Lloyd) on a sample, the
+//! On a device all of it works on vectors that are there already: k-means (Lloyd) on a sample, the
 //! nearest centres of every vector, and the orders of the vectors by them. The host asks for what is next and
-//! waits once, in the end. The same seed gives the same bytes: sums and places depend on the data alone.
+//! waits once, in the end. The same seed gives the same bytes: sums and places depend on the data alone. Without a
+//! device there are the clusters of every vector alone.
 
+pub(crate) mod cpu;
 mod gpu;
 mod guides;
 
@@ -18,6 +20,9 @@ use crate::vectors::gpu::{OnDevice, Side};
 
 /// Vectors of the sample per centre.
 const SAMPLE_PER_CELL: usize = 48;
+
+/// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
+const ROUNDS: u32 = 5;
 
 /// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as its list.
 const GUIDES: f64 = 4.0;

@@ -1,0 +1,132 @@
+//! What a cache of clusters saves.
+
+use super::{ClusterGraph, Dispatch};
+
+/// How often the first list of a node was in memory when its second came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Second visits of nodes: one of each node.
+    pub second_visits: u64,
+    /// Of these, visits at which the cluster that the node was first visited in was still there.
+    pub hits: u64,
+}
+
+impl CacheUse {
+    /// Hits over second visits; 0 if there are none.
+    pub fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / self.second_visits.max(1) as f64
+    }
+
+    /// Lists that were written to disk and, as each is merged once, read again once.
+    pub fn misses(&self) -> u64 {
+        self.second_visits - self.hits
+    }
+
+    /// Bytes that were written to disk, of lists of `list_bytes` bytes each; as many were read again.
+    pub fn spilled_bytes(&self, list_bytes: u64) -> u64 {
+        self.misses() * list_bytes
+    }
+}
+
+impl ClusterGraph {
+    /// What the cache does when clusters are dispatched so. A cluster is evicted before the next is visited, as in
+    /// the paper's Algorithm 4; a list that is merged leaves the cache.
+    pub fn simulate(&self, dispatches: &[Dispatch]) -> CacheUse {
+        let mut visited = vec![false; self.clusters()];
+        let mut resident = vec![false; self.clusters()];
+        let mut found = CacheUse::default();
+        for &Dispatch { load, evict } in dispatches {
+            if let Some(evict) = evict {
+                resident[evict as usize] = false;
+            }
+            // A node is in two clusters: those that it shares with `load` have been visited in the other or not.
+            for &(other, nodes) in self.neighbours(load) {
+                found.second_visits += if visited[other as usize] { nodes } else { 0 };
+                found.hits += if resident[other as usize] { nodes } else { 0 };
+            }
+            visited[load as usize] = true;
+            resident[load as usize] = true;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::random::{Draws, Stage};
+
+    use super::super::{Dispatcher, Order};
+    use super::*;
+
+    /// Where the list of a node is.
+    #[derive(Clone, Copy, PartialEq)]
+    enum List {
+        Nowhere,
+        With(u32),
+        OnDisk,
+        Merged,
+    }
+
+    /// The definition, node by node: hits, lists written and lists read again.
+    fn by_nodes(nodes: &[[u32; 2]], dispatches: &[Dispatch]) -> (u64, u64, u64) {
+        let mut lists = vec![List::Nowhere; nodes.len()];
+        let (mut hits, mut written, mut read) = (0, 0, 0);
+        for &Dispatch { load, evict } in dispatches {
+            for list in lists.iter_mut().filter(|list| evict.is_some_and(|evict| **list == List::With(evict)))
+            {
+                *list = List::OnDisk;
+                written += 1;
+            }
+            for (list, _) in lists.iter_mut().zip(nodes).filter(|(_, clusters)| clusters.contains(&load)) {
+                *list = match *list {
+                    List::Nowhere => List::With(load),
+                    List::With(_) => {
+                        hits += 1;
+                        List::Merged
+                    }
+                    List::OnDisk => {
+                        read += 1;
+                        List::Merged
+                    }
+                    List::Merged => unreachable!("a node is in two clusters"),
+                };
+            }
+        }
+        assert!(lists.iter().all(|&list| list == List::Merged), "a list was left");
+        (hits, written, read)
+    }
+
+    #[test]
+    fn counts_are_those_of_a_walk_over_all_nodes() {
+        for (clusters, count) in [(2, 9), (9, 200), (40, 300)] {
+            let draws = |node| Draws::new(1, Stage::Test, clusters, node);
+            let pair = |node: u64| {
+                let a = draws(node).below(0, clusters.into()) as u32;
+                let b = draws(node).below(1, u64::from(clusters) - 1) as u32;
+                [a, if b < a { b } else { b + 1 }]
+            };
+            let nodes: Vec<[u32; 2]> = (0..count).map(pair).collect();
+            let graph = ClusterGraph::new(clusters as usize, nodes.iter().map(|&[a, b]| (a, b, 1)));
+            for order in Order::ALL {
+                for cache in [1, 2, 5, 40, 100] {
+                    let dispatches = Dispatcher::new(order).cache(cache).seed(3).dispatch(&graph).unwrap();
+                    let found = graph.simulate(&dispatches);
+                    let (hits, written, read) = by_nodes(&nodes, &dispatches);
+                    assert_eq!((found.hits, found.second_visits), (hits, count), "{order}, cache {cache}");
+                    assert_eq!((found.misses(), found.spilled_bytes(256)), (written, 256 * read));
+                    // A cache of one is emptied before the next visit; in one of all, nothing is missed.
+                    assert!(cache > 1 || found.hits == 0);
+                    assert!(cache < clusters as usize || found.misses() == 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_visited_twice_where_nothing_is_shared() {
+        let graph = ClusterGraph::new(3, []);
+        let dispatches = Dispatcher::new(Order::Cluster).cache(2).dispatch(&graph).unwrap();
+        assert_eq!(graph.simulate(&dispatches), CacheUse::default());
+        assert_eq!(CacheUse::default().hit_ratio(), 0.0);
+    }
+}

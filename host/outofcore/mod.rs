@@ -1,0 +1,30 @@
+//! Data that fits neither a GPU nor RAM (paper section 6): in which order clusters are dispatched, and what a cache of
+//! neighbour lists makes of it.
+//!
+//! Every node is in two clusters. When the first is built, the node's list stays in memory with it; when the second
+//! is built, the two lists are merged. If the first cluster has been evicted by then, the list has to be written
+//! to disk and read again, so clusters that share many nodes should be in memory together.
+//!
+//! ```
+//! use tagore::outofcore::{ClusterGraph, Dispatcher, Order};
+//! use tagore::{Device, Progress, Synth};
+//!
+//! let base = Synth::new(2000, 16, 0)?.base();
+//! let (graph, _) = ClusterGraph::of_vectors(&base, 40, 0, Device::Cpu, &Progress::silent())?;
+//! let ratio = |order| {
+//!     let dispatches = Dispatcher::new(order).cache(8).dispatch(&graph)?;
+//!     Ok::<_, tagore::Error>(graph.simulate(&dispatches).hit_ratio())
+//! };
+//! assert!(ratio(Order::Cluster)? > ratio(Order::Random)?);
+//! # Ok::<(), tagore::Error>(())
+//! ```
+
+mod cache;
+mod graph;
+mod order;
+mod overlap;
+
+pub use cache::CacheUse;
+pub use graph::ClusterGraph;
+pub use order::{Dispatch, Dispatcher, Order};
+pub use overlap::OverlapStats;
