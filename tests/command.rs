@@ -195,6 +195,50 @@ fn descents_are_compared() {
 }
 
 #[test]
+fn orders_of_dispatch_are_compared() {
+    let s = Session::new();
+    let lines =
+        s.succeeds("bench dispatch -i base.fbin --clusters 20 --cache 4,20 --device cpu -o bench.jsonl");
+    let runs: Vec<(&str, u64)> =
+        lines.iter().map(|line| (line["order"].as_str().unwrap(), line["cache"].as_u64().unwrap())).collect();
+    let orders = ["sequential", "random", "gorder", "cluster"];
+    assert_eq!(runs, [4, 20].map(|cache| orders.map(|order| (order, cache))).concat());
+    for line in &lines {
+        assert_eq!((&line["event"], &line["device"]), (&"bench dispatch".into(), &"cpu".into()));
+        assert_eq!(
+            (&line["n"], &line["clusters"], &line["second_visits"]),
+            (&500.into(), &20.into(), &500.into())
+        );
+        let number = |key: &str| line[key].as_f64().unwrap_or_else(|| panic!("no {key}: {line}"));
+        assert_eq!(number("hit_ratio"), number("hits") / 500.0);
+        // 32 neighbours of 8 bytes each.
+        assert_eq!(number("spilled_bytes"), (500.0 - number("hits")) * 256.0);
+        assert!(number("order_seconds") >= 0.0 && number("cluster_seconds") > 0.0 && number("edges") > 20.0);
+        assert_eq!(line["window"].is_number(), line["order"] == "gorder");
+        assert_eq!((&line["seed"], &line["simulated"]), (&0.into(), &false.into()));
+    }
+    let hits = |line: usize| lines[line]["hits"].as_u64().unwrap();
+    assert!(hits(3) > hits(0) && hits(3) > hits(1) && (4..8).all(|line| hits(line) == 500));
+    let written = std::fs::read_to_string(s.path("bench.jsonl")).unwrap();
+    let written: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(written, lines);
+
+    // A billion vectors, from a sample of a few.
+    let lines = s.succeeds(
+        "bench dispatch --simulate 1000000000 --dim 8 --sample 50 --clusters 60 --cache 6 --orders cluster,gorder --window 2 --degree 10",
+    );
+    assert_eq!((lines.len(), &lines[0]["order"], &lines[1]["window"]), (2, &"cluster".into(), &2.into()));
+    for line in &lines {
+        assert_eq!(
+            (&line["simulated"], &line["dim"], &line["list_bytes"]),
+            (&true.into(), &8.into(), &80.into())
+        );
+        let visits = line["second_visits"].as_u64().unwrap();
+        assert!(visits.abs_diff(1_000_000_000) < 1000 && line["hits"].as_u64().unwrap() < visits);
+    }
+}
+
+#[test]
 fn searches_on_a_device_find_what_the_cpu_finds() {
     let s = Session::new();
     let search = |device: &str| {
@@ -405,6 +449,24 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(2, &bench("--repeat 0"), &["--repeat", "0"]);
     s.fails(2, &bench("--knn 500"), &["--knn", "500", "500 rows"]);
     s.fails(2, "bench outofcore", &["outofcore"]);
+    s.fails(2, "bench dispatch", &["--input"]);
+    s.fails(1, "bench dispatch -i missing.fbin", &["missing.fbin", "No such file"]);
+    let bench = |flags: &str| format!("bench dispatch -i base.fbin -o x.jsonl --device cpu {flags}");
+    s.fails(2, &bench("--clusters 501"), &["--clusters", "501", "2 to the 500 rows"]);
+    s.fails(2, &bench("--clusters 1"), &["--clusters", "found 1"]);
+    s.fails(2, &bench("--cache 4,0"), &["--cache", "0"]);
+    s.fails(2, &bench("--clusters 9 --window 0"), &["--window", "0", "at least 1"]);
+    s.fails(
+        2,
+        &bench("--orders cluster,best"),
+        &["--order", "best", "sequential, random, gorder or cluster"],
+    );
+    s.fails(2, &bench("--simulate 1000 --dim 8"), &["--input", "--simulate"]);
+    s.fails(2, &bench("--dim 8"), &["--dim"]);
+    s.fails(2, "bench dispatch --simulate 1000", &["--dim"]);
+    s.fails(2, "bench dispatch --simulate 0 --dim 8", &["--simulate", "0"]);
+    s.fails(2, "bench dispatch --simulate 1000 --dim 0", &["--dim", "0", "1 to 4096"]);
+    s.fails(2, "bench dispatch --simulate 300 --dim 8", &["--clusters", "400", "300 rows"]);
     s.fails(2, "plan -i base.fbin --knn 500", &["--knn", "500", "500 rows"]);
     s.fails(2, "plan -i base.fbin --memberships 9", &["--memberships", "9", "1 to 8"]);
     s.fails(2, "plan -i base.fbin --degree 9", &["--index"]);

@@ -164,7 +164,7 @@ impl Case {
             rows: self.rows as u32,
             width: self.k as u32,
             stride: list_stride as u32,
-            pass_short: 0,
+            padding: 0,
         };
         let grid = [(self.rows as u32).div_ceil(ID_ROWS), 1, 1];
         emulator.launch::<prune_ids>(grid, ID_THREADS, (ids,)).unwrap();
