@@ -315,6 +315,29 @@ fn a_plan_needs_no_device() {
 }
 
 #[test]
+fn a_build_out_of_core_is_planned_and_done() {
+    let session = Session::new();
+    let planned = session.succeeds("plan -i base.fbin --index vamana --knn 20 --cluster-size 200");
+    let clusters = &planned[0]["out_of_core"];
+    assert_eq!(clusters["cluster_size"], 200);
+    let built = session.succeeds("build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200");
+    assert_eq!(&built[0]["out_of_core"], clusters);
+    assert_eq!((&built[0]["n"], &built[0]["hit_ratio"]), (&500.into(), &1.0.into()));
+    let inspected = session.succeeds("inspect large");
+    assert_eq!(inspected[0]["parameters"]["cluster-size"], "200");
+    let small = session.succeeds("plan -i base.fbin --index vamana --host-memory 1GiB");
+    assert!(small[0]["out_of_core"].is_null());
+
+    let build = "build -i base.fbin -o other --index vamana --knn 20 --cluster-size";
+    session.fails(2, &format!("{build} 3"), &["--cluster-size: found 3, expected at least 16"]);
+    session.fails(2, &format!("{build} 200 --verify 10"), &["--verify: found a build out of core"]);
+    session.fails(2, &format!("{build} 200 --host-memory 4GB"), &["4GB", "96MiB"]);
+    std::fs::create_dir(session.path("work")).unwrap();
+    std::fs::write(session.path("work/mine"), "").unwrap();
+    session.fails(1, &format!("{build} 200 --work-dir work"), &["work: found work files"]);
+}
+
+#[test]
 fn kernels_are_reported() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
     Synth::new(120, 8, 1).unwrap().base().save(s.path("tiny.fbin")).unwrap();

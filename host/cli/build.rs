@@ -7,10 +7,8 @@ use serde_json::json;
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore};
 use tagore::{Builder, Collect, Error, Filter, Index, KnnGraph, Result, Strategy, Vectors};
 
-use super::options::{
-    DescentOptions, Input, LimitOptions, Seconds, built, check_output, clusters_event, say_clusters,
-    say_kernels, verify,
-};
+use super::limits::{LimitOptions, clusters_event, say_clusters};
+use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels, verify};
 use super::output::{Output, peak_host_bytes};
 
 #[derive(clap::Args)]

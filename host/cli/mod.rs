@@ -9,6 +9,7 @@ mod eval;
 mod groundtruth;
 mod inspect;
 mod knn;
+mod limits;
 mod options;
 mod output;
 mod plan;

@@ -1,15 +1,13 @@
 //! Options that several subcommands share.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Instant;
 
 use serde_json::json;
 use tagore::gpu::KernelTime;
-use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    Builder, DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric,
-    PruneStats, Result, Start, Vectors,
+    DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric, PruneStats,
+    Result, Start, Vectors,
 };
 
 use super::output::{Output, grouped, peak_host_bytes};
@@ -130,75 +128,6 @@ impl DescentOptions {
             grouped(stats.distances)
         ));
     }
-}
-
-/// A number of bytes: `1073741824`, `1024MiB` or `1GiB`.
-#[derive(Clone, Copy)]
-pub(crate) struct Bytes(pub u64);
-
-impl FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
-        let parsed = units.iter().find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
-        let (number, shift) = parsed.unwrap_or((text, 0));
-        let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-        bytes.map(Self).ok_or_else(|| format!("found {text}, expected bytes, such as 4096, 96MiB or 4GiB"))
-    }
-}
-
-/// What a build may take, beyond which it is out of core.
-#[derive(clap::Args)]
-pub(crate) struct LimitOptions {
-    /// Host memory for the build, such as 4GiB, beside the mapped data set [default: no limit]
-    #[arg(long, value_name = "BYTES")]
-    pub host_memory: Option<Bytes>,
-    /// Device memory for the build [default: no limit but the device's]
-    #[arg(long, value_name = "BYTES")]
-    pub gpu_memory: Option<Bytes>,
-    /// The most vectors of a cluster [default: as many as memory allows]
-    #[arg(long, value_name = "N")]
-    pub cluster_size: Option<usize>,
-}
-
-impl LimitOptions {
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            host_memory: self.host_memory.map(|bytes| bytes.0),
-            gpu_memory: self.gpu_memory.map(|bytes| bytes.0),
-            cluster_size: self.cluster_size,
-        }
-    }
-
-    /// The clusters of a build that is out of core; none if no limit is set.
-    pub(crate) fn plan(&self, builder: &Builder, base: &Vectors) -> Result<Option<ClusterPlan>> {
-        let limits = self.limits();
-        if limits == Limits::default() { Ok(None) } else { ClusterPlan::new(builder, base, &limits) }
-    }
-}
-
-/// Says what the clusters of a build that is out of core are, and what they take.
-pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
-    output.say(format_args!(
-        "out of core: {} clusters of at most {} vectors, lists of {} in memory",
-        plan.clusters,
-        grouped(plan.cluster_size as u64),
-        plan.cache
-    ));
-    output.say(format_args!(
-        "host {} bytes beside the mapped data set, disk at most {} bytes",
-        grouped(plan.host_bytes),
-        grouped(plan.disk_bytes)
-    ));
-}
-
-/// The clusters of a build that is out of core, as JSON.
-pub(crate) fn clusters_event(plan: &ClusterPlan) -> serde_json::Value {
-    json!({
-        "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
-        "host_bytes": plan.host_bytes, "disk_bytes": plan.disk_bytes,
-    })
 }
 
 /// Says what each kernel took.

@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
 use tagore::{Builder, Device, DevicePlan, Error, Iterations, Result, Start, Strategy};
 
-use super::options::{GraphOptions, Input, LimitOptions, clusters_event, open, say_clusters};
+use super::limits::{LimitOptions, clusters_event, say_clusters};
+use super::options::{GraphOptions, Input, open};
 use super::output::{Output, grouped};
 
 #[derive(clap::Args)]

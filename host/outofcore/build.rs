@@ -167,7 +167,7 @@ impl OutOfCore {
                     evict.map_or(Ok(()), |cluster| merger.evict(cluster))?;
                     lists.map_or(Ok(()), |lists| merger.take(&lists))?;
                 }
-                merger.end()
+                Ok(merger)
             });
             let mut description = None;
             for read in clusters {
@@ -187,7 +187,7 @@ impl OutOfCore {
                 }
             }
             drop(send_lists);
-            let merged = join(merging)?;
+            let merged = join(merging)?.end()?;
             let description = description.ok_or_else(|| Error::mismatch("base", "0 rows", "at least 1"))?;
             Ok((merged, description))
         })

@@ -10,7 +10,7 @@ pub struct Limits {
     pub host_memory: Option<u64>,
     /// Bytes of device memory; no limit unless set.
     pub gpu_memory: Option<u64>,
-    /// The most vectors of a cluster; as many as memory allows unless set.
+    /// The most vectors of a cluster, if memory allows as many; no limit unless set.
     pub cluster_size: Option<usize>,
 }
 
@@ -86,35 +86,32 @@ impl ClusterPlan {
             (Some(bytes), Some(limit)) => nodes as f64 * bytes <= limit as f64,
             _ => true,
         };
-        if limits.cluster_size.map_or(n as u64 <= host / per_node.build && fits_device(n), |size| n <= size) {
+        let most = limits.cluster_size.unwrap_or(n);
+        if n as u64 <= host / per_node.build && fits_device(n) && n <= most {
             return Ok(None);
         }
         // Of all nodes there are degrees; buffers take an eighth.
         let shared = 4 * n as u64 + (host / 8).min(64 << 20);
         let left = host.saturating_sub(shared);
-        // Two clusters' vectors, one build, and the lists that it hands on while the next ones come.
-        let per_member = 2 * (per_node.row + RECORD_HEAD as u64) + per_node.build + 2 * per_node.list;
-        let size = match limits.cluster_size {
-            Some(size) => size,
-            None => {
-                let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX).min(n);
-                match (per_node.device, limits.gpu_memory) {
-                    (Some(bytes), Some(limit)) => of_host.min((limit as f64 / bytes) as usize),
-                    _ => of_host,
-                }
-            }
+        // Two clusters' vectors, a build and its lists, and those of the last while they become parcels.
+        let per_member = 2 * (per_node.row + RECORD_HEAD as u64) + per_node.build + 3 * per_node.list;
+        let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX);
+        let of_device = match (per_node.device, limits.gpu_memory) {
+            (Some(bytes), Some(limit)) => (limit as f64 / bytes) as usize,
+            _ => usize::MAX,
         };
+        let size = most.min(of_host).min(of_device);
         if size < LEAST_CLUSTER {
-            let what = if limits.cluster_size.is_some() { "cluster-size" } else { "host-memory" };
-            let found = limits.cluster_size.map_or(host, |size| size as u64);
-            let bytes = shared + LEAST_CLUSTER as u64 * per_member;
-            let expected = match limits.cluster_size {
-                Some(_) => format!("at least {LEAST_CLUSTER}"),
-                None => {
-                    format!("at least {bytes} bytes, and of a device's memory clusters of {LEAST_CLUSTER}")
-                }
+            let (what, found, expected) = if most < LEAST_CLUSTER {
+                ("cluster-size", most as u64, LEAST_CLUSTER as u64)
+            } else if of_device < LEAST_CLUSTER {
+                let bytes = LEAST_CLUSTER as f64 * per_node.device.unwrap_or(0.0);
+                ("gpu-memory", limits.gpu_memory.unwrap_or(0), bytes.ceil() as u64)
+            } else {
+                // A seventh on top of what is not a buffer makes up for the buffers' eighth.
+                ("host-memory", host, (4 * n as u64 + LEAST_CLUSTER as u64 * per_member) * 8 / 7)
             };
-            return Err(Error::argument(what, found, expected));
+            return Err(Error::argument(what, found, format_args!("at least {expected}")));
         }
         // One more than are filled on average: a vector finds two that are not full.
         let clusters = (2.0 * n as f64 / (FILL * size as f64)).ceil() as usize + 1;

@@ -1,0 +1,95 @@
+//! What a build may take of memory, and the clusters that it is cut into if it takes more.
+
+use std::str::FromStr;
+
+use serde_json::json;
+use tagore::outofcore::{ClusterPlan, Limits};
+use tagore::{Builder, Result, Vectors};
+
+use super::output::{Output, grouped};
+
+/// A number of bytes: `1073741824`, `1024MiB` or `1GiB`.
+#[derive(Clone, Copy)]
+struct Bytes(u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
+        let parsed = units.iter().find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+        let (number, shift) = parsed.unwrap_or((text, 0));
+        let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        bytes.map(Self).ok_or_else(|| format!("found {text}, expected bytes, such as 4096, 96MiB or 4GiB"))
+    }
+}
+
+/// What a build may take, beyond which it is out of core.
+#[derive(clap::Args)]
+pub(crate) struct LimitOptions {
+    /// Host memory for the build, such as 4GiB, beside the mapped data set [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    host_memory: Option<Bytes>,
+    /// Device memory for the build [default: no limit but the device's]
+    #[arg(long, value_name = "BYTES")]
+    gpu_memory: Option<Bytes>,
+    /// The most vectors of a cluster, if memory allows as many [default: no limit]
+    #[arg(long, value_name = "N")]
+    cluster_size: Option<usize>,
+}
+
+impl LimitOptions {
+    fn limits(&self) -> Limits {
+        Limits {
+            host_memory: self.host_memory.map(|bytes| bytes.0),
+            gpu_memory: self.gpu_memory.map(|bytes| bytes.0),
+            cluster_size: self.cluster_size,
+        }
+    }
+
+    /// The clusters of a build that is out of core; none if no limit is set.
+    pub(crate) fn plan(&self, builder: &Builder, base: &Vectors) -> Result<Option<ClusterPlan>> {
+        let limits = self.limits();
+        if limits == Limits::default() { Ok(None) } else { ClusterPlan::new(builder, base, &limits) }
+    }
+}
+
+/// Says what the clusters of a build that is out of core are, and what they take.
+pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
+    output.say(format_args!(
+        "out of core: {} clusters of at most {} vectors, lists of {} in memory",
+        plan.clusters,
+        grouped(plan.cluster_size as u64),
+        plan.cache
+    ));
+    output.say(format_args!(
+        "host {} bytes beside the mapped data set, disk at most {} bytes",
+        grouped(plan.host_bytes),
+        grouped(plan.disk_bytes)
+    ));
+}
+
+/// The clusters of a build that is out of core, as JSON.
+pub(crate) fn clusters_event(plan: &ClusterPlan) -> serde_json::Value {
+    json!({
+        "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
+        "host_bytes": plan.host_bytes, "disk_bytes": plan.disk_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let bytes = |text: &str| text.parse::<Bytes>().map(|bytes| bytes.0).ok();
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes("3KiB"), Some(3 << 10));
+        assert_eq!(bytes("96MiB"), Some(96 << 20));
+        assert_eq!(bytes("4 GiB"), Some(4 << 30));
+        for wrong in ["", "MiB", "-1", "1.5GiB", "4GB", "99999999999GiB"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}
