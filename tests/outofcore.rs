@@ -154,7 +154,15 @@ fn limits_decide() {
 #[test]
 fn errors_leave_nothing_behind() {
     let base = Synth::new(500, 4, 0).unwrap().base();
-    let progress = Progress::silent();
+    // Stops itself once two clusters are at work.
+    let handle = Arc::new(OnceLock::<Progress>::new());
+    let seen = Arc::clone(&handle);
+    let progress = Progress::new(move |update| {
+        if (update.stage, update.done) == ("build", 2) {
+            seen.get().unwrap().cancel();
+        }
+    });
+    handle.set(progress.clone()).unwrap();
     let builder = Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu).progress(progress);
     let folder = tempfile::tempdir().unwrap();
     let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
