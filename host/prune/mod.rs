@@ -218,7 +218,7 @@ impl Builder {
         if let Filter::AlphaConvergent(rule) = strategy.filter {
             parameters.insert("alpha".to_owned(), rule.alpha.to_string());
         }
-        if matches!(strategy.filter, Filter::Rank) {
+        if strategy.counts_detours() {
             parameters.insert("strict-detours".to_owned(), strategy.strict_detours.to_string());
         }
         parameters

@@ -1,12 +1,11 @@
 //! `tagore bench descent`
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
-use tagore::{DescentStats, Device, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
+use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
 
 use super::super::options::{GraphOptions, Input, check_output};
 use super::super::output::{Output, grouped, save_events};
+use super::Runs;
 use super::kernels::{kernels, say_kernels};
 
 /// Nodes whose recall is measured.
@@ -33,23 +32,13 @@ pub(crate) struct Args {
     /// Neighbours whose lists a node gathers per iteration of phase 2
     #[arg(long, default_value_t = 4, value_name = "M")]
     expand: usize,
-    /// The same seed gives the same graphs
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Where graphs are made and judged: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto")]
-    device: Device,
-    /// Builds of each graph, of which the last is reported: the first compiles kernels
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
-    /// Where the JSON lines go as well
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    runs: Runs,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.output.as_deref().map(check_output).transpose()?;
+        self.runs.output.as_deref().map(check_output).transpose()?;
         let (base, _) = self.input.read()?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();
@@ -75,7 +64,7 @@ impl Args {
             output.event(&event);
             events.push(event);
         }
-        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
     }
 
     /// Starts and iterations to be tried.
@@ -101,17 +90,17 @@ impl Args {
             .iterations(iterations)
             .start(start)
             .expand(self.expand)
-            .seed(self.seed)
-            .device(self.device)
+            .seed(self.runs.seed)
+            .device(self.runs.device)
             .progress(output.progress().clone());
-        for _ in 1..self.repeat {
+        for _ in 1..self.runs.repeat {
             descent.build(base)?;
         }
         descent.build(base)
     }
 
     fn truth(&self, base: &Vectors, k: usize, output: &Output) -> Result<KnnTruth> {
-        KnnTruth::new(base, self.graph.metric, k, SAMPLE, self.seed, self.device, output.progress())
+        KnnTruth::new(base, self.graph.metric, k, SAMPLE, self.runs.seed, self.runs.device, output.progress())
     }
 
     fn event(
@@ -126,7 +115,7 @@ impl Args {
             recalls.iter().map(|&(k, recall)| (k.to_string(), recall.into())).collect();
         json!({
             "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.seed, "repeat": self.repeat,
+            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.runs.seed, "repeat": self.runs.repeat,
             "device": stats.device, "device_name": stats.device_name,
             "start": start.to_string(), "iterations_asked": iterations.to_string(),
             "iterations": [stats.iterations.0, stats.iterations.1],

@@ -6,9 +6,28 @@ mod kernels;
 mod prune;
 mod search;
 
-use tagore::Result;
+use std::path::PathBuf;
+
+use tagore::{Device, Result};
 
 use super::output::Output;
+
+/// How builds are run.
+#[derive(clap::Args)]
+struct Runs {
+    /// The same seed gives the same graphs and indexes
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where they are built and judged: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Builds of each, of which the last is reported: the first compiles kernels
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Where the JSON lines go as well
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

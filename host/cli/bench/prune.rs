@@ -12,6 +12,7 @@ use tagore::{
 
 use super::super::options::{GraphOptions, Input, check_output};
 use super::super::output::{Output, save_events};
+use super::Runs;
 use super::kernels::{kernels, say_kernels};
 
 #[derive(clap::Args)]
@@ -42,18 +43,8 @@ pub(crate) struct Args {
     /// Prune on the CPU as well, and compare the indexes
     #[arg(long)]
     cpu: bool,
-    /// The same seed gives the same indexes
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Where indexes are built and searched: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto")]
-    device: Device,
-    /// Builds of each index, of which the last is reported: the first compiles kernels
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
-    /// Where the JSON lines go as well
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    runs: Runs,
     /// Draw recall against throughput
     #[arg(long, value_name = "SVG", requires = "queries")]
     plot: Option<PathBuf>,
@@ -68,7 +59,7 @@ struct Built {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        for path in [&self.output, &self.plot].into_iter().flatten() {
+        for path in [&self.runs.output, &self.plot].into_iter().flatten() {
             check_output(path)?;
         }
         let (base, _) = self.input.read()?;
@@ -101,11 +92,11 @@ impl Args {
             let title = format!("{} vectors of dimension {}", base.len(), base.dim());
             recall_qps_plot(path, &title, self.k, &lines)?;
         }
-        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
     }
 
     fn descent(&self, output: &Output) -> tagore::Descent {
-        self.graph.descent().seed(self.seed).device(self.device).progress(output.progress().clone())
+        self.graph.descent().seed(self.runs.seed).device(self.runs.device).progress(output.progress().clone())
     }
 
     /// Builds, compares and judges one index.
@@ -142,7 +133,7 @@ impl Args {
             output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
         }
         let Some((queries, truth)) = judge else { return Ok((event, None)) };
-        let searcher = Searcher::new(&built.index, base)?.device(self.device)?;
+        let searcher = Searcher::new(&built.index, base)?.device(self.runs.device)?;
         let evaluations = searcher.evaluate(queries, truth, self.k, &self.beams, output.progress())?;
         for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
             output.say(format_args!(
@@ -159,7 +150,7 @@ impl Args {
     }
 
     fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
-        for _ in 1..self.repeat {
+        for _ in 1..self.runs.repeat {
             builder.build_with_stats(base, graph)?;
         }
         let began = Instant::now();
@@ -171,7 +162,7 @@ impl Args {
         let Built { index, stats: BuildStats { knn, descent, prune }, seconds } = built;
         json!({
             "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.seed, "repeat": self.repeat,
+            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.runs.seed, "repeat": self.runs.repeat,
             "index": index.kind(), "parameters": index.description().parameters,
             "device": prune.device, "device_name": prune.device_name,
             "seconds": {

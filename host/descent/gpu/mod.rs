@@ -28,10 +28,10 @@ use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{Points, nearest};
+use crate::vectors::Matrix;
 use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, bytes_of};
+use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
 use crate::vectors::space::Space;
-use crate::vectors::{Matrix, Rows};
 use crate::{Metric, Progress, Result};
 
 /// The most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
@@ -108,15 +108,7 @@ impl Build<'_> {
     /// Leaves the graph on the device, for what comes then.
     pub(super) fn run_then<N: Then>(&self, next: N) -> Result<N::Output> {
         let start = self.shape().choose_start();
-        match self.space.rows() {
-            Rows::F32(rows) => match bytes_of(self.space, rows) {
-                Some(bytes) => self.graph(Matrix::new(&bytes, rows.dim(), rows.dim()), start, next),
-                None => self.graph(rows, start, next),
-            },
-            Rows::F16(rows) => self.graph(rows, start, next),
-            Rows::U8(rows) => self.graph(rows, start, next),
-            Rows::I8(rows) => self.graph(rows, start, next),
-        }
+        with_device_rows!(self.space, rows => self.graph(rows, start, next))
     }
 
     fn graph<T: OnDevice, N: Then>(&self, rows: Matrix<'_, T>, start: Start, next: N) -> Result<N::Output> {

@@ -41,7 +41,7 @@ mod tests {
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
     use crate::vectors::space::Space;
-    use crate::vectors::{Matrix, Rows, Synth, Vectors};
+    use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
     use tagore_device::descent::key;
 
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
@@ -84,17 +84,11 @@ mod tests {
             let base = Vectors::from_f32(values, 19).unwrap();
             let space = Space::new(&base, metric).unwrap();
             let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
-            match space.rows() {
-                Rows::F32(rows) => check(&space, rows, &graph),
-                _ => unreachable!("floats"),
-            }
+            with_matrix!(space.rows(), rows => check(&space, rows, &graph));
         }
         let bytes = Vectors::from_u8((0..90 * 33).map(|i| (i * i % 251) as u8).collect(), 33).unwrap();
         let space = Space::new(&bytes, Metric::L2).unwrap();
         let graph = Descent::new().knn(9).build(&bytes).unwrap();
-        match space.rows() {
-            Rows::U8(rows) => check(&space, rows, &graph),
-            _ => unreachable!("bytes"),
-        }
+        with_matrix!(space.rows(), rows => check(&space, rows, &graph));
     }
 }

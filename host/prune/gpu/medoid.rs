@@ -61,7 +61,7 @@ pub(super) fn medoid<T: OnDevice>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) 
 mod tests {
     use super::*;
     use crate::prune::gpu::testing::{cases, devices};
-    use crate::vectors::{Matrix, Metric, Rows, Vectors};
+    use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
     use tagore_device::random::{Draws, Stage};
 
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>) {
@@ -73,12 +73,7 @@ mod tests {
 
     #[test]
     fn medoids_are_those_of_the_cpu() {
-        let check = |space: &Space<'_>| match space.rows() {
-            Rows::F32(rows) => check(space, rows),
-            Rows::F16(rows) => check(space, rows),
-            Rows::U8(rows) => check(space, rows),
-            Rows::I8(rows) => check(space, rows),
-        };
+        let check = |space: &Space<'_>| with_matrix!(space.rows(), rows => check(space, rows));
         cases(|space, _| check(space));
         // Several pieces, the last of them short.
         let draws = Draws::new(6, Stage::Test, 2, 0);

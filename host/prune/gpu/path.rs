@@ -57,7 +57,7 @@ mod tests {
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
     use crate::vectors::space::Space;
-    use crate::vectors::{Matrix, Metric, Rows, Synth, Vectors};
+    use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
     use tagore_device::descent::key;
 
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
@@ -85,12 +85,7 @@ mod tests {
     }
 
     fn check_any(space: &Space<'_>, graph: &KnnGraph, entries: &[u32]) {
-        match space.rows() {
-            Rows::F32(rows) => check(space, rows, graph, entries),
-            Rows::F16(rows) => check(space, rows, graph, entries),
-            Rows::U8(rows) => check(space, rows, graph, entries),
-            Rows::I8(rows) => check(space, rows, graph, entries),
-        }
+        with_matrix!(space.rows(), rows => check(space, rows, graph, entries));
     }
 
     #[test]

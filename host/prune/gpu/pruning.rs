@@ -20,9 +20,9 @@ use crate::gpu::{Buffer, Gpu, Plan};
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, connect, cpu};
-use crate::vectors::gpu::{Base, OnDevice, bytes_of};
+use crate::vectors::Matrix;
+use crate::vectors::gpu::{Base, OnDevice, with_device_rows};
 use crate::vectors::space::Space;
-use crate::vectors::{Matrix, Rows};
 use crate::{Metric, Progress, Result};
 
 /// Candidates that are on the device at a time: half a gibibyte.
@@ -56,15 +56,7 @@ impl Then for Pruning<'_> {
 impl Pruning<'_> {
     /// Prunes a graph that is not on the device yet.
     pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<(Pruned, DescentStats, PruneStats)> {
-        let (pruned, prune) = match self.space.rows() {
-            Rows::F32(rows) => match bytes_of(self.space, rows) {
-                Some(bytes) => self.upload(Matrix::new(&bytes, rows.dim(), rows.dim()), graph),
-                None => self.upload(rows, graph),
-            },
-            Rows::F16(rows) => self.upload(rows, graph),
-            Rows::U8(rows) => self.upload(rows, graph),
-            Rows::I8(rows) => self.upload(rows, graph),
-        }?;
+        let (pruned, prune) = with_device_rows!(self.space, rows => self.upload(rows, graph))?;
         Ok((pruned, graph.stats().clone(), prune))
     }
 

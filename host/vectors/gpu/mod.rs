@@ -438,6 +438,28 @@ pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u
     if space.metric() == Metric::Cosine { None } else { as_bytes(rows, space.len()) }
 }
 
+/// Evaluates an expression with the rows of a space as a matrix of the type in which they go to a device.
+macro_rules! with_device_rows {
+    ($space:expr, $rows:ident => $body:expr) => {
+        match $space.rows() {
+            $crate::vectors::Rows::F32(floats) => match $crate::vectors::gpu::bytes_of($space, floats) {
+                Some(bytes) => {
+                    let $rows = $crate::vectors::Matrix::new(&bytes, floats.dim(), floats.dim());
+                    $body
+                }
+                None => {
+                    let $rows = floats;
+                    $body
+                }
+            },
+            $crate::vectors::Rows::F16($rows) => $body,
+            $crate::vectors::Rows::U8($rows) => $body,
+            $crate::vectors::Rows::I8($rows) => $body,
+        }
+    };
+}
+pub(crate) use with_device_rows;
+
 /// The number of a metric that kernels take.
 pub(crate) fn metric_number(metric: Metric) -> u32 {
     match metric {
