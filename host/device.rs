@@ -34,6 +34,15 @@ impl Device {
         if self == Self::Auto && nodes < WORTH_A_GPU { Ok(None) } else { self.gpu() }
     }
 
+    /// The CPU or the GPU that a graph of `nodes` nodes is built on.
+    pub(crate) fn for_graph(self, nodes: usize) -> Result<Self> {
+        Ok(match (self, self.gpu_for_graph(nodes)?) {
+            (_, None) => Self::Cpu,
+            (Self::Auto, Some(_)) => Self::Cuda(0),
+            (device, Some(_)) => device,
+        })
+    }
+
     /// The GPU: none if the CPU was asked for, or nothing in particular and there is none.
     pub(crate) fn gpu(self) -> Result<Option<Gpu>> {
         match self {

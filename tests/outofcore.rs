@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tagore::outofcore::{ClusterPlan, Limits, Order, OutOfCore, OutOfCoreStats};
+use tagore::outofcore::{ClusterPlan, Limits, Order, OutOfCore, OutOfCoreStats, TaskKind};
 use tagore::{
     Builder, Device, Error, Evaluation, Index, Metric, Progress, Strategy, Synth, Vectors, evaluate,
     ground_truth,
@@ -151,27 +152,141 @@ fn limits_decide() {
     assert!(error.starts_with("host-memory: found 32768, expected at least"), "{error}");
 }
 
-#[test]
-fn errors_leave_nothing_behind() {
-    let base = Synth::new(500, 4, 0).unwrap().base();
-    // Stops itself once two clusters are at work.
+/// A progress handle that stops the build once `clusters` clusters are done; only the first time.
+fn stops_at(clusters: u64) -> Progress {
     let handle = Arc::new(OnceLock::<Progress>::new());
     let seen = Arc::clone(&handle);
     let progress = Progress::new(move |update| {
-        if (update.stage, update.done) == ("build", 2) {
+        if (update.stage, update.done) == ("build", clusters) {
             seen.get().unwrap().cancel();
         }
     });
     handle.set(progress.clone()).unwrap();
-    let builder = Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu).progress(progress);
+    progress
+}
+
+#[test]
+fn a_build_that_was_stopped_goes_on_to_the_same_bytes() {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
     let folder = tempfile::tempdir().unwrap();
     let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
-    let build = || OutOfCore::new(builder.clone(), plan(&builder, &base, 200)).build(&base, &path);
+    let mut plan = plan(&builder, &base, 600);
+    plan.cache = 3;
+    let all = OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
+    let expected = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    // With a checkpoint after each cluster, or none but the last.
+    for (stop, every) in [(1, 0), (4, 0), (9, 0), (all.clusters as u64, 0), (5, 1000)] {
+        let every = Duration::from_secs(every);
+        let stopped = builder.clone().progress(stops_at(stop));
+        let stopped = OutOfCore::new(stopped, plan).checkpoint(every);
+        assert!(matches!(stopped.build(&base, &path), Err(Error::Cancelled)), "stop at {stop}");
+        assert!(work.exists() && !path.exists());
+        let build = OutOfCore::new(builder.clone(), plan);
+        let error = build.build(&base, &path).unwrap_err().to_string();
+        assert!(error.contains("found work files of a build that has not ended"), "{error}");
+        let other = OutOfCore::new(builder.clone().seed(9), plan).resume(true);
+        let error = other.build(&base, &path).unwrap_err().to_string();
+        assert!(error.ends_with("manifest.json: found seed 0, expected seed 9, as is asked for"), "{error}");
+        // However much memory there is by now, clusters are those of the files.
+        let mut now = plan;
+        (now.clusters, now.cluster_size, now.cache) = (3, 2000, 2);
+        let stats = OutOfCore::new(builder.clone(), now).resume(true).build(&base, &path).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "stop at {stop}, checkpoints every {every:?}");
+        assert_eq!(stats.built as u64, all.built as u64 - stop, "what waits is saved before the end");
+        assert_eq!(stats.cache.second_visits, 3000);
+        assert!(!work.exists());
+        fs::remove_file(&path).unwrap();
+    }
+    // Where there is nothing to go on with, it begins.
+    OutOfCore::new(builder, plan).resume(true).build(&base, &path).unwrap();
+    assert!(fs::read(&path).unwrap() == expected);
+}
+
+#[test]
+fn damaged_work_files_are_made_again() {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
+    let mut plan = plan(&builder, &base, 600);
+    plan.cache = 2;
+    OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
+    let expected = fs::read(&path).unwrap();
+    let flip = |content: &mut Vec<u8>| {
+        let middle = content.len() / 2;
+        content[middle] ^= 4;
+    };
+    let cut = |content: &mut Vec<u8>| content.truncate(content.len() / 2);
+    let damages: [(&str, &dyn Fn(&mut Vec<u8>)); 7] = [
+        ("clusters", &flip),
+        ("clusters", &cut),
+        ("rows", &flip),
+        ("rows", &cut),
+        ("lists", &cut),
+        ("table", &flip),
+        ("checkpoint", &flip),
+    ];
+    for (file, damage) in damages {
+        let stopped = builder.clone().progress(stops_at(8));
+        OutOfCore::new(stopped, plan).checkpoint(Duration::ZERO).build(&base, &path).unwrap_err();
+        let file = work.join(file);
+        let mut content = fs::read(&file).unwrap();
+        damage(&mut content);
+        fs::write(&file, content).unwrap();
+        OutOfCore::new(builder.clone(), plan).resume(true).build(&base, &path).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "{} damaged", file.display());
+    }
+    // Every byte of the lists that wait.
+    let stopped = builder.clone().progress(stops_at(8));
+    OutOfCore::new(stopped, plan).checkpoint(Duration::ZERO).build(&base, &path).unwrap_err();
+    let lists = work.join("lists");
+    let content: Vec<u8> = fs::read(&lists).unwrap().iter().map(|byte| byte ^ 1).collect();
+    fs::write(&lists, content).unwrap();
+    // More than is mended: the disk is not to be trusted. But each attempt makes some again.
+    let mut attempts = 0;
+    while let Err(error) = OutOfCore::new(builder.clone(), plan).resume(true).build(&base, &path) {
+        assert!(error.to_string().ends_with("found damage, again, expected what was written"), "{error}");
+        attempts += 1;
+        assert!(attempts < 100, "no end");
+    }
+    assert!(attempts > 0 && fs::read(&path).unwrap() == expected);
+}
+
+#[test]
+fn several_devices_make_the_same_index() {
+    let base = Synth::new(2000, 8, 4).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(16).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let mut plan = plan(&builder, &base, 400);
+    plan.cache = 2;
+    build(&builder, &base, plan, &path);
+    let expected = fs::read(&path).unwrap();
+    let stats = build(&builder.devices(&[Device::Cpu; 3]), &base, plan, &path);
+    assert!(fs::read(&path).unwrap() == expected);
+    assert_eq!(stats.cache.second_visits, 2000);
+    for kind in [TaskKind::Partition, TaskKind::Read, TaskKind::Descent, TaskKind::Merge, TaskKind::Write] {
+        assert!(stats.tasks.iter().any(|task| task.kind == kind && task.end >= task.begin), "no {kind:?}");
+    }
+}
+
+#[test]
+fn an_early_error_leaves_nothing_behind() {
+    let base = Synth::new(500, 4, 0).unwrap().base();
+    let progress = Progress::silent();
+    progress.cancel();
+    let builder = Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
+    let plan = plan(&builder, &base, 200);
+    let build = || OutOfCore::new(builder.clone().progress(progress.clone()), plan).build(&base, &path);
     fs::create_dir(&work).unwrap();
-    fs::write(work.join("kept"), "").unwrap();
+    fs::write(work.join("letter"), "").unwrap();
     let error = build().unwrap_err().to_string();
-    assert!(error.ends_with("expected no such folder, or an empty one"), "{error}");
-    assert!(work.join("kept").exists());
+    assert!(error.ends_with("found letter, expected no such folder, or an empty one"), "{error}");
+    assert!(work.join("letter").exists());
     fs::remove_dir_all(&work).unwrap();
     assert!(matches!(build(), Err(Error::Cancelled)));
     assert!(!work.exists() && !path.exists());

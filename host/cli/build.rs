@@ -1,7 +1,7 @@
 //! `tagore build`
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore};
@@ -39,6 +39,12 @@ pub(crate) struct Args {
     /// Where work files of a build out of core go; the folder must be empty or not be there [default: INDEX.work]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
+    /// Go on with the work files of a build out of core that has not ended, if there are any
+    #[arg(long)]
+    resume: bool,
+    /// The least time between two checkpoints of a build out of core
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    checkpoint: u64,
 }
 
 /// What changes a kind's own parameters.
@@ -119,9 +125,13 @@ impl Args {
         strategy.check()?;
         check_output(&self.output)?;
         let (base, read) = self.input.read()?;
-        let builder = Builder::new(strategy).descent(self.descent.descent(output));
+        let builder =
+            Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
         if let Some(plan) = self.limits.plan(&builder, &base)? {
             return self.out_of_core(builder, &base, (plan, read, began), output);
+        }
+        if self.descent.device.0.len() > 1 {
+            output.warn(format_args!("built in memory: on {} alone", self.descent.device.first()));
         }
         // A graph that something else is done with comes to the host.
         let graph = match (&self.graph, self.verify) {
@@ -176,11 +186,24 @@ impl Args {
             return Err(Error::Argument { what, found: "a build out of core".to_owned(), expected });
         }
         say_clusters(&plan, output);
-        let mut build = OutOfCore::new(builder, plan).order(self.order);
+        let every = Duration::from_secs(self.checkpoint);
+        let mut build = OutOfCore::new(builder, plan).order(self.order).resume(self.resume).checkpoint(every);
         if let Some(folder) = &self.work_dir {
             build = build.work_dir(folder.clone());
         }
-        let stats = build.build(base, &self.output)?;
+        let folder = build.work_folder(&self.output);
+        let stats = build.build(base, &self.output).inspect_err(|error| {
+            let stopped = matches!(error, Error::Cancelled | Error::Io { .. } | Error::Device { .. });
+            if stopped && folder.exists() {
+                output.say(format_args!(
+                    "{}: kept; the same with --resume goes on from there",
+                    folder.display()
+                ));
+            }
+        })?;
+        for file in &stats.repaired {
+            output.warn(format_args!("the work file of {file} was damaged; what it held was made again"));
+        }
         let index = Index::open(&self.output)?;
         let total = began.elapsed().as_secs_f64();
         output.say(format_args!(

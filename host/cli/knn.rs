@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use tagore::{PruneStats, Result};
+use tagore::{Error, PruneStats, Result};
 
 use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
 use super::output::Output;
@@ -26,6 +26,11 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
         self.output.as_deref().map(check_output).transpose()?;
+        let devices = self.descent.device.0.len();
+        if devices > 1 {
+            let expected = "one, as for all but builds out of core".to_owned();
+            return Err(Error::Argument { what: "device", found: format!("{devices} devices"), expected });
+        }
         let (base, read) = self.input.read()?;
         let graph = self.descent.build(&base, output)?;
         let writing = Instant::now();

@@ -1,6 +1,7 @@
 //! Options that several subcommands share.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Instant;
 
 use serde_json::json;
@@ -85,9 +86,39 @@ pub(crate) struct DescentOptions {
     /// The same seed gives the same bytes
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Where the k-NN graph is made: auto, cpu, cuda or cuda:N
+    /// Where the work is done: auto, cpu, cuda, cuda:N, or cuda:N,M,.. out of core
     #[arg(long, default_value = "auto")]
-    pub device: Device,
+    pub device: Devices,
+}
+
+/// One device, or several of which a build out of core keeps all at work.
+#[derive(Clone)]
+pub(crate) struct Devices(pub Vec<Device>);
+
+impl Devices {
+    /// The device of work that only one can do.
+    pub(crate) fn first(&self) -> Device {
+        self.0[0]
+    }
+}
+
+impl FromStr for Devices {
+    type Err = Error;
+
+    fn from_str(names: &str) -> Result<Self> {
+        let mut devices: Vec<Device> = Vec::new();
+        for name in names.split(',') {
+            // After a CUDA device a number is another one.
+            let number = name.parse().ok().filter(|_| matches!(devices.last(), Some(Device::Cuda(_))));
+            let device = number.map_or_else(|| name.parse(), |number| Ok(Device::Cuda(number)))?;
+            if devices.contains(&device) {
+                let expected = "each device once".to_owned();
+                return Err(Error::Argument { what: "device", found: format!("{device} twice"), expected });
+            }
+            devices.push(device);
+        }
+        Ok(Self(devices))
+    }
 }
 
 impl DescentOptions {
@@ -98,7 +129,7 @@ impl DescentOptions {
             .start(self.start)
             .expand(self.expand)
             .seed(self.seed)
-            .device(self.device)
+            .device(self.device.first())
             .progress(output.progress().clone())
     }
 
@@ -181,8 +212,15 @@ pub(crate) fn verify(
     output: &Output,
 ) -> Result<serde_json::Value> {
     let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
-    let recalls =
-        tagore::knn_recall(graph, base, sample, &ks, options.seed, options.device, output.progress())?;
+    let recalls = tagore::knn_recall(
+        graph,
+        base,
+        sample,
+        &ks,
+        options.seed,
+        options.device.first(),
+        output.progress(),
+    )?;
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
@@ -204,5 +242,21 @@ pub(crate) fn check_output(path: &Path) -> Result<()> {
             expected("a folder to write into", "no such folder")
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_devices_have_one_name() {
+        let devices = |names: &str| names.parse::<Devices>().map(|devices| devices.0).ok();
+        assert_eq!(devices("auto"), Some(vec![Device::Auto]));
+        assert_eq!(devices("cuda:0,1"), Some(vec![Device::Cuda(0), Device::Cuda(1)]));
+        assert_eq!(devices("cuda,cuda:3,2"), Some(vec![Device::Cuda(0), Device::Cuda(3), Device::Cuda(2)]));
+        for wrong in ["", "0,1", "cpu,1", "cuda:0,0", "cuda:0,", "gpu"] {
+            assert_eq!(devices(wrong), None, "{wrong}");
+        }
     }
 }

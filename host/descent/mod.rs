@@ -8,6 +8,7 @@ mod plan;
 pub(crate) mod reverse;
 pub(crate) mod table;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
@@ -277,6 +278,21 @@ impl Descent {
             Rows::U8(_) => shape.plan::<u8>(),
             Rows::I8(_) => shape.plan::<i8>(),
         })
+    }
+
+    /// What the graph depends on beside its data and the neighbours per node, by the names of the command line.
+    pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
+        let parameters = [
+            ("metric", self.metric.to_string()),
+            ("iterations", self.iterations.to_string()),
+            ("start", self.start.to_string()),
+            ("expand", self.expand.to_string()),
+            ("seed", self.seed.to_string()),
+        ];
+        let gpu::Settings { nodes_per_cell, memberships } = self.settings;
+        let settings = [("nodes-per-cell", nodes_per_cell), ("memberships", memberships)];
+        let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
+        parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn check_parameters(&self) -> Result<()> {

@@ -1,24 +1,32 @@
 //! A build that is out of core, from end to end.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
-use std::thread::{self, ScopedJoinHandle};
-use std::time::Instant;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
+use super::checkpoint::{Checkpoint, Checkpoints};
 use super::embedding::Embedding;
-use super::local::LocalLists;
-use super::log::{Bins, WorkFolder};
+use super::entries::spread;
+use super::fault::{Attempt, Damage, Fault};
+use super::log::Bins;
 use super::merge::{Merged, Merger};
-use super::partition::{Cluster, Partition};
-use super::{CacheUse, ClusterPlan, Dispatch, Dispatcher, Order};
+use super::partition::{Partition, Table};
+use super::pipeline::Pipeline;
+use super::trace::{Task, TaskKind, Trace};
+use super::work::{Manifest, WorkFolder, save};
+use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatch, Dispatcher, LISTS, Order, ROWS};
+use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::prune::{Entry, random_entries};
-use crate::vectors::Rows;
-use crate::vectors::distance::{SquaredL2, one_to_many};
-use crate::{Builder, Description, Error, Fingerprint, Index, Result, Vectors};
+use crate::{Builder, Device, Fingerprint, Index, Result, Vectors};
 
-/// Cluster medoids that an index is entered at, beside the global one.
-const CLUSTER_ENTRIES: usize = 32;
+/// The table of clusters, and the last checkpoint, in the work folder.
+const TABLE: &str = "table";
+const CHECKPOINT: &str = "checkpoint";
+
+/// Times that what is damaged is made again; a disk that loses more is not one to build on.
+const REPAIRS: usize = 4;
 
 /// Builds an index cluster by cluster, with work files on disk.
 ///
@@ -43,6 +51,8 @@ pub struct OutOfCore {
     plan: ClusterPlan,
     order: Order,
     work: Option<PathBuf>,
+    resume: bool,
+    checkpoint: Duration,
 }
 
 /// What a build took that was out of core.
@@ -50,6 +60,9 @@ pub struct OutOfCore {
 pub struct OutOfCoreStats {
     /// Clusters.
     pub clusters: usize,
+    /// Of these, clusters that were built: less where the build went on with what was there, more where lists were
+    /// lost.
+    pub built: usize,
     /// Bytes of the clusters' files.
     pub cluster_bytes: u64,
     /// How often the first list of a node was in memory when the second came.
@@ -58,18 +71,33 @@ pub struct OutOfCoreStats {
     pub spilled_bytes: u64,
     /// Nodes that no path from the entry points leads to.
     pub unreachable: u64,
+    /// Work files that were found damaged, and what they held made again.
+    pub repaired: Vec<&'static str>,
     /// Seconds of partitioning.
     pub partition: f64,
     /// Seconds of building clusters and merging their lists.
     pub build: f64,
     /// Seconds of writing the index.
     pub write: f64,
+    /// The most bytes of device memory that were taken at once, of the device that took most.
+    pub peak_gpu_bytes: u64,
+    /// Of each GPU the kernels' times, while clusters were built.
+    pub kernels: Vec<Vec<KernelTime>>,
+    /// When each task ran, in the order in which they began.
+    pub tasks: Vec<Task>,
 }
 
 impl OutOfCore {
     /// Builds in the clusters of `plan`, which [`ClusterPlan::new`] has made with the same builder.
     pub fn new(builder: Builder, plan: ClusterPlan) -> Self {
-        Self { builder, plan, order: Order::default(), work: None }
+        Self {
+            builder,
+            plan,
+            order: Order::default(),
+            work: None,
+            resume: false,
+            checkpoint: Duration::from_secs(30),
+        }
     }
 
     /// The order in which clusters are built.
@@ -85,181 +113,255 @@ impl OutOfCore {
         Self { work: Some(folder), ..self }
     }
 
+    /// Whether to go on with the work files of a build of the same that has not ended, if there are any. The index is the same,
+    /// byte for byte.
+    #[must_use]
+    pub fn resume(self, resume: bool) -> Self {
+        Self { resume, ..self }
+    }
+
+    /// The least time between two checkpoints, half a minute unless set. A build that is resumed goes on from the last.
+    #[must_use]
+    pub fn checkpoint(self, every: Duration) -> Self {
+        Self { checkpoint: every, ..self }
+    }
+
+    /// The folder of the work files of a build that writes to `output`.
+    pub fn work_folder(&self, output: &Path) -> PathBuf {
+        self.work.clone().unwrap_or_else(|| {
+            let mut name = output.as_os_str().to_owned();
+            name.push(".work");
+            name.into()
+        })
+    }
+
     /// Builds the index of `base`, of which a part is in memory at a time if it is mapped from a file, and writes it to `output`.
-    /// Nodes that cannot be reached are counted, not connected.
+    /// Nodes that cannot be reached are counted, not connected. Once all vectors are in their clusters, work files stay
+    /// if the build fails, for another that may [`resume`](Self::resume).
     ///
     /// # Errors
     /// As [`Builder::build`]; or if work files or the index cannot be written, there is not enough room on the
-    /// disk, or a work file has been damaged.
+    /// disk, another build is at work in the folder, or it has files of another build.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
         builder.strategy.check()?;
         base.validate()?;
-        let (seed, progress) = (builder.descent.seed, &builder.descent.progress);
-        let beside = || {
-            let mut name = output.as_os_str().to_owned();
-            name.push(".work");
-            PathBuf::from(name)
-        };
-        let folder = WorkFolder::create(&self.work.clone().unwrap_or_else(beside))?;
+        let devices = builder.devices_for(plan.cluster_size)?;
+        let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
+        let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;
         folder.check_free(plan.disk_bytes)?;
-
-        let began = Instant::now();
-        let embedding = Embedding::new(base, builder.descent.metric);
-        let log = folder.log("clusters")?;
-        let partition = Partition::new(base, &embedding, plan, log, (seed, progress))?;
-        let mut stats = OutOfCoreStats {
-            clusters: partition.graph.clusters(),
-            cluster_bytes: partition.bytes(),
-            partition: began.elapsed().as_secs_f64(),
-            ..OutOfCoreStats::default()
-        };
-
-        let began = Instant::now();
-        let (merged, description) = self.merge(&folder, &partition, &embedding, base.len())?;
-        stats.build = began.elapsed().as_secs_f64();
-        (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
-
-        let began = Instant::now();
-        let entries = match builder.strategy.entry {
-            Entry::Medoid => spread(base, &embedding, &merged),
-            Entry::Random => random_entries(base.len(), seed),
-        };
-        self.write(output, base, &merged, (&description, &entries))?;
-        stats.write = began.elapsed().as_secs_f64();
+        let plan = ClusterPlan { cache: plan.cache, host_bytes: plan.host_bytes, ..manifest.plan };
+        let trace = Trace::new();
+        let mut stats = OutOfCoreStats::default();
+        let run = Run { settings: self, base, output, devices: &devices, plan: &plan, trace: &trace };
+        loop {
+            match run.attempt(&mut folder, &mut stats) {
+                Ok(()) => break,
+                Err(Fault::Failed(error)) => return Err(error),
+                Err(Fault::Damage(damage)) if stats.repaired.len() == REPAIRS => {
+                    return Err(damage.error(folder.path()));
+                }
+                Err(Fault::Damage(damage)) => {
+                    forget(&folder, damage)?;
+                    stats.repaired.push(damage.file());
+                }
+            }
+        }
+        folder.remove();
+        stats.tasks = trace.tasks();
         stats.unreachable = Index::open(output)?.unreachable();
         Ok(stats)
     }
 
-    /// Builds all clusters, while one thread reads the next and another merges the last. Nothing is held but what these
-    /// three work with and what waits to be merged.
+    /// What the index depends on.
+    fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<BTreeMap<String, String>> {
+        let Self { builder, order, plan, .. } = self;
+        let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base);
+        let mut parameters = builder.parameters(builder.descent.k_for(base)?);
+        parameters.extend(builder.descent.parameters());
+        let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };
+        let more = [
+            ("input", format!("{rows} x {dim} {element}, hash {hash:016x}")),
+            ("index", builder.strategy.kind.clone()),
+            ("order", order.to_string()),
+            ("device", kind.to_owned()),
+        ];
+        parameters.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        for (name, limit) in plan.limits.named() {
+            parameters.extend(limit.map(|limit| (name.to_owned(), limit.to_string())));
+        }
+        Ok(parameters)
+    }
+}
+
+/// Forgets what is lost, so that it is made again.
+fn forget(folder: &WorkFolder, damage: Damage) -> Result<()> {
+    match damage {
+        Damage::Clusters => folder.forget(TABLE),
+        Damage::Rows => folder.forget(CHECKPOINT),
+        Damage::Lists(pair) => match folder.load::<Checkpoint>(CHECKPOINT)? {
+            Some(mut checkpoint) => {
+                checkpoint.forget(Some(pair));
+                save(&folder.state(CHECKPOINT), &checkpoint)
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+/// What attempts at a build have in common.
+struct Run<'a> {
+    settings: &'a OutOfCore,
+    base: &'a Vectors,
+    output: &'a Path,
+    devices: &'a [Device],
+    plan: &'a ClusterPlan,
+    trace: &'a Trace,
+}
+
+impl Run<'_> {
+    /// Goes on from what is in the folder.
+    fn attempt(&self, folder: &mut WorkFolder, stats: &mut OutOfCoreStats) -> Attempt<()> {
+        let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
+        let began = Instant::now();
+        let embedding = Embedding::new(base, builder.descent.metric);
+        let partition = self.partition(folder, &embedding)?;
+        folder.keep();
+        stats.clusters = partition.graph.clusters();
+        stats.cluster_bytes = partition.bytes();
+        stats.partition += began.elapsed().as_secs_f64();
+
+        let began = Instant::now();
+        let (merged, mut checkpoints) = self.merge(folder, (&partition, &embedding), stats)?;
+        stats.build += began.elapsed().as_secs_f64();
+        (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
+
+        let (began, begin) = (Instant::now(), trace.now());
+        let entries = match builder.strategy.entry {
+            Entry::Medoid => spread(base, &embedding, &merged),
+            Entry::Random => random_entries(base.len(), builder.descent.seed),
+        };
+        self.write(&merged, &entries)?;
+        let bytes = merged.rows.bytes();
+        trace.ended(TaskKind::Write, "writer", None, begin, bytes);
+        stats.write += began.elapsed().as_secs_f64();
+        Ok(checkpoints.wait()?)
+    }
+
+    /// The clusters that are there, or new ones.
+    fn partition(&self, folder: &WorkFolder, embedding: &Embedding) -> Attempt<Partition> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, trace, .. } = *self;
+        if let Some(table) = folder.load::<Table>(TABLE)?
+            && let Some(log) = folder.log(CLUSTERS, table.bytes)?
+        {
+            return Ok(Partition::open(base, table, log));
+        }
+        folder.forget(TABLE)?;
+        let begin = trace.now();
+        let log = folder.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
+        let descent = &builder.descent;
+        let mut partition = Partition::new(base, embedding, plan, log, (descent.seed, &descent.progress))?;
+        save(&folder.state(TABLE), &partition.table()?)?;
+        trace.ended(TaskKind::Partition, "partition", None, begin, partition.bytes());
+        Ok(partition)
+    }
+
+    /// Builds what is left of the clusters, and merges their lists. The last checkpoint is being saved.
     fn merge(
         &self,
         folder: &WorkFolder,
-        partition: &Partition,
-        embedding: &Embedding,
-        nodes: usize,
-    ) -> Result<(Merged, Description)> {
-        let Self { builder, plan, .. } = self;
-        let progress = &builder.descent.progress;
-        let dispatcher = Dispatcher::new(self.order).cache(plan.cache).seed(builder.descent.seed);
-        let dispatches = dispatcher.dispatch(&partition.graph)?;
+        (partition, embedding): (&Partition, &Embedding),
+        stats: &mut OutOfCoreStats,
+    ) -> Attempt<(Merged, Checkpoints)> {
+        let Self { settings: OutOfCore { builder, order, checkpoint: every, .. }, plan, trace, .. } = *self;
+        let graph = &partition.graph;
         let (bins, buffer) = plan.row_bins;
-        let rows = Bins::new(folder.log("rows")?, bins, buffer);
-        let shape = (nodes, partition.graph.clusters(), builder.strategy.max_degree());
-        let mut merger = Merger::new(shape, folder.log("lists")?, rows);
-        let stage = progress.stage("build", dispatches.len() as u64);
-        thread::scope(|scope| {
-            let (send_cluster, clusters) = sync_channel::<Result<(Dispatch, Cluster)>>(0);
-            let (send_lists, lists) = sync_channel::<(Option<u32>, Option<LocalLists>)>(0);
-            scope.spawn(move || {
-                for dispatch in dispatches {
-                    let read = partition.read(dispatch.load).map(|cluster| (dispatch, cluster));
-                    let failed = read.is_err();
-                    // Nobody receives any more once something else has failed.
-                    if send_cluster.send(read).is_err() || failed {
-                        break;
-                    }
-                }
-            });
-            let merging = scope.spawn(move || {
-                for (evict, lists) in lists {
-                    evict.map_or(Ok(()), |cluster| merger.evict(cluster))?;
-                    lists.map_or(Ok(()), |lists| merger.take(&lists))?;
-                }
-                Ok(merger)
-            });
-            let mut description = None;
-            for read in clusters {
-                let (dispatch, cluster) = read?;
-                stage.advance(1)?;
-                // Where vectors are equal, clusters may be empty.
-                let lists = if cluster.ids.is_empty() {
-                    None
-                } else {
-                    Some(LocalLists::build(builder, cluster, embedding, &partition.mean)?)
-                };
-                if let Some(lists) = &lists {
-                    description.get_or_insert_with(|| self.description(lists, shape.1));
-                }
-                if send_lists.send((dispatch.evict, lists)).is_err() {
-                    break;
-                }
-            }
-            drop(send_lists);
-            let merged = join(merging)?.end()?;
-            let description = description.ok_or_else(|| Error::mismatch("base", "0 rows", "at least 1"))?;
-            Ok((merged, description))
-        })
-    }
+        let mut done =
+            folder.load::<Checkpoint>(CHECKPOINT)?.unwrap_or_else(|| Checkpoint::new(graph.clusters(), bins));
+        // What was in memory is lost.
+        done.forget(None);
+        let (left, waiting) = done.remaining(graph);
+        let lists = folder.log(LISTS, done.bytes.0)?;
+        let rows = folder.log(ROWS, done.bytes.1)?.ok_or(Fault::Damage(Damage::Rows))?;
+        // Which of them are lost is not known.
+        let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
+        let rows = Bins::open(rows, done.rows.clone(), buffer);
+        let degree = builder.strategy.max_degree();
+        let mut merger = Merger::new((self.base.len(), degree), done, lists, rows);
+        let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
 
-    /// What the index of all is, from that of a cluster.
-    fn description(&self, lists: &LocalLists, clusters: usize) -> Description {
-        let mut description = lists.description.clone();
-        // Each cluster took its own.
-        description.parameters.remove("iterations");
-        description.parameters.insert("clusters".to_owned(), clusters.to_string());
-        description.parameters.insert("cluster-size".to_owned(), self.plan.cluster_size.to_string());
-        description
+        let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
+        let name = |place: u32| left[place as usize];
+        let dispatches: Vec<Dispatch> = dispatcher
+            .dispatch(&waiting)?
+            .into_iter()
+            .map(|Dispatch { load, evict }| Dispatch { load: name(load), evict: evict.map(name) })
+            .collect();
+        stats.built += dispatches.len();
+        let stage = builder.descent.progress.stage("build", dispatches.len() as u64);
+        let peak_gpu_bytes = AtomicU64::new(0);
+        let pipeline = Pipeline {
+            builder,
+            devices: self.devices,
+            partition,
+            embedding,
+            trace,
+            stage: &stage,
+            peak_gpu_bytes: &peak_gpu_bytes,
+        };
+        let gpus = self.devices.iter().filter_map(|device| device.gpu().transpose());
+        let measurements = gpus.map(|gpu| gpu?.measure()).collect::<Result<Vec<_>>>()?;
+        let result = pipeline.run(dispatches, &mut merger, &mut checkpoints);
+        if let Err(Fault::Failed(_)) = result {
+            // So that nothing has to be built again. If this fails too, there is the last checkpoint.
+            let _ = merger.evict_all().and_then(|()| merger.checkpoint()).and_then(|(checkpoint, sync)| {
+                checkpoints.save(checkpoint, sync)?;
+                checkpoints.wait()
+            });
+        }
+        result?;
+        stats.peak_gpu_bytes = stats.peak_gpu_bytes.max(peak_gpu_bytes.into_inner());
+        for measurement in measurements {
+            stats.kernels.push(measurement.end()?.kernels);
+        }
+        // If writing the index is cut off, nothing has to be built again.
+        let (checkpoint, sync) = merger.checkpoint()?;
+        checkpoints.save(checkpoint, sync)?;
+        Ok((merger.end(graph)?, checkpoints))
     }
 
     /// Writes the index, range by range.
-    fn write(
-        &self,
-        output: &Path,
-        base: &Vectors,
-        merged: &Merged,
-        (description, entries): (&Description, &[u32]),
-    ) -> Result<()> {
-        let Merged { rows, nodes_per_bin, degrees, .. } = merged;
-        let degree = self.builder.strategy.max_degree();
-        let stage = self.builder.descent.progress.stage("write", rows.count() as u64);
+    fn write(&self, merged: &Merged, entries: &[u32]) -> Attempt<()> {
+        let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
+        let Merged { rows, nodes_per_bin, .. } = merged;
+        let degree = builder.strategy.max_degree();
+        let stage = builder.descent.progress.stage("write", rows.count() as u64);
+        let mut description = builder.description(builder.descent.k_for(base)?);
+        let clusters = merged.entries.len();
+        for (name, value) in [("clusters", clusters), ("cluster-size", self.plan.cluster_size)] {
+            description.parameters.insert(name.to_owned(), value.to_string());
+        }
         let shape = (base.len(), degree);
-        let mut file = IndexFile::create(output, description, Fingerprint::of(base), shape, entries)?;
-        file.write(bytemuck::cast_slice(degrees))?;
-        file.end_section()?;
+        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, entries)?;
         for bin in 0..rows.count() {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
             let mut sorted = vec![u32::MAX; nodes * degree];
-            rows.read(bin, |piece| {
+            let sound = rows.read(bin, |piece| {
                 for record in piece.chunks_exact(4 + 4 * degree) {
                     let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
                     let row = &mut sorted[(node as usize - first) * degree..][..degree];
                     bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
                 }
             })?;
-            file.write(bytemuck::cast_slice(&sorted))?;
+            if !sound {
+                return Err(Fault::Damage(Damage::Rows));
+            }
+            let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
+            let degrees: Vec<u32> = sorted.chunks_exact(degree).map(degree_of).collect();
+            file.append(&degrees, &sorted)?;
             stage.advance(1)?;
         }
-        file.commit()
+        Ok(file.commit()?)
     }
-}
-
-/// The result of a thread; its panic goes on here.
-fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// The node nearest to the mean of all, and the entry points of clusters that are furthest from those before them.
-fn spread(base: &Vectors, embedding: &Embedding, merged: &Merged) -> Vec<u32> {
-    let places: Vec<u32> = (0..merged.entries.len() as u32).collect();
-    let candidates = embedding.rows(base, places.len(), |place| merged.entries[place] as usize);
-    let mut point = embedding.rows(base, 1, |_| merged.central as usize);
-    let mut entries = vec![merged.central];
-    let mut least = vec![f32::INFINITY; places.len()];
-    let mut distances = vec![0.0; places.len()];
-    while entries.len() <= CLUSTER_ENTRIES {
-        if let (Rows::F32(rows), Rows::F32(from)) = (candidates.rows(), point.rows()) {
-            one_to_many::<SquaredL2, f32>(from.row(0), rows, &places, &mut distances);
-        }
-        least.iter_mut().zip(&distances).for_each(|(least, &distance)| *least = least.min(distance));
-        let furthest = places.iter().rev().max_by(|&&a, &&b| least[a as usize].total_cmp(&least[b as usize]));
-        // What is left lies where there are entry points already.
-        let Some(&place) = furthest.filter(|&&place| least[place as usize] > 0.0) else { break };
-        let entry = merged.entries[place as usize];
-        entries.push(entry);
-        point = embedding.rows(base, 1, |_| entry as usize);
-    }
-    entries
 }

@@ -7,7 +7,7 @@ use super::embedding::Embedding;
 use super::partition::Cluster;
 use crate::parallel::for_each_row;
 use crate::vectors::space::Space;
-use crate::{Builder, Description, Result};
+use crate::{BuildStats, Builder, Result};
 
 /// The lists of a cluster's members.
 pub(super) struct LocalLists {
@@ -22,7 +22,8 @@ pub(super) struct LocalLists {
     pub central: (f64, u32),
     /// A node that the local index is entered at.
     pub entry: u32,
-    pub description: Description,
+    /// What building them took.
+    pub stats: BuildStats,
 }
 
 impl LocalLists {
@@ -37,7 +38,7 @@ impl LocalLists {
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let metric = descent.metric;
-        let index = builder.clone().descent(descent.clone()).build(&vectors)?;
+        let (index, stats) = builder.clone().descent(descent.clone()).build_with_stats(&vectors, None)?;
         let degree = index.max_degree();
         // Under inner product distances have to be those of the whole base, or lists could not be compared.
         let space = Space::new(&vectors, metric)?.lifted_to(embedding.largest);
@@ -59,8 +60,7 @@ impl LocalLists {
         let distances = (0..ids.len()).into_par_iter().map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| (f64::INFINITY, u32::MAX), nearer);
         let entry = ids[index.entries()[0] as usize];
-        let description = index.description().clone();
-        Ok(Self { cluster: number, ids, others, keys, central, entry, description })
+        Ok(Self { cluster: number, ids, others, keys, central, entry, stats })
     }
 }
 

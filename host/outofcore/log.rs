@@ -1,62 +1,12 @@
 //! Work files: pieces that are appended, and read again with their checksums.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
-
-/// The folder that work files are in; dropped, it is removed with all that is in it.
-pub(super) struct WorkFolder {
-    path: PathBuf,
-}
-
-impl WorkFolder {
-    /// Makes the folder, which must not be there yet, or be empty; of two that try at once one fails.
-    pub(super) fn create(path: &Path) -> Result<Self> {
-        // An empty folder is removed so that making it again decides who has it.
-        if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
-            fs::remove_dir(path).map_err(Error::io(path))?;
-        }
-        fs::create_dir(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                Error::file(path, "work files, or a file", "no such folder, or an empty one")
-            }
-            _ => Error::io(path)(source),
-        })?;
-        Ok(Self { path: path.to_owned() })
-    }
-
-    /// An error unless the disk has `bytes` bytes free.
-    pub(super) fn check_free(&self, bytes: u64) -> Result<()> {
-        #[cfg(unix)]
-        {
-            let found =
-                rustix::fs::statvfs(&self.path).map_err(|error| Error::io(&self.path)(error.into()))?;
-            let free = found.f_bavail.saturating_mul(found.f_frsize);
-            if free < bytes {
-                let expected = format!("{bytes} for work files and the index");
-                return Err(Error::file(&self.path, format_args!("{free} bytes free"), expected));
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts a work file.
-    pub(super) fn log(&self, name: &str) -> Result<Log> {
-        let path = self.path.join(name);
-        let mut options = File::options();
-        let file = options.read(true).write(true).create_new(true).open(&path).map_err(Error::io(&path))?;
-        Ok(Log { file, path, end: 0 })
-    }
-}
-
-impl Drop for WorkFolder {
-    fn drop(&mut self) {
-        // What cannot be removed stays; the build has its own result to report.
-        let _ = fs::remove_dir_all(&self.path);
-    }
-}
 
 /// A file that pieces are appended to.
 pub(super) struct Log {
@@ -66,7 +16,7 @@ pub(super) struct Log {
 }
 
 /// Where a piece of a [`Log`] lies, and its CRC-32.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Piece {
     offset: u64,
     bytes: usize,
@@ -74,6 +24,20 @@ pub(super) struct Piece {
 }
 
 impl Log {
+    /// Opens the log at `path`, of which the first `bytes` bytes are kept; none if it is shorter.
+    pub(super) fn open(path: PathBuf, bytes: u64) -> Result<Option<Self>> {
+        let open = || {
+            let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+            let found = file.metadata()?.len();
+            if found > bytes {
+                file.set_len(bytes)?;
+            }
+            Ok((found >= bytes).then_some(file))
+        };
+        let file = open().map_err(Error::io(&path))?;
+        Ok(file.map(|file| Self { file, path, end: bytes }))
+    }
+
     pub(super) fn append(&mut self, content: &[u8]) -> Result<Piece> {
         let piece = Piece { offset: self.end, bytes: content.len(), crc: crc32fast::hash(content) };
         let mut write = || {
@@ -85,22 +49,26 @@ impl Log {
         Ok(piece)
     }
 
-    /// Reads a piece; an error if it is not what was written.
-    pub(super) fn read(&self, piece: Piece) -> Result<Vec<u8>> {
+    /// Reads a piece; none if it is not what was written.
+    pub(super) fn read(&self, piece: Piece) -> Result<Option<Vec<u8>>> {
         let mut content = vec![0; piece.bytes];
-        let mut file = &self.file;
-        let read = file.seek(SeekFrom::Start(piece.offset)).and_then(|_| file.read_exact(&mut content));
-        let damage = |found: &str| {
-            Error::file(&self.path, format_args!("{found} at byte {}", piece.offset), "what was written")
+        let mut read = || {
+            // Threads read at the same time, each from where its own file stands.
+            let mut file = File::open(&self.path)?;
+            file.seek(SeekFrom::Start(piece.offset))?;
+            file.read_exact(&mut content)
         };
-        read.map_err(|source| match source.kind() {
-            std::io::ErrorKind::UnexpectedEof => damage("the end of the file"),
-            _ => Error::io(&self.path)(source),
-        })?;
-        if crc32fast::hash(&content) != piece.crc {
-            return Err(damage("damage"));
+        match read() {
+            Ok(()) => Ok((crc32fast::hash(&content) == piece.crc).then_some(content)),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(Error::io(&self.path)(error)),
         }
-        Ok(content)
+    }
+
+    /// What asks, from any thread, that all that has been appended is on the disk.
+    pub(super) fn to_sync(&self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+        let (file, path) = (self.file.try_clone().map_err(Error::io(&self.path))?, self.path.clone());
+        Ok(move || file.sync_data().map_err(Error::io(&path)))
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -124,7 +92,13 @@ struct Bin {
 impl Bins {
     /// Bins with `buffer` bytes of memory each, or those of a record if it is larger.
     pub(super) fn new(log: Log, bins: usize, buffer: usize) -> Self {
-        Self { log, bins: (0..bins).map(|_| Bin::default()).collect(), buffer }
+        Self::open(log, vec![Vec::new(); bins], buffer)
+    }
+
+    /// Bins that hold `pieces` already.
+    pub(super) fn open(log: Log, pieces: Vec<Vec<Piece>>, buffer: usize) -> Self {
+        let bins = pieces.into_iter().map(|pieces| Bin { waiting: Vec::new(), pieces }).collect();
+        Self { log, bins, buffer }
     }
 
     /// Appends the record whose parts are given. A record is never divided between pieces.
@@ -150,6 +124,12 @@ impl Bins {
         Ok(())
     }
 
+    /// Appends records of `record_bytes` bytes each.
+    pub(super) fn extend(&mut self, bin: usize, records: &[u8], record_bytes: usize) -> Result<()> {
+        let most = (self.buffer / record_bytes).max(1) * record_bytes;
+        records.chunks(most).try_for_each(|records| self.append(bin, &[records]))
+    }
+
     /// Writes what is left, and frees the buffers.
     pub(super) fn finish(&mut self) -> Result<()> {
         for bin in 0..self.bins.len() {
@@ -159,16 +139,28 @@ impl Bins {
         Ok(())
     }
 
+    /// Where everything is, once it has been written.
+    pub(super) fn pieces(&mut self) -> Result<Vec<Vec<Piece>>> {
+        (0..self.bins.len()).try_for_each(|bin| self.flush(bin))?;
+        Ok(self.bins.iter().map(|bin| bin.pieces.clone()).collect())
+    }
+
+    pub(super) fn log(&self) -> &Log {
+        &self.log
+    }
+
     pub(super) fn count(&self) -> usize {
         self.bins.len()
     }
 
-    /// Gives the pieces of a bin, all written, to `take`: whole records, in the order in which they came.
-    pub(super) fn read(&self, bin: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
+    /// Gives the pieces of a bin, all written, to `take`: whole records, in the order in which they came. Whether they
+    /// are what was written.
+    pub(super) fn read(&self, bin: usize, mut take: impl FnMut(&[u8])) -> Result<bool> {
         for &piece in &self.bins[bin].pieces {
-            take(&self.log.read(piece)?);
+            let Some(content) = self.log.read(piece)? else { return Ok(false) };
+            take(&content);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Bytes written so far.
@@ -179,51 +171,68 @@ impl Bins {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
-    #[test]
-    fn bins_keep_their_records_and_find_damage() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("work");
-        let folder = WorkFolder::create(&path).unwrap();
-        let mut bins = Bins::new(folder.log("bins").unwrap(), 3, 10);
-        for record in 0..40u8 {
-            bins.append(usize::from(record % 2), &[&[record], &[record; 2]]).unwrap();
-        }
-        bins.finish().unwrap();
-        let read = |bin| {
-            let mut found = Vec::new();
-            bins.read(bin, |piece| found.extend_from_slice(piece)).map(|()| found)
-        };
-        for bin in 0..2u8 {
-            let expected: Vec<u8> = (0..20).flat_map(|i| [2 * i + bin; 3]).collect();
-            assert_eq!(read(bin.into()).unwrap(), expected);
-        }
-        assert!(read(2).unwrap().is_empty());
-
-        let file = path.join("bins");
-        let mut content = fs::read(&file).unwrap();
-        content[20] ^= 1;
-        fs::write(&file, &content).unwrap();
-        let message = |error: Error| error.to_string().split_once(": ").unwrap().1.to_owned();
-        assert_eq!(message(read(0).unwrap_err()), "found damage at byte 18, expected what was written");
-        fs::write(&file, &content[..100]).unwrap();
-        assert!(message(read(1).unwrap_err()).starts_with("found the end of the file at byte"));
+    fn open(path: &Path, bytes: u64) -> Option<Log> {
+        Log::open(path.to_owned(), bytes).unwrap()
     }
 
     #[test]
-    fn a_folder_has_one_owner_and_goes_with_it() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("work");
-        fs::create_dir(&path).unwrap();
-        let folder = WorkFolder::create(&path).unwrap();
-        let mut log = folder.log("a").unwrap();
-        log.append(&[1]).unwrap();
-        let error = WorkFolder::create(&path).err().unwrap().to_string();
-        assert!(error.ends_with("found work files, or a file, expected no such folder, or an empty one"));
-        let error = folder.check_free(u64::MAX).unwrap_err().to_string();
-        assert!(error.contains("bytes free, expected"), "{error}");
-        drop(folder);
-        assert!(!path.exists());
+    fn bins_keep_their_records_and_find_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bins");
+        let mut bins = Bins::new(open(&path, 0).unwrap(), 3, 10);
+        for record in 0..20u8 {
+            bins.append(usize::from(record % 2), &[&[record], &[record; 2]]).unwrap();
+        }
+        for bin in 0..2 {
+            let records: Vec<u8> = (20..40).filter(|i| i % 2 == bin).flat_map(|i| [i; 3]).collect();
+            bins.extend(bin.into(), &records, 3).unwrap();
+        }
+        let (pieces, end) = (bins.pieces().unwrap(), bins.bytes());
+        let read = |bins: &Bins, bin| {
+            let mut found = Vec::new();
+            bins.read(bin, |piece| found.extend_from_slice(piece)).unwrap().then_some(found)
+        };
+        // Also once they have been opened again, with something behind.
+        let mut again = Bins::open(open(&path, end).unwrap(), pieces, 10);
+        for bins in [&bins, &again] {
+            for bin in 0..2u8 {
+                let expected: Vec<u8> = (0..20).flat_map(|i| [2 * i + bin; 3]).collect();
+                assert_eq!(read(bins, bin.into()).unwrap(), expected);
+            }
+            assert!(read(bins, 2).unwrap().is_empty());
+        }
+        again.append(2, &[&[7; 3]]).unwrap();
+        again.finish().unwrap();
+        assert_eq!(read(&again, 2).unwrap(), [7; 3]);
+
+        let mut content = fs::read(&path).unwrap();
+        content[20] ^= 1;
+        fs::write(&path, &content).unwrap();
+        assert!(read(&again, 0).is_none() || read(&again, 1).is_none());
+        fs::write(&path, &content[..100]).unwrap();
+        assert!(read(&again, 2).is_none());
+    }
+
+    #[test]
+    fn a_log_is_cut_to_what_is_known_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut log = open(&path, 0).unwrap();
+        let kept = log.append(&[1, 2, 3]).unwrap();
+        log.append(&[4, 5]).unwrap();
+        log.to_sync().unwrap()().unwrap();
+        let mut log = open(&path, 3).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3);
+        let next = log.append(&[6]).unwrap();
+        assert_eq!(
+            (log.read(kept).unwrap().unwrap(), log.read(next).unwrap().unwrap()),
+            (vec![1, 2, 3], vec![6])
+        );
+        assert!(open(&path, 5).is_none(), "shorter than it was");
     }
 }

@@ -7,11 +7,14 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use super::CacheUse;
+use super::checkpoint::Checkpoint;
+use super::fault::{Attempt, Damage, Fault};
 use super::local::{LocalLists, nearer};
 use super::log::{Bins, Log, Piece};
+use super::{CacheUse, ClusterGraph};
 use crate::Result;
 
 /// The lists of the nodes that two clusters share, of the one that was built first.
@@ -23,19 +26,15 @@ enum Parcel {
 /// What gathers the lists of clusters.
 pub(super) struct Merger {
     degree: usize,
-    visited: Vec<bool>,
+    nodes_per_bin: usize,
+    /// What is done; where lists wait is in `parcels`, and where rows are the bins know.
+    done: Checkpoint,
     /// By the cluster that was built and the one that is still to come.
     parcels: BTreeMap<(u32, u32), Parcel>,
+    /// Clusters of which no list stays in memory any more.
+    evicted: Vec<bool>,
     spill: Log,
     rows: Bins,
-    nodes_per_bin: usize,
-    merged: Vec<Key>,
-    /// A node, and its padded row.
-    record: Vec<u32>,
-    degrees: Vec<u32>,
-    entries: Vec<u32>,
-    central: (f64, u32),
-    found: CacheUse,
 }
 
 /// What there is once all lists have been merged.
@@ -44,7 +43,6 @@ pub(super) struct Merged {
     pub rows: Bins,
     /// Nodes in the range of a bin.
     pub nodes_per_bin: usize,
-    pub degrees: Vec<u32>,
     /// A node that each local index is entered at.
     pub entries: Vec<u32>,
     /// The node nearest to the mean of the base.
@@ -55,108 +53,160 @@ pub(super) struct Merged {
 }
 
 impl Merger {
-    /// Merges lists of at most `degree` neighbours of `nodes` nodes in `clusters` clusters.
-    pub(super) fn new((nodes, clusters, degree): (usize, usize, usize), spill: Log, rows: Bins) -> Self {
+    /// Merges lists of at most `degree` neighbours of `nodes` nodes, from `done` on.
+    pub(super) fn new((nodes, degree): (usize, usize), done: Checkpoint, spill: Log, rows: Bins) -> Self {
+        let parcels = done.waiting.iter().filter_map(|&(pair, piece)| Some((pair, Parcel::Spilled(piece?))));
         Self {
             degree,
-            visited: vec![false; clusters],
-            parcels: BTreeMap::new(),
-            spill,
             nodes_per_bin: nodes.div_ceil(rows.count()),
+            parcels: parcels.collect(),
+            evicted: vec![false; done.entries.len()],
+            done,
+            spill,
             rows,
-            merged: Vec::with_capacity(2 * degree),
-            record: vec![u32::MAX; 1 + degree],
-            degrees: vec![0; nodes],
-            entries: Vec::new(),
-            central: (f64::INFINITY, u32::MAX),
-            found: CacheUse::default(),
         }
     }
 
-    /// Takes the lists of the next cluster.
-    pub(super) fn take(&mut self, lists: &LocalLists) -> Result<()> {
-        let mut order: Vec<u32> = (0..lists.ids.len() as u32).collect();
-        order.sort_by_key(|&member| lists.others[member as usize]);
+    /// Takes the lists of the next cluster; of one that has come before, those that were lost. The bytes that were
+    /// written and read.
+    pub(super) fn take(&mut self, lists: &LocalLists) -> Attempt<u64> {
+        let cluster = lists.cluster;
         let other_of = |member: u32| lists.others[member as usize];
+        let mut order: Vec<u32> = (0..lists.ids.len() as u32).collect();
+        // Members are in ascending order of ids, and stay so beside each other.
+        order.par_sort_unstable_by_key(|&member| (other_of(member), member));
+        let mut bytes = 0;
         for members in order.chunk_by(|&a, &b| other_of(a) == other_of(b)) {
             let other = other_of(members[0]);
-            if self.visited[other as usize] {
-                self.merge(other, lists, members)?;
-            } else {
-                let rows = members.iter().flat_map(|&member| self.list(lists, member));
-                self.parcels.insert((lists.cluster, other), Parcel::Resident(rows.copied().collect()));
+            if self.done.merged.contains(&(cluster.min(other), cluster.max(other))) {
+                continue;
+            }
+            if self.parcels.contains_key(&(other, cluster)) {
+                bytes += self.merge(other, lists, members)?;
+            } else if !self.parcels.contains_key(&(cluster, other)) {
+                let mut keys = vec![key::NONE; members.len() * self.degree];
+                let rows = keys.par_chunks_exact_mut(self.degree).zip(members);
+                rows.for_each(|(row, &member)| row.copy_from_slice(self.list(lists, member)));
+                self.parcels.insert((cluster, other), Parcel::Resident(keys));
             }
         }
-        self.visited[lists.cluster as usize] = true;
-        self.entries.push(lists.entry);
-        self.central = nearer(self.central, lists.central);
-        Ok(())
+        self.done.entries[cluster as usize] = Some(lists.entry);
+        let central = nearer((f64::from_bits(self.done.central.0), self.done.central.1), lists.central);
+        self.done.central = (central.0.to_bits(), central.1);
+        // Where several devices build, a cluster may have had to leave before it came.
+        Ok(bytes + if self.evicted[cluster as usize] { self.evict(cluster)? } else { 0 })
     }
 
     fn list<'a>(&self, lists: &'a LocalLists, member: u32) -> &'a [Key] {
         &lists.keys[member as usize * self.degree..][..self.degree]
     }
 
-    /// Merges the lists of `members` with those that wait since cluster `other` was built.
-    fn merge(&mut self, other: u32, lists: &LocalLists, members: &[u32]) -> Result<()> {
-        self.found.second_visits += members.len() as u64;
-        let waiting = match self.parcels.remove(&(other, lists.cluster)) {
+    /// Merges the lists of `members` with those that wait since cluster `other` was built. The bytes read and
+    /// written.
+    fn merge(&mut self, other: u32, lists: &LocalLists, members: &[u32]) -> Attempt<u64> {
+        let pair = (other, lists.cluster);
+        let record_bytes = 4 * (1 + self.degree);
+        let mut bytes = (members.len() * record_bytes) as u64;
+        let waiting = match self.parcels.remove(&pair) {
             Some(Parcel::Resident(keys)) => {
-                self.found.hits += members.len() as u64;
+                self.done.found.1 += members.len() as u64;
                 keys
             }
-            Some(Parcel::Spilled(piece)) => bytemuck::pod_collect_to_vec(&self.spill.read(piece)?),
-            None => unreachable!("clusters name each other as those of the nodes that they share"),
+            Some(Parcel::Spilled(piece)) => {
+                bytes += (members.len() * self.degree * size_of::<Key>()) as u64;
+                let content = self.spill.read(piece)?.ok_or(Fault::Damage(Damage::Lists(pair)))?;
+                bytemuck::pod_collect_to_vec(&content)
+            }
+            None => unreachable!("asked for where one waits"),
         };
-        for (&member, first) in members.iter().zip(waiting.chunks_exact(self.degree)) {
-            nearest(first, self.list(lists, member), self.degree, &mut self.merged);
-            self.finish(lists.ids[member as usize])?;
+        self.done.found.0 += members.len() as u64;
+        let mut records = vec![u32::MAX; members.len() * (1 + self.degree)];
+        let both = members.par_iter().zip(waiting.par_chunks_exact(self.degree));
+        records.par_chunks_exact_mut(1 + self.degree).zip(both).for_each(|(record, (&member, first))| {
+            record[0] = lists.ids[member as usize];
+            nearest(first, self.list(lists, member), &mut record[1..]);
+        });
+        let bin_of = |record: &[u32]| record[0] as usize / self.nodes_per_bin;
+        let mut rest = &records[..];
+        while !rest.is_empty() {
+            let bin = bin_of(rest);
+            let count = rest.chunks_exact(1 + self.degree).take_while(|record| bin_of(record) == bin).count();
+            let (run, after) = rest.split_at(count * (1 + self.degree));
+            self.rows.extend(bin, bytemuck::cast_slice(run), record_bytes)?;
+            rest = after;
         }
-        Ok(())
+        self.done.merged.insert((pair.0.min(pair.1), pair.0.max(pair.1)));
+        Ok(bytes)
     }
 
-    /// Appends what is merged as the row of `node`.
-    fn finish(&mut self, node: u32) -> Result<()> {
-        let record = &mut self.record;
-        record.fill(u32::MAX);
-        record[0] = node;
-        record[1..].iter_mut().zip(&self.merged).for_each(|(id, &key)| *id = key::id(key));
-        self.degrees[node as usize] = self.merged.len() as u32;
-        self.rows.append(node as usize / self.nodes_per_bin, &[bytemuck::cast_slice(record)])
-    }
-
-    /// Writes the lists that still wait in memory since `cluster` was built.
-    pub(super) fn evict(&mut self, cluster: u32) -> Result<()> {
+    /// Writes the lists of `cluster` that still wait in memory, now or when they come. The bytes written.
+    pub(super) fn evict(&mut self, cluster: u32) -> Result<u64> {
+        self.evicted[cluster as usize] = true;
+        let mut bytes = 0;
         for (_, parcel) in self.parcels.range_mut((cluster, 0)..=(cluster, u32::MAX)) {
             if let Parcel::Resident(keys) = parcel {
+                bytes += size_of_val(&keys[..]) as u64;
                 *parcel = Parcel::Spilled(self.spill.append(bytemuck::cast_slice(keys))?);
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
-    /// What has been merged, of all clusters.
-    pub(super) fn end(mut self) -> Result<Merged> {
-        debug_assert!(self.parcels.is_empty(), "a list was left");
+    /// Writes all lists that wait in memory.
+    pub(super) fn evict_all(&mut self) -> Result<()> {
+        (0..self.evicted.len() as u32).try_for_each(|cluster| self.evict(cluster).map(drop))
+    }
+
+    /// How far it has come, and what brings to the disk what that names.
+    pub(super) fn checkpoint(
+        &mut self,
+    ) -> Result<(Checkpoint, impl FnOnce() -> Result<()> + Send + 'static)> {
+        let piece = |parcel: &Parcel| match parcel {
+            Parcel::Resident(_) => None,
+            Parcel::Spilled(piece) => Some(*piece),
+        };
+        self.done.waiting = self.parcels.iter().map(|(&pair, parcel)| (pair, piece(parcel))).collect();
+        self.done.rows = self.rows.pieces()?;
+        self.done.bytes = (self.spill.bytes(), self.rows.bytes());
+        let (lists, rows) = (self.spill.to_sync()?, self.rows.log().to_sync()?);
+        let sync = move || {
+            lists()?;
+            rows()
+        };
+        Ok((self.done.clone(), sync))
+    }
+
+    /// What has been merged, of all clusters of `graph`.
+    pub(super) fn end(mut self, graph: &ClusterGraph) -> Result<Merged> {
+        debug_assert_eq!(self.done.merged.len(), graph.edges(), "a list was left");
         self.rows.finish()?;
-        let Self { rows, nodes_per_bin, degrees, entries, central: (_, central), found, .. } = self;
-        let spilled_bytes = self.spill.bytes();
-        Ok(Merged { rows, nodes_per_bin, degrees, entries, central, cache: found, spilled_bytes })
+        let Checkpoint { entries, central, found, .. } = self.done;
+        Ok(Merged {
+            rows: self.rows,
+            nodes_per_bin: self.nodes_per_bin,
+            entries: entries.into_iter().flatten().collect(),
+            central: central.1,
+            cache: CacheUse { second_visits: found.0, hits: found.1 },
+            spilled_bytes: self.spill.bytes(),
+        })
     }
 }
 
-/// The nearest `degree` of two lists, nearest first, written to `merged`.
+/// The ids of the nearest of two lists in ascending order, as many as `row` has room for; `u32::MAX` behind them.
 ///
 /// Each list has been pruned already, by a rule that asks for vectors, which are no longer there. What the rule kept
 /// of either is worth keeping; if there is no room, long edges are lost, of which searches need few, since they begin at many
 /// entry points.
-fn nearest(a: &[Key], b: &[Key], degree: usize, merged: &mut Vec<Key>) {
-    merged.clear();
-    merged.extend(a.iter().chain(b).filter(|&&key| key != key::NONE));
-    merged.sort_unstable();
-    // The distance of a pair is the same in both clusters, so that what is twice there is one key twice.
-    merged.dedup();
-    merged.truncate(degree);
+fn nearest(a: &[Key], b: &[Key], row: &mut [u32]) {
+    let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
+    for id in row {
+        let (first, second) =
+            (a.peek().copied().unwrap_or(key::NONE), b.peek().copied().unwrap_or(key::NONE));
+        *id = first.min(second) as u32;
+        // The distance of a pair is the same in both clusters, so that what is twice there is one key twice.
+        a.next_if(|&key| key <= second);
+        b.next_if(|&key| key <= first);
+    }
 }
 
 #[cfg(test)]
@@ -170,14 +220,16 @@ mod tests {
             keys.resize(3, key::NONE);
             keys
         };
-        let mut merged = Vec::new();
-        let mut ids = |a: &[(f32, u32)], b: &[(f32, u32)]| -> Vec<u32> {
-            nearest(&list(a), &list(b), 3, &mut merged);
-            merged.iter().map(|&key| key::id(key)).collect()
+        let ids = |a: &[(f32, u32)], b: &[(f32, u32)]| {
+            let mut row = [0; 3];
+            nearest(&list(a), &list(b), &mut row);
+            row
         };
+        const NONE: u32 = u32::MAX;
         assert_eq!(ids(&[(1.0, 7), (3.0, 2)], &[(1.0, 7), (2.0, 9)]), [7, 9, 2]);
         assert_eq!(ids(&[(1.0, 7), (3.0, 2), (4.0, 1)], &[(1.0, 3)]), [3, 7, 2]);
-        assert_eq!(ids(&[], &[(0.5, 1)]), [1]);
-        assert!(ids(&[], &[]).is_empty());
+        assert_eq!(ids(&[(1.0, 3)], &[(1.0, 7), (3.0, 2), (4.0, 1)]), [3, 7, 2]);
+        assert_eq!(ids(&[], &[(0.5, 1)]), [1, NONE, NONE]);
+        assert_eq!(ids(&[], &[]), [NONE; 3]);
     }
 }

@@ -21,7 +21,10 @@
 
 mod build;
 mod cache;
+mod checkpoint;
 mod embedding;
+mod entries;
+mod fault;
 mod graph;
 mod local;
 mod log;
@@ -29,7 +32,10 @@ mod merge;
 mod order;
 mod overlap;
 mod partition;
+mod pipeline;
 mod plan;
+mod trace;
+mod work;
 
 pub use build::{OutOfCore, OutOfCoreStats};
 pub use cache::CacheUse;
@@ -37,3 +43,9 @@ pub use graph::ClusterGraph;
 pub use order::{Dispatch, Dispatcher, Order};
 pub use overlap::OverlapStats;
 pub use plan::{ClusterPlan, Limits};
+pub use trace::{Task, TaskKind};
+
+/// The work files: members of clusters, lists that wait, finished rows.
+const CLUSTERS: &str = "clusters";
+const LISTS: &str = "lists";
+const ROWS: &str = "rows";

@@ -2,11 +2,13 @@
 
 use bytemuck::{cast_slice, pod_read_unaligned};
 use half::f16;
+use serde::{Deserialize, Serialize};
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
 use super::embedding::Embedding;
-use super::log::{Bins, Log};
+use super::fault::{Attempt, Damage, Fault};
+use super::log::{Bins, Log, Piece};
 use super::{ClusterGraph, ClusterPlan};
 use crate::cluster::ROUNDS;
 use crate::cluster::cpu::Centres;
@@ -36,6 +38,18 @@ pub(super) struct Partition {
     dim: usize,
 }
 
+/// What is known of clusters that are on disk.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Table {
+    members: Vec<Vec<Piece>>,
+    /// Bytes of the file of members.
+    pub bytes: u64,
+    /// Pairs of clusters, and the nodes that they share.
+    shared: Vec<(u32, u32, u64)>,
+    /// The bits of the mean's values.
+    mean: Vec<u64>,
+}
+
 /// The members of a cluster.
 pub(super) struct Cluster {
     pub number: u32,
@@ -44,6 +58,14 @@ pub(super) struct Cluster {
     /// The other cluster that each is in.
     pub others: Vec<u32>,
     pub vectors: Vectors,
+}
+
+impl Cluster {
+    /// Bytes that it was read from.
+    pub(super) fn bytes(&self) -> u64 {
+        let row = self.vectors.dim() * self.vectors.element_type().size();
+        (self.ids.len() * (RECORD_HEAD + row)) as u64
+    }
 }
 
 impl Partition {
@@ -92,12 +114,35 @@ impl Partition {
         Ok(Self { files, graph, mean, element: base.element_type(), dim: base.dim() })
     }
 
+    /// The clusters of `base` that `table` is of, whose members are in `log`.
+    pub(super) fn open(base: &Vectors, table: Table, log: Log) -> Self {
+        let clusters = table.members.len();
+        Self {
+            // Nothing is appended.
+            files: Bins::open(log, table.members, 0),
+            graph: ClusterGraph::new(clusters, table.shared),
+            mean: table.mean.into_iter().map(f64::from_bits).collect(),
+            element: base.element_type(),
+            dim: base.dim(),
+        }
+    }
+
+    /// What opens it again, once all is on the disk.
+    pub(super) fn table(&mut self) -> Result<Table> {
+        let members = self.files.pieces()?;
+        self.files.log().to_sync()?()?;
+        let Self { files, graph, mean, .. } = self;
+        let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
+        let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
+        Ok(Table { members, bytes: files.bytes(), shared, mean: mean.iter().map(|x| x.to_bits()).collect() })
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.files.bytes()
     }
 
-    /// Reads a cluster.
-    pub(super) fn read(&self, number: u32) -> Result<Cluster> {
+    /// Reads a cluster; [`Damage::Clusters`] if it is not what was written.
+    pub(super) fn read(&self, number: u32) -> Attempt<Cluster> {
         match self.element {
             ElementType::F32 => self.read_as(number, Vectors::from_f32),
             ElementType::F16 => self.read_as::<f16>(number, Vectors::from_f16),
@@ -110,19 +155,22 @@ impl Partition {
         &self,
         number: u32,
         vectors: impl FnOnce(Vec<T>, usize) -> Result<Vectors>,
-    ) -> Result<Cluster> {
+    ) -> Attempt<Cluster> {
         let row = self.dim * size_of::<T>();
         let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
         let (mut ids, mut others) = (Vec::with_capacity(members), Vec::with_capacity(members));
         let mut values = vec![T::zeroed(); members * self.dim];
         let mut rows = values.chunks_exact_mut(self.dim);
-        self.files.read(number as usize, |piece| {
+        let sound = self.files.read(number as usize, |piece| {
             for (record, values) in piece.chunks_exact(RECORD_HEAD + row).zip(&mut rows) {
                 ids.push(pod_read_unaligned(&record[..4]));
                 others.push(pod_read_unaligned(&record[4..RECORD_HEAD]));
                 bytemuck::cast_slice_mut(values).copy_from_slice(&record[RECORD_HEAD..]);
             }
         })?;
+        if !sound {
+            return Err(Fault::Damage(Damage::Clusters));
+        }
         Ok(Cluster { number, ids, others, vectors: vectors(values, self.dim)? })
     }
 }

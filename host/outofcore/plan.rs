@@ -1,22 +1,38 @@
 //! Whether a build is out of core, and in how many clusters of what size.
 
+use serde::{Deserialize, Serialize};
+
 use super::partition::RECORD_HEAD;
-use crate::{Builder, Error, Metric, Result, Vectors};
+use super::pipeline::builds_on;
+use crate::{Builder, Device, Error, Metric, Result, Vectors};
 
 /// What a build may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of host memory, beside the mapped base; no limit unless set.
     pub host_memory: Option<u64>,
-    /// Bytes of device memory; no limit unless set.
+    /// Bytes of memory of each device; no limit unless set.
     pub gpu_memory: Option<u64>,
     /// The most vectors of a cluster, if memory allows as many; no limit unless set.
     pub cluster_size: Option<usize>,
 }
 
+impl Limits {
+    /// The limits by the names of the command line.
+    pub(super) fn named(&self) -> [(&'static str, Option<u64>); 3] {
+        [
+            ("host-memory", self.host_memory),
+            ("gpu-memory", self.gpu_memory),
+            ("cluster-size", self.cluster_size.map(|size| size as u64)),
+        ]
+    }
+}
+
 /// The clusters of a build that is out of core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterPlan {
+    /// What it was made for.
+    pub limits: Limits,
     /// Clusters to begin with; those that a sample predicts too large are split.
     pub clusters: usize,
     /// The most vectors of a cluster.
@@ -53,8 +69,11 @@ struct PerNode {
     list: u64,
     /// All that a build of a cluster has in memory.
     build: u64,
-    /// All that it has on a device, if there is one.
+    /// All that builds at work have on a device, if there is one.
     device: Option<f64>,
+    /// Builds at work, and clusters that are being read, at the same time.
+    builds: u64,
+    readers: u64,
 }
 
 impl PerNode {
@@ -65,11 +84,31 @@ impl PerNode {
         let normalised = if builder.descent.metric == Metric::Cosine { 4 * base.dim() as u64 } else { 0 };
         // Keys of the lists as they become a graph; then the graph, edges forward and backward, and rows.
         let lists = (16 * k).max(8 * k + 24 * degree);
-        let device = match builder.descent.device.gpu_for_graph(base.len())? {
-            Some(_) => Some(PRUNING * builder.descent.plan(base)?.bytes_per_vector()),
+        let devices = builder.devices_for(base.len())?;
+        let builds = devices.iter().map(|&device| builds_on(device) as u64);
+        let device = match devices.iter().find(|&&device| device != Device::Cpu) {
+            Some(&device) => {
+                let bytes = PRUNING * builder.descent.plan(base)?.bytes_per_vector();
+                Some(builds_on(device) as f64 * bytes)
+            }
             None => None,
         };
-        Ok(Self { row, list: 8 * degree, build: normalised + lists + TABLES, device })
+        Ok(Self {
+            row,
+            list: 8 * degree,
+            build: normalised + lists + TABLES,
+            device,
+            builds: builds.sum(),
+            readers: devices.len() as u64,
+        })
+    }
+
+    /// Bytes of host memory per vector of a cluster, with all at work.
+    fn out_of_core(&self) -> u64 {
+        // The vectors of those that are read and built, and what building takes with it; the lists that it ends in, those that
+        // are merged, and those while they become parcels.
+        let record = self.row + RECORD_HEAD as u64;
+        (self.builds + self.readers) * record + self.builds * self.build + (self.builds + 2) * self.list
     }
 }
 
@@ -90,11 +129,10 @@ impl ClusterPlan {
         if n as u64 <= host / per_node.build && fits_device(n) && n <= most {
             return Ok(None);
         }
-        // Of all nodes there are degrees; buffers take an eighth.
-        let shared = 4 * n as u64 + (host / 8).min(64 << 20);
-        let left = host.saturating_sub(shared);
-        // Two clusters' vectors, a build and its lists, and those of the last while they become parcels.
-        let per_member = 2 * (per_node.row + RECORD_HEAD as u64) + per_node.build + 3 * per_node.list;
+        // Buffers take an eighth.
+        let buffers = (host / 8).min(64 << 20);
+        let left = host - buffers;
+        let per_member = per_node.out_of_core();
         let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX);
         let of_device = match (per_node.device, limits.gpu_memory) {
             (Some(bytes), Some(limit)) => (limit as f64 / bytes) as usize,
@@ -109,7 +147,7 @@ impl ClusterPlan {
                 ("gpu-memory", limits.gpu_memory.unwrap_or(0), bytes.ceil() as u64)
             } else {
                 // A seventh on top of what is not a buffer makes up for the buffers' eighth.
-                ("host-memory", host, (4 * n as u64 + LEAST_CLUSTER as u64 * per_member) * 8 / 7)
+                ("host-memory", host, (LEAST_CLUSTER as u64 * per_member * 8).div_ceil(7))
             };
             return Err(Error::argument(what, found, format_args!("at least {expected}")));
         }
@@ -122,14 +160,14 @@ impl ClusterPlan {
         let row = 4 + 4 * builder.strategy.max_degree() as u64;
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
-        let buffers = shared - 4 * n as u64;
         let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, 1 << 20);
         let members = 2 * n as u64 * (RECORD_HEAD as u64 + per_node.row);
         Ok(Some(Self {
+            limits: *limits,
             clusters,
             cluster_size: size,
             cache,
-            host_bytes: shared + of_build + (cache as u64 - 1) * cluster_lists,
+            host_bytes: buffers + of_build + (cache as u64 - 1) * cluster_lists,
             disk_bytes: members + n as u64 * per_node.list + 2 * index_bytes,
             cluster_buffer: buffer(clusters),
             row_bins: (row_bins, buffer(row_bins)),

@@ -41,6 +41,8 @@ use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors}
 pub struct Builder {
     pub(crate) strategy: Strategy,
     pub(crate) descent: Descent,
+    /// Devices beside that of the descent.
+    others: Vec<Device>,
     plain: bool,
 }
 
@@ -50,7 +52,7 @@ type Pruned = (Rows, Vec<u32>);
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, descent: Descent::new(), plain: false }
+        Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false }
     }
 
     /// Uses all settings of `descent` for the k-NN graph.
@@ -88,6 +90,19 @@ impl Builder {
     /// Where the work runs.
     pub fn device(self, device: Device) -> Self {
         self.with(|descent| descent.device(device))
+    }
+
+    /// Where the work runs: out of core on all of `devices` at once, in memory on the first.
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        let (first, others) = devices.split_first().unwrap_or((&Device::Auto, &[]));
+        self.others = others.to_vec();
+        self.device(*first)
+    }
+
+    /// The devices that parts of `nodes` nodes are built on.
+    pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
+        let devices = std::iter::once(&self.descent.device).chain(&self.others);
+        devices.map(|device| device.for_graph(nodes)).collect()
     }
 
     /// The handle that watches and cancels the work.
@@ -171,7 +186,7 @@ impl Builder {
     }
 
     fn pruning<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>) -> Pruning<'a> {
-        let Self { strategy, descent, plain } = self;
+        let Self { strategy, descent, plain, .. } = self;
         Pruning { gpu, space, strategy, plain: *plain, seed: descent.seed, progress: &descent.progress }
     }
 
@@ -191,22 +206,27 @@ impl Builder {
 
     fn index(&self, base: &Vectors, (rows, entries): Pruned, stats: &BuildStats) -> Index {
         let (degrees, neighbors) = rows.into_parts();
-        let description = Description {
-            kind: self.strategy.kind.clone(),
-            metric: self.descent.metric,
-            seed: self.descent.seed,
-            parameters: self.parameters(stats),
-        };
+        let mut description = self.description(stats.knn);
+        let (join, refine) = stats.descent.iterations;
+        description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
         Index::new(description, Fingerprint::of(base), self.strategy.degree, degrees, neighbors, entries)
     }
 
-    /// What made the index, by the names of the command line.
-    fn parameters(&self, stats: &BuildStats) -> BTreeMap<String, String> {
+    /// What an index is that is pruned from a graph of `knn` neighbours.
+    pub(crate) fn description(&self, knn: usize) -> Description {
+        Description {
+            kind: self.strategy.kind.clone(),
+            metric: self.descent.metric,
+            seed: self.descent.seed,
+            parameters: self.parameters(knn),
+        }
+    }
+
+    /// What makes it, by the names of the command line.
+    pub(crate) fn parameters(&self, knn: usize) -> BTreeMap<String, String> {
         let strategy = &self.strategy;
-        let (join, refine) = stats.descent.iterations;
         let mut parameters = BTreeMap::from([
-            ("knn".to_owned(), stats.knn.to_string()),
-            ("iterations".to_owned(), format!("{join},{refine}")),
+            ("knn".to_owned(), knn.to_string()),
             ("degree".to_owned(), strategy.degree.to_string()),
             ("candidates".to_owned(), strategy.candidates.to_string()),
             ("collect".to_owned(), strategy.collect.name().to_owned()),

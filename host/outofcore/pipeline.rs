@@ -1,0 +1,186 @@
+//! Building all clusters: threads that read, build and merge at the same time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+
+use super::Dispatch;
+use super::checkpoint::Checkpoints;
+use super::embedding::Embedding;
+use super::fault::{Attempt, Fault};
+use super::local::LocalLists;
+use super::merge::Merger;
+use super::partition::{Cluster, Partition};
+use super::trace::{Task, TaskKind, Trace};
+use crate::progress::StageProgress;
+use crate::{Builder, Device, Result};
+
+/// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.
+const BUILDS_PER_GPU: usize = 2;
+
+/// Builds at work on `device` at the same time. One takes all threads of the CPU.
+pub(super) fn builds_on(device: Device) -> usize {
+    if device == Device::Cpu { 1 } else { BUILDS_PER_GPU }
+}
+
+/// What clusters are built with and from.
+#[derive(Clone, Copy)]
+pub(super) struct Pipeline<'a> {
+    pub builder: &'a Builder,
+    pub devices: &'a [Device],
+    pub partition: &'a Partition,
+    pub embedding: &'a Embedding,
+    pub trace: &'a Trace,
+    pub stage: &'a StageProgress<'a>,
+    /// The most bytes of device memory that were taken at once, so far.
+    pub peak_gpu_bytes: &'a AtomicU64,
+}
+
+/// A cluster that has been read, on its way to a thread that builds it.
+type Read = Attempt<(Dispatch, Cluster)>;
+
+/// What it became, on its way to the thread that merges: the cluster to evict, and the lists unless there are none.
+type Built = (Option<u32>, Option<LocalLists>);
+
+impl Pipeline<'_> {
+    /// Builds and merges the clusters of `dispatches`. A thread per device reads clusters, as many threads as
+    /// [`builds_on`] says build them, one merges. Each hands on one at a time, and waits until it is taken.
+    pub(super) fn run(
+        self,
+        dispatches: Vec<Dispatch>,
+        merger: &mut Merger,
+        checkpoints: &mut Checkpoints,
+    ) -> Attempt<()> {
+        let next = Mutex::new(dispatches.into_iter());
+        let stop = AtomicBool::new(false);
+        let (next, stop) = (&next, &stop);
+        thread::scope(|scope| {
+            let (send, clusters) = sync_channel::<Read>(0);
+            for reader in 0..self.devices.len() {
+                let send = send.clone();
+                scope.spawn(move || self.read(next, &send, &format!("reader {reader}")));
+            }
+            drop(send);
+            let (send, lists) = sync_channel::<Built>(0);
+            let merging = scope.spawn(move || self.merge(&lists, merger, checkpoints));
+            // Shared by those that build, and gone with the last of them, so that readers do not wait in vain.
+            let clusters = Arc::new(Mutex::new(clusters));
+            let places =
+                self.devices.iter().flat_map(|&device| (0..builds_on(device)).map(move |i| (device, i)));
+            let mut builders = Vec::new();
+            for (device, build) in places.clone().skip(1) {
+                let (clusters, send) = (Arc::clone(&clusters), send.clone());
+                builders.push(scope.spawn(move || self.build((device, build), &clusters, &send, stop)));
+            }
+            // On the threads of the caller's pool.
+            let first = places.into_iter().next().unwrap_or_default();
+            let mut result = self.build(first, &clusters, &send, stop);
+            drop((clusters, send));
+            for builder in builders {
+                result = result.and(join(builder));
+            }
+            // An error in merging comes first: others follow from it.
+            join(merging).and(result)
+        })
+    }
+
+    fn read(self, next: &Mutex<impl Iterator<Item = Dispatch>>, to: &SyncSender<Read>, thread: &str) {
+        loop {
+            let Some(dispatch) = lock(next).next() else { return };
+            let begin = self.trace.now();
+            let read = self.partition.read(dispatch.load);
+            if let Ok(cluster) = &read {
+                self.trace.ended(TaskKind::Read, thread, Some(dispatch.load), begin, cluster.bytes());
+            }
+            let failed = read.is_err();
+            // Nobody receives any more once something else has failed.
+            if to.send(read.map(|cluster| (dispatch, cluster))).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn build(
+        self,
+        (device, build): (Device, usize),
+        clusters: &Mutex<Receiver<Read>>,
+        to: &SyncSender<Built>,
+        stop: &AtomicBool,
+    ) -> Attempt<()> {
+        let builder = self.builder.clone().device(device);
+        let thread = format!("{device} {}", char::from(b'a' + build as u8));
+        let run = || {
+            while !stop.load(Ordering::Relaxed) {
+                let Ok(read) = lock(clusters).recv() else { break };
+                let (dispatch, cluster) = read?;
+                // Where vectors are equal, clusters may be empty.
+                let lists =
+                    if cluster.ids.is_empty() { None } else { Some(self.lists(&builder, cluster, &thread)?) };
+                if to.send((dispatch.evict, lists)).is_err() {
+                    break;
+                }
+                self.stage.advance(1)?;
+            }
+            Ok(())
+        };
+        let result = run();
+        if result.is_err() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn lists(self, builder: &Builder, cluster: Cluster, thread: &str) -> Result<LocalLists> {
+        let mut begin = self.trace.now();
+        let (number, bytes) = (cluster.number, cluster.bytes());
+        let lists = LocalLists::build(builder, cluster, self.embedding, &self.partition.mean)?;
+        let (descent, prune) = (&lists.stats.descent, &lists.stats.prune);
+        self.peak_gpu_bytes.fetch_max(descent.peak_gpu_bytes.max(prune.peak_gpu_bytes), Ordering::Relaxed);
+        for (kind, seconds) in [
+            (TaskKind::Copy, descent.copy + prune.copy),
+            (TaskKind::Descent, descent.seconds),
+            (TaskKind::Prune, prune.seconds),
+        ] {
+            let bytes = if kind == TaskKind::Copy { bytes } else { 0 };
+            let (thread, end) = (thread.to_owned(), begin + seconds);
+            if seconds > 0.0 {
+                self.trace.add(Task { kind, thread, cluster: Some(number), begin, end, bytes });
+            }
+            begin = end;
+        }
+        self.trace.ended(TaskKind::Lists, thread, Some(number), begin, 0);
+        Ok(lists)
+    }
+
+    fn merge(
+        self,
+        lists: &Receiver<Built>,
+        merger: &mut Merger,
+        checkpoints: &mut Checkpoints,
+    ) -> Attempt<()> {
+        while let Ok((evict, lists)) = lists.recv() {
+            let begin = self.trace.now();
+            let cluster = lists.as_ref().map(|lists| lists.cluster);
+            let mut bytes = evict.map_or(Ok(0), |cluster| merger.evict(cluster))?;
+            bytes += lists.map_or(Ok(0), |lists| merger.take(&lists))?;
+            self.trace.ended(TaskKind::Merge, "merger", cluster, begin, bytes);
+            if checkpoints.is_due() {
+                let begin = self.trace.now();
+                let (checkpoint, sync) = merger.checkpoint()?;
+                checkpoints.save(checkpoint, sync)?;
+                self.trace.ended(TaskKind::Checkpoint, "merger", None, begin, 0);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The result of a thread; its panic goes on here.
+fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Attempt<T> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
