@@ -10,6 +10,7 @@ use tagore::{Builder, Collect, Error, Filter, Index, KnnGraph, Result, Strategy,
 use super::limits::{LimitOptions, clusters_event, say_clusters};
 use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels, verify};
 use super::output::{Output, peak_host_bytes};
+use super::tasks::task_event;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -49,7 +50,7 @@ pub(crate) struct Args {
 
 /// What changes a kind's own parameters.
 #[derive(clap::Args)]
-struct PruneOptions {
+pub(crate) struct PruneOptions {
     /// The largest degree [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R")]
     degree: Option<usize>,
@@ -78,7 +79,8 @@ struct PruneOptions {
 }
 
 impl PruneOptions {
-    fn apply(&self, strategy: Strategy) -> Result<Strategy> {
+    /// The strategy with what was asked for.
+    pub(crate) fn apply(&self, strategy: Strategy) -> Result<Strategy> {
         let set = |strategy, value: Option<usize>, with: fn(Strategy, usize) -> Strategy| match value {
             Some(value) => with(strategy, value),
             None => strategy,
@@ -220,6 +222,7 @@ impl Args {
             base.len()
         ));
         self.say_index(&index, base, total, output);
+        stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
         output.event(&json!({
             "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
             "out_of_core": clusters_event(&plan), "clusters": stats.clusters,
@@ -229,6 +232,7 @@ impl Args {
                 "read": read, "partition": stats.partition, "build": stats.build, "write": stats.write,
                 "total": total,
             },
+            "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
         }));
         Ok(())

@@ -15,6 +15,7 @@ mod output;
 mod plan;
 mod search;
 mod synth;
+mod tasks;
 
 use std::process::ExitCode;
 

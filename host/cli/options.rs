@@ -1,5 +1,6 @@
 //! Options that several subcommands share.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
@@ -99,6 +100,13 @@ impl Devices {
     /// The device of work that only one can do.
     pub(crate) fn first(&self) -> Device {
         self.0[0]
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(Device::to_string).collect();
+        f.pad(&names.join(","))
     }
 }
 

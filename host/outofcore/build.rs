@@ -87,6 +87,14 @@ pub struct OutOfCoreStats {
     pub tasks: Vec<Task>,
 }
 
+impl OutOfCoreStats {
+    /// The seconds that tasks of a kind took, all threads together, and the bytes that they moved.
+    pub fn seconds(&self, kind: TaskKind) -> (f64, u64) {
+        let tasks = self.tasks.iter().filter(|task| task.kind == kind);
+        tasks.fold((0.0, 0), |(seconds, bytes), task| (seconds + task.end - task.begin, bytes + task.bytes))
+    }
+}
+
 impl OutOfCore {
     /// Builds in the clusters of `plan`, which [`ClusterPlan::new`] has made with the same builder.
     pub fn new(builder: Builder, plan: ClusterPlan) -> Self {

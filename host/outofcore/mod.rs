@@ -34,6 +34,7 @@ mod overlap;
 mod partition;
 mod pipeline;
 mod plan;
+mod timeline;
 mod trace;
 mod work;
 
@@ -43,6 +44,7 @@ pub use graph::ClusterGraph;
 pub use order::{Dispatch, Dispatcher, Order};
 pub use overlap::OverlapStats;
 pub use plan::{ClusterPlan, Limits};
+pub use timeline::timeline_plot;
 pub use trace::{Task, TaskKind};
 
 /// The work files: members of clusters, lists that wait, finished rows.

@@ -3,6 +3,7 @@
 mod descent;
 mod dispatch;
 mod kernels;
+mod outofcore;
 mod prune;
 mod search;
 
@@ -41,6 +42,8 @@ enum What {
     Descent(descent::Args),
     /// Put the clusters of a large data set in order, and count what a cache of them saves
     Dispatch(dispatch::Args),
+    /// Build an index out of core, and sum up what its tasks took
+    Outofcore(outofcore::Args),
     /// Build indexes of several kinds, and compare what pruning takes and what searching them finds
     Prune(prune::Args),
     /// Search indexes by beams, steps and batches of several sizes, and compare them
@@ -52,6 +55,7 @@ impl Args {
         match self.what {
             What::Descent(args) => args.run(output),
             What::Dispatch(args) => args.run(output),
+            What::Outofcore(args) => args.run(output),
             What::Prune(args) => args.run(output),
             What::Search(args) => args.run(output),
         }
