@@ -43,7 +43,7 @@ enum What {
     /// Put the clusters of a large data set in order, and count what a cache of them saves
     Dispatch(dispatch::Args),
     /// Build an index out of core, and sum up what its tasks took
-    Outofcore(outofcore::Args),
+    Outofcore(Box<outofcore::Args>),
     /// Build indexes of several kinds, and compare what pruning takes and what searching them finds
     Prune(prune::Args),
     /// Search indexes by beams, steps and batches of several sizes, and compare them
