@@ -1,7 +1,7 @@
 //! Files that appear under their name whole, or not at all.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
@@ -47,7 +47,23 @@ impl AtomicFile {
         Ok(Self { writer, temporary, target: target.to_owned() })
     }
 
-    /// Appends `bytes`.
+    /// Makes the file `bytes` long; what is written nowhere is zero.
+    ///
+    /// # Errors
+    /// If the file cannot be that long.
+    pub(crate) fn set_len(&mut self, bytes: u64) -> Result<()> {
+        self.writer.get_ref().set_len(bytes).map_err(Error::io(&self.target))
+    }
+
+    /// Has what comes next written from byte `offset` on.
+    ///
+    /// # Errors
+    /// If what came before cannot be written.
+    pub(crate) fn seek(&mut self, offset: u64) -> Result<()> {
+        self.writer.seek(SeekFrom::Start(offset)).map(|_| ()).map_err(Error::io(&self.target))
+    }
+
+    /// Writes `bytes` behind those before.
     ///
     /// # Errors
     /// If they cannot be written.

@@ -79,9 +79,7 @@ impl Index {
         let (degrees, neighbors) = self.parts();
         let shape = (self.nodes, self.max_degree);
         let mut file = IndexFile::create(path, &self.description, self.fingerprint, shape, &self.entries)?;
-        file.write(bytemuck::cast_slice(degrees))?;
-        file.end_section()?;
-        file.write(bytemuck::cast_slice(neighbors))?;
+        file.append(degrees, neighbors)?;
         file.commit()
     }
 
@@ -127,15 +125,53 @@ impl Index {
     }
 }
 
-/// An index file while it is written: after the description and the entry points, which [`create`](Self::create)
-/// writes, come the degrees and, once their section has been ended, the padded rows, each in any number of pieces.
+/// An index file while it is written: after [`create`](Self::create) come degrees and padded rows, in any number of
+/// pieces, of which none has to be in memory with another.
 pub(crate) struct IndexFile {
     file: AtomicFile,
+    sections: [Section; 5],
+}
+
+/// A section while it is written.
+struct Section {
+    bytes: Range<usize>,
+    written: usize,
     checksums: Vec<u32>,
     /// Of the block that is not full yet.
     block: crc32fast::Hasher,
-    /// Bytes of the section so far.
-    written: usize,
+}
+
+impl Section {
+    fn new(bytes: Range<usize>) -> Self {
+        Self { bytes, written: 0, checksums: Vec::new(), block: crc32fast::Hasher::new() }
+    }
+
+    /// Counts `content` as written.
+    fn add(&mut self, content: &[u8]) {
+        let room = self.written.next_multiple_of(BLOCK) - self.written;
+        let (first, rest) = content.split_at(room.min(content.len()));
+        self.block.update(first);
+        if !first.is_empty() && first.len() == room {
+            self.end_block();
+        }
+        let (full, last) = rest.split_at(rest.len() / BLOCK * BLOCK);
+        self.checksums.extend(block_checksums(full));
+        self.block.update(last);
+        self.written += content.len();
+    }
+
+    fn end_block(&mut self) {
+        self.checksums.push(std::mem::take(&mut self.block).finalize());
+    }
+
+    /// The checksums of all blocks, once all has been written.
+    fn end(&mut self) -> &[u32] {
+        debug_assert_eq!(self.written, self.bytes.len(), "a section is not whole");
+        if !self.written.is_multiple_of(BLOCK) {
+            self.end_block();
+        }
+        &self.checksums
+    }
 }
 
 impl IndexFile {
@@ -155,61 +191,48 @@ impl IndexFile {
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
         let mut lengths = [description.len(), size_of_val(entries), 4 * nodes, 4 * nodes * max_degree, 0];
         lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
+        let mut end = PAGE;
+        let ranges = lengths.map(|length| {
+            let begin = end;
+            end = (begin + length).next_multiple_of(PAGE);
+            begin..begin + length
+        });
         let mut file = AtomicFile::create(path)?;
-        file.write_all(&header(fingerprint, (nodes, max_degree), entries.len(), &lengths))?;
-        let mut file = Self { file, checksums: Vec::new(), block: crc32fast::Hasher::new(), written: 0 };
-        for section in [&description, bytemuck::cast_slice(entries)] {
-            file.write(section)?;
-            file.end_section()?;
-        }
+        // What is written nowhere, up to the pages, is zero.
+        file.set_len(end as u64)?;
+        file.write_all(&header(fingerprint, (nodes, max_degree), entries.len(), (&ranges, end)))?;
+        let mut file = Self { file, sections: ranges.map(Section::new) };
+        file.write(DESCRIPTION, &description)?;
+        file.write(ENTRIES, bytemuck::cast_slice(entries))?;
         Ok(file)
     }
 
-    /// Appends to the section.
+    /// Appends the degrees of the next nodes, and their rows.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(crate) fn write(&mut self, content: &[u8]) -> Result<()> {
-        let room = self.written.next_multiple_of(BLOCK) - self.written;
-        let (first, rest) = content.split_at(room.min(content.len()));
-        self.block.update(first);
-        if !first.is_empty() && first.len() == room {
-            self.end_block();
-        }
-        let (full, last) = rest.split_at(rest.len() / BLOCK * BLOCK);
-        self.checksums.extend(block_checksums(full));
-        self.block.update(last);
-        self.written += content.len();
-        self.file.write_all(content)
+    pub(crate) fn append(&mut self, degrees: &[u32], rows: &[u32]) -> Result<()> {
+        self.write(DEGREES, bytemuck::cast_slice(degrees))?;
+        self.write(ADJACENCY, bytemuck::cast_slice(rows))
     }
 
-    fn end_block(&mut self) {
-        self.checksums.push(std::mem::take(&mut self.block).finalize());
-    }
-
-    /// Ends the section: the next one begins at a page.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub(crate) fn end_section(&mut self) -> Result<()> {
-        if !self.written.is_multiple_of(BLOCK) {
-            self.end_block();
-        }
-        let padding = self.written.next_multiple_of(PAGE) - self.written;
-        self.written = 0;
-        self.file.write_all(&[0; PAGE][..padding])
-    }
-
-    /// Ends the rows, and puts the file in its place.
+    /// Puts the file in its place; all nodes have been appended.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn commit(mut self) -> Result<()> {
-        self.end_section()?;
-        let checksums = std::mem::take(&mut self.checksums);
-        self.write(bytemuck::cast_slice(&checksums))?;
-        self.end_section()?;
+        let checksums: Vec<u32> =
+            self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
+        self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
         self.file.commit()
+    }
+
+    /// Appends to a section.
+    fn write(&mut self, section: usize, content: &[u8]) -> Result<()> {
+        let section = &mut self.sections[section];
+        self.file.seek((section.bytes.start + section.written) as u64)?;
+        section.add(content);
+        self.file.write_all(content)
     }
 }
 
@@ -217,7 +240,7 @@ fn header(
     fingerprint: Fingerprint,
     (nodes, max_degree): (usize, usize),
     entries: usize,
-    lengths: &[usize; 5],
+    (sections, file_bytes): (&[Range<usize>; 5], usize),
 ) -> [u8; PAGE] {
     let mut header = [0; PAGE];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -230,14 +253,12 @@ fn header(
     put(AT_BASE_DIM, &fingerprint.dim.to_le_bytes());
     put(AT_BASE_ELEMENT, &element_tag(fingerprint.element).to_le_bytes());
     put(AT_BASE_HASH, &fingerprint.hash.to_le_bytes());
-    let mut offset = PAGE;
-    for (section, &length) in lengths.iter().enumerate() {
+    for (section, bytes) in sections.iter().enumerate() {
         let at = AT_SECTIONS + section * SECTION_BYTES;
-        put(at, &(offset as u64).to_le_bytes());
-        put(at + 8, &(length as u64).to_le_bytes());
-        offset += length.next_multiple_of(PAGE);
+        put(at, &(bytes.start as u64).to_le_bytes());
+        put(at + 8, &(bytes.len() as u64).to_le_bytes());
     }
-    put(AT_FILE_BYTES, &(offset as u64).to_le_bytes());
+    put(AT_FILE_BYTES, &(file_bytes as u64).to_le_bytes());
     let crc = crc32fast::hash(&header[..AT_CRC]);
     header[AT_CRC..].copy_from_slice(&crc.to_le_bytes());
     header
@@ -376,4 +397,40 @@ impl MappedAdjacency {
 
 fn block_checksums(content: &[u8]) -> Vec<u32> {
     content.par_chunks(BLOCK).map(crc32fast::hash).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Metric;
+
+    #[test]
+    fn pieces_of_any_size_make_the_same_file() {
+        // Rows of three blocks, and a bit; degrees of less than one.
+        let (nodes, degree) = (100_003, 8);
+        let degrees: Vec<u32> = (0..nodes).map(|node| node as u32 % 9).collect();
+        let rows: Vec<u32> = (0..(nodes * degree) as u32).collect();
+        let description =
+            Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 3, parameters: [].into() };
+        let fingerprint = Fingerprint { rows: nodes as u64, dim: 2, element: ElementType::U8, hash: 5 };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let bytes = |piece: usize| {
+            let shape = (nodes, degree);
+            let mut file = IndexFile::create(&path, &description, fingerprint, shape, &[1, 2]).unwrap();
+            for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
+                file.append(degrees, rows).unwrap();
+            }
+            file.commit().unwrap();
+            std::fs::read(&path).unwrap()
+        };
+        let whole = bytes(nodes);
+        let index = Index::open(&path).unwrap();
+        assert_eq!(index.parts(), (&degrees[..], &rows[..]));
+        let Adjacency::Mapped(mapped) = &index.adjacency else { panic!("not mapped") };
+        mapped.check_blocks(&path).unwrap();
+        for piece in [1_000, 1 << 15, 33_333] {
+            assert!(bytes(piece) == whole, "pieces of {piece}");
+        }
+    }
 }

@@ -211,13 +211,11 @@ impl OutOfCore {
         merged: &Merged,
         (description, entries): (&Description, &[u32]),
     ) -> Result<()> {
-        let Merged { rows, nodes_per_bin, degrees, .. } = merged;
+        let Merged { rows, nodes_per_bin, .. } = merged;
         let degree = self.builder.strategy.max_degree();
         let stage = self.builder.descent.progress.stage("write", rows.count() as u64);
         let shape = (base.len(), degree);
         let mut file = IndexFile::create(output, description, Fingerprint::of(base), shape, entries)?;
-        file.write(bytemuck::cast_slice(degrees))?;
-        file.end_section()?;
         for bin in 0..rows.count() {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
@@ -229,7 +227,9 @@ impl OutOfCore {
                     bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
                 }
             })?;
-            file.write(bytemuck::cast_slice(&sorted))?;
+            let degree_of = |row: &[u32]| row.iter().filter(|&&id| id != u32::MAX).count() as u32;
+            let degrees: Vec<u32> = sorted.chunks_exact(degree).map(degree_of).collect();
+            file.append(&degrees, &sorted)?;
             stage.advance(1)?;
         }
         file.commit()

@@ -32,7 +32,6 @@ pub(super) struct Merger {
     merged: Vec<Key>,
     /// A node, and its padded row.
     record: Vec<u32>,
-    degrees: Vec<u32>,
     entries: Vec<u32>,
     central: (f64, u32),
     found: CacheUse,
@@ -44,7 +43,6 @@ pub(super) struct Merged {
     pub rows: Bins,
     /// Nodes in the range of a bin.
     pub nodes_per_bin: usize,
-    pub degrees: Vec<u32>,
     /// A node that each local index is entered at.
     pub entries: Vec<u32>,
     /// The node nearest to the mean of the base.
@@ -66,7 +64,6 @@ impl Merger {
             rows,
             merged: Vec::with_capacity(2 * degree),
             record: vec![u32::MAX; 1 + degree],
-            degrees: vec![0; nodes],
             entries: Vec::new(),
             central: (f64::INFINITY, u32::MAX),
             found: CacheUse::default(),
@@ -121,7 +118,6 @@ impl Merger {
         record.fill(u32::MAX);
         record[0] = node;
         record[1..].iter_mut().zip(&self.merged).for_each(|(id, &key)| *id = key::id(key));
-        self.degrees[node as usize] = self.merged.len() as u32;
         self.rows.append(node as usize / self.nodes_per_bin, &[bytemuck::cast_slice(record)])
     }
 
@@ -139,9 +135,9 @@ impl Merger {
     pub(super) fn end(mut self) -> Result<Merged> {
         debug_assert!(self.parcels.is_empty(), "a list was left");
         self.rows.finish()?;
-        let Self { rows, nodes_per_bin, degrees, entries, central: (_, central), found, .. } = self;
+        let Self { rows, nodes_per_bin, entries, central: (_, central), found, .. } = self;
         let spilled_bytes = self.spill.bytes();
-        Ok(Merged { rows, nodes_per_bin, degrees, entries, central, cache: found, spilled_bytes })
+        Ok(Merged { rows, nodes_per_bin, entries, central, cache: found, spilled_bytes })
     }
 }
 

@@ -90,9 +90,9 @@ impl ClusterPlan {
         if n as u64 <= host / per_node.build && fits_device(n) && n <= most {
             return Ok(None);
         }
-        // Of all nodes there are degrees; buffers take an eighth.
-        let shared = 4 * n as u64 + (host / 8).min(64 << 20);
-        let left = host.saturating_sub(shared);
+        // Buffers take an eighth.
+        let buffers = (host / 8).min(64 << 20);
+        let left = host - buffers;
         // Two clusters' vectors, a build and its lists, and those of the last while they become parcels.
         let per_member = 2 * (per_node.row + RECORD_HEAD as u64) + per_node.build + 3 * per_node.list;
         let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX);
@@ -109,7 +109,7 @@ impl ClusterPlan {
                 ("gpu-memory", limits.gpu_memory.unwrap_or(0), bytes.ceil() as u64)
             } else {
                 // A seventh on top of what is not a buffer makes up for the buffers' eighth.
-                ("host-memory", host, (4 * n as u64 + LEAST_CLUSTER as u64 * per_member) * 8 / 7)
+                ("host-memory", host, (LEAST_CLUSTER as u64 * per_member * 8).div_ceil(7))
             };
             return Err(Error::argument(what, found, format_args!("at least {expected}")));
         }
@@ -122,14 +122,13 @@ impl ClusterPlan {
         let row = 4 + 4 * builder.strategy.max_degree() as u64;
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
-        let buffers = shared - 4 * n as u64;
         let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, 1 << 20);
         let members = 2 * n as u64 * (RECORD_HEAD as u64 + per_node.row);
         Ok(Some(Self {
             clusters,
             cluster_size: size,
             cache,
-            host_bytes: shared + of_build + (cache as u64 - 1) * cluster_lists,
+            host_bytes: buffers + of_build + (cache as u64 - 1) * cluster_lists,
             disk_bytes: members + n as u64 * per_node.list + 2 * index_bytes,
             cluster_buffer: buffer(clusters),
             row_bins: (row_bins, buffer(row_bins)),
