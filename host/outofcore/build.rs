@@ -237,7 +237,7 @@ impl OutOfCore {
 }
 
 /// The result of a thread; its panic goes on here.
-fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+pub(super) fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 

@@ -108,32 +108,31 @@ impl Log {
     }
 }
 
-/// Records that are sorted into bins: each bin gathers what fits its buffer, and then appends it to the log.
-pub(super) struct Bins {
-    log: Log,
-    bins: Vec<Bin>,
+/// Records that are gathered in memory, a buffer for each bin.
+pub(super) struct Gather {
+    waiting: Vec<Vec<u8>>,
     buffer: usize,
 }
 
-#[derive(Default)]
-struct Bin {
-    waiting: Vec<u8>,
-    pieces: Vec<Piece>,
-}
-
-impl Bins {
-    /// Bins with `buffer` bytes of memory each, or those of a record if it is larger.
-    pub(super) fn new(log: Log, bins: usize, buffer: usize) -> Self {
-        Self { log, bins: (0..bins).map(|_| Bin::default()).collect(), buffer }
+impl Gather {
+    /// Buffers of `buffer` bytes each, or of those of a record if it is larger.
+    pub(super) fn new(bins: usize, buffer: usize) -> Self {
+        Self { waiting: vec![Vec::new(); bins], buffer }
     }
 
-    /// Appends the record whose parts are given. A record is never divided between pieces.
-    pub(super) fn append(&mut self, bin: usize, parts: &[&[u8]]) -> Result<()> {
+    /// Appends the record whose parts are given; a buffer that has no room for it is given to `write`, which empties
+    /// it, or leaves another in its place. A record is never divided.
+    pub(super) fn append(
+        &mut self,
+        bin: usize,
+        parts: &[&[u8]],
+        write: impl FnOnce(usize, &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if self.bins[bin].waiting.len() + bytes > self.buffer {
-            self.flush(bin)?;
+        let waiting = &mut self.waiting[bin];
+        if !waiting.is_empty() && waiting.len() + bytes > self.buffer {
+            write(bin, waiting)?;
         }
-        let waiting = &mut self.bins[bin].waiting;
         if waiting.capacity() == 0 {
             waiting.reserve_exact(self.buffer.max(bytes));
         }
@@ -141,31 +140,56 @@ impl Bins {
         Ok(())
     }
 
-    fn flush(&mut self, bin: usize) -> Result<()> {
-        let Bin { waiting, pieces } = &mut self.bins[bin];
-        if !waiting.is_empty() {
-            pieces.push(self.log.append(waiting)?);
-            waiting.clear();
+    /// Gives what is left to `write`, in the order of the bins, and frees the buffers.
+    pub(super) fn finish(&mut self, mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>) -> Result<()> {
+        for (bin, waiting) in self.waiting.iter_mut().enumerate() {
+            let mut waiting = std::mem::take(waiting);
+            if !waiting.is_empty() {
+                write(bin, &mut waiting)?;
+            }
         }
+        Ok(())
+    }
+}
+
+/// Records that are sorted into bins: each bin gathers what fits its buffer, and then appends it to the log.
+pub(super) struct Bins {
+    log: Log,
+    gather: Gather,
+    pieces: Vec<Vec<Piece>>,
+}
+
+impl Bins {
+    /// Bins with `buffer` bytes of memory each, or those of a record if it is larger.
+    pub(super) fn new(log: Log, bins: usize, buffer: usize) -> Self {
+        Self { log, gather: Gather::new(bins, buffer), pieces: vec![Vec::new(); bins] }
+    }
+
+    /// Appends the record whose parts are given. A record is never divided between pieces.
+    pub(super) fn append(&mut self, bin: usize, parts: &[&[u8]]) -> Result<()> {
+        let Self { log, gather, pieces } = self;
+        gather.append(bin, parts, |bin, waiting| flush(log, pieces, bin, waiting))
+    }
+
+    /// Appends whole records that were gathered elsewhere, as a piece.
+    pub(super) fn put(&mut self, bin: usize, records: &[u8]) -> Result<()> {
+        self.pieces[bin].push(self.log.append(records)?);
         Ok(())
     }
 
     /// Writes what is left, and frees the buffers.
     pub(super) fn finish(&mut self) -> Result<()> {
-        for bin in 0..self.bins.len() {
-            self.flush(bin)?;
-            self.bins[bin].waiting = Vec::new();
-        }
-        Ok(())
+        let Self { log, gather, pieces } = self;
+        gather.finish(|bin, waiting| flush(log, pieces, bin, waiting))
     }
 
     pub(super) fn count(&self) -> usize {
-        self.bins.len()
+        self.pieces.len()
     }
 
     /// Gives the pieces of a bin, all written, to `take`: whole records, in the order in which they came.
     pub(super) fn read(&self, bin: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
-        for &piece in &self.bins[bin].pieces {
+        for &piece in &self.pieces[bin] {
             take(&self.log.read(piece)?);
         }
         Ok(())
@@ -175,6 +199,13 @@ impl Bins {
     pub(super) fn bytes(&self) -> u64 {
         self.log.bytes()
     }
+}
+
+/// Appends a buffer of records of `bin`.
+fn flush(log: &mut Log, pieces: &mut [Vec<Piece>], bin: usize, waiting: &mut Vec<u8>) -> Result<()> {
+    pieces[bin].push(log.append(waiting)?);
+    waiting.clear();
+    Ok(())
 }
 
 #[cfg(test)]

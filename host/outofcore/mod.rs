@@ -21,6 +21,7 @@
 
 mod build;
 mod cache;
+mod centres;
 mod embedding;
 mod graph;
 mod local;
@@ -29,6 +30,7 @@ mod merge;
 mod order;
 mod overlap;
 mod partition;
+mod place;
 mod plan;
 
 pub use build::{OutOfCore, OutOfCoreStats};

@@ -1,7 +1,7 @@
 //! Whether a build is out of core, and in how many clusters of what size.
 
 use super::partition::RECORD_HEAD;
-use crate::{Builder, Error, Metric, Result, Vectors};
+use crate::{Builder, Device, Error, Metric, Result, Vectors};
 
 /// What a build may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,10 @@ pub struct ClusterPlan {
     pub host_bytes: u64,
     /// Bytes of work files and of the index, at most.
     pub disk_bytes: u64,
-    /// Bytes of memory that gather the members of a cluster before they are written.
-    pub(super) cluster_buffer: usize,
+    /// Bytes of memory that vectors pass through on their way to the files of clusters.
+    pub(super) partition_bytes: usize,
+    /// What vectors are compared with centres on.
+    pub(super) device: Device,
     /// Ranges of ids that finished rows are sorted into, and the bytes that gather those of a range.
     pub(super) row_bins: (usize, usize),
 }
@@ -90,8 +92,8 @@ impl ClusterPlan {
         if n as u64 <= host / per_node.build && fits_device(n) && n <= most {
             return Ok(None);
         }
-        // Buffers take an eighth.
-        let buffers = (host / 8).min(64 << 20);
+        // Buffers take an eighth: all of it those of the partition and then, half of it, those of finished rows.
+        let buffers = (host / 8).min(256 << 20);
         let left = host - buffers;
         // Two clusters' vectors, a build and its lists, and those of the last while they become parcels.
         let per_member = 2 * (per_node.row + RECORD_HEAD as u64) + per_node.build + 3 * per_node.list;
@@ -130,7 +132,8 @@ impl ClusterPlan {
             cache,
             host_bytes: buffers + of_build + (cache as u64 - 1) * cluster_lists,
             disk_bytes: members + n as u64 * per_node.list + 2 * index_bytes,
-            cluster_buffer: buffer(clusters),
+            partition_bytes: buffers as usize,
+            device: builder.descent.device,
             row_bins: (row_bins, buffer(row_bins)),
         }))
     }
