@@ -25,7 +25,8 @@ pub(crate) fn nearest_two(
     // The vector at place `index` of the sample.
     let sample =
         |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
-    let centres = Centres::find(vectors, clusters, (count, sample), seed, &stage)?;
+    let nearest = |centres: &Centres| centres.nearest_two(vectors, count, sample, &stage);
+    let centres = Centres::find(vectors, clusters, (count, sample), seed, nearest)?;
     centres.nearest_two(vectors, n, |row| row, &stage)
 }
 
@@ -37,29 +38,40 @@ pub(crate) struct Centres {
 
 impl Centres {
     /// The centres that Lloyd's algorithm finds in [`ROUNDS`] rounds on a sample: how many vectors, and which.
+    /// `nearest` gives the two nearest centres of each.
     pub(crate) fn find(
         vectors: &Vectors,
         clusters: usize,
-        (count, sample): (usize, impl Fn(u32) -> u32 + Sync + Send),
+        (count, sample): (usize, impl Fn(u32) -> u32),
         seed: u64,
-        stage: &StageProgress<'_>,
+        mut nearest: impl FnMut(&Self) -> Result<Vec<[u32; 2]>>,
     ) -> Result<Self> {
         let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
-        let mut centres = Self { values: Vec::with_capacity(clusters * vectors.dim()), dim: vectors.dim() };
+        let mut centres = Self::none(vectors.dim());
         for cluster in 0..clusters as u32 {
             let first = drawn(draws(1, cluster), cluster, clusters as u32, count as u32);
             centres.push(&vectors.row(sample(first) as usize));
         }
         for round in 1..=ROUNDS {
-            let nearest = centres.nearest_two(vectors, count, &sample, stage)?;
+            let nearest = nearest(&centres)?;
             let empty = |cluster| sample(draws(round + 1, cluster).below(0, count as u64) as u32);
             centres.set_means(vectors, &nearest, &sample, empty);
         }
         Ok(centres)
     }
 
+    /// No centres, of `dim` components.
+    pub(crate) fn none(dim: usize) -> Self {
+        Self { values: Vec::new(), dim }
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.values.len() / self.dim
+    }
+
+    /// Centre `number`.
+    pub(super) fn row(&self, number: usize) -> &[f32] {
+        &self.values[number * self.dim..][..self.dim]
     }
 
     /// Adds a centre.

@@ -5,6 +5,7 @@
 //! waits once, in the end. The same seed gives the same bytes: sums and places depend on the data alone. Without a
 //! device there are the clusters of every vector alone.
 
+pub(crate) mod assigner;
 pub(crate) mod cpu;
 mod gpu;
 mod guides;

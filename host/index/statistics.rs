@@ -1,6 +1,13 @@
 //! What a graph looks like.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rayon::prelude::*;
+
 use super::Index;
+
+/// Words of 64 nodes that a thread looks through at least: less is not worth waking it for.
+const SCANNED: usize = 64;
 
 /// Counts over a whole index.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,24 +56,70 @@ impl Index {
     }
 
     /// Nodes that no path from the entry points leads to.
+    ///
+    /// Takes two bits of memory per node, and reads rows in the order of the file, scan after scan, until one finds
+    /// nothing new: an index may be larger than memory, and a queue of nodes, in no order, would read it at random.
     pub(crate) fn unreachable(&self) -> u64 {
-        let mut seen = vec![false; self.len()];
-        let mut queue = Vec::new();
-        let mut reached = 0;
-        let mut visit = |ids: &[u32], queue: &mut Vec<u32>| {
-            for &id in ids {
-                // An unknown id, in a damaged index, leads nowhere.
-                if seen.get(id as usize) == Some(&false) {
-                    seen[id as usize] = true;
-                    reached += 1;
-                    queue.push(id);
+        let words = self.len().div_ceil(64);
+        let reached: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let reach = |ids: &[u32]| {
+            // An unknown id, in a damaged index, leads nowhere.
+            for id in ids.iter().map(|&id| id as usize).filter(|&id| id < self.len()) {
+                let (word, bit) = (&reached[id / 64], 1 << (id % 64));
+                // Most have been reached before, and looking is cheaper than writing.
+                if word.load(Ordering::Relaxed) & bit == 0 {
+                    word.fetch_or(bit, Ordering::Relaxed);
                 }
             }
         };
-        visit(self.entries(), &mut queue);
-        while let Some(node) = queue.pop() {
-            visit(self.neighbors(node as usize), &mut queue);
-        }
-        self.len() as u64 - reached
+        // The nodes whose rows have been read.
+        let mut followed = vec![0u64; words];
+        // Threads decide which scan reads a row, but not which rows have been read in the end.
+        let follow = |(word, followed): (usize, &mut u64)| {
+            let before = *followed;
+            loop {
+                let mut new = reached[word].load(Ordering::Relaxed) & !*followed;
+                if new == 0 {
+                    return *followed != before;
+                }
+                *followed |= new;
+                while new != 0 {
+                    reach(self.neighbors(64 * word + new.trailing_zeros() as usize));
+                    new &= new - 1;
+                }
+            }
+        };
+        reach(self.entries());
+        let mut scan = || {
+            let stretches = followed.par_iter_mut().enumerate().with_min_len(SCANNED);
+            stretches.map(follow).reduce(|| false, |a, b| a | b)
+        };
+        while scan() {}
+        self.len() as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Description, Metric, Vectors};
+
+    #[test]
+    fn paths_are_followed_to_their_ends_and_islands_are_counted() {
+        let n = 1000u32;
+        let base = Vectors::from_u8(vec![0; n as usize], 1).unwrap();
+        let unreachable = |rows: &[Vec<u32>], entries: &[u32]| {
+            let description =
+                Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() };
+            Index::from_rows(description, &base, rows, entries.to_vec()).unwrap().unreachable()
+        };
+        // Against the order of scans, a node at a time, and in leaps that leave nodes out.
+        let back: Vec<Vec<u32>> = (0..n).map(|node| node.checked_sub(1).into_iter().collect()).collect();
+        assert_eq!(unreachable(&back, &[n - 1]), 0);
+        assert_eq!(unreachable(&back, &[400, 600]), 399);
+        let leaps: Vec<Vec<u32>> = (0..n).map(|node| vec![(node + 650) % n]).collect();
+        assert_eq!(unreachable(&leaps, &[7]), 980);
+        assert_eq!(unreachable(&leaps, &(0..50).collect::<Vec<_>>()), 0);
+        assert_eq!(unreachable(&vec![vec![]; n as usize], &[3]), 999);
     }
 }

@@ -258,7 +258,7 @@ impl Run<'_> {
 
     /// The clusters that are there, or new ones.
     fn partition(&self, folder: &WorkFolder, embedding: &Embedding) -> Attempt<Partition> {
-        let Self { settings: OutOfCore { builder, .. }, base, plan, trace, .. } = *self;
+        let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
         if let Some(table) = folder.load::<Table>(TABLE)?
             && let Some(log) = folder.log(CLUSTERS, table.bytes)?
         {
@@ -268,7 +268,8 @@ impl Run<'_> {
         let begin = trace.now();
         let log = folder.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
         let descent = &builder.descent;
-        let mut partition = Partition::new(base, embedding, plan, log, (descent.seed, &descent.progress))?;
+        let mut partition =
+            Partition::new(base, embedding, (plan, devices[0]), log, (descent.seed, &descent.progress))?;
         save(&folder.state(TABLE), &partition.table()?)?;
         trace.ended(TaskKind::Partition, "partition", None, begin, partition.bytes());
         Ok(partition)

@@ -76,17 +76,55 @@ impl Log {
     }
 }
 
-/// Records that are sorted into bins: each bin gathers what fits its buffer, and then appends it to the log.
-pub(super) struct Bins {
-    log: Log,
-    bins: Vec<Bin>,
+/// Records that are gathered in memory, a buffer for each bin.
+pub(super) struct Gather {
+    waiting: Vec<Vec<u8>>,
     buffer: usize,
 }
 
-#[derive(Default)]
-struct Bin {
-    waiting: Vec<u8>,
-    pieces: Vec<Piece>,
+impl Gather {
+    /// Buffers of `buffer` bytes each, or of those of a record if it is larger.
+    pub(super) fn new(bins: usize, buffer: usize) -> Self {
+        Self { waiting: vec![Vec::new(); bins], buffer }
+    }
+
+    /// Appends the record whose parts are given; a buffer that has no room for it is given to `write`, which empties
+    /// it, or leaves another in its place. A record is never divided.
+    pub(super) fn append(
+        &mut self,
+        bin: usize,
+        parts: &[&[u8]],
+        write: impl FnOnce(usize, &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let waiting = &mut self.waiting[bin];
+        if !waiting.is_empty() && waiting.len() + bytes > self.buffer {
+            write(bin, waiting)?;
+        }
+        if waiting.capacity() == 0 {
+            waiting.reserve_exact(self.buffer.max(bytes));
+        }
+        parts.iter().for_each(|part| waiting.extend_from_slice(part));
+        Ok(())
+    }
+
+    /// Gives what is left to `write`, in the order of the bins, and frees the buffers.
+    pub(super) fn finish(&mut self, mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>) -> Result<()> {
+        for (bin, waiting) in self.waiting.iter_mut().enumerate() {
+            let mut waiting = std::mem::take(waiting);
+            if !waiting.is_empty() {
+                write(bin, &mut waiting)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records that are sorted into bins: each bin gathers what fits its buffer, and then appends it to the log.
+pub(super) struct Bins {
+    log: Log,
+    gather: Gather,
+    pieces: Vec<Vec<Piece>>,
 }
 
 impl Bins {
@@ -97,52 +135,29 @@ impl Bins {
 
     /// Bins that hold `pieces` already.
     pub(super) fn open(log: Log, pieces: Vec<Vec<Piece>>, buffer: usize) -> Self {
-        let bins = pieces.into_iter().map(|pieces| Bin { waiting: Vec::new(), pieces }).collect();
-        Self { log, bins, buffer }
+        Self { log, gather: Gather::new(pieces.len(), buffer), pieces }
     }
 
-    /// Appends the record whose parts are given. A record is never divided between pieces.
-    pub(super) fn append(&mut self, bin: usize, parts: &[&[u8]]) -> Result<()> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if self.bins[bin].waiting.len() + bytes > self.buffer {
-            self.flush(bin)?;
-        }
-        let waiting = &mut self.bins[bin].waiting;
-        if waiting.capacity() == 0 {
-            waiting.reserve_exact(self.buffer.max(bytes));
-        }
-        parts.iter().for_each(|part| waiting.extend_from_slice(part));
-        Ok(())
-    }
-
-    fn flush(&mut self, bin: usize) -> Result<()> {
-        let Bin { waiting, pieces } = &mut self.bins[bin];
-        if !waiting.is_empty() {
-            pieces.push(self.log.append(waiting)?);
-            waiting.clear();
-        }
-        Ok(())
-    }
-
-    /// Appends records of `record_bytes` bytes each.
+    /// Appends records of `record_bytes` bytes each. None is divided between pieces.
     pub(super) fn extend(&mut self, bin: usize, records: &[u8], record_bytes: usize) -> Result<()> {
-        let most = (self.buffer / record_bytes).max(1) * record_bytes;
-        records.chunks(most).try_for_each(|records| self.append(bin, &[records]))
+        let Self { log, gather, pieces } = self;
+        let most = (gather.buffer / record_bytes).max(1) * record_bytes;
+        records.chunks(most).try_for_each(|records| {
+            gather.append(bin, &[records], |bin, waiting| flush(log, pieces, bin, waiting))
+        })
     }
 
-    /// Writes what is left, and frees the buffers.
-    pub(super) fn finish(&mut self) -> Result<()> {
-        for bin in 0..self.bins.len() {
-            self.flush(bin)?;
-            self.bins[bin].waiting = Vec::new();
-        }
+    /// Appends whole records that were gathered elsewhere, as a piece.
+    pub(super) fn put(&mut self, bin: usize, records: &[u8]) -> Result<()> {
+        self.pieces[bin].push(self.log.append(records)?);
         Ok(())
     }
 
-    /// Where everything is, once it has been written.
-    pub(super) fn pieces(&mut self) -> Result<Vec<Vec<Piece>>> {
-        (0..self.bins.len()).try_for_each(|bin| self.flush(bin))?;
-        Ok(self.bins.iter().map(|bin| bin.pieces.clone()).collect())
+    /// Where everything is, once it has been written; the buffers are freed.
+    pub(super) fn pieces(&mut self) -> Result<&[Vec<Piece>]> {
+        let Self { log, gather, pieces } = self;
+        gather.finish(|bin, waiting| flush(log, pieces, bin, waiting))?;
+        Ok(&self.pieces)
     }
 
     pub(super) fn log(&self) -> &Log {
@@ -150,13 +165,13 @@ impl Bins {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.bins.len()
+        self.pieces.len()
     }
 
     /// Gives the pieces of a bin, all written, to `take`: whole records, in the order in which they came. Whether they
     /// are what was written.
     pub(super) fn read(&self, bin: usize, mut take: impl FnMut(&[u8])) -> Result<bool> {
-        for &piece in &self.bins[bin].pieces {
+        for &piece in &self.pieces[bin] {
             let Some(content) = self.log.read(piece)? else { return Ok(false) };
             take(&content);
         }
@@ -167,6 +182,13 @@ impl Bins {
     pub(super) fn bytes(&self) -> u64 {
         self.log.bytes()
     }
+}
+
+/// Appends a buffer of records of `bin`.
+fn flush(log: &mut Log, pieces: &mut [Vec<Piece>], bin: usize, waiting: &mut Vec<u8>) -> Result<()> {
+    pieces[bin].push(log.append(waiting)?);
+    waiting.clear();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -186,13 +208,13 @@ mod tests {
         let path = folder.path().join("bins");
         let mut bins = Bins::new(open(&path, 0).unwrap(), 3, 10);
         for record in 0..20u8 {
-            bins.append(usize::from(record % 2), &[&[record], &[record; 2]]).unwrap();
+            bins.extend(usize::from(record % 2), &[record; 3], 3).unwrap();
         }
         for bin in 0..2 {
             let records: Vec<u8> = (20..40).filter(|i| i % 2 == bin).flat_map(|i| [i; 3]).collect();
             bins.extend(bin.into(), &records, 3).unwrap();
         }
-        let (pieces, end) = (bins.pieces().unwrap(), bins.bytes());
+        let (pieces, end) = (bins.pieces().unwrap().to_vec(), bins.bytes());
         let read = |bins: &Bins, bin| {
             let mut found = Vec::new();
             bins.read(bin, |piece| found.extend_from_slice(piece)).unwrap().then_some(found)
@@ -206,8 +228,7 @@ mod tests {
             }
             assert!(read(bins, 2).unwrap().is_empty());
         }
-        again.append(2, &[&[7; 3]]).unwrap();
-        again.finish().unwrap();
+        again.put(2, &[7; 3]).unwrap();
         assert_eq!(read(&again, 2).unwrap(), [7; 3]);
 
         let mut content = fs::read(&path).unwrap();

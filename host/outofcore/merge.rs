@@ -166,7 +166,7 @@ impl Merger {
             Parcel::Spilled(piece) => Some(*piece),
         };
         self.done.waiting = self.parcels.iter().map(|(&pair, parcel)| (pair, piece(parcel))).collect();
-        self.done.rows = self.rows.pieces()?;
+        self.done.rows = self.rows.pieces()?.to_vec();
         self.done.bytes = (self.spill.bytes(), self.rows.bytes());
         let (lists, rows) = (self.spill.to_sync()?, self.rows.log().to_sync()?);
         let sync = move || {
@@ -179,7 +179,7 @@ impl Merger {
     /// What has been merged, of all clusters of `graph`.
     pub(super) fn end(mut self, graph: &ClusterGraph) -> Result<Merged> {
         debug_assert_eq!(self.done.merged.len(), graph.edges(), "a list was left");
-        self.rows.finish()?;
+        self.rows.pieces()?;
         let Checkpoint { entries, central, found, .. } = self.done;
         Ok(Merged {
             rows: self.rows,

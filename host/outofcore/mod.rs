@@ -21,6 +21,7 @@
 
 mod build;
 mod cache;
+mod centres;
 mod checkpoint;
 mod embedding;
 mod entries;
@@ -33,6 +34,7 @@ mod order;
 mod overlap;
 mod partition;
 mod pipeline;
+mod place;
 mod plan;
 mod timeline;
 mod trace;

@@ -1,28 +1,41 @@
 //! Putting every vector into the files of its two nearest clusters, in one pass.
+//!
+//! Three threads pass the work on: one, with those of the pool, compares chunks of rows with the centres, one
+//! gathers their records in the order of the rows, and one writes full buffers. What is on its way is bounded, so that
+//! reading waits for writing where the disk is slower than the work.
 
-use bytemuck::{cast_slice, pod_read_unaligned};
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread;
+
+use bytemuck::pod_read_unaligned;
 use half::f16;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use tagore_device::cluster::drawn;
-use tagore_device::random::{Draws, Stage};
 
+use super::centres::centres;
 use super::embedding::Embedding;
 use super::fault::{Attempt, Damage, Fault};
-use super::log::{Bins, Log, Piece};
+use super::log::{Bins, Gather, Log, Piece};
+use super::pipeline::join;
+use super::place::{Chunk, Placing};
 use super::{ClusterGraph, ClusterPlan};
-use crate::cluster::ROUNDS;
-use crate::cluster::cpu::Centres;
-use crate::vectors::{Element, with_matrix};
-use crate::{ElementType, Progress, Result, Vectors};
+use crate::vectors::Element;
+use crate::{Device, ElementType, Error, Progress, Result, Vectors};
 
-/// Vectors of the sample per cluster: enough to predict sizes within some 5%.
-const SAMPLE_PER_CLUSTER: usize = 256;
+/// The most rows of a chunk.
+const MOST_ROWS: usize = 1 << 14;
 
-/// Times that clusters which the sample predicts too large are split.
-const SPLITS: u32 = 4;
+/// Rows that a task adds up: sums are the same for chunks of any number of such blocks.
+const BLOCK: usize = 64;
 
-/// Rows that are looked at in one go.
-const ROWS: usize = 1 << 14;
+/// Chunks in memory: one is compared, one waits, one is being placed.
+const CHUNKS: usize = 3;
+
+/// Chunks that the system is asked to read ahead.
+const AHEAD: usize = 2;
+
+/// Full buffers that wait to be written or are empty again.
+const WRITING: usize = 8;
 
 /// Bytes before the row in the record of a member: its id, and the number of its other cluster.
 pub(super) const RECORD_HEAD: usize = 8;
@@ -69,48 +82,79 @@ impl Cluster {
 }
 
 impl Partition {
-    /// Finds the clusters and writes their files to `log`.
+    /// Finds the clusters on `device`, and writes their files to `log`.
     pub(super) fn new(
         base: &Vectors,
         embedding: &Embedding,
-        plan: &ClusterPlan,
+        (plan, device): (&ClusterPlan, Device),
         log: Log,
         (seed, progress): (u64, &Progress),
     ) -> Result<Self> {
         let n = base.len();
         let stage = progress.stage("partition", n as u64);
-        let centres = centres(base, embedding, plan, seed, progress)?;
-        let clusters = centres.count();
-        let mut files = Bins::new(log, clusters, plan.cluster_buffer);
-        let mut sizes = vec![0; clusters];
-        let mut shared = vec![0u64; clusters * clusters];
         let mut mean = vec![0f64; embedding.dim(base.dim())];
-        for first in (0..n).step_by(ROWS) {
-            let rows = embedding.rows(base, ROWS.min(n - first), |index| first + index);
-            let nearest = centres.nearest_two(&rows, rows.len(), |row| row, &stage)?;
-            // In the order of the rows: who finds a cluster full does not depend on threads.
-            for (index, mut pair) in nearest.into_iter().enumerate() {
-                let row = rows.row(index);
-                mean.iter_mut().zip(row.iter()).for_each(|(sum, &x)| *sum += f64::from(x));
-                if pair.iter().any(|&cluster| sizes[cluster as usize] == plan.cluster_size) {
-                    pair = nearest_with_room(&centres.distances(&row), &sizes, plan.cluster_size);
+        // A quarter of the memory has rows with their centres, the rest records.
+        let rows = plan.partition_bytes / (4 * CHUNKS * (4 * mean.len() + size_of::<[u32; 2]>()));
+        let rows = (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS);
+        let (centres, mut assigner) = centres(base, embedding, (plan, device, rows), (seed, progress))?;
+        let mut nearest = assigner.with(&centres)?;
+        let clusters = centres.count();
+        let buffer = (plan.partition_bytes / 4 * 3 / (clusters + WRITING)).clamp(4 << 10, 1 << 20);
+        let mut files = Bins::new(log, clusters, buffer);
+        let mut placing = Placing {
+            base,
+            centres: &centres,
+            most: plan.cluster_size,
+            sizes: vec![0; clusters],
+            shared: [].into(),
+            records: Gather::new(clusters, buffer),
+        };
+        let (files, shared) = thread::scope(|scope| {
+            let (send_chunk, chunks) = sync_channel(CHUNKS - 2);
+            let (send_full, full) = sync_channel::<(usize, Vec<u8>)>(WRITING - 2);
+            let (send_empty, empty) = channel();
+            let writing = scope.spawn(move || {
+                for (bin, mut buffer) in full {
+                    files.put(bin, &buffer)?;
+                    buffer.clear();
+                    // In the end nobody needs it any more.
+                    let _ = send_empty.send(buffer);
                 }
-                let id = (first + index) as u32;
-                for [cluster, other] in [pair, [pair[1], pair[0]]] {
-                    sizes[cluster as usize] += 1;
-                    with_matrix!(base.rows(), m => {
-                        let row = cast_slice(m.row(first + index));
-                        files.append(cluster as usize, &[cast_slice(&[id, other]), row])
-                    })?;
+                Ok(files)
+            });
+            let placing = scope.spawn(move || {
+                let mut write = |bin, buffer: &mut Vec<u8>| {
+                    let records = std::mem::replace(buffer, empty.try_recv().unwrap_or_default());
+                    // Nobody receives it once writing has failed, which has an error of its own.
+                    send_full.send((bin, records)).map_err(|_| Error::Cancelled)
+                };
+                for chunk in chunks {
+                    placing.place(&chunk, &mut write)?;
                 }
-                shared[pair[0].min(pair[1]) as usize * clusters + pair[0].max(pair[1]) as usize] += 1;
-            }
-        }
-        files.finish()?;
+                placing.records.finish(write)?;
+                Ok(placing.shared)
+            });
+            let mut assign = || {
+                base.prefetch(0..AHEAD * rows);
+                for first in (0..n).step_by(rows) {
+                    base.prefetch(first + AHEAD * rows..first + (AHEAD + 1) * rows);
+                    let rows = embedding.rows(base, rows.min(n - first), |index| first + index);
+                    let nearest = nearest.two(&rows, &stage)?;
+                    add_sums(&rows, &mut mean);
+                    if send_chunk.send(Chunk { first, rows, nearest }).is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            };
+            let assigned = assign();
+            drop(send_chunk);
+            let files = join(writing)?;
+            let shared = join(placing)?;
+            assigned.map(|()| (files, shared))
+        })?;
         mean.iter_mut().for_each(|sum| *sum /= n as f64);
-        let pairs = shared.iter().enumerate().filter(|&(_, &nodes)| nodes > 0);
-        let pairs = pairs.map(|(at, &nodes)| ((at / clusters) as u32, (at % clusters) as u32, nodes));
-        let graph = ClusterGraph::new(clusters, pairs);
+        let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         Ok(Self { files, graph, mean, element: base.element_type(), dim: base.dim() })
     }
 
@@ -129,7 +173,7 @@ impl Partition {
 
     /// What opens it again, once all is on the disk.
     pub(super) fn table(&mut self) -> Result<Table> {
-        let members = self.files.pieces()?;
+        let members = self.files.pieces()?.to_vec();
         self.files.log().to_sync()?()?;
         let Self { files, graph, mean, .. } = self;
         let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
@@ -175,49 +219,76 @@ impl Partition {
     }
 }
 
-/// Centres of clusters of which, as far as the sample shows, none is larger than the plan has room for.
-fn centres(
-    base: &Vectors,
-    embedding: &Embedding,
-    plan: &ClusterPlan,
-    seed: u64,
-    progress: &Progress,
-) -> Result<Centres> {
-    let n = base.len();
-    let count = (plan.clusters * SAMPLE_PER_CLUSTER).min(n);
-    let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
-    let sample =
-        embedding.rows(base, count, |i| drawn(draws(0, i as u32), i as u32, count as u32, n as u32) as usize);
-    let unwatched = progress.unwatched();
-    let stage = unwatched.stage("partition", 0);
-    let mut centres = Centres::find(&sample, plan.clusters, (count, |row| row), seed, &stage)?;
-    for split in 0..SPLITS {
-        let nearest = centres.nearest_two(&sample, count, |row| row, &stage)?;
-        let room = plan.cluster_size * count / n;
-        let half = |cluster: u32| {
-            let members: Vec<usize> = (0..count).filter(|&row| nearest[row].contains(&cluster)).collect();
-            // The middle one in the order of the base is any one of them.
-            (members.len() > room).then(|| members[members.len() / 2])
-        };
-        let added: Vec<usize> = (0..centres.count() as u32).filter_map(half).collect();
-        if added.is_empty() {
-            break;
+/// Adds all rows to `sums`, in an order that does not depend on threads.
+fn add_sums(rows: &Vectors, sums: &mut [f64]) {
+    let sum_of = |block: usize| {
+        let mut sum = vec![0f64; rows.dim()];
+        for row in block * BLOCK..((block + 1) * BLOCK).min(rows.len()) {
+            sum.iter_mut().zip(rows.row(row).iter()).for_each(|(sum, &x)| *sum += f64::from(x));
         }
-        added.iter().for_each(|&row| centres.push(&sample.row(row)));
-        for round in 0..2 {
-            let nearest = centres.nearest_two(&sample, count, |row| row, &stage)?;
-            let empty =
-                |cluster| draws(2 + ROUNDS + 2 * split + round, cluster).below(0, count as u64) as u32;
-            centres.set_means(&sample, &nearest, |row| row, empty);
-        }
+        sum
+    };
+    let blocks: Vec<Vec<f64>> = (0..rows.len().div_ceil(BLOCK)).into_par_iter().map(sum_of).collect();
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
     }
-    Ok(centres)
 }
 
-/// The two nearest clusters that are not full; the plan has room for all, so that there are two.
-fn nearest_with_room(distances: &[f32], sizes: &[usize], most: usize) -> [u32; 2] {
-    let mut open: Vec<usize> = (0..sizes.len()).filter(|&cluster| sizes[cluster] < most).collect();
-    let order = |&a: &usize, &b: &usize| distances[a].total_cmp(&distances[b]).then(a.cmp(&b));
-    open.select_nth_unstable_by(1, order);
-    [open[0] as u32, open[1] as u32]
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Limits;
+    use super::*;
+    use crate::{Builder, Metric, Strategy, Synth};
+
+    /// The members of every cluster with the other that each is in, and the mean.
+    type Found = (Vec<(Vec<u32>, Vec<u32>)>, Vec<f64>);
+
+    fn partition(
+        base: &Vectors,
+        metric: Metric,
+        size: usize,
+        device: Device,
+        change: impl Fn(&mut ClusterPlan),
+    ) -> Found {
+        let builder = Builder::new(Strategy::vamana()).metric(metric).device(Device::Cpu);
+        let limits = Limits { cluster_size: Some(size), ..Limits::default() };
+        let mut plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
+        change(&mut plan);
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::open(folder.path().join("clusters"), 0).unwrap().unwrap();
+        let embedding = Embedding::new(base, metric);
+        let watched = (3, &Progress::silent());
+        let found = Partition::new(base, &embedding, (&plan, device), log, watched).unwrap();
+        let members = |number| {
+            let Cluster { ids, others, vectors, .. } =
+                found.read(number).unwrap_or_else(|_| panic!("damage"));
+            assert!(ids.len() <= size && ids.is_sorted());
+            ids.iter().zip(0..).for_each(|(&id, row)| assert_eq!(vectors.row(row), base.row(id as usize)));
+            (ids, others)
+        };
+        ((0..found.graph.clusters() as u32).map(members).collect(), found.mean)
+    }
+
+    #[test]
+    fn a_device_makes_the_clusters_of_the_cpu() {
+        // Clumps of a few places each, in no order: what f16 rounds away decides nowhere which centre is nearer.
+        let place = |i: usize| {
+            [0.0, 20.0, 43.0, 70.0, 104.0, 150.0][i * i % 97 % 6] + [0.0, 1.0, 2.3, 3.9, 5.8][i % 5]
+        };
+        let base = Vectors::from_f32((0..400).flat_map(|i| [place(i), 3.0]).collect(), 2).unwrap();
+        for metric in [Metric::L2, Metric::InnerProduct] {
+            let cpu = partition(&base, metric, 250, Device::Cpu, |_| ());
+            let device = partition(&base, metric, 250, Device::Emulated, |_| ());
+            assert!(device == cpu, "{metric}");
+        }
+    }
+
+    #[test]
+    fn little_memory_makes_the_same_clusters() {
+        let base = Synth::new(3000, 10, 2).unwrap().base();
+        let expected = partition(&base, Metric::L2, 700, Device::Cpu, |_| ());
+        assert_eq!(expected.0.iter().map(|members| members.0.len()).sum::<usize>(), 6000);
+        // Chunks of 64 rows, and buffers that are full again and again.
+        assert!(partition(&base, Metric::L2, 700, Device::Cpu, |plan| plan.partition_bytes = 1) == expected);
+    }
 }

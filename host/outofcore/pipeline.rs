@@ -8,7 +8,7 @@ use std::thread::{self, ScopedJoinHandle};
 use super::Dispatch;
 use super::checkpoint::Checkpoints;
 use super::embedding::Embedding;
-use super::fault::{Attempt, Fault};
+use super::fault::Attempt;
 use super::local::LocalLists;
 use super::merge::Merger;
 use super::partition::{Cluster, Partition};
@@ -181,6 +181,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The result of a thread; its panic goes on here.
-fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Attempt<T> {
+pub(super) fn join<T, E>(thread: ScopedJoinHandle<'_, Result<T, E>>) -> Result<T, E> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

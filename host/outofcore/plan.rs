@@ -43,8 +43,8 @@ pub struct ClusterPlan {
     pub host_bytes: u64,
     /// Bytes of work files and of the index, at most.
     pub disk_bytes: u64,
-    /// Bytes of memory that gather the members of a cluster before they are written.
-    pub(super) cluster_buffer: usize,
+    /// Bytes of memory that vectors pass through on their way to the files of clusters.
+    pub(super) partition_bytes: usize,
     /// Ranges of ids that finished rows are sorted into, and the bytes that gather those of a range.
     pub(super) row_bins: (usize, usize),
 }
@@ -129,8 +129,8 @@ impl ClusterPlan {
         if n as u64 <= host / per_node.build && fits_device(n) && n <= most {
             return Ok(None);
         }
-        // Buffers take an eighth.
-        let buffers = (host / 8).min(64 << 20);
+        // Buffers take an eighth: all of it those of the partition and then, half of it, those of finished rows.
+        let buffers = (host / 8).min(256 << 20);
         let left = host - buffers;
         let per_member = per_node.out_of_core();
         let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX);
@@ -169,7 +169,7 @@ impl ClusterPlan {
             cache,
             host_bytes: buffers + of_build + (cache as u64 - 1) * cluster_lists,
             disk_bytes: members + n as u64 * per_node.list + 2 * index_bytes,
-            cluster_buffer: buffer(clusters),
+            partition_bytes: buffers as usize,
             row_bins: (row_bins, buffer(row_bins)),
         }))
     }

@@ -186,7 +186,7 @@ mod tests {
             cache: 2,
             host_bytes: 1,
             disk_bytes: 1,
-            cluster_buffer: 1,
+            partition_bytes: 1,
             row_bins: (8, 1),
         };
         Manifest { parameters: [("degree".to_owned(), degree.to_owned())].into(), plan }

@@ -13,6 +13,7 @@ mod synth;
 mod truth;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -214,6 +215,22 @@ impl Vectors {
             rows => {
                 with_matrix!(rows, m => m.row(index).iter().map(|&x| Element::to_f32(x)).collect())
             }
+        }
+    }
+
+    /// Asks the system to read the rows of `range`, as far as there are such, ahead of their use, if they are mapped
+    /// from a file.
+    pub(crate) fn prefetch(&self, range: Range<usize>) {
+        let Layout { rows, offset, stride, .. } = self.layout;
+        let (first, end) = (range.start.min(rows), range.end.min(rows));
+        #[cfg(unix)]
+        if let Storage::Mapped(map) = &self.storage
+            && first < end
+        {
+            let begin = offset + first * stride;
+            let length = ((end - first) * stride).min(map.len() - begin);
+            // Advice: without it rows are read as they are used.
+            let _ = map.advise_range(memmap2::Advice::WillNeed, begin, length);
         }
     }
 

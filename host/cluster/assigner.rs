@@ -1,0 +1,227 @@
+//! The two nearest centres of vectors that come piece by piece, found on a device or on the CPU.
+
+use tagore_device::block::tile;
+use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
+
+use super::cpu::Centres;
+use crate::gpu::{Buffer, Gpu, Plan};
+use crate::progress::StageProgress;
+use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side};
+use crate::vectors::{Matrix, Rows, Vectors};
+use crate::{Error, Metric, Result};
+
+/// Centres of each vector.
+const MEMBERSHIPS: usize = 2;
+
+/// Finds the two nearest (L2) of centres. A device rounds vectors and centres to f16, so that it may take another
+/// centre than the CPU where two are about as near.
+pub(crate) enum Assigner {
+    Cpu,
+    Device(Box<DeviceAssigner>),
+}
+
+/// Centres that vectors are compared with.
+pub(crate) struct Nearest<'a> {
+    assigner: &'a mut Assigner,
+    centres: &'a Centres,
+}
+
+impl Assigner {
+    /// An assigner on `gpu`, if there is one, of vectors of f32 like those of `sample`. The device gets room for as
+    /// many vectors at a time, and as many centres, as `room` says.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub(crate) fn new(gpu: Option<Gpu>, sample: &Vectors, room: (usize, usize)) -> Result<Self> {
+        Ok(match gpu {
+            None => Self::Cpu,
+            Some(gpu) => Self::Device(Box::new(DeviceAssigner::new(gpu, sample, room)?)),
+        })
+    }
+
+    /// Compares with `centres` from here on.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn with<'a>(&'a mut self, centres: &'a Centres) -> Result<Nearest<'a>> {
+        if let Self::Device(device) = self {
+            let DeviceAssigner { gpu, rounded, centres: side, .. } = &mut **device;
+            rounded.upload(gpu, side, centres.count(), |number| centres.row(number))?;
+        }
+        Ok(Nearest { assigner: self, centres })
+    }
+}
+
+impl Nearest<'_> {
+    /// The two nearest centres of each of `vectors`, the nearest first; of equally near ones the first.
+    ///
+    /// # Errors
+    /// If the device fails, or the work is cancelled.
+    pub(crate) fn two(&mut self, vectors: &Vectors, stage: &StageProgress<'_>) -> Result<Vec<[u32; 2]>> {
+        let Assigner::Device(device) = self.assigner else {
+            return self.centres.nearest_two(vectors, vectors.len(), |row| row, stage);
+        };
+        let rows = floats(vectors)?;
+        let mut nearest = vec![[0; MEMBERSHIPS]; vectors.len()];
+        for (piece, nearest) in nearest.chunks_mut(device.piece).enumerate() {
+            stage.advance(nearest.len() as u64)?;
+            let first = piece * device.piece;
+            device.assign(|row| rows.row(first + row), self.centres.count(), nearest)?;
+        }
+        Ok(nearest)
+    }
+}
+
+/// The rows of vectors of f32.
+fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
+    match vectors.rows() {
+        Rows::F32(rows) => Ok(rows),
+        _ => Err(Error::mismatch("vectors to be clustered", vectors.element_type(), "f32")),
+    }
+}
+
+/// What is on the device: centres, a piece of the vectors, and what is found.
+pub(crate) struct DeviceAssigner {
+    gpu: Gpu,
+    /// The most vectors of a piece.
+    piece: usize,
+    vectors: Side<f32>,
+    centres: Side<f32>,
+    rounded: Rounded,
+    nearest: Buffer<u32>,
+}
+
+impl DeviceAssigner {
+    fn new(gpu: Gpu, sample: &Vectors, (piece, centres): (usize, usize)) -> Result<Self> {
+        let (rows, count, dim) = (floats(sample)?, sample.len(), sample.dim());
+        let plan = Side::<f32>::plan(Plan::new(), POINTS, piece, dim);
+        let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
+            .with::<f32>("mean", dim)
+            .with::<u32>("largest norm", 1)
+            .with::<u32>("nearest centres", MEMBERSHIPS * piece)
+            .reserve(&gpu)?;
+        let rounding = Rounding::of(Metric::L2, (rows, count), (rows, count), |row| row);
+        let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
+            (memory.buffer("mean")?, memory.buffer("largest norm")?);
+        mean.upload(&rounding.mean)?;
+        largest.fill(0)?;
+        Ok(Self {
+            piece,
+            vectors: Side::new(&memory, POINTS, dim)?,
+            centres: Side::new(&memory, ROWS, dim)?,
+            rounded: Rounded { mean, largest, scale: rounding.row_scale, dim },
+            nearest: memory.buffer("nearest centres")?,
+            gpu,
+        })
+    }
+
+    /// Finds the nearest of the first `centres` centres of as many vectors as `nearest` has places for.
+    fn assign<'r>(
+        &mut self,
+        row: impl Fn(usize) -> &'r [f32] + Sync,
+        centres: usize,
+        nearest: &mut [[u32; MEMBERSHIPS]],
+    ) -> Result<()> {
+        let count = nearest.len();
+        self.rounded.upload(&self.gpu, &mut self.vectors, count, row)?;
+        let (stride, units) = self.vectors.tile_stride();
+        // What says which vectors and centres, where they are not the first.
+        let none = self.nearest.view();
+        let assign = Assign::<f32> {
+            vectors: self.vectors.tile_vectors(),
+            ids: none,
+            centres: self.centres.tile_vectors(),
+            lists: none,
+            biases: self.centres.biases.view(),
+            guide_starts: none,
+            nearest: self.nearest.view_mut(),
+            listed: 0,
+            by_number: 0,
+            count: count as u32,
+            guide_count: 0,
+            centre_count: centres as u32,
+            memberships: MEMBERSHIPS as u32,
+            vector_stride: stride,
+            centre_stride: stride,
+            units,
+            weight: f32::weight(Metric::L2),
+        };
+        let blocks = [assign_blocks(count as u32, 0), 1, 1];
+        // SAFETY: the sides hold so many prepared vectors and centres, and there is room for what is found; all
+        // outlive the work, which the download waits for.
+        unsafe { self.gpu.launch::<cluster_assign_f16>(blocks, tile::THREADS, (assign,))? };
+        self.nearest.download(bytemuck::cast_slice_mut(nearest))
+    }
+}
+
+/// How vectors become f16.
+struct Rounded {
+    mean: Buffer<f32>,
+    largest: Buffer<u32>,
+    scale: f32,
+    dim: usize,
+}
+
+impl Rounded {
+    /// Uploads `count` vectors to a side that has room for them, and rounds them.
+    fn upload<'r>(
+        &mut self,
+        gpu: &Gpu,
+        side: &mut Side<f32>,
+        count: usize,
+        row: impl Fn(usize) -> &'r [f32] + Sync,
+    ) -> Result<()> {
+        let stride = side.stride;
+        side.values.upload_rows(count, stride, row)?;
+        let task = Preparation {
+            count,
+            dim: self.dim,
+            mean: &self.mean,
+            largest: self.largest.view_mut(),
+            scale: self.scale,
+            error_limit: f32::INFINITY,
+            norm_weight: 1,
+            skip_zero: false,
+        };
+        f32::prepare(gpu, side, &task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Progress, Synth};
+
+    /// The two nearest of every `every`-th vector, on both.
+    fn both(vectors: &Vectors, every: usize, piece: usize) -> [Vec<[u32; 2]>; 2] {
+        let progress = Progress::silent();
+        let stage = progress.stage("test", 0);
+        let mut centres = Centres::none(vectors.dim());
+        (0..vectors.len()).step_by(every).for_each(|row| centres.push(&vectors.row(row)));
+        [None, Some(Gpu::emulated(2))].map(|gpu| {
+            let mut assigner = Assigner::new(gpu, vectors, (piece, centres.count())).unwrap();
+            assigner.with(&centres).unwrap().two(vectors, &stage).unwrap()
+        })
+    }
+
+    #[test]
+    fn a_device_finds_the_centres_that_the_cpu_finds() {
+        // Clumps that are further from each other the further they are out: no two centres are equally near.
+        let clump = |i: usize| [0.0, 20.0, 42.0, 66.0, 92.0, 120.0][i % 6] + (i / 6 % 3) as f32 * 0.1;
+        let values: Vec<f32> = (0..300).flat_map(|i| [clump(i), 1000.0, -clump(i)]).collect();
+        let vectors = Vectors::from_f32(values, 3).unwrap();
+        for piece in [300, 128, 41] {
+            let [cpu, device] = both(&vectors, 61, piece);
+            assert!(cpu.iter().all(|pair| pair[0] != pair[1]));
+            assert_eq!(device, cpu, "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn what_a_device_finds_is_about_as_near() {
+        let vectors = Synth::new(400, 17, 3).unwrap().base();
+        let [cpu, device] = both(&vectors, 20, 150);
+        let same = cpu.iter().zip(&device).filter(|(cpu, device)| cpu == device).count();
+        assert!(same > 390, "{same} of 400 have the same centres");
+    }
+}

@@ -1,0 +1,67 @@
+//! The clusters that vectors go to, and their records.
+
+use std::collections::HashMap;
+
+use bytemuck::cast_slice;
+
+use super::log::Gather;
+use crate::cluster::cpu::Centres;
+use crate::vectors::with_matrix;
+use crate::{Result, Vectors};
+
+/// Rows of the base that follow one another, embedded, with their two nearest centres.
+pub(super) struct Chunk {
+    pub first: usize,
+    pub rows: Vectors,
+    pub nearest: Vec<[u32; 2]>,
+}
+
+/// Puts chunk after chunk into clusters, of which none gets too many members.
+pub(super) struct Placing<'a> {
+    pub base: &'a Vectors,
+    pub centres: &'a Centres,
+    /// The most members of a cluster.
+    pub most: usize,
+    pub sizes: Vec<usize>,
+    /// How many nodes two clusters share, the one of the smaller number named first.
+    pub shared: HashMap<(u32, u32), u64>,
+    pub records: Gather,
+}
+
+impl Placing<'_> {
+    /// Gathers the records of the next chunk; full buffers go to `write`. Rows are taken in their order, so that who
+    /// finds a cluster full does not depend on threads.
+    pub(super) fn place(
+        &mut self,
+        chunk: &Chunk,
+        mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        for (index, &nearest) in chunk.nearest.iter().enumerate() {
+            let full = |&cluster: &u32| self.sizes[cluster as usize] == self.most;
+            let [a, b] = if nearest.iter().any(full) {
+                nearest_with_room(&self.centres.distances(&chunk.rows.row(index)), &self.sizes, self.most)
+            } else {
+                nearest
+            };
+            *self.shared.entry((a.min(b), a.max(b))).or_default() += 1;
+            let row = chunk.first + index;
+            for [cluster, other] in [[a, b], [b, a]] {
+                self.sizes[cluster as usize] += 1;
+                let head = [row as u32, other];
+                with_matrix!(self.base.rows(), m => {
+                    let record = [cast_slice(&head), cast_slice(m.row(row))];
+                    self.records.append(cluster as usize, &record, &mut write)
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The two nearest clusters that are not full; the plan has room for all, so that there are two.
+fn nearest_with_room(distances: &[f32], sizes: &[usize], most: usize) -> [u32; 2] {
+    let mut open: Vec<usize> = (0..sizes.len()).filter(|&cluster| sizes[cluster] < most).collect();
+    let order = |&a: &usize, &b: &usize| distances[a].total_cmp(&distances[b]).then(a.cmp(&b));
+    open.select_nth_unstable_by(1, order);
+    [open[0] as u32, open[1] as u32]
+}
