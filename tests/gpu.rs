@@ -1,9 +1,11 @@
 //! Kernels, on the emulator everywhere and on a CUDA device where there is one, against the CPU.
 
 use half::f16;
+use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
     Builder, Collect, Descent, DescentStats, Device, ExactSearch, Filter, Index, Iterations, KnnGraph,
-    MAX_WIDTH, Metric, Progress, Searcher, Start, Strategy, Synth, Vectors, ground_truth, knn_recall,
+    MAX_WIDTH, Metric, Progress, Searcher, Start, Strategy, Synth, Vectors, evaluate, ground_truth,
+    knn_recall,
 };
 
 use crate::reference::{hard_cases, uniform};
@@ -569,5 +571,33 @@ fn the_kernels_to_compare_with_give_the_same_index() {
                 stats.prune.kernels
             );
         }
+    }
+}
+
+#[test]
+fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
+    for device in devices() {
+        // The emulator is slow.
+        let (n, size, k) = if device == Device::Emulated { (240, 120, 8) } else { (30_000, 9000, 32) };
+        let synth = Synth::new(n, 12, 5).unwrap();
+        let (base, queries) = (synth.base(), synth.queries(100));
+        let builder = Builder::new(Strategy::vamana().degree(k)).knn(k).devices(&[device]);
+        let limits = Limits { cluster_size: Some(size), ..Limits::default() };
+        let plan = ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let build = || {
+            let stats = OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
+            assert!(!stats.kernels.is_empty() && stats.peak_gpu_bytes > 0);
+            std::fs::read(&path).unwrap()
+        };
+        assert!(build() == build(), "two builds on {device}");
+        let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
+        let recall = |index: &Index| {
+            evaluate(index, &base, &queries, &truth, 10, &[50], &Progress::silent()).unwrap()[0].recall
+        };
+        let (found, expected) =
+            (recall(&Index::open(&path).unwrap()), recall(&builder.build(&base).unwrap()));
+        assert!(found > expected - 0.02, "{found} for {expected} on {device}");
     }
 }

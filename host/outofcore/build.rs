@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
 
 use super::checkpoint::{Checkpoint, Checkpoints};
 use super::embedding::Embedding;
@@ -296,7 +300,7 @@ impl Run<'_> {
         let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
         let rows = Bins::open(rows, done.rows.clone(), buffer);
         let degree = builder.strategy.max_degree();
-        let mut merger = Merger::new((self.base.len(), degree), done, lists, rows);
+        let mut merger = Merger::new((self.base.len(), degree), *embedding, done, (lists, rows));
         let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
 
         let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
@@ -352,7 +356,7 @@ impl Run<'_> {
         }
         let shape = (base.len(), degree);
         let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, entries)?;
-        for bin in 0..rows.count() {
+        let sorted = |bin: usize| {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
             let mut sorted = vec![u32::MAX; nodes * degree];
@@ -363,14 +367,21 @@ impl Run<'_> {
                     bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
                 }
             })?;
-            if !sound {
-                return Err(Fault::Damage(Damage::Rows));
+            if sound { Ok(sorted) } else { Err(Fault::Damage(Damage::Rows)) }
+        };
+        // While a range is written, the next is read.
+        thread::scope(|scope| {
+            let (send, ranges) = sync_channel::<Attempt<Vec<u32>>>(0);
+            scope.spawn(move || (0..rows.count()).map(sorted).try_for_each(|range| send.send(range)));
+            for range in ranges {
+                let range = range?;
+                let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
+                let degrees: Vec<u32> = range.par_chunks_exact(degree).map(degree_of).collect();
+                file.append(&degrees, &range)?;
+                stage.advance(1)?;
             }
-            let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
-            let degrees: Vec<u32> = sorted.chunks_exact(degree).map(degree_of).collect();
-            file.append(&degrees, &sorted)?;
-            stage.advance(1)?;
-        }
+            Ok::<(), Fault>(())
+        })?;
         Ok(file.commit()?)
     }
 }

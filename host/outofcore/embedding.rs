@@ -2,15 +2,15 @@
 
 use rayon::prelude::*;
 
-use crate::vectors::space::largest_square;
-use crate::{Metric, Vectors};
+use crate::vectors::space::{Space, largest_square};
+use crate::{Metric, Result, Vectors};
 
 /// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
 #[derive(Clone, Copy)]
 pub(super) struct Embedding {
     metric: Metric,
     /// Inner product: the square of the largest norm.
-    pub largest: f64,
+    largest: f64,
 }
 
 impl Embedding {
@@ -18,6 +18,11 @@ impl Embedding {
     pub(super) fn new(base: &Vectors, metric: Metric) -> Self {
         let largest = if metric == Metric::InnerProduct { largest_square(base) } else { 0.0 };
         Self { metric, largest }
+    }
+
+    /// The members of a cluster as a space, whose rule distances are those of the whole base.
+    pub(super) fn space<'a>(&self, members: &'a Vectors) -> Result<Space<'a>> {
+        Ok(Space::new(members, self.metric)?.lifted_to(self.largest))
     }
 
     /// Components of the embedded rows of `dim` components.

@@ -4,10 +4,9 @@ use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
 use super::embedding::Embedding;
+use super::lengths::lengths;
 use super::partition::Cluster;
-use crate::parallel::for_each_row;
-use crate::vectors::space::Space;
-use crate::{BuildStats, Builder, Result};
+use crate::{BuildStats, Builder, Result, Vectors};
 
 /// The lists of a cluster's members.
 pub(super) struct LocalLists {
@@ -16,8 +15,10 @@ pub(super) struct LocalLists {
     pub ids: Vec<u32>,
     /// The other cluster that each is in.
     pub others: Vec<u32>,
-    /// The neighbours of each by rule distance, padded to the degree with [`key::NONE`]; ids are those of the base.
+    /// The neighbours of each in ascending order, as rule distances and places among the members, padded to the
+    /// degree with [`key::NONE`].
     pub keys: Vec<Key>,
+    pub vectors: Vectors,
     /// The member nearest to the mean of the base, and its squared distance.
     pub central: (f64, u32),
     /// A node that the local index is entered at.
@@ -37,21 +38,9 @@ impl LocalLists {
         let Cluster { number, ids, others, vectors } = cluster;
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
-        let metric = descent.metric;
         let (index, stats) = builder.clone().descent(descent.clone()).build_with_stats(&vectors, None)?;
-        let degree = index.max_degree();
         // Under inner product distances have to be those of the whole base, or lists could not be compared.
-        let space = Space::new(&vectors, metric)?.lifted_to(embedding.largest);
-        let mut keys = vec![key::NONE; ids.len() * degree];
-        for_each_row(&mut keys, degree, &stage, Vec::new, |distances, node, row| {
-            let neighbors = index.neighbors(node as usize);
-            space.rule_distances(node, neighbors, distances);
-            let found = neighbors.iter().zip(distances.iter());
-            row.iter_mut()
-                .zip(found)
-                .for_each(|(key, (&id, &distance))| *key = key::pack(distance, ids[id as usize]));
-            row.sort_unstable();
-        })?;
+        let keys = lengths(&index, &embedding.space(&vectors)?, descent.device, &stage)?;
         let distance = |out: &mut Vec<f32>, member: usize| {
             embedding.embed(&vectors.row(member), out);
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
@@ -60,7 +49,19 @@ impl LocalLists {
         let distances = (0..ids.len()).into_par_iter().map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| (f64::INFINITY, u32::MAX), nearer);
         let entry = ids[index.entries()[0] as usize];
-        Ok(Self { cluster: number, ids, others, keys, central, entry, stats })
+        Ok(Self { cluster: number, ids, others, keys, vectors, central, entry, stats })
+    }
+}
+
+impl LocalLists {
+    /// The key of the base for one of a member.
+    pub(super) fn of_base(&self, key: Key) -> Key {
+        if key == key::NONE { key } else { key >> 32 << 32 | u64::from(self.ids[key as u32 as usize]) }
+    }
+
+    /// Which member the node of this id is, if it is one.
+    pub(super) fn member(&self, id: u32) -> Option<u32> {
+        self.ids.binary_search(&id).ok().map(|place| place as u32)
     }
 }
 

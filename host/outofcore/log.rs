@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
+
+/// Pieces that are on their way from the disk while one is read.
+const AHEAD: usize = 16;
 
 /// A file that pieces are appended to.
 pub(super) struct Log {
@@ -49,20 +52,14 @@ impl Log {
         Ok(piece)
     }
 
+    /// What reads the log, on a thread of its own.
+    pub(super) fn reader(&self) -> Result<Reader<'_>> {
+        Ok(Reader { file: File::open(&self.path).map_err(Error::io(&self.path))?, path: &self.path })
+    }
+
     /// Reads a piece; none if it is not what was written.
     pub(super) fn read(&self, piece: Piece) -> Result<Option<Vec<u8>>> {
-        let mut content = vec![0; piece.bytes];
-        let mut read = || {
-            // Threads read at the same time, each from where its own file stands.
-            let mut file = File::open(&self.path)?;
-            file.seek(SeekFrom::Start(piece.offset))?;
-            file.read_exact(&mut content)
-        };
-        match read() {
-            Ok(()) => Ok((crc32fast::hash(&content) == piece.crc).then_some(content)),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(Error::io(&self.path)(error)),
-        }
+        self.reader()?.read(piece)
     }
 
     /// What asks, from any thread, that all that has been appended is on the disk.
@@ -73,6 +70,41 @@ impl Log {
 
     pub(super) fn bytes(&self) -> u64 {
         self.end
+    }
+}
+
+/// Reads pieces of a [`Log`], each of them once.
+pub(super) struct Reader<'a> {
+    file: File,
+    path: &'a Path,
+}
+
+impl Reader<'_> {
+    /// Tells the system that a piece will be read soon, or will not be read again.
+    fn will_read(&self, piece: Piece, soon: bool) {
+        #[cfg(unix)]
+        {
+            use rustix::fs::{Advice, fadvise};
+            let advice = if soon { Advice::WillNeed } else { Advice::DontNeed };
+            // It is advice: reading works without.
+            let _ = fadvise(&self.file, piece.offset, std::num::NonZeroU64::new(piece.bytes as u64), advice);
+        }
+    }
+
+    /// Reads a piece; none if it is not what was written.
+    fn read(&mut self, piece: Piece) -> Result<Option<Vec<u8>>> {
+        let mut content = vec![0; piece.bytes];
+        let read =
+            self.file.seek(SeekFrom::Start(piece.offset)).and_then(|_| self.file.read_exact(&mut content));
+        match read {
+            Ok(()) => {
+                // Nobody reads it again: what other files have in the system's memory should stay there.
+                self.will_read(piece, false);
+                Ok((crc32fast::hash(&content) == piece.crc).then_some(content))
+            }
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(Error::io(self.path)(error)),
+        }
     }
 }
 
@@ -171,8 +203,13 @@ impl Bins {
     /// Gives the pieces of a bin, all written, to `take`: whole records, in the order in which they came. Whether they
     /// are what was written.
     pub(super) fn read(&self, bin: usize, mut take: impl FnMut(&[u8])) -> Result<bool> {
-        for &piece in &self.pieces[bin] {
-            let Some(content) = self.log.read(piece)? else { return Ok(false) };
+        let (pieces, mut reader) = (&self.pieces[bin], self.log.reader()?);
+        pieces.iter().take(AHEAD).for_each(|&piece| reader.will_read(piece, true));
+        for (place, &piece) in pieces.iter().enumerate() {
+            if let Some(&next) = pieces.get(place + AHEAD) {
+                reader.will_read(next, true);
+            }
+            let Some(content) = reader.read(piece)? else { return Ok(false) };
             take(&content);
         }
         Ok(true)

@@ -11,11 +11,13 @@ use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
 use super::checkpoint::Checkpoint;
+use super::embedding::Embedding;
 use super::fault::{Attempt, Damage, Fault};
 use super::local::{LocalLists, nearer};
 use super::log::{Bins, Log, Piece};
 use super::{CacheUse, ClusterGraph};
 use crate::Result;
+use crate::vectors::space::Space;
 
 /// The lists of the nodes that two clusters share, of the one that was built first.
 enum Parcel {
@@ -26,6 +28,7 @@ enum Parcel {
 /// What gathers the lists of clusters.
 pub(super) struct Merger {
     degree: usize,
+    embedding: Embedding,
     nodes_per_bin: usize,
     /// What is done; where lists wait is in `parcels`, and where rows are the bins know.
     done: Checkpoint,
@@ -54,10 +57,16 @@ pub(super) struct Merged {
 
 impl Merger {
     /// Merges lists of at most `degree` neighbours of `nodes` nodes, from `done` on.
-    pub(super) fn new((nodes, degree): (usize, usize), done: Checkpoint, spill: Log, rows: Bins) -> Self {
+    pub(super) fn new(
+        (nodes, degree): (usize, usize),
+        embedding: Embedding,
+        done: Checkpoint,
+        (spill, rows): (Log, Bins),
+    ) -> Self {
         let parcels = done.waiting.iter().filter_map(|&(pair, piece)| Some((pair, Parcel::Spilled(piece?))));
         Self {
             degree,
+            embedding,
             nodes_per_bin: nodes.div_ceil(rows.count()),
             parcels: parcels.collect(),
             evicted: vec![false; done.entries.len()],
@@ -75,6 +84,7 @@ impl Merger {
         let mut order: Vec<u32> = (0..lists.ids.len() as u32).collect();
         // Members are in ascending order of ids, and stay so beside each other.
         order.par_sort_unstable_by_key(|&member| (other_of(member), member));
+        let space = self.embedding.space(&lists.vectors)?;
         let mut bytes = 0;
         for members in order.chunk_by(|&a, &b| other_of(a) == other_of(b)) {
             let other = other_of(members[0]);
@@ -82,11 +92,15 @@ impl Merger {
                 continue;
             }
             if self.parcels.contains_key(&(other, cluster)) {
-                bytes += self.merge(other, lists, members)?;
+                bytes += self.merge(other, (lists, &space), members)?;
             } else if !self.parcels.contains_key(&(cluster, other)) {
                 let mut keys = vec![key::NONE; members.len() * self.degree];
                 let rows = keys.par_chunks_exact_mut(self.degree).zip(members);
-                rows.for_each(|(row, &member)| row.copy_from_slice(self.list(lists, member)));
+                rows.for_each(|(row, &member)| {
+                    row.iter_mut()
+                        .zip(self.list(lists, member))
+                        .for_each(|(to, &key)| *to = lists.of_base(key));
+                });
                 self.parcels.insert((cluster, other), Parcel::Resident(keys));
             }
         }
@@ -103,7 +117,12 @@ impl Merger {
 
     /// Merges the lists of `members` with those that wait since cluster `other` was built. The bytes read and
     /// written.
-    fn merge(&mut self, other: u32, lists: &LocalLists, members: &[u32]) -> Attempt<u64> {
+    fn merge(
+        &mut self,
+        other: u32,
+        (lists, space): (&LocalLists, &Space<'_>),
+        members: &[u32],
+    ) -> Attempt<u64> {
         let pair = (other, lists.cluster);
         let record_bytes = 4 * (1 + self.degree);
         let mut bytes = (members.len() * record_bytes) as u64;
@@ -122,9 +141,11 @@ impl Merger {
         self.done.found.0 += members.len() as u64;
         let mut records = vec![u32::MAX; members.len() * (1 + self.degree)];
         let both = members.par_iter().zip(waiting.par_chunks_exact(self.degree));
-        records.par_chunks_exact_mut(1 + self.degree).zip(both).for_each(|(record, (&member, first))| {
+        let rows = records.par_chunks_exact_mut(1 + self.degree).zip(both);
+        rows.for_each_init(Room::default, |room, (record, (&member, first))| {
             record[0] = lists.ids[member as usize];
-            nearest(first, self.list(lists, member), &mut record[1..]);
+            let second = self.list(lists, member);
+            room.merge((first, second), (lists, space), &mut record[1..]);
         });
         let bin_of = |record: &[u32]| record[0] as usize / self.nodes_per_bin;
         let mut rest = &records[..];
@@ -168,9 +189,11 @@ impl Merger {
         self.done.waiting = self.parcels.iter().map(|(&pair, parcel)| (pair, piece(parcel))).collect();
         self.done.rows = self.rows.pieces()?.to_vec();
         self.done.bytes = (self.spill.bytes(), self.rows.bytes());
-        let (lists, rows) = (self.spill.to_sync()?, self.rows.log().to_sync()?);
+        let waits = self.done.waiting.iter().any(|(_, piece)| piece.is_some());
+        let lists = if waits { Some(self.spill.to_sync()?) } else { None };
+        let rows = self.rows.log().to_sync()?;
         let sync = move || {
-            lists()?;
+            lists.map_or(Ok(()), |sync| sync())?;
             rows()
         };
         Ok((self.done.clone(), sync))
@@ -192,44 +215,115 @@ impl Merger {
     }
 }
 
-/// The ids of the nearest of two lists in ascending order, as many as `row` has room for; `u32::MAX` behind them.
-///
-/// Each list has been pruned already, by a rule that asks for vectors, which are no longer there. What the rule kept
-/// of either is worth keeping; if there is no room, long edges are lost, of which searches need few, since they begin at many
-/// entry points.
-fn nearest(a: &[Key], b: &[Key], row: &mut [u32]) {
-    let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
-    for id in row {
-        let (first, second) =
-            (a.peek().copied().unwrap_or(key::NONE), b.peek().copied().unwrap_or(key::NONE));
-        *id = first.min(second) as u32;
-        // The distance of a pair is the same in both clusters, so that what is twice there is one key twice.
-        a.next_if(|&key| key <= second);
-        b.next_if(|&key| key <= first);
+/// Accepted neighbours that are compared at a time.
+const OCCLUDERS: usize = 8;
+
+/// What merging the lists of a node works with.
+#[derive(Default)]
+struct Room {
+    /// Members whose neighbours have been accepted, and the distances to them.
+    accepted: Vec<u32>,
+    distances: Vec<f32>,
+    /// Neighbours that others stand before.
+    occluded: Vec<u32>,
+}
+
+impl Room {
+    /// Writes the ids of neighbours from two lists to `row`, as many as it has room for, `u32::MAX` behind them.
+    ///
+    /// Neighbours are taken by their distance. Each list has been pruned already, but for itself: one that is nearer
+    /// to one of those taken before than to the node stands behind it, if the vectors of both are here, which those of the
+    /// cluster built last are. Such ones only fill what is left.
+    fn merge(
+        &mut self,
+        (a, b): (&[Key], &[Key]),
+        (lists, space): (&LocalLists, &Space<'_>),
+        row: &mut [u32],
+    ) {
+        self.accepted.clear();
+        self.occluded.clear();
+        let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
+        let mut count = 0;
+        while count < row.len() {
+            let first = a.peek().copied().unwrap_or(key::NONE);
+            let second = b.peek().map_or(key::NONE, |&key| lists.of_base(key));
+            let nearest = first.min(second);
+            if nearest == key::NONE {
+                break;
+            }
+            // The distance of a pair is the same in both clusters, so that what is twice there is one key twice.
+            a.next_if(|_| first == nearest);
+            let member = match b.next_if(|_| second == nearest) {
+                Some(key) => Some(key as u32),
+                None => lists.member(nearest as u32),
+            };
+            if let Some(member) = member {
+                if self.is_occluded(member, key::distance(nearest), space) {
+                    self.occluded.push(nearest as u32);
+                    continue;
+                }
+                self.accepted.push(member);
+            }
+            row[count] = nearest as u32;
+            count += 1;
+        }
+        row[count..].iter_mut().zip(&self.occluded).for_each(|(id, &occluded)| *id = occluded);
+    }
+
+    /// Whether `member`, so far from the node, is nearer to one that has been accepted.
+    fn is_occluded(&mut self, member: u32, length: f32, space: &Space<'_>) -> bool {
+        // Mostly one of the nearest is in the way.
+        self.accepted.chunks(OCCLUDERS).any(|nearer| {
+            space.rule_distances(member, nearer, &mut self.distances);
+            self.distances.iter().any(|&distance| distance < length)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{BuildStats, Metric, Vectors};
 
-    #[test]
-    fn the_nearest_of_both_lists_are_kept_once() {
-        let list = |pairs: &[(f32, u32)]| -> Vec<Key> {
-            let mut keys: Vec<Key> = pairs.iter().map(|&(distance, id)| key::pack(distance, id)).collect();
+    /// Node 0 of a line with nodes at these places, all but the last `gone` of them members of the cluster.
+    fn merged(places: &[f32], gone: usize, a: &[u32], b: &[u32]) -> [u32; 3] {
+        let members = places.len() - gone;
+        let vectors = Vectors::from_f32(places[..members].to_vec(), 1).unwrap();
+        let lists = LocalLists {
+            cluster: 0,
+            ids: (0..members as u32).collect(),
+            others: vec![0; members],
+            keys: Vec::new(),
+            vectors: vectors.clone(),
+            central: (0.0, 0),
+            entry: 0,
+            stats: BuildStats::default(),
+        };
+        let keys = |ids: &[u32]| {
+            let mut keys: Vec<Key> =
+                ids.iter().map(|&id| key::pack((places[id as usize] - places[0]).powi(2), id)).collect();
+            keys.sort_unstable();
             keys.resize(3, key::NONE);
             keys
         };
-        let ids = |a: &[(f32, u32)], b: &[(f32, u32)]| {
-            let mut row = [0; 3];
-            nearest(&list(a), &list(b), &mut row);
-            row
-        };
+        let embedding = Embedding::new(&vectors, Metric::L2);
+        let space = embedding.space(&vectors).unwrap();
+        let mut row = [u32::MAX; 3];
+        Room::default().merge((&keys(a), &keys(b)), (&lists, &space), &mut row);
+        row
+    }
+
+    #[test]
+    fn neighbours_behind_others_give_way() {
         const NONE: u32 = u32::MAX;
-        assert_eq!(ids(&[(1.0, 7), (3.0, 2)], &[(1.0, 7), (2.0, 9)]), [7, 9, 2]);
-        assert_eq!(ids(&[(1.0, 7), (3.0, 2), (4.0, 1)], &[(1.0, 3)]), [3, 7, 2]);
-        assert_eq!(ids(&[(1.0, 3)], &[(1.0, 7), (3.0, 2), (4.0, 1)]), [3, 7, 2]);
-        assert_eq!(ids(&[], &[(0.5, 1)]), [1, NONE, NONE]);
-        assert_eq!(ids(&[], &[]), [NONE; 3]);
+        let line = [0.0, 1.0, -1.5, 2.0, 3.0, -4.0];
+        assert_eq!(merged(&line, 0, &[1, 2], &[1]), [1, 2, NONE], "what is in both is there once");
+        assert_eq!(merged(&line, 0, &[2], &[1]), [1, 2, NONE]);
+        assert_eq!(merged(&line, 0, &[3, 4], &[1]), [1, 3, 4], "what is behind fills what is left");
+        assert_eq!(merged(&line, 0, &[3, 4, 5], &[1]), [1, 5, 3], "3 and 4 are nearer to 1 than to 0");
+        assert_eq!(merged(&line, 2, &[3, 4], &[1]), [1, 4, 3], "of 4 there is no vector");
+        assert_eq!(merged(&line, 0, &[], &[4, 5]), [4, 5, NONE]);
+        assert_eq!(merged(&line, 4, &[3, 4], &[5, 1]), [1, 3, 4], "no more than there is room for");
+        assert_eq!(merged(&line, 0, &[], &[]), [NONE; 3]);
     }
 }

@@ -27,6 +27,7 @@ mod embedding;
 mod entries;
 mod fault;
 mod graph;
+mod lengths;
 mod local;
 mod log;
 mod merge;

@@ -19,6 +19,9 @@ use crate::{Builder, Device, Result};
 /// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.
 const BUILDS_PER_GPU: usize = 2;
 
+/// Lists that may wait to be merged, so that nobody waits where merging takes longer for some clusters than for others.
+pub(super) const WAITING: usize = 1;
+
 /// Builds at work on `device` at the same time. One takes all threads of the CPU.
 pub(super) fn builds_on(device: Device) -> usize {
     if device == Device::Cpu { 1 } else { BUILDS_PER_GPU }
@@ -62,7 +65,7 @@ impl Pipeline<'_> {
                 scope.spawn(move || self.read(next, &send, &format!("reader {reader}")));
             }
             drop(send);
-            let (send, lists) = sync_channel::<Built>(0);
+            let (send, lists) = sync_channel::<Built>(WAITING);
             let merging = scope.spawn(move || self.merge(&lists, merger, checkpoints));
             // Shared by those that build, and gone with the last of them, so that readers do not wait in vain.
             let clusters = Arc::new(Mutex::new(clusters));

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::partition::RECORD_HEAD;
-use super::pipeline::builds_on;
+use super::pipeline::{WAITING, builds_on};
 use crate::{Builder, Device, Error, Metric, Result, Vectors};
 
 /// What a build may take.
@@ -105,10 +105,12 @@ impl PerNode {
 
     /// Bytes of host memory per vector of a cluster, with all at work.
     fn out_of_core(&self) -> u64 {
-        // The vectors of those that are read and built, and what building takes with it; the lists that it ends in, those that
-        // are merged, and those while they become parcels.
-        let record = self.row + RECORD_HEAD as u64;
-        (self.builds + self.readers) * record + self.builds * self.build + (self.builds + 2) * self.list
+        // Vectors are read, built with, wait, and are merged with; lists come from builds, wait, are merged, and are
+        // copied as they become parcels.
+        let (record, waiting) = (self.row + RECORD_HEAD as u64, WAITING as u64);
+        (self.readers + self.builds + waiting + 1) * record
+            + self.builds * self.build
+            + (self.builds + waiting + 2) * self.list
     }
 }
 

@@ -23,6 +23,9 @@ use tagore_device::prune::collect::{
     Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
 };
 use tagore_device::prune::kernels::RuleElement;
+use tagore_device::prune::lengths::{
+    Lengths, prune_lengths_f16, prune_lengths_f32, prune_lengths_i8, prune_lengths_u8,
+};
 use tagore_device::prune::medoid::{
     Nearest, medoid_nearest_f16, medoid_nearest_f32, medoid_nearest_i8, medoid_nearest_u8, medoid_sums_f16,
     medoid_sums_f32, medoid_sums_i8, medoid_sums_u8,
@@ -73,6 +76,7 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Path: Kernel<Arguments = (Paths<Self>,)>;
     type MedoidSums: Kernel<Arguments = (Rows<Self>, GlobalMut<f64>, u32)>;
     type MedoidNearest: Kernel<Arguments = (Nearest<Self>,)>;
+    type Lengths: Kernel<Arguments = (Lengths<Self>,)>;
     type Beam64: Kernel<Arguments = (Search<Self>,)>;
     type Beam128: Kernel<Arguments = (Search<Self>,)>;
     type Beam256: Kernel<Arguments = (Search<Self>,)>;
@@ -187,6 +191,7 @@ rounded_types! {
         Path = prune_path_f32,
         MedoidSums = medoid_sums_f32,
         MedoidNearest = medoid_nearest_f32,
+        Lengths = prune_lengths_f32,
         Beam64 = beam_search_64_f32,
         Beam128 = beam_search_128_f32,
         Beam256 = beam_search_256_f32,
@@ -199,6 +204,7 @@ rounded_types! {
         Path = prune_path_f16,
         MedoidSums = medoid_sums_f16,
         MedoidNearest = medoid_nearest_f16,
+        Lengths = prune_lengths_f16,
         Beam64 = beam_search_64_f16,
         Beam128 = beam_search_128_f16,
         Beam256 = beam_search_256_f16,
@@ -252,6 +258,7 @@ byte_types! {
         Path = prune_path_u8,
         MedoidSums = medoid_sums_u8,
         MedoidNearest = medoid_nearest_u8,
+        Lengths = prune_lengths_u8,
         Beam64 = beam_search_64_u8,
         Beam128 = beam_search_128_u8,
         Beam256 = beam_search_256_u8,
@@ -271,6 +278,7 @@ byte_types! {
         Path = prune_path_i8,
         MedoidSums = medoid_sums_i8,
         MedoidNearest = medoid_nearest_i8,
+        Lengths = prune_lengths_i8,
         Beam64 = beam_search_64_i8,
         Beam128 = beam_search_128_i8,
         Beam256 = beam_search_256_i8,
