@@ -120,8 +120,12 @@ impl Args {
         check_output(&self.output)?;
         let (base, read) = self.input.read()?;
         let builder = Builder::new(strategy).descent(self.descent.descent(output));
-        if let Some(plan) = self.limits.plan(&builder, &base)? {
-            return self.out_of_core(builder, &base, (plan, read, began), output);
+        // What is about the graph as a whole is built in memory, unless a limit was asked for.
+        if self.limits.are_given() || self.graph.is_none() && self.verify.is_none() {
+            let limits = self.limits.limits(self.descent.device, base.len())?;
+            if let Some(plan) = ClusterPlan::new(&builder, &base, &limits)? {
+                return self.out_of_core(builder, &base, (plan, read, began), output);
+            }
         }
         // A graph that something else is done with comes to the host.
         let graph = match (&self.graph, self.verify) {
