@@ -290,6 +290,7 @@ fn a_plan_needs_no_device() {
         "bytes_per_vector",
         "host",
         "host_bytes",
+        "limits",
     ] {
         assert!(!plan[key].is_null(), "no {key}: {plan}");
     }
@@ -317,10 +318,12 @@ fn a_plan_needs_no_device() {
 #[test]
 fn a_build_out_of_core_is_planned_and_done() {
     let session = Session::new();
-    let planned = session.succeeds("plan -i base.fbin --index vamana --knn 20 --cluster-size 200");
+    let limits = "--cluster-size 200 --host-memory 64MiB";
+    let planned = session.succeeds(&format!("plan -i base.fbin --index vamana --knn 20 {limits}"));
+    assert_eq!(planned[0]["limits"]["host_memory"], 64 << 20);
     let clusters = &planned[0]["out_of_core"];
     assert_eq!(clusters["cluster_size"], 200);
-    let built = session.succeeds("build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200");
+    let built = session.succeeds(&format!("build -i base.fbin -o large --index vamana --knn 20 {limits}"));
     assert_eq!(&built[0]["out_of_core"], clusters);
     assert_eq!((&built[0]["n"], &built[0]["hit_ratio"]), (&500.into(), &1.0.into()));
     let inspected = session.succeeds("inspect large");

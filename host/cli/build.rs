@@ -129,7 +129,9 @@ impl Args {
         let (base, read) = self.input.read()?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
-        if let Some(plan) = self.limits.plan(&builder, &base)? {
+        // What is about the graph as a whole is built in memory, unless a limit was asked for.
+        let may_be_out = self.limits.are_given() || self.graph.is_none() && self.verify.is_none();
+        if may_be_out && let Some(plan) = self.limits.plan(&builder, &base, self.descent.device.first())? {
             return self.out_of_core(builder, &base, (plan, read, began), output);
         }
         if self.descent.device.0.len() > 1 {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde_json::json;
 use tagore::outofcore::{ClusterPlan, Limits};
-use tagore::{Builder, Result, Vectors};
+use tagore::{Builder, Device, Result, Vectors};
 
 use super::output::{Output, grouped};
 
@@ -27,10 +27,10 @@ impl FromStr for Bytes {
 /// What a build may take, beyond which it is out of core.
 #[derive(clap::Args)]
 pub(crate) struct LimitOptions {
-    /// Host memory for the build, such as 4GiB, beside the mapped data set [default: no limit]
+    /// Host memory for the build, such as 4GiB, beside the mapped data set [default: what is free, less an eighth]
     #[arg(long, value_name = "BYTES")]
     host_memory: Option<Bytes>,
-    /// Device memory for the build [default: no limit but the device's]
+    /// Device memory for the build [default: what is free, less a sixteenth]
     #[arg(long, value_name = "BYTES")]
     gpu_memory: Option<Bytes>,
     /// The most vectors of a cluster, if memory allows as many [default: no limit]
@@ -39,7 +39,18 @@ pub(crate) struct LimitOptions {
 }
 
 impl LimitOptions {
-    fn limits(&self) -> Limits {
+    /// What a build of an index of `nodes` nodes on `device` may take: what was asked for, or else what is free.
+    pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
+        let (given, free) = (self.given(), Limits::available(device, nodes)?);
+        Ok(Limits {
+            host_memory: given.host_memory.or(free.host_memory),
+            gpu_memory: given.gpu_memory.or(free.gpu_memory),
+            ..given
+        })
+    }
+
+    /// What was asked for.
+    fn given(&self) -> Limits {
         Limits {
             host_memory: self.host_memory.map(|bytes| bytes.0),
             gpu_memory: self.gpu_memory.map(|bytes| bytes.0),
@@ -47,10 +58,24 @@ impl LimitOptions {
         }
     }
 
-    /// The clusters of a build that is out of core; none if no limit is set.
-    pub(crate) fn plan(&self, builder: &Builder, base: &Vectors) -> Result<Option<ClusterPlan>> {
-        let limits = self.limits();
-        if limits == Limits::default() { Ok(None) } else { ClusterPlan::new(builder, base, &limits) }
+    /// Whether any was asked for.
+    pub(crate) fn are_given(&self) -> bool {
+        self.given() != Limits::default()
+    }
+
+    /// The clusters of a build that is out of core.
+    pub(crate) fn plan(
+        &self,
+        builder: &Builder,
+        base: &Vectors,
+        device: Device,
+    ) -> Result<Option<ClusterPlan>> {
+        let mut plan = ClusterPlan::new(builder, base, &self.limits(device, base.len())?)?;
+        if let Some(plan) = &mut plan {
+            // Of a build that goes on, only what was asked for has to be the same.
+            plan.limits = self.given();
+        }
+        Ok(plan)
     }
 }
 
@@ -67,6 +92,24 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
         grouped(plan.host_bytes),
         grouped(plan.disk_bytes)
     ));
+}
+
+/// Says what a build may take.
+pub(crate) fn say_limits(limits: &Limits, output: &Output) {
+    let bytes = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), grouped);
+    output.say(format_args!(
+        "limits: host memory {} bytes, device memory {} bytes",
+        bytes(limits.host_memory),
+        bytes(limits.gpu_memory)
+    ));
+}
+
+/// What a build may take, as JSON.
+pub(crate) fn limits_event(limits: &Limits) -> serde_json::Value {
+    json!({
+        "host_memory": limits.host_memory, "gpu_memory": limits.gpu_memory,
+        "cluster_size": limits.cluster_size,
+    })
 }
 
 /// The clusters of a build that is out of core, as JSON.

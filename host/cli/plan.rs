@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
+use tagore::outofcore::ClusterPlan;
 use tagore::{Builder, Device, DevicePlan, Error, Iterations, Result, Start, Strategy};
 
-use super::limits::{LimitOptions, clusters_event, say_clusters};
+use super::limits::{LimitOptions, clusters_event, limits_event, say_clusters, say_limits};
 use super::options::{GraphOptions, Input, open};
 use super::output::{Output, grouped};
 
@@ -72,7 +73,9 @@ impl Args {
         ));
         let strategy = strategy.unwrap_or_else(Strategy::vamana);
         let builder = Builder::new(strategy).descent(descent.device(self.device));
-        let clusters = self.limits.plan(&builder, &base)?;
+        let limits = self.limits.limits(self.device, base.len())?;
+        let clusters = ClusterPlan::new(&builder, &base, &limits)?;
+        say_limits(&limits, output);
         match &clusters {
             Some(clusters) => say_clusters(clusters, output),
             None => output.say("built in memory"),
@@ -92,7 +95,7 @@ impl Args {
             "start": start_name(&plan), "stages": stages, "peak_gpu_bytes": plan.peak_bytes(),
             "peak_stage": peak, "bytes_per_vector": plan.bytes_per_vector(),
             "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
-            "out_of_core": clusters.as_ref().map(clusters_event),
+            "limits": limits_event(&limits), "out_of_core": clusters.as_ref().map(clusters_event),
         }));
         Ok(())
     }

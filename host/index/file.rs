@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Adjacency, Description, Fingerprint, Index};
 use crate::atomic_file::AtomicFile;
-use crate::vectors::map;
+use crate::vectors::{Access, advise, map};
 use crate::{ElementType, Error, Result};
 
 const MAGIC: &[u8; 8] = b"TAGOREIX";
@@ -367,6 +367,11 @@ impl MappedAdjacency {
     fn u32s(&self, section: usize) -> &[u32] {
         // Sections lie on pages, and the map begins on one.
         bytemuck::cast_slice(&self.map[self.sections[section].clone()])
+    }
+
+    /// Tells the system how rows are read from here on.
+    pub(super) fn advise(&self, access: Access) {
+        advise(&self.map, access);
     }
 
     /// Compares the checksum of every block with the one in the file.

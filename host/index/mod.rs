@@ -15,6 +15,7 @@ pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
 pub use statistics::Statistics;
 
+use crate::vectors::Access;
 use crate::{Error, Metric, Result, Vectors};
 
 /// What an index is and how it was made.
@@ -198,6 +199,13 @@ impl Index {
         match &self.adjacency {
             Adjacency::Owned { degrees, neighbors } => (degrees, neighbors),
             Adjacency::Mapped(mapped) => mapped.parts(),
+        }
+    }
+
+    /// Tells the system how rows are read from here on, if they are mapped from a file.
+    pub(crate) fn advise(&self, access: Access) {
+        if let Adjacency::Mapped(mapped) = &self.adjacency {
+            mapped.advise(access);
         }
     }
 

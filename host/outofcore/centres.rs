@@ -8,6 +8,7 @@ use super::embedding::Embedding;
 use crate::cluster::ROUNDS;
 use crate::cluster::assigner::Assigner;
 use crate::cluster::cpu::Centres;
+use crate::vectors::Access;
 use crate::{Device, Progress, Result, Vectors};
 
 /// Vectors of the sample per cluster: enough to predict sizes within some 5%.
@@ -27,6 +28,7 @@ pub(super) fn centres(
     let n = base.len();
     let count = (plan.clusters * SAMPLE_PER_CLUSTER).min(n);
     let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
+    base.advise(Access::AtRandom);
     let sample =
         embedding.rows(base, count, |i| drawn(draws(0, i as u32), i as u32, count as u32, n as u32) as usize);
     let unwatched = progress.unwatched();

@@ -19,6 +19,7 @@
 //! # Ok::<(), tagore::Error>(())
 //! ```
 
+mod available;
 mod build;
 mod cache;
 mod centres;

@@ -19,7 +19,7 @@ use super::log::{Bins, Gather, Log, Piece};
 use super::pipeline::join;
 use super::place::{Chunk, Placing};
 use super::{ClusterGraph, ClusterPlan};
-use crate::vectors::Element;
+use crate::vectors::{Access, Element};
 use crate::{Device, ElementType, Error, Progress, Result, Vectors};
 
 /// The most rows of a chunk.
@@ -135,6 +135,7 @@ impl Partition {
                 Ok(placing.shared)
             });
             let mut assign = || {
+                base.advise(Access::InOrder);
                 base.prefetch(0..AHEAD * rows);
                 for first in (0..n).step_by(rows) {
                     base.prefetch(first + AHEAD * rows..first + (AHEAD + 1) * rows);

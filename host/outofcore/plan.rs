@@ -31,7 +31,7 @@ impl Limits {
 /// The clusters of a build that is out of core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterPlan {
-    /// What it was made for.
+    /// What was asked for: a build that goes on must ask for the same.
     pub limits: Limits,
     /// Clusters to begin with; those that a sample predicts too large are split.
     pub clusters: usize,

@@ -7,6 +7,7 @@ use tagore_device::descent::key::{self, Key};
 use super::beam::{BeamSearch, Graph, Limits};
 use crate::index::Index;
 use crate::parallel::for_each_row;
+use crate::vectors::Access;
 use crate::vectors::space::{Queries, Space};
 use crate::{Progress, Result};
 
@@ -25,6 +26,8 @@ pub(super) fn search(
     (k, beam): (usize, usize),
     progress: &Progress,
 ) -> Result<(Vec<Key>, u64)> {
+    index.advise(Access::AtRandom);
+    space.advise(Access::AtRandom);
     let stage = progress.stage("search", queries.len() as u64);
     let computed = AtomicU64::new(0);
     let limits = Limits { beam, expansions: usize::MAX };

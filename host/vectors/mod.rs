@@ -1,5 +1,6 @@
 //! Data sets: element types, file formats, metrics and distances.
 
+mod advice;
 pub(crate) mod distance;
 mod element;
 mod format;
@@ -21,6 +22,7 @@ use half::f16;
 use memmap2::Mmap;
 use rayon::prelude::*;
 
+pub(crate) use advice::{Access, advise};
 pub(crate) use element::Element;
 pub use element::ElementType;
 pub use format::Format;
@@ -218,19 +220,22 @@ impl Vectors {
         }
     }
 
-    /// Asks the system to read the rows of `range`, as far as there are such, ahead of their use, if they are mapped
-    /// from a file.
+    /// Has the system begin to read the rows of `range`, as far as there are such, if they are mapped from a file.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         let Layout { rows, offset, stride, .. } = self.layout;
         let (first, end) = (range.start.min(rows), range.end.min(rows));
-        #[cfg(unix)]
         if let Storage::Mapped(map) = &self.storage
             && first < end
         {
             let begin = offset + first * stride;
-            let length = ((end - first) * stride).min(map.len() - begin);
-            // Advice: without it rows are read as they are used.
-            let _ = map.advise_range(memmap2::Advice::WillNeed, begin, length);
+            advice::prefetch(map, begin..(offset + end * stride).min(map.len()));
+        }
+    }
+
+    /// Tells the system how rows are read from here on, if they are mapped from a file.
+    pub(crate) fn advise(&self, access: Access) {
+        if let Storage::Mapped(map) = &self.storage {
+            advise(map, access);
         }
     }
 

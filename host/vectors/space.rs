@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Element, Metric, Rows, Vectors, with_matrix};
+use super::{Access, Element, Metric, Rows, Vectors, with_matrix};
 use crate::{Error, Result};
 
 /// A base under a metric.
@@ -75,6 +75,11 @@ impl<'a> Space<'a> {
     /// The rows that list distances are computed from: normalised under cosine.
     pub(crate) fn rows(&self) -> Rows<'_> {
         self.vectors.rows()
+    }
+
+    /// Tells the system how rows are read from here on.
+    pub(crate) fn advise(&self, access: Access) {
+        self.vectors.advise(access);
     }
 
     /// Cosine: which rows are zero vectors; empty if none is.

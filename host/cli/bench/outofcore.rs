@@ -66,7 +66,7 @@ impl Args {
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
-        let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
+        let plan = self.limits.plan(&builder, &base, self.descent.device.first())?.ok_or_else(|| {
             let found = "a data set that fits in memory".to_owned();
             let expected = "--host-memory, --gpu-memory or --cluster-size that it does not fit".to_owned();
             Error::Argument { what: "limits", found, expected }

@@ -1,0 +1,33 @@
+//! What the system is told of how mapped files are read. All of it is advice: without it reading is slower.
+
+use std::ops::Range;
+
+use memmap2::Mmap;
+
+/// How a mapped file is read from here on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Access {
+    /// From one end to the other.
+    InOrder,
+    /// Here and there: what would be read around each place would push out what is needed, if not all fits memory.
+    AtRandom,
+}
+
+/// Says how `map` is read.
+pub(crate) fn advise(map: &Mmap, access: Access) {
+    #[cfg(unix)]
+    let _ = map.advise(match access {
+        Access::InOrder => memmap2::Advice::Sequential,
+        Access::AtRandom => memmap2::Advice::Random,
+    });
+    #[cfg(not(unix))]
+    let _ = (map, access);
+}
+
+/// Has the system begin to read these bytes of `map`.
+pub(super) fn prefetch(map: &Mmap, bytes: Range<usize>) {
+    #[cfg(unix)]
+    let _ = map.advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
+    #[cfg(not(unix))]
+    let _ = (map, bytes);
+}
