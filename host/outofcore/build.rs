@@ -16,10 +16,10 @@ use super::fault::{Attempt, Damage, Fault};
 use super::log::Bins;
 use super::merge::{Merged, Merger};
 use super::partition::{Partition, Table};
-use super::pipeline::Pipeline;
+use super::pipeline::{Pipeline, Step};
 use super::trace::{Task, TaskKind, Trace};
 use super::work::{Manifest, WorkFolder, save};
-use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatch, Dispatcher, LISTS, Order, ROWS};
+use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS};
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::prune::{Entry, random_entries};
@@ -162,7 +162,7 @@ impl OutOfCore {
         let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
         let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;
         folder.check_free(plan.disk_bytes)?;
-        let plan = ClusterPlan { cache: plan.cache, host_bytes: plan.host_bytes, ..manifest.plan };
+        let plan = manifest.plan;
         let trace = Trace::new();
         let mut stats = OutOfCoreStats::default();
         let run = Run { settings: self, base, output, devices: &devices, plan: &plan, trace: &trace };
@@ -293,25 +293,21 @@ impl Run<'_> {
             folder.load::<Checkpoint>(CHECKPOINT)?.unwrap_or_else(|| Checkpoint::new(graph.clusters(), bins));
         // What was in memory is lost.
         done.forget(None);
-        let (left, waiting) = done.remaining(graph);
         let lists = folder.log(LISTS, done.bytes.0)?;
         let rows = folder.log(ROWS, done.bytes.1)?.ok_or(Fault::Damage(Damage::Rows))?;
         // Which of them are lost is not known.
         let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
         let rows = Bins::open(rows, done.rows.clone(), buffer);
         let degree = builder.strategy.max_degree();
+        let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
+        let steps: Vec<Step> = (dispatcher.dispatch(graph)?.into_iter().enumerate())
+            .map(|(turn, dispatch)| Step { turn, dispatch, built: done.is_built(graph, dispatch.load) })
+            .collect();
+        let left = steps.iter().filter(|step| !step.built).count();
+        stats.built += left;
         let mut merger = Merger::new((self.base.len(), degree), *embedding, done, (lists, rows));
         let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
-
-        let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
-        let name = |place: u32| left[place as usize];
-        let dispatches: Vec<Dispatch> = dispatcher
-            .dispatch(&waiting)?
-            .into_iter()
-            .map(|Dispatch { load, evict }| Dispatch { load: name(load), evict: evict.map(name) })
-            .collect();
-        stats.built += dispatches.len();
-        let stage = builder.descent.progress.stage("build", dispatches.len() as u64);
+        let stage = builder.descent.progress.stage("build", left as u64);
         let peak_gpu_bytes = AtomicU64::new(0);
         let pipeline = Pipeline {
             builder,
@@ -324,7 +320,7 @@ impl Run<'_> {
         };
         let gpus = self.devices.iter().filter_map(|device| device.gpu().transpose());
         let measurements = gpus.map(|gpu| gpu?.measure()).collect::<Result<Vec<_>>>()?;
-        let result = pipeline.run(dispatches, &mut merger, &mut checkpoints);
+        let result = pipeline.run(steps, &mut merger, &mut checkpoints);
         if let Err(Fault::Failed(_)) = result {
             // So that nothing has to be built again. If this fails too, there is the last checkpoint.
             let _ = merger.evict_all().and_then(|()| merger.checkpoint()).and_then(|(checkpoint, sync)| {

@@ -1,11 +1,11 @@
 //! How far a build has come, as it is on disk.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ClusterGraph;
 use super::log::Piece;
@@ -23,7 +23,8 @@ pub(super) struct Checkpoint {
     /// Pairs of clusters whose lists have been merged, the smaller number first.
     pub merged: BTreeSet<(u32, u32)>,
     /// The cluster whose lists wait, the one that they wait for, and where they are; none if they were in memory.
-    pub waiting: Vec<((u32, u32), Option<Piece>)>,
+    #[serde(with = "pairs")]
+    pub waiting: BTreeMap<(u32, u32), Option<Piece>>,
     /// Finished rows, by ranges of ids.
     pub rows: Vec<Vec<Piece>>,
     /// Bytes of the files of lists and of rows.
@@ -45,28 +46,35 @@ impl Checkpoint {
 
     /// Forgets the lists that were in memory, and those of `lost`.
     pub(super) fn forget(&mut self, lost: Option<(u32, u32)>) {
-        self.waiting.retain(|&(pair, piece)| piece.is_some() && Some(pair) != lost);
+        self.waiting.retain(|&pair, piece| piece.is_some() && Some(pair) != lost);
     }
 
-    /// The clusters that are to be built, with the nodes that wait for none but each other: those whose lists have not
-    /// come, and those of whose lists some are lost.
-    pub(super) fn remaining(&self, graph: &ClusterGraph) -> (Vec<u32>, ClusterGraph) {
-        let waiting: BTreeSet<(u32, u32)> = self.waiting.iter().map(|&(pair, _)| pair).collect();
-        let ordered = |a: u32, b: u32| (a.min(b), a.max(b));
-        let is_missing = |a: u32, b: u32| {
-            !self.merged.contains(&ordered(a, b)) && !waiting.contains(&(a, b)) && !waiting.contains(&(b, a))
+    /// Whether `cluster` need not be built: its lists have come, and none of them is lost.
+    pub(super) fn is_built(&self, graph: &ClusterGraph, cluster: u32) -> bool {
+        let waits = |a: u32, b: u32| self.waiting.contains_key(&(a, b));
+        let is_there = |&(other, _): &(u32, u64)| {
+            let pair = (cluster.min(other), cluster.max(other));
+            self.merged.contains(&pair) || waits(cluster, other) || waits(other, cluster)
         };
-        let is_left = |&a: &u32| {
-            self.entries[a as usize].is_none() || graph.neighbours(a).iter().any(|&(b, _)| is_missing(a, b))
-        };
-        let left: Vec<u32> = (0..graph.clusters() as u32).filter(is_left).collect();
-        let place = |a: u32| left.binary_search(&a).ok().map(|place| place as u32);
-        let pairs =
-            left.iter().flat_map(|&a| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes)));
-        let pairs = pairs.filter(|&(a, b, _)| a < b && is_missing(a, b));
-        let pairs = pairs.filter_map(|(a, b, nodes)| Some((place(a)?, place(b)?, nodes)));
-        let remaining = ClusterGraph::new(left.len(), pairs);
-        (left, remaining)
+        self.entries[cluster as usize].is_some() && graph.neighbours(cluster).iter().all(is_there)
+    }
+}
+
+/// A map of pairs as JSON, whose objects have only names as keys: as a list.
+mod pairs {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        map: &BTreeMap<(u32, u32), Option<Piece>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<(u32, u32), Option<Piece>>, D::Error> {
+        Ok(Vec::deserialize(deserializer)?.into_iter().collect())
     }
 }
 
@@ -133,21 +141,23 @@ mod tests {
     fn what_was_in_memory_is_built_again() {
         // A square with a diagonal.
         let graph = ClusterGraph::new(4, [(0, 1, 5), (1, 2, 6), (2, 3, 7), (0, 3, 8), (0, 2, 9)]);
+        let left = |state: &Checkpoint| -> Vec<u32> {
+            (0..4).filter(|&cluster| !state.is_built(&graph, cluster)).collect()
+        };
         let mut state = Checkpoint::new(4, 8);
-        assert_eq!(state.remaining(&graph), ((0..4).collect(), graph.clone()));
+        assert_eq!(left(&state), [0, 1, 2, 3]);
         // Clusters 0 and 1 have come: what they share is merged; the rest of 0 is on disk but for what 3 waits for.
         state.entries = vec![Some(1), Some(2), None, None];
         state.merged = [(0, 1)].into();
-        state.waiting = vec![((0, 2), piece()), ((0, 3), None), ((1, 2), piece())];
+        state.waiting = BTreeMap::from([((0, 2), piece()), ((0, 3), None), ((1, 2), piece())]);
         state.forget(None);
-        assert_eq!(state.remaining(&graph), (vec![0, 2, 3], ClusterGraph::new(3, [(1, 2, 7), (0, 2, 8)])));
+        assert_eq!(left(&state), [0, 2, 3]);
         // If a list on disk is lost, its cluster is built again too.
         state.forget(Some((1, 2)));
-        let expected = ClusterGraph::new(4, [(1, 2, 6), (2, 3, 7), (0, 3, 8)]);
-        assert_eq!(state.remaining(&graph), ((0..4).collect(), expected));
+        assert_eq!(left(&state), [0, 1, 2, 3]);
         state.merged = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)].into();
         state.entries = vec![Some(0); 4];
-        assert!(state.remaining(&graph).0.is_empty());
+        assert!(left(&state).is_empty());
     }
 
     #[test]

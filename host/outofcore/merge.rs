@@ -63,7 +63,8 @@ impl Merger {
         done: Checkpoint,
         (spill, rows): (Log, Bins),
     ) -> Self {
-        let parcels = done.waiting.iter().filter_map(|&(pair, piece)| Some((pair, Parcel::Spilled(piece?))));
+        let parcels =
+            done.waiting.iter().filter_map(|(&pair, piece)| Some((pair, Parcel::Spilled((*piece)?))));
         Self {
             degree,
             embedding,
@@ -189,7 +190,7 @@ impl Merger {
         self.done.waiting = self.parcels.iter().map(|(&pair, parcel)| (pair, piece(parcel))).collect();
         self.done.rows = self.rows.pieces()?.to_vec();
         self.done.bytes = (self.spill.bytes(), self.rows.bytes());
-        let waits = self.done.waiting.iter().any(|(_, piece)| piece.is_some());
+        let waits = self.done.waiting.values().any(Option::is_some);
         let lists = if waits { Some(self.spill.to_sync()?) } else { None };
         let rows = self.rows.log().to_sync()?;
         let sync = move || {
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(merged(&line, 0, &[3, 4, 5], &[1]), [1, 5, 3], "3 and 4 are nearer to 1 than to 0");
         assert_eq!(merged(&line, 2, &[3, 4], &[1]), [1, 4, 3], "of 4 there is no vector");
         assert_eq!(merged(&line, 0, &[], &[4, 5]), [4, 5, NONE]);
-        assert_eq!(merged(&line, 4, &[3, 4], &[5, 1]), [1, 3, 4], "no more than there is room for");
+        assert_eq!(merged(&line, 4, &[3, 4, 5], &[1]), [1, 3, 4], "no more than there is room for");
         assert_eq!(merged(&line, 0, &[], &[]), [NONE; 3]);
     }
 }

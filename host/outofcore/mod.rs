@@ -40,6 +40,7 @@ mod place;
 mod plan;
 mod timeline;
 mod trace;
+mod turns;
 mod work;
 
 pub use build::{OutOfCore, OutOfCoreStats};

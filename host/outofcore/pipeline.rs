@@ -1,6 +1,6 @@
 //! Building all clusters: threads that read, build and merge at the same time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
@@ -13,6 +13,7 @@ use super::local::LocalLists;
 use super::merge::Merger;
 use super::partition::{Cluster, Partition};
 use super::trace::{Task, TaskKind, Trace};
+use super::turns::Turns;
 use crate::progress::StageProgress;
 use crate::{Builder, Device, Result};
 
@@ -40,29 +41,38 @@ pub(super) struct Pipeline<'a> {
     pub peak_gpu_bytes: &'a AtomicU64,
 }
 
-/// A cluster that has been read, on its way to a thread that builds it.
-type Read = Attempt<(Dispatch, Cluster)>;
+/// A cluster and its turn.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub turn: usize,
+    pub dispatch: Dispatch,
+    /// Whether it has been built already: then only the other is evicted.
+    pub built: bool,
+}
+
+/// A cluster that has been read, if it is to be built, on its way to a thread that builds it.
+type Read = Attempt<(Step, Option<Cluster>)>;
 
 /// What it became, on its way to the thread that merges: the cluster to evict, and the lists unless there are none.
 type Built = (Option<u32>, Option<LocalLists>);
 
 impl Pipeline<'_> {
-    /// Builds and merges the clusters of `dispatches`. A thread per device reads clusters, as many threads as
-    /// [`builds_on`] says build them, one merges. Each hands on one at a time, and waits until it is taken.
+    /// Builds and merges clusters. A thread per device reads clusters, as many threads as [`builds_on`] says build them,
+    /// one merges. Each hands on one at a time, in the order of the steps, and waits until it is taken.
     pub(super) fn run(
         self,
-        dispatches: Vec<Dispatch>,
+        steps: Vec<Step>,
         merger: &mut Merger,
         checkpoints: &mut Checkpoints,
     ) -> Attempt<()> {
-        let next = Mutex::new(dispatches.into_iter());
-        let stop = AtomicBool::new(false);
-        let (next, stop) = (&next, &stop);
+        let steps = &Mutex::new(steps.into_iter());
+        // What is merged into a row depends on which of its lists comes last: the order is the same on any devices.
+        let (reads, builds) = (&Turns::new(), &Turns::new());
         thread::scope(|scope| {
             let (send, clusters) = sync_channel::<Read>(0);
             for reader in 0..self.devices.len() {
                 let send = send.clone();
-                scope.spawn(move || self.read(next, &send, &format!("reader {reader}")));
+                scope.spawn(move || self.read(steps, &send, reads, &format!("reader {reader}")));
             }
             drop(send);
             let (send, lists) = sync_channel::<Built>(WAITING);
@@ -74,11 +84,11 @@ impl Pipeline<'_> {
             let mut builders = Vec::new();
             for (device, build) in places.clone().skip(1) {
                 let (clusters, send) = (Arc::clone(&clusters), send.clone());
-                builders.push(scope.spawn(move || self.build((device, build), &clusters, &send, stop)));
+                builders.push(scope.spawn(move || self.build((device, build), &clusters, &send, builds)));
             }
             // On the threads of the caller's pool.
             let first = places.into_iter().next().unwrap_or_default();
-            let mut result = self.build(first, &clusters, &send, stop);
+            let mut result = self.build(first, &clusters, &send, builds);
             drop((clusters, send));
             for builder in builders {
                 result = result.and(join(builder));
@@ -88,17 +98,24 @@ impl Pipeline<'_> {
         })
     }
 
-    fn read(self, next: &Mutex<impl Iterator<Item = Dispatch>>, to: &SyncSender<Read>, thread: &str) {
+    fn read(
+        self,
+        steps: &Mutex<impl Iterator<Item = Step>>,
+        to: &SyncSender<Read>,
+        turns: &Turns,
+        thread: &str,
+    ) {
         loop {
-            let Some(dispatch) = lock(next).next() else { return };
+            let Some(step) = lock(steps).next() else { return };
             let begin = self.trace.now();
-            let read = self.partition.read(dispatch.load);
-            if let Ok(cluster) = &read {
-                self.trace.ended(TaskKind::Read, thread, Some(dispatch.load), begin, cluster.bytes());
+            let number = step.dispatch.load;
+            let read = if step.built { Ok(None) } else { self.partition.read(number).map(Some) };
+            if let Ok(Some(cluster)) = &read {
+                self.trace.ended(TaskKind::Read, thread, Some(number), begin, cluster.bytes());
             }
             let failed = read.is_err();
             // Nobody receives any more once something else has failed.
-            if to.send(read.map(|cluster| (dispatch, cluster))).is_err() || failed {
+            if !turns.take(step.turn, || to.send(read.map(|cluster| (step, cluster))).is_ok() && !failed) {
                 return;
             }
         }
@@ -109,27 +126,28 @@ impl Pipeline<'_> {
         (device, build): (Device, usize),
         clusters: &Mutex<Receiver<Read>>,
         to: &SyncSender<Built>,
-        stop: &AtomicBool,
+        turns: &Turns,
     ) -> Attempt<()> {
         let builder = self.builder.clone().device(device);
         let thread = format!("{device} {}", char::from(b'a' + build as u8));
         let run = || {
-            while !stop.load(Ordering::Relaxed) {
-                let Ok(read) = lock(clusters).recv() else { break };
-                let (dispatch, cluster) = read?;
+            loop {
+                let Ok(read) = lock(clusters).recv() else { return Ok(()) };
+                let (step, cluster) = read?;
                 // Where vectors are equal, clusters may be empty.
-                let lists =
-                    if cluster.ids.is_empty() { None } else { Some(self.lists(&builder, cluster, &thread)?) };
-                if to.send((dispatch.evict, lists)).is_err() {
-                    break;
+                let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
+                let lists = cluster.map(|cluster| self.lists(&builder, cluster, &thread)).transpose()?;
+                if !turns.take(step.turn, || to.send((step.dispatch.evict, lists)).is_ok()) {
+                    return Ok(());
                 }
-                self.stage.advance(1)?;
+                if !step.built {
+                    self.stage.advance(1)?;
+                }
             }
-            Ok(())
         };
         let result = run();
         if result.is_err() {
-            stop.store(true, Ordering::Relaxed);
+            turns.stop();
         }
         result
     }
