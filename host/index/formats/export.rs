@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use super::{IndexFormat, arrays, nsg};
-use crate::{Error, Index, Result, Vectors};
+use super::{IndexFormat, arrays, faiss, hnswlib, kgraph, nsg};
+use crate::{Error, Index, Progress, Result, Vectors};
+
+/// Nodes written between two looks at whether the work was cancelled.
+const AT_A_TIME: usize = 4096;
 
 /// An index on its way to a file of another system.
 ///
@@ -23,12 +26,14 @@ pub struct Export<'a> {
     pub(super) index: &'a Index,
     pub(super) format: IndexFormat,
     pub(super) base: Option<&'a Vectors>,
+    pub(super) layers: bool,
+    pub(super) progress: Progress,
 }
 
 impl Index {
     /// Starts the export of this index as `format`.
     pub fn export(&self, format: IndexFormat) -> Export<'_> {
-        Export { index: self, format, base: None }
+        Export { index: self, format, base: None, layers: false, progress: Progress::silent() }
     }
 }
 
@@ -36,6 +41,19 @@ impl<'a> Export<'a> {
     /// The data set that the index was built over: formats that hold vectors need it.
     pub fn base(mut self, base: &'a Vectors) -> Self {
         self.base = Some(base);
+        self
+    }
+
+    /// Whether HNSW's layers are built above the graph, over ever fewer nodes drawn from the index's seed: a search then
+    /// begins near its goal. Without them it begins at the first entry point.
+    pub fn layers(mut self, layers: bool) -> Self {
+        self.layers = layers;
+        self
+    }
+
+    /// The handle that watches and cancels the work.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
         self
     }
 
@@ -49,6 +67,10 @@ impl<'a> Export<'a> {
         if self.index.is_empty() {
             return Err(self.refuse(path, "an index without nodes", "at least one"));
         }
+        if self.layers && !self.format.has_layers() {
+            let expected = format!("no layers for {}: only hnswlib and faiss-hnsw have them", self.format);
+            return Err(Error::argument("layers", "true", expected));
+        }
         // The checksums end here: damage must not go on without them.
         self.index.verify()?;
         if let Some(base) = self.base {
@@ -58,10 +80,26 @@ impl<'a> Export<'a> {
             IndexFormat::Tagore => self.index.save(path),
             IndexFormat::Nsg => nsg::write(self, path, &self.index.entries()[..1], false),
             IndexFormat::Nssg => nsg::write(self, path, self.index.entries(), true),
+            IndexFormat::Kgraph => kgraph::write(self, path),
+            IndexFormat::Hnswlib => hnswlib::write(self, path),
+            IndexFormat::FaissNsg => faiss::write_nsg(self, path),
+            IndexFormat::FaissHnsw => faiss::write_hnsw(self, path),
             IndexFormat::Ibin => arrays::write_ibin(self, path),
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),
         }
+    }
+
+    /// Calls `write` for every node in order; stops with an error soon after the work is cancelled.
+    pub(super) fn for_each_node(&self, mut write: impl FnMut(usize) -> Result<()>) -> Result<()> {
+        let nodes = self.index.len();
+        let stage = self.progress.stage("export", nodes as u64);
+        for begin in (0..nodes).step_by(AT_A_TIME) {
+            let end = nodes.min(begin + AT_A_TIME);
+            (begin..end).try_for_each(&mut write)?;
+            stage.advance((end - begin) as u64)?;
+        }
+        Ok(())
     }
 
     /// The refusal of something that the format cannot hold.

@@ -6,8 +6,13 @@
 
 mod arrays;
 mod bytes;
+mod embedded;
 mod export;
+mod faiss;
+mod hnswlib;
 mod import;
+mod kgraph;
+mod layers;
 mod nsg;
 
 use std::fmt;
@@ -25,6 +30,10 @@ use crate::{Error, Result};
 /// | `tagore` | all | no | yes | |
 /// | `nsg` | the first | no | no | |
 /// | `nssg` | all | no | no | |
+/// | `kgraph` | none | no | no | |
+/// | `hnswlib` | the first, or the top of the layers | f32 | no | degrees up to 65,535 |
+/// | `faiss-nsg` | the first | f32 | `l2` and `ip` | nodes times the largest degree below 2^31 |
+/// | `faiss-hnsw` | the first, or the top of the layers | f32 | `l2` and `ip` | fewer than 2^31 nodes |
 /// | `ibin` | all, in a file of their own | no | no | at least one edge |
 /// | `npy` | none | no | no | every node of one degree, which is not 0 |
 /// | `csr` | none | no | no | |
@@ -41,6 +50,14 @@ pub enum IndexFormat {
     Nsg,
     /// The graph of NSSG: NSG's with any number of entry points.
     Nssg,
+    /// The graph of KGraph, without distances (flag 1).
+    Kgraph,
+    /// An index of hnswlib with its vectors.
+    Hnswlib,
+    /// An `IndexNSGFlat` of FAISS (`INSf`).
+    FaissNsg,
+    /// An `IndexHNSWFlat` of FAISS (`IHNf`).
+    FaissHnsw,
     /// Rows padded with `u32::MAX` as ibin; the entry points beside, as `x.entries.ibin` for `x.ibin`.
     Ibin,
     /// A NumPy array of u32, a row per node: what `cuvs.neighbors.cagra.from_graph` takes.
@@ -51,7 +68,18 @@ pub enum IndexFormat {
 
 impl IndexFormat {
     /// Every format.
-    pub const ALL: [Self; 6] = [Self::Tagore, Self::Nsg, Self::Nssg, Self::Ibin, Self::Npy, Self::Csr];
+    pub const ALL: [Self; 10] = [
+        Self::Tagore,
+        Self::Nsg,
+        Self::Nssg,
+        Self::Kgraph,
+        Self::Hnswlib,
+        Self::FaissNsg,
+        Self::FaissHnsw,
+        Self::Ibin,
+        Self::Npy,
+        Self::Csr,
+    ];
 
     /// The name, which is also the extension, such as `nsg`.
     pub const fn name(self) -> &'static str {
@@ -59,9 +87,32 @@ impl IndexFormat {
             Self::Tagore => "tagore",
             Self::Nsg => "nsg",
             Self::Nssg => "nssg",
+            Self::Kgraph => "kgraph",
+            Self::Hnswlib => "hnswlib",
+            Self::FaissNsg => "faiss-nsg",
+            Self::FaissHnsw => "faiss-hnsw",
             Self::Ibin => "ibin",
             Self::Npy => "npy",
             Self::Csr => "csr",
+        }
+    }
+
+    /// Whether files of this format hold the vectors, so that writing them takes the base.
+    pub const fn holds_vectors(self) -> bool {
+        matches!(self, Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw)
+    }
+
+    /// Whether files of this format may hold the layers of HNSW.
+    pub const fn has_layers(self) -> bool {
+        matches!(self, Self::Hnswlib | Self::FaissHnsw)
+    }
+
+    /// The most entry points that a file of this format holds; none if it holds any number.
+    pub const fn max_entries(self) -> Option<usize> {
+        match self {
+            Self::Tagore | Self::Nssg | Self::Ibin => None,
+            Self::Nsg | Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw => Some(1),
+            Self::Kgraph | Self::Npy | Self::Csr => Some(0),
         }
     }
 
