@@ -116,6 +116,31 @@ impl IndexFormat {
         }
     }
 
+    /// What is found and what is expected if a graph of this size cannot be held.
+    fn refusal(self, nodes: usize, max_degree: usize) -> Option<(String, String)> {
+        let refuse = |found: String, most: usize| Some((found, format!("at most {most}")));
+        match self {
+            _ if nodes == 0 => Some(("an index without nodes".to_owned(), "at least one".to_owned())),
+            Self::Ibin if max_degree == 0 => {
+                Some(("an index without edges".to_owned(), "a degree of at least 1".to_owned()))
+            }
+            Self::Hnswlib if max_degree > hnswlib::MAX_LINKS => {
+                refuse(format!("degree {max_degree}"), hnswlib::MAX_LINKS)
+            }
+            Self::FaissNsg | Self::FaissHnsw if nodes > faiss::MAX_NODES => {
+                refuse(format!("{nodes} nodes"), faiss::MAX_NODES)
+            }
+            // FAISS multiplies the two in 32 bits.
+            Self::FaissNsg if nodes.saturating_mul(max_degree) > faiss::MAX_NODES => {
+                refuse(format!("{nodes} nodes x degree {max_degree}"), faiss::MAX_NODES)
+            }
+            Self::FaissHnsw if max_degree > faiss::MAX_DEGREE => {
+                refuse(format!("degree {max_degree}"), faiss::MAX_DEGREE)
+            }
+            _ => None,
+        }
+    }
+
     /// The format that the extension of `path` names.
     ///
     /// # Errors
@@ -150,4 +175,28 @@ fn names() -> String {
     let names = IndexFormat::ALL.map(IndexFormat::name);
     let (last, rest) = (names[names.len() - 1], &names[..names.len() - 1]);
     format!("{} or {last}", rest.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_format_cannot_hold_is_known_from_numbers_alone() {
+        let most = i32::MAX as usize;
+        let refused =
+            |format: IndexFormat, nodes, degree| format.refusal(nodes, degree).map(|(found, _)| found);
+        for format in IndexFormat::ALL {
+            assert_eq!(refused(format, 0, 0).as_deref(), Some("an index without nodes"), "{format}");
+            assert_eq!(refused(format, 1, 0).is_some(), format == IndexFormat::Ibin, "{format}");
+            assert_eq!(refused(format, 1000, 64), None, "{format}");
+        }
+        assert_eq!(refused(IndexFormat::FaissHnsw, most, 64), None);
+        assert_eq!(refused(IndexFormat::FaissHnsw, most + 1, 64).as_deref(), Some("2147483648 nodes"));
+        assert!(refused(IndexFormat::FaissNsg, most / 64, 64).is_none());
+        assert!(refused(IndexFormat::FaissNsg, most / 64 + 1, 64).is_some());
+        assert!(refused(IndexFormat::Hnswlib, most + 1, 65_535).is_none());
+        assert_eq!(refused(IndexFormat::Hnswlib, 1, 65_536).as_deref(), Some("degree 65536"));
+        assert!(refused(IndexFormat::FaissHnsw, 1, most).is_some());
+    }
 }
