@@ -233,7 +233,6 @@ fn what_is_wrong_is_told() {
     replaced("chain.nsg", 4, 5, &["entry point 5", "ids below 5"]);
     replaced("chain.nsg", 8, 0, &["6 nodes", "5 as vectors has"]);
     replaced("chain.nsg", 12, 5, &["unknown id in row 0"]);
-    replaced("chain.nsg", 12, 0, &["a wrong row 0"]);
     replaced("chain.nssg", 4, u32::MAX, &["56 bytes from byte 8 on", "entry points (4294967295 x 4 bytes)"]);
     replaced("chain.kgraph", 0, 0, &["another kind of file", "a KGraph index"]);
     replaced("chain.kgraph", 8, 3, &["version 3", "2"]);
@@ -304,6 +303,20 @@ fn what_an_export_needs_is_told_and_nothing_is_written() {
     }
     let text = refused(IndexFormat::Npy, false);
     assert!(text.contains("1 neighbours of node 0, 2 of node 1") && text.contains("CAGRA"), "{text}");
+}
+
+#[test]
+fn edges_that_no_search_follows_are_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.nsg");
+    // Node 0 with itself, node 1 with 3 twice.
+    let words = [4u32, 2, 2, 0, 4, 4, 3, 2, 3, 0, 0, 0, 0];
+    fs::write(&path, words.map(u32::to_le_bytes).concat()).unwrap();
+    let index = Index::import(&path, IndexFormat::Nsg, &base(), Metric::L2).unwrap();
+    index.verify().unwrap();
+    let rows: Vec<&[u32]> = (0..5).map(|node| index.neighbors(node)).collect();
+    assert_eq!(rows, [&[4][..], &[3, 2, 0], &[], &[], &[]]);
+    assert_eq!(index.description().parameters["edges-left-out"], "2");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Files of ours in the libraries that they are for: each is loaded by the released package and searched, and must find
-# what `tagore eval` finds at the same beam. And files of theirs in `tagore`. Needs Python 3 with venv, a C++ compiler (hnswlib's package), and PyPI.
+# what `tagore eval` finds at the same beam. And files of theirs in `tagore`. Needs
+# Python 3 with venv, a C++ compiler (hnswlib's package), and PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,5 +1,6 @@
 //! Reading an index in a format of another system.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{IndexFormat, arrays, faiss, hnswlib, kgraph, nsg};
@@ -75,7 +76,9 @@ impl Index {
     /// Reads a graph over `base` in the format of another system, and checks it as [`verify`](Self::verify) does.
     ///
     /// What the format does not hold (see [`IndexFormat`]) is filled in: the kind is the format's name, the seed 0,
-    /// the largest degree that of the file's rows, and the entry points are 32 random nodes.
+    /// the largest degree that of the file's rows, and the entry points are 32 random nodes. Edges that a row holds a
+    /// second time, as FAISS's NSG has them, and edges of a node to itself are left out and counted in the parameters,
+    /// as `edges-left-out`: no search follows them.
     ///
     /// # Errors
     /// If a file cannot be read or is not of the format, it is not a graph over `base`, or it holds another metric.
@@ -139,7 +142,7 @@ impl Source<'_> {
 
     /// Pads the rows of a file of `format`, and checks them.
     fn index(&self, format: IndexFormat, graph: Graph) -> Result<Index> {
-        let Graph { degrees, ids, mut entries } = graph;
+        let Graph { mut degrees, ids, mut entries } = graph;
         self.check_nodes(degrees.len() as u64)?;
         let max_degree = degrees.iter().copied().max().unwrap_or(0) as usize;
         let (nodes, held) = (degrees.len() as u64, (degrees.len() + ids.len()) as u64);
@@ -150,20 +153,29 @@ impl Source<'_> {
         }
         let mut neighbors = vec![u32::MAX; degrees.len() * max_degree];
         let mut rest = ids.as_slice();
-        for (node, &degree) in degrees.iter().enumerate() {
-            let (row, behind) = rest.split_at(degree as usize);
-            neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
+        for (node, degree) in degrees.iter_mut().enumerate() {
+            let (row, behind) = rest.split_at(*degree as usize);
+            let padded = &mut neighbors[node * max_degree..];
+            let mut kept = 0;
+            for &id in row {
+                if id as usize != node && !padded[..kept].contains(&id) {
+                    padded[kept] = id;
+                    kept += 1;
+                }
+            }
+            *degree = kept as u32;
             rest = behind;
         }
         if entries.is_empty() {
             entries = random_entries(degrees.len(), 0);
         }
-        let description = Description {
-            kind: format.name().to_owned(),
-            metric: self.metric,
-            seed: 0,
-            parameters: [("from".to_owned(), format.name().to_owned())].into(),
-        };
+        let mut parameters = BTreeMap::from([("from".to_owned(), format.name().to_owned())]);
+        let left_out = ids.len() as u64 - degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>();
+        if left_out > 0 {
+            parameters.insert("edges-left-out".to_owned(), left_out.to_string());
+        }
+        let description =
+            Description { kind: format.name().to_owned(), metric: self.metric, seed: 0, parameters };
         let fingerprint = Fingerprint::of(self.base);
         let mut index = Index::owned(description, fingerprint, max_degree, degrees, neighbors, entries);
         // The checks name the file.
