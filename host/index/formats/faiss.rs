@@ -27,7 +27,7 @@ const NONE: i32 = -1;
 /// Ids are i32.
 pub(super) const MAX_NODES: usize = i32::MAX as usize;
 
-/// So are places among the links of a node, of which the layers above have as many again, a few dozen times at most.
+/// So are places among the links of a node, which end within 30 times its degree, however many layers it is in.
 pub(super) const MAX_DEGREE: usize = 1 << 24;
 
 /// What a header holds where others once stood.

@@ -127,7 +127,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     for element in 0..count {
         let bytes: u32 = file.number(format_args!("the size of the upper links of element {element}"))?;
         let layers = bytes / links_bytes(upper) as u32;
-        if bytes % links_bytes(upper) as u32 != 0 || i64::from(layers) > i64::from(highest) {
+        if !bytes.is_multiple_of(links_bytes(upper) as u32) || i64::from(layers) > i64::from(highest) {
             let found = format!("{bytes} bytes of upper links of element {element}");
             let expected = format!("at most {highest} layers of {}", links_bytes(upper));
             return Err(file.refuse(found, expected));

@@ -42,9 +42,7 @@ impl Graph {
         self.ids.extend(row);
         self.degrees.push((self.ids.len() - before) as u32);
     }
-}
 
-impl Graph {
     /// The graph in which node i is called `names[i]`; an error if two have one name. Names are below their number.
     pub(super) fn renamed(self, source: &Source<'_>, names: &[u32]) -> Result<Self> {
         let mut places = vec![NONE; names.len()];
