@@ -3,6 +3,7 @@
 
 mod build;
 mod command;
+mod foreign;
 mod formats;
 mod gpu;
 mod index_file;
