@@ -5,7 +5,6 @@ use std::sync::mpsc::sync_channel;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
-use super::embedding::Embedding;
 use super::local::LocalLists;
 use super::log::{Bins, WorkFolder};
 use super::merge::{Merged, Merger};
@@ -15,6 +14,7 @@ use crate::index::IndexFile;
 use crate::prune::{Entry, random_entries};
 use crate::vectors::Rows;
 use crate::vectors::distance::{SquaredL2, one_to_many};
+use crate::vectors::embedding::Embedding;
 use crate::{Builder, Description, Error, Fingerprint, Index, Result, Vectors};
 
 /// Cluster medoids that an index is entered at, beside the global one.

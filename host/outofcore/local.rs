@@ -3,9 +3,9 @@
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use super::embedding::Embedding;
 use super::partition::Cluster;
 use crate::parallel::for_each_row;
+use crate::vectors::embedding::Embedding;
 use crate::vectors::space::Space;
 use crate::{Builder, Description, Result};
 

@@ -21,7 +21,6 @@
 
 mod build;
 mod cache;
-mod embedding;
 mod graph;
 mod local;
 mod log;

@@ -5,11 +5,11 @@ use half::f16;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
-use super::embedding::Embedding;
 use super::log::{Bins, Log};
 use super::{ClusterGraph, ClusterPlan};
 use crate::cluster::ROUNDS;
 use crate::cluster::cpu::Centres;
+use crate::vectors::embedding::Embedding;
 use crate::vectors::{Element, with_matrix};
 use crate::{ElementType, Progress, Result, Vectors};
 

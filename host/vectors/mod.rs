@@ -2,6 +2,7 @@
 
 pub(crate) mod distance;
 mod element;
+pub(crate) mod embedding;
 mod format;
 pub(crate) mod gpu;
 mod metric;

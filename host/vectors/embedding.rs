@@ -1,13 +1,13 @@
-//! The space that vectors are clustered in: rule distances are squared L2 in it.
+//! Vectors as points whose squared L2 distances are the rule distances of a metric.
 
 use rayon::prelude::*;
 
-use crate::vectors::space::largest_square;
+use super::space::largest_square;
 use crate::{Metric, Vectors};
 
 /// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
 #[derive(Clone, Copy)]
-pub(super) struct Embedding {
+pub(crate) struct Embedding {
     metric: Metric,
     /// Inner product: the square of the largest norm.
     pub largest: f64,
@@ -15,18 +15,18 @@ pub(super) struct Embedding {
 
 impl Embedding {
     /// Reads all of `base` under inner product.
-    pub(super) fn new(base: &Vectors, metric: Metric) -> Self {
+    pub(crate) fn new(base: &Vectors, metric: Metric) -> Self {
         let largest = if metric == Metric::InnerProduct { largest_square(base) } else { 0.0 };
         Self { metric, largest }
     }
 
     /// Components of the embedded rows of `dim` components.
-    pub(super) fn dim(&self, dim: usize) -> usize {
+    pub(crate) fn dim(&self, dim: usize) -> usize {
         dim + usize::from(self.metric == Metric::InnerProduct)
     }
 
     /// Writes the embedded form of `row`.
-    pub(super) fn embed(&self, row: &[f32], out: &mut [f32]) {
+    pub(crate) fn embed(&self, row: &[f32], out: &mut [f32]) {
         let square = || row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
         out[..row.len()].copy_from_slice(row);
         match self.metric {
@@ -42,7 +42,7 @@ impl Embedding {
     }
 
     /// The embedded rows of `base` that `row` names.
-    pub(super) fn rows(
+    pub(crate) fn rows(
         &self,
         base: &Vectors,
         count: usize,
