@@ -52,7 +52,7 @@ pub use descent::{
 pub use device::Device;
 pub use error::{Error, Result};
 pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
-pub use index::{Description, Fingerprint, Index, Statistics};
+pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Statistics};
 pub use progress::{Progress, Update};
 pub use prune::{
     BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tagore::{Error, Format, GroundTruth, Index, Result, Vectors};
+use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Result, Vectors};
 
 use super::options::{check_output, open};
 use super::output::Output;
@@ -67,8 +67,7 @@ impl Args {
                 if to != Format::Ibin {
                     return Err(self.cannot("an index", to, "ibin"));
                 }
-                index.verify()?;
-                index.save_adjacency(&self.output)?;
+                index.export(IndexFormat::Ibin).save(&self.output)?;
                 (index.len(), index.max_degree())
             }
             Content::Vectors(vectors) => {

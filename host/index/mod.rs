@@ -1,8 +1,8 @@
-//! The graph index: its type, the native file, one file per foreign format.
+//! The graph index: its type, the native file, the formats of other systems.
 
-mod adjacency;
 mod file;
 mod fingerprint;
+mod formats;
 mod statistics;
 
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
+pub use formats::{Export, IndexFormat};
 pub use statistics::Statistics;
 
 use crate::{Error, Metric, Result, Vectors};

@@ -1,0 +1,102 @@
+//! Graph formats of other systems: what each holds and needs, and one file for each family.
+//!
+//! A reader is a function from a [`Source`](import::Source) to a [`Graph`](import::Graph), the rows as the file has
+//! them; [`import`](import) checks the rows, the same for all. A writer takes an [`Export`]. Byte layouts:
+//! `docs/formats.md`.
+
+mod arrays;
+mod bytes;
+mod export;
+mod import;
+mod nsg;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+pub use export::Export;
+
+use crate::{Error, Result};
+
+/// A file format of graph indexes.
+///
+/// | format | entry points | vectors | metric | limits |
+/// | --- | --- | --- | --- | --- |
+/// | `tagore` | all | no | yes | |
+/// | `nsg` | the first | no | no | |
+/// | `nssg` | all | no | no | |
+/// | `ibin` | all, in a file of their own | no | no | at least one edge |
+/// | `npy` | none | no | no | every node of one degree, which is not 0 |
+/// | `csr` | none | no | no | |
+///
+/// What a format does not hold is lost: the kind, the parameters, the seed, and what the table says. Reading takes the
+/// base, which identifies the data set and has the number of nodes, and the metric; a format without entry points is
+/// entered at 32 random nodes, as CAGRA is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IndexFormat {
+    /// The native file.
+    Tagore,
+    /// The graph of NSG.
+    Nsg,
+    /// The graph of NSSG: NSG's with any number of entry points.
+    Nssg,
+    /// Rows padded with `u32::MAX` as ibin; the entry points beside, as `x.entries.ibin` for `x.ibin`.
+    Ibin,
+    /// A NumPy array of u32, a row per node: what `cuvs.neighbors.cagra.from_graph` takes.
+    Npy,
+    /// Compressed sparse rows, as two NumPy arrays: for `x.csr` `x.indptr.npy` of n + 1 u64 and `x.indices.npy` of u32.
+    Csr,
+}
+
+impl IndexFormat {
+    /// Every format.
+    pub const ALL: [Self; 6] = [Self::Tagore, Self::Nsg, Self::Nssg, Self::Ibin, Self::Npy, Self::Csr];
+
+    /// The name, which is also the extension, such as `nsg`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tagore => "tagore",
+            Self::Nsg => "nsg",
+            Self::Nssg => "nssg",
+            Self::Ibin => "ibin",
+            Self::Npy => "npy",
+            Self::Csr => "csr",
+        }
+    }
+
+    /// The format that the extension of `path` names.
+    ///
+    /// # Errors
+    /// If there is no extension or it is not the name of a format.
+    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let Some(extension) = path.extension().map(|extension| extension.to_string_lossy()) else {
+            return Err(Error::file(path, "no extension", names()));
+        };
+        let unknown = |_| Error::file(path, format_args!("the extension .{extension}"), names());
+        extension.parse().map_err(unknown)
+    }
+}
+
+impl fmt::Display for IndexFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for IndexFormat {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| Error::argument("format", name, names()))
+    }
+}
+
+/// The names of all formats, for errors.
+fn names() -> String {
+    let names = IndexFormat::ALL.map(IndexFormat::name);
+    let (last, rest) = (names[names.len() - 1], &names[..names.len() - 1]);
+    format!("{} or {last}", rest.join(", "))
+}
