@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::{IndexFormat, arrays, nsg};
-use crate::{Error, Index, Result, Vectors};
+use super::{IndexFormat, arrays, diskann, diskann_disk, nsg};
+use crate::{Error, Index, Progress, Result, Vectors};
 
 /// An index on its way to a file of another system.
 ///
@@ -23,12 +23,14 @@ pub struct Export<'a> {
     pub(super) index: &'a Index,
     pub(super) format: IndexFormat,
     pub(super) base: Option<&'a Vectors>,
+    pub(super) pq_chunks: Option<usize>,
+    pub(super) progress: Progress,
 }
 
 impl Index {
     /// Starts the export of this index as `format`.
     pub fn export(&self, format: IndexFormat) -> Export<'_> {
-        Export { index: self, format, base: None }
+        Export { index: self, format, base: None, pq_chunks: None, progress: Progress::silent() }
     }
 }
 
@@ -36,6 +38,20 @@ impl<'a> Export<'a> {
     /// The data set that the index was built over: formats that hold vectors need it.
     pub fn base(mut self, base: &'a Vectors) -> Self {
         self.base = Some(base);
+        self
+    }
+
+    /// The chunks, of one byte each, that the product quantizer of `diskann-disk` cuts a vector into: 1 to the dimension,
+    /// and at most 512. More make better searches, and take as many bytes of memory per vector in them. Without this a
+    /// quarter of the dimension, but at least 32.
+    pub fn pq_chunks(mut self, chunks: usize) -> Self {
+        self.pq_chunks = Some(chunks);
+        self
+    }
+
+    /// What watches and cancels the work.
+    pub fn progress(mut self, progress: &Progress) -> Self {
+        self.progress = progress.clone();
         self
     }
 
@@ -61,6 +77,8 @@ impl<'a> Export<'a> {
             IndexFormat::Ibin => arrays::write_ibin(self, path),
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),
+            IndexFormat::Diskann => diskann::write(self, path),
+            IndexFormat::DiskannDisk => diskann_disk::write(self, path),
         }
     }
 

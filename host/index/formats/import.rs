@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{IndexFormat, arrays, nsg};
+use super::{IndexFormat, arrays, diskann, diskann_disk, nsg};
 use crate::index::{Description, Fingerprint};
 use crate::prune::random_entries;
 use crate::{Error, Index, Metric, Result, Vectors};
@@ -66,6 +66,8 @@ impl Index {
             IndexFormat::Ibin => arrays::read_ibin(&source)?,
             IndexFormat::Npy => arrays::read_npy(&source)?,
             IndexFormat::Csr => arrays::read_csr(&source)?,
+            IndexFormat::Diskann => diskann::read(&source)?,
+            IndexFormat::DiskannDisk => diskann_disk::read(&source)?,
         };
         source.index(format, graph)
     }

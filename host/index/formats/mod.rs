@@ -6,6 +6,8 @@
 
 mod arrays;
 mod bytes;
+mod diskann;
+mod diskann_disk;
 mod export;
 mod import;
 mod nsg;
@@ -28,6 +30,8 @@ use crate::{Error, Result};
 /// | `ibin` | all, in a file of their own | no | no | at least one edge |
 /// | `npy` | none | no | no | every node of one degree, which is not 0 |
 /// | `csr` | none | no | no | |
+/// | `diskann` | the first | yes | yes | fewer than 2^31 vectors |
+/// | `diskann-disk` | all | yes | yes | fewer than 2^31 vectors, degrees up to 512 |
 ///
 /// What a format does not hold is lost: the kind, the parameters, the seed, and what the table says. Reading takes the
 /// base, which identifies the data set and has the number of nodes, and the metric; a format without entry points is
@@ -47,11 +51,25 @@ pub enum IndexFormat {
     Npy,
     /// Compressed sparse rows, as two NumPy arrays: for `x.csr` `x.indptr.npy` of n + 1 u64 and `x.indices.npy` of u32.
     Csr,
+    /// DiskANN's graph in memory, with its vectors as `x.diskann.data` for `x.diskann`.
+    Diskann,
+    /// DiskANN's files on disk, `P_disk.index` and others for the prefix `P`, which is the path here: its product
+    /// quantizer is trained when they are written.
+    DiskannDisk,
 }
 
 impl IndexFormat {
     /// Every format.
-    pub const ALL: [Self; 6] = [Self::Tagore, Self::Nsg, Self::Nssg, Self::Ibin, Self::Npy, Self::Csr];
+    pub const ALL: [Self; 8] = [
+        Self::Tagore,
+        Self::Nsg,
+        Self::Nssg,
+        Self::Ibin,
+        Self::Npy,
+        Self::Csr,
+        Self::Diskann,
+        Self::DiskannDisk,
+    ];
 
     /// The name, which is also the extension, such as `nsg`.
     pub const fn name(self) -> &'static str {
@@ -62,6 +80,8 @@ impl IndexFormat {
             Self::Ibin => "ibin",
             Self::Npy => "npy",
             Self::Csr => "csr",
+            Self::Diskann => "diskann",
+            Self::DiskannDisk => "diskann-disk",
         }
     }
 
