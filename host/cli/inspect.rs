@@ -1,26 +1,20 @@
 //! `tagore inspect`
 
-use std::path::PathBuf;
-
 use serde_json::json;
-use tagore::{Format, GroundTruth, Index, Result, Vectors};
+use tagore::{GroundTruth, Index, Result, Vectors};
 
-use super::convert::Content;
+use super::content::{Content, Input};
 use super::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// An index, vectors, ids or a ground truth
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The format of vectors [default: by the extension]
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
+    #[command(flatten)]
+    input: Input,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        match Content::open(&self.file, self.format)? {
+        match self.input.read()? {
             Content::Index(index) => self.index(&index, output),
             Content::Vectors(vectors) => self.vectors(&vectors, output),
             Content::Ids(ids) => self.ids(&ids, output),
@@ -31,7 +25,7 @@ impl Args {
         index.verify()?;
         let (statistics, base) = (index.statistics(), index.fingerprint());
         let description = index.description();
-        output.say(format_args!("{}: {} index, sound", self.file.display(), index.kind()));
+        output.say(format_args!("{}: {} index, sound", self.input.file.display(), index.kind()));
         output.say(format_args!(
             "base        {} x {} {}, {}",
             base.rows,
@@ -60,7 +54,7 @@ impl Args {
             index.entries().len()
         ));
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "index", "index": index.kind(), "n": base.rows,
+            "event": "inspect", "file": self.input.file, "content": "index", "index": index.kind(), "n": base.rows,
             "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
             "seed": description.seed, "parameters": description.parameters, "entries": index.entries(),
             "max_degree": index.max_degree(), "mean_degree": index.mean_degree(), "degrees": statistics.degrees,
@@ -75,10 +69,10 @@ impl Args {
         let (n, dim, element) = (vectors.len(), vectors.dim(), vectors.element_type());
         output.say(format_args!(
             "{}: {n} vectors of dimension {dim}, {element}, all finite",
-            self.file.display()
+            self.input.file.display()
         ));
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "vectors", "n": n, "dim": dim, "type": element.name(),
+            "event": "inspect", "file": self.input.file, "content": "vectors", "n": n, "dim": dim, "type": element.name(),
         }));
         Ok(())
     }
@@ -86,9 +80,9 @@ impl Args {
     fn ids(&self, ids: &GroundTruth, output: &Output) -> Result<()> {
         let distances = ids.has_distances();
         let with = if distances { "ids and distances" } else { "ids" };
-        output.say(format_args!("{}: {} x {} {with}", self.file.display(), ids.len(), ids.k()));
+        output.say(format_args!("{}: {} x {} {with}", self.input.file.display(), ids.len(), ids.k()));
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
+            "event": "inspect", "file": self.input.file, "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
         }));
         Ok(())
     }

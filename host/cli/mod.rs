@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod content;
 mod convert;
 mod demo;
 mod doctor;
@@ -52,7 +53,7 @@ enum Command {
     Groundtruth(groundtruth::Args),
     /// Make a synthetic data set
     Synth(synth::Args),
-    /// Convert between vector formats, or export an index or a ground truth
+    /// Convert between formats of vectors, of indexes, or of ids
     Convert(convert::Args),
     /// Say what is in a file, and check all of it
     Inspect(inspect::Args),

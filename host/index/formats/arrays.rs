@@ -45,9 +45,7 @@ pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
     }
     let mut file = AtomicFile::create(path)?;
     file.write_all(&npy::header("<u4", index.len() as u64, Some(degree as u64)))?;
-    for node in 0..index.len() {
-        file.write_all(bytemuck::cast_slice(index.neighbors(node)))?;
-    }
+    export.for_each_node(|node| file.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
     file.commit()
 }
 
@@ -60,20 +58,17 @@ pub(super) fn read_npy(source: &Source<'_>) -> Result<Graph> {
 
 pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    let degrees = || (0..index.len()).map(|node| index.neighbors(node).len() as u64);
     let mut pointers = AtomicFile::create(&pointers_path(path))?;
     pointers.write_all(&npy::header("<u8", index.len() as u64 + 1, None))?;
     let mut end = 0u64;
     pointers.write_all(&end.to_le_bytes())?;
-    for degree in degrees() {
-        end += degree;
-        pointers.write_all(&end.to_le_bytes())?;
-    }
+    export.for_each_node(|node| {
+        end += index.neighbors(node).len() as u64;
+        pointers.write_all(&end.to_le_bytes())
+    })?;
     let mut indices = AtomicFile::create(&indices_path(path))?;
     indices.write_all(&npy::header("<u4", end, None))?;
-    for node in 0..index.len() {
-        indices.write_all(bytemuck::cast_slice(index.neighbors(node)))?;
-    }
+    export.for_each_node(|node| indices.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
     pointers.commit()?;
     indices.commit()
 }

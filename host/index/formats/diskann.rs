@@ -20,28 +20,31 @@ const MAX_VECTORS: usize = i32::MAX as usize;
 /// Writes the graph, entered at the first entry point, its vectors and the metadata; the graph appears last.
 pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
+    let degrees = (0..index.len()).map(|node| index.neighbors(node).len() as u64);
+    let (edges, most) = (degrees.clone().sum::<u64>(), degrees.max().unwrap_or(0));
+    if edges == 0 {
+        return Err(export.refuse(path, "an index without edges", "at least one, without which DiskANN loads none"));
+    }
     let stored = Stored::of(export, path, Lift::No)?;
     let mut data = AtomicFile::create(&beside(path, ".data"))?;
     data.write_all(bytemuck::cast_slice(&[index.len() as u32, stored.dim() as u32]))?;
     let mut row = Vec::new();
-    for node in 0..index.len() {
+    export.for_each_node(|node| {
         row.clear();
         stored.append(node, &mut row);
-        data.write_all(&row)?;
-    }
-    let degrees = (0..index.len()).map(|node| index.neighbors(node).len());
-    let edges: u64 = degrees.clone().map(|degree| degree as u64).sum();
+        data.write_all(&row)
+    })?;
     let bytes = HEADER + 4 * (index.len() as u64 + edges);
     let mut graph = AtomicFile::create(path)?;
     graph.write_all(&bytes.to_le_bytes())?;
-    graph.write_all(bytemuck::cast_slice(&[degrees.max().unwrap_or(0) as u32, index.entries()[0]]))?;
+    graph.write_all(bytemuck::cast_slice(&[most as u32, index.entries()[0]]))?;
     // Nodes that are not vectors: none.
     graph.write_all(&0u64.to_le_bytes())?;
-    for node in 0..index.len() {
+    export.for_each_node(|node| {
         let row = index.neighbors(node);
         graph.write_all(&(row.len() as u32).to_le_bytes())?;
-        graph.write_all(bytemuck::cast_slice(row))?;
-    }
+        graph.write_all(bytemuck::cast_slice(row))
+    })?;
     data.commit()?;
     stored.metadata(path)?.commit()?;
     graph.commit()

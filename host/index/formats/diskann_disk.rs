@@ -226,23 +226,22 @@ fn sectors(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<At
     let header = layout.header(stored.dim() as u64, index.entries()[0]);
     let mut file = bin(&index_file(prefix, ""), header.len(), 1, bytemuck::cast_slice(&header))?;
     file.write_all(&vec![0; SECTOR as usize - 8 - size_of_val(&header)])?;
-    let stage = export.progress.stage("sectors", layout.nodes);
     let (nodes, bytes) = layout.group();
     let mut group = Vec::with_capacity(bytes as usize);
-    for first in (0..layout.nodes).step_by(nodes as usize) {
-        let end = layout.nodes.min(first + nodes);
-        stage.advance(end - first)?;
-        group.clear();
-        for node in first..end {
-            let row = index.neighbors(node as usize);
-            stored.append(node as usize, &mut group);
-            group.extend((row.len() as u32).to_le_bytes());
-            group.extend_from_slice(bytemuck::cast_slice(row));
-            group.resize(((node + 1 - first) * layout.node_bytes()) as usize, 0);
+    export.for_each_node(|node| {
+        let (row, end) = (index.neighbors(node), group.len() + layout.node_bytes() as usize);
+        stored.append(node, &mut group);
+        group.extend((row.len() as u32).to_le_bytes());
+        group.extend_from_slice(bytemuck::cast_slice(row));
+        group.resize(end, 0);
+        let next = node as u64 + 1;
+        if next == layout.nodes || next.is_multiple_of(nodes) {
+            group.resize(bytes as usize, 0);
+            file.write_all(&group)?;
+            group.clear();
         }
-        group.resize(bytes as usize, 0);
-        file.write_all(&group)?;
-    }
+        Ok(())
+    })?;
     Ok(file)
 }
 

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use super::{IndexFormat, arrays, diskann, diskann_disk, nsg};
+use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::{Error, Index, Progress, Result, Vectors};
+
+/// Nodes written between two looks at whether the work was cancelled.
+const AT_A_TIME: usize = 4096;
 
 /// An index on its way to a file of another system.
 ///
@@ -23,6 +26,7 @@ pub struct Export<'a> {
     pub(super) index: &'a Index,
     pub(super) format: IndexFormat,
     pub(super) base: Option<&'a Vectors>,
+    pub(super) layers: bool,
     pub(super) pq_chunks: Option<usize>,
     pub(super) progress: Progress,
 }
@@ -30,7 +34,7 @@ pub struct Export<'a> {
 impl Index {
     /// Starts the export of this index as `format`.
     pub fn export(&self, format: IndexFormat) -> Export<'_> {
-        Export { index: self, format, base: None, pq_chunks: None, progress: Progress::silent() }
+        Export { index: self, format, base: None, layers: false, pq_chunks: None, progress: Progress::silent() }
     }
 }
 
@@ -41,17 +45,24 @@ impl<'a> Export<'a> {
         self
     }
 
-    /// The chunks, of one byte each, that the product quantizer of `diskann-disk` cuts a vector into: 1 to the dimension,
-    /// and at most 512. More make better searches, and take as many bytes of memory per vector in them. Without this a
-    /// quarter of the dimension, but at least 32.
+    /// Whether HNSW's layers are built above the graph, over ever fewer nodes drawn from the index's seed: a search then
+    /// begins near its goal. Without them it begins at the first entry point.
+    pub fn layers(mut self, layers: bool) -> Self {
+        self.layers = layers;
+        self
+    }
+
+    /// The bytes that `diskann-disk` keeps of a vector in memory: its product quantizer cuts vectors into as many chunks, 1
+    /// to the dimension and at most 512. More make searches better. Without this a quarter of the dimension, but at least
+    /// 32.
     pub fn pq_chunks(mut self, chunks: usize) -> Self {
         self.pq_chunks = Some(chunks);
         self
     }
 
-    /// What watches and cancels the work.
-    pub fn progress(mut self, progress: &Progress) -> Self {
-        self.progress = progress.clone();
+    /// The handle that watches and cancels the work.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
         self
     }
 
@@ -65,6 +76,14 @@ impl<'a> Export<'a> {
         if self.index.is_empty() {
             return Err(self.refuse(path, "an index without nodes", "at least one"));
         }
+        if self.layers && !self.format.has_layers() {
+            let expected = format!("no layers for {}: only hnswlib and faiss-hnsw have them", self.format);
+            return Err(Error::argument("layers", "true", expected));
+        }
+        if let Some(chunks) = self.pq_chunks.filter(|_| self.format != IndexFormat::DiskannDisk) {
+            let expected = format!("none for {}: only diskann-disk has a quantizer", self.format);
+            return Err(Error::argument("pq_chunks", chunks, expected));
+        }
         // The checksums end here: damage must not go on without them.
         self.index.verify()?;
         if let Some(base) = self.base {
@@ -74,12 +93,28 @@ impl<'a> Export<'a> {
             IndexFormat::Tagore => self.index.save(path),
             IndexFormat::Nsg => nsg::write(self, path, &self.index.entries()[..1], false),
             IndexFormat::Nssg => nsg::write(self, path, self.index.entries(), true),
+            IndexFormat::Kgraph => kgraph::write(self, path),
+            IndexFormat::Hnswlib => hnswlib::write(self, path),
+            IndexFormat::FaissNsg => faiss::write_nsg(self, path),
+            IndexFormat::FaissHnsw => faiss::write_hnsw(self, path),
+            IndexFormat::Diskann => diskann::write(self, path),
+            IndexFormat::DiskannDisk => diskann_disk::write(self, path),
             IndexFormat::Ibin => arrays::write_ibin(self, path),
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),
-            IndexFormat::Diskann => diskann::write(self, path),
-            IndexFormat::DiskannDisk => diskann_disk::write(self, path),
         }
+    }
+
+    /// Calls `write` for every node in order; stops with an error soon after the work is cancelled.
+    pub(super) fn for_each_node(&self, mut write: impl FnMut(usize) -> Result<()>) -> Result<()> {
+        let nodes = self.index.len();
+        let stage = self.progress.stage("export", nodes as u64);
+        for begin in (0..nodes).step_by(AT_A_TIME) {
+            let end = nodes.min(begin + AT_A_TIME);
+            (begin..end).try_for_each(&mut write)?;
+            stage.advance((end - begin) as u64)?;
+        }
+        Ok(())
     }
 
     /// The refusal of something that the format cannot hold.

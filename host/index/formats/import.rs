@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{IndexFormat, arrays, diskann, diskann_disk, nsg};
+use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::index::{Description, Fingerprint};
 use crate::prune::random_entries;
 use crate::{Error, Index, Metric, Result, Vectors};
@@ -10,6 +10,9 @@ use crate::{Error, Index, Metric, Result, Vectors};
 /// How many times the size of its file a graph may take in memory: more than rows of like degrees ever need, and too
 /// little for a small file to fill the memory.
 const MOST_PADDING: u64 = 64;
+
+/// No place.
+const NONE: usize = usize::MAX;
 
 /// What a reader reads.
 pub(super) struct Source<'a> {
@@ -23,7 +26,7 @@ pub(super) struct Source<'a> {
 pub(super) struct Graph {
     degrees: Vec<u32>,
     ids: Vec<u32>,
-    entries: Vec<u32>,
+    pub entries: Vec<u32>,
 }
 
 impl Graph {
@@ -37,6 +40,34 @@ impl Graph {
         let before = self.ids.len();
         self.ids.extend(row);
         self.degrees.push((self.ids.len() - before) as u32);
+    }
+}
+
+impl Graph {
+    /// The graph in which node i is called `names[i]`; an error if two have one name. Names are below their number.
+    pub(super) fn renamed(self, source: &Source<'_>, names: &[u32]) -> Result<Self> {
+        let mut places = vec![NONE; names.len()];
+        for (place, &name) in names.iter().enumerate() {
+            if std::mem::replace(&mut places[name as usize], place) != NONE {
+                return Err(source.refuse(format_args!("label {name} twice"), "every label once"));
+            }
+        }
+        let starts: Vec<usize> = self
+            .degrees
+            .iter()
+            .scan(0, |end, &degree| {
+                let start = *end;
+                *end += degree as usize;
+                Some(start)
+            })
+            .collect();
+        // An unknown id stays one.
+        let name = |&id: &u32| names.get(id as usize).copied().unwrap_or(u32::MAX);
+        let mut renamed = Self::entered_at(self.entries.iter().map(name).collect());
+        for place in places {
+            renamed.push(self.ids[starts[place]..][..self.degrees[place] as usize].iter().map(name));
+        }
+        Ok(renamed)
     }
 }
 
@@ -63,11 +94,15 @@ impl Index {
             IndexFormat::Tagore => return source.native(),
             IndexFormat::Nsg => nsg::read(&source, false)?,
             IndexFormat::Nssg => nsg::read(&source, true)?,
+            IndexFormat::Kgraph => kgraph::read(&source)?,
+            IndexFormat::Hnswlib => hnswlib::read(&source)?,
+            IndexFormat::FaissNsg => faiss::read_nsg(&source)?,
+            IndexFormat::FaissHnsw => faiss::read_hnsw(&source)?,
+            IndexFormat::Diskann => diskann::read(&source)?,
+            IndexFormat::DiskannDisk => diskann_disk::read(&source)?,
             IndexFormat::Ibin => arrays::read_ibin(&source)?,
             IndexFormat::Npy => arrays::read_npy(&source)?,
             IndexFormat::Csr => arrays::read_csr(&source)?,
-            IndexFormat::Diskann => diskann::read(&source)?,
-            IndexFormat::DiskannDisk => diskann_disk::read(&source)?,
         };
         source.index(format, graph)
     }

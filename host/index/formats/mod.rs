@@ -8,8 +8,13 @@ mod arrays;
 mod bytes;
 mod diskann;
 mod diskann_disk;
+mod embedded;
 mod export;
+mod faiss;
+mod hnswlib;
 mod import;
+mod kgraph;
+mod layers;
 mod nsg;
 
 use std::fmt;
@@ -27,11 +32,15 @@ use crate::{Error, Result};
 /// | `tagore` | all | no | yes | |
 /// | `nsg` | the first | no | no | |
 /// | `nssg` | all | no | no | |
+/// | `kgraph` | none | no | no | |
+/// | `hnswlib` | the first, or the top of the layers | f32 | no | degrees up to 65,535 |
+/// | `faiss-nsg` | the first | f32 | `l2` and `ip` | nodes times the largest degree below 2^31 |
+/// | `faiss-hnsw` | the first, or the top of the layers | f32 | `l2` and `ip` | fewer than 2^31 nodes |
+/// | `diskann` | the first | f32, u8, i8 | yes | fewer than 2^31 vectors, at least one edge |
+/// | `diskann-disk` | all | f32, u8, i8 | yes | fewer than 2^31 vectors, degrees up to 512 |
 /// | `ibin` | all, in a file of their own | no | no | at least one edge |
 /// | `npy` | none | no | no | every node of one degree, which is not 0 |
 /// | `csr` | none | no | no | |
-/// | `diskann` | the first | yes | yes | fewer than 2^31 vectors |
-/// | `diskann-disk` | all | yes | yes | fewer than 2^31 vectors, degrees up to 512 |
 ///
 /// What a format does not hold is lost: the kind, the parameters, the seed, and what the table says. Reading takes the
 /// base, which identifies the data set and has the number of nodes, and the metric; a format without entry points is
@@ -45,30 +54,42 @@ pub enum IndexFormat {
     Nsg,
     /// The graph of NSSG: NSG's with any number of entry points.
     Nssg,
+    /// The graph of KGraph, without distances (flag 1).
+    Kgraph,
+    /// An index of hnswlib with its vectors.
+    Hnswlib,
+    /// An `IndexNSGFlat` of FAISS (`INSf`).
+    FaissNsg,
+    /// An `IndexHNSWFlat` of FAISS (`IHNf`).
+    FaissHnsw,
+    /// DiskANN's graph in memory, its vectors beside it as `x.data` for `x`.
+    Diskann,
+    /// DiskANN's files on disk: the path is what all their names begin with, `P` for `P_disk.index` and the others. A
+    /// product quantizer is trained when they are written.
+    DiskannDisk,
     /// Rows padded with `u32::MAX` as ibin; the entry points beside, as `x.entries.ibin` for `x.ibin`.
     Ibin,
     /// A NumPy array of u32, a row per node: what `cuvs.neighbors.cagra.from_graph` takes.
     Npy,
     /// Compressed sparse rows, as two NumPy arrays: for `x.csr` `x.indptr.npy` of n + 1 u64 and `x.indices.npy` of u32.
     Csr,
-    /// DiskANN's graph in memory, with its vectors as `x.diskann.data` for `x.diskann`.
-    Diskann,
-    /// DiskANN's files on disk, `P_disk.index` and others for the prefix `P`, which is the path here: its product
-    /// quantizer is trained when they are written.
-    DiskannDisk,
 }
 
 impl IndexFormat {
     /// Every format.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Tagore,
         Self::Nsg,
         Self::Nssg,
+        Self::Kgraph,
+        Self::Hnswlib,
+        Self::FaissNsg,
+        Self::FaissHnsw,
+        Self::Diskann,
+        Self::DiskannDisk,
         Self::Ibin,
         Self::Npy,
         Self::Csr,
-        Self::Diskann,
-        Self::DiskannDisk,
     ];
 
     /// The name, which is also the extension, such as `nsg`.
@@ -77,11 +98,37 @@ impl IndexFormat {
             Self::Tagore => "tagore",
             Self::Nsg => "nsg",
             Self::Nssg => "nssg",
+            Self::Kgraph => "kgraph",
+            Self::Hnswlib => "hnswlib",
+            Self::FaissNsg => "faiss-nsg",
+            Self::FaissHnsw => "faiss-hnsw",
+            Self::Diskann => "diskann",
+            Self::DiskannDisk => "diskann-disk",
             Self::Ibin => "ibin",
             Self::Npy => "npy",
             Self::Csr => "csr",
-            Self::Diskann => "diskann",
-            Self::DiskannDisk => "diskann-disk",
+        }
+    }
+
+    /// Whether files of this format hold the vectors, so that writing them takes the base.
+    pub const fn holds_vectors(self) -> bool {
+        matches!(
+            self,
+            Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann | Self::DiskannDisk
+        )
+    }
+
+    /// Whether files of this format may hold the layers of HNSW.
+    pub const fn has_layers(self) -> bool {
+        matches!(self, Self::Hnswlib | Self::FaissHnsw)
+    }
+
+    /// The most entry points that a file of this format holds; none if it holds any number.
+    pub const fn max_entries(self) -> Option<usize> {
+        match self {
+            Self::Tagore | Self::Nssg | Self::DiskannDisk | Self::Ibin => None,
+            Self::Nsg | Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann => Some(1),
+            Self::Kgraph | Self::Npy | Self::Csr => Some(0),
         }
     }
 

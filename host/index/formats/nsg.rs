@@ -18,11 +18,11 @@ pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: 
         file.write_all(&(entries.len() as u32).to_le_bytes())?;
     }
     file.write_all(bytemuck::cast_slice(entries))?;
-    for node in 0..index.len() {
+    export.for_each_node(|node| {
         let row = index.neighbors(node);
         file.write_all(&(row.len() as u32).to_le_bytes())?;
-        file.write_all(bytemuck::cast_slice(row))?;
-    }
+        file.write_all(bytemuck::cast_slice(row))
+    })?;
     file.commit()
 }
 
