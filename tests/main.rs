@@ -3,6 +3,7 @@
 
 mod build;
 mod command;
+mod diskann;
 mod formats;
 mod gpu;
 mod index_file;

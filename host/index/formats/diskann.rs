@@ -23,7 +23,11 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let degrees = (0..index.len()).map(|node| index.neighbors(node).len() as u64);
     let (edges, most) = (degrees.clone().sum::<u64>(), degrees.max().unwrap_or(0));
     if edges == 0 {
-        return Err(export.refuse(path, "an index without edges", "at least one, without which DiskANN loads none"));
+        return Err(export.refuse(
+            path,
+            "an index without edges",
+            "at least one, without which DiskANN loads none",
+        ));
     }
     let stored = Stored::of(export, path, Lift::No)?;
     let mut data = AtomicFile::create(&beside(path, ".data"))?;

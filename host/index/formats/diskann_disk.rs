@@ -99,7 +99,11 @@ impl Layout {
 pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
     let degree = export.index.max_degree() as u64;
     if degree > MAX_DEGREE {
-        return Err(export.refuse(prefix, format_args!("degree {degree}"), format_args!("at most {MAX_DEGREE}")));
+        return Err(export.refuse(
+            prefix,
+            format_args!("degree {degree}"),
+            format_args!("at most {MAX_DEGREE}"),
+        ));
     }
     let stored = Stored::of(export, prefix, Lift::Yes)?;
     let chunks = chunks(export, stored.dim())?;

@@ -34,7 +34,14 @@ pub struct Export<'a> {
 impl Index {
     /// Starts the export of this index as `format`.
     pub fn export(&self, format: IndexFormat) -> Export<'_> {
-        Export { index: self, format, base: None, layers: false, pq_chunks: None, progress: Progress::silent() }
+        Export {
+            index: self,
+            format,
+            base: None,
+            layers: false,
+            pq_chunks: None,
+            progress: Progress::silent(),
+        }
     }
 }
 

@@ -112,10 +112,7 @@ impl IndexFormat {
 
     /// Whether files of this format hold the vectors, so that writing them takes the base.
     pub const fn holds_vectors(self) -> bool {
-        matches!(
-            self,
-            Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann | Self::DiskannDisk
-        )
+        matches!(self, Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann | Self::DiskannDisk)
     }
 
     /// Whether files of this format may hold the layers of HNSW.
