@@ -26,8 +26,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Neighbours asked for.
 const K: usize = 10;
 
-/// Reads of a disk that a search may have on their way.
-const BEAM: usize = 2;
+/// Nodes that a search on disk expands at a time: with one it does what a search in memory does.
+const BEAM: usize = 1;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,7 +59,7 @@ fn in_memory(prefix: &str, queries: &Owned<f32>, truth: &Owned<u32>, lengths: &[
             runtime.block_on(index.search(knn, &FullPrecision, &context, query, &mut output))?;
             found.push(ids);
         }
-        report("diskann-providers, in memory", length, &found, truth);
+        report("diskann-providers 0.61, memory", length, &found, truth);
     }
     Ok(())
 }
@@ -76,18 +76,20 @@ fn on_disk(prefix: &str, queries: &Owned<f32>, truth: &Owned<u32>, lengths: &[us
     for &length in lengths {
         let mut found = Vec::new();
         for query in queries.as_view().rows() {
-            let results = searcher.search(query, K as u32, length as u32, Some(BEAM), SearchMode::graph())?.results;
+            let results =
+                searcher.search(query, K as u32, length as u32, Some(BEAM), SearchMode::graph())?.results;
             let mut ids = [u32::MAX; K];
             ids.iter_mut().zip(&results).for_each(|(id, result)| *id = result.vertex_id);
             found.push(ids);
         }
-        report("diskann-disk", length, &found, truth);
+        report("diskann-disk 0.61", length, &found, truth);
     }
     Ok(())
 }
 
 fn report(reader: &str, length: usize, found: &[[u32; K]], truth: &Owned<u32>) {
-    let hits = |(found, truth): (&[u32; K], &[u32])| truth[..K].iter().filter(|id| found.contains(id)).count();
+    let hits =
+        |(found, truth): (&[u32; K], &[u32])| truth[..K].iter().filter(|id| found.contains(id)).count();
     let hits: usize = found.iter().zip(truth.as_view().rows()).map(hits).sum();
     let recall = hits as f64 / (K * found.len()) as f64;
     println!(r#"{{"reader":"{reader}","l":{length},"recall":{recall:.4}}}"#);
