@@ -391,6 +391,41 @@ fn an_index_and_a_ground_truth_are_exported_as_ibin() {
 }
 
 #[test]
+fn an_index_goes_to_other_systems_and_comes_back() {
+    let s = Session::new();
+    let index = tagore::Index::open(s.path("index.tagore")).unwrap();
+    for format in ["nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg", "faiss-hnsw", "ibin", "csr"] {
+        let converted = &s.succeeds(&format!("convert index.tagore x.{format} --base base.fbin"))[0];
+        let told = (converted["format"].as_str(), converted["rows"].as_u64(), converted["cols"].as_u64());
+        assert_eq!(told, (Some(format), Some(500), Some(50)));
+        s.succeeds(&format!("convert x.{format} back.tagore --base base.fbin"));
+        let inspected = &s.succeeds(&format!("inspect x.{format} --base base.fbin"))[0];
+        let told = (inspected["index"].as_str(), inspected["parameters"]["from"].as_str());
+        assert_eq!(told, (Some(format), Some(format)));
+        let back = tagore::Index::open(s.path("back.tagore")).unwrap();
+        assert!((0..500).all(|node| back.neighbors(node) == index.neighbors(node)), "{format}");
+    }
+    // By another name; then from one other system to another.
+    std::fs::rename(s.path("x.nsg"), s.path("x.graph")).unwrap();
+    s.succeeds("inspect x.graph --from nsg --base base.fbin");
+    s.succeeds("convert x.csr y.hnswlib --base base.fbin --layers");
+    s.succeeds("convert y.hnswlib z.nsg --base base.fbin");
+
+    s.fails(2, "convert index.tagore a.hnswlib", &["--base", "none", "hnswlib holds vectors"]);
+    s.fails(2, "convert index.tagore a.nsg --layers", &["--layers", "nsg", "only hnswlib and faiss-hnsw"]);
+    s.fails(2, "convert base.fbin a.fvecs --layers", &["--layers", "vectors", "base.fbin"]);
+    s.fails(2, "convert z.nsg a.tagore", &["--base", "none", "nsg does not tell"]);
+    s.fails(2, "inspect z.nsg --from fvecs --base base.fbin", &["--from", "fvecs"]);
+    s.fails(2, "inspect z.nsg --from hnsw", &["--from", "hnsw", "hnswlib", "fbin"]);
+    s.fails(2, "inspect index.tagore --metric ip", &["--metric", "ip", "l2", "index.tagore"]);
+    s.fails(1, "convert z.nsg a.tagore --base query.fbin", &["z.nsg", "500 nodes", "20 as query.fbin has"]);
+    s.fails(1, "convert index.tagore a.hnswlib --base query.fbin", &["query.fbin", "20 x 8", "index.tagore"]);
+    s.fails(1, "convert index.tagore a.npy", &["a.npy", "neighbours of node 0", "CAGRA"]);
+    s.fails(1, "convert base.fbin a.nsg", &["a.nsg", "base.fbin", "vector format"]);
+    s.fails(1, "inspect base.fbin --from tagore", &["base.fbin", "a tagore index"]);
+}
+
+#[test]
 fn wrong_usage_ends_with_2_and_names_the_flag() {
     let s = Session::new();
     s.fails(

@@ -165,18 +165,18 @@ fn a_node_larger_than_a_sector_has_sectors_of_its_own() {
 
 #[test]
 fn every_type_size_and_metric_comes_back() {
+    use {ElementType::*, Metric::*};
     let of_type = |floats: &Vectors, element| {
         let values = (0..floats.len()).flat_map(|row| floats.row(row).into_owned()).map(|x| x * 100.0);
         let dim = floats.dim();
         match element {
-            ElementType::F32 => Vectors::from_f32(values.collect(), dim),
-            ElementType::F16 => Vectors::from_f16(values.map(f16::from_f32).collect(), dim),
-            ElementType::U8 => Vectors::from_u8(values.map(|x| x as u8).collect(), dim),
-            ElementType::I8 => Vectors::from_i8(values.map(|x| x as i8).collect(), dim),
+            F32 => Vectors::from_f32(values.collect(), dim),
+            F16 => Vectors::from_f16(values.map(f16::from_f32).collect(), dim),
+            U8 => Vectors::from_u8(values.map(|x| x as u8).collect(), dim),
+            I8 => Vectors::from_i8(values.map(|x| x as i8).collect(), dim),
         }
         .unwrap()
     };
-    use {ElementType::*, Metric::*};
     let kinds =
         [(F32, L2), (F16, L2), (U8, L2), (I8, L2), (F32, InnerProduct), (U8, InnerProduct), (F16, Cosine)];
     for (n, dim) in [(1, 97), (2, 3), (33, 1), (300, 97)] {

@@ -4,6 +4,7 @@
 mod build;
 mod command;
 mod diskann;
+mod foreign;
 mod formats;
 mod gpu;
 mod index_file;

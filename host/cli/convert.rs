@@ -92,6 +92,8 @@ impl Args {
         }
         let known = match self.to {
             Some(to) => to.plain,
+            // The extension of an index is none of theirs, but it is known.
+            None if IndexFormat::of(&self.output).is_ok() => Format::of(&self.output).ok(),
             None => Some(Format::of(&self.output)?),
         };
         known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))

@@ -11,9 +11,6 @@ use crate::{Error, Format, Result};
 
 pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    if index.max_degree() == 0 {
-        return Err(export.refuse(path, "an index without edges", "a degree of at least 1"));
-    }
     save_ids(&entries_path(path), Format::Ibin, 1, index.entries())?;
     save_ids(path, Format::Ibin, index.max_degree(), index.padded_rows()?)
 }
@@ -38,10 +35,11 @@ pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
     let degree = index.neighbors(0).len();
     if let Some(node) = (0..index.len()).find(|&node| index.neighbors(node).len() != degree) {
         let found = format!("{degree} neighbours of node 0, {} of node {node}", index.neighbors(node).len());
-        return Err(export.refuse(path, found, "as many of every node, as a CAGRA index has"));
+        let expected = "as many of every node, as a CAGRA index has, for npy";
+        return Err(Error::file(path, found, expected));
     }
     if degree == 0 {
-        return Err(export.refuse(path, "an index without edges", "a degree of at least 1"));
+        return Err(Error::file(path, "nodes without neighbours", "at least one of each node, for npy"));
     }
     let mut file = AtomicFile::create(path)?;
     file.write_all(&npy::header("<u4", index.len() as u64, Some(degree as u64)))?;

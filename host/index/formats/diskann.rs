@@ -14,8 +14,8 @@ use crate::{ElementType, Error, Metric, Result, Vectors};
 /// Bytes before the first row.
 const HEADER: u64 = 24;
 
-/// The most vectors: DiskANN counts them in an i32.
-const MAX_VECTORS: usize = i32::MAX as usize;
+/// The most nodes: DiskANN counts them in an i32.
+pub(super) const MAX_NODES: usize = i32::MAX as usize;
 
 /// Writes the graph, entered at the first entry point, its vectors and the metadata; the graph appears last.
 pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
@@ -23,13 +23,10 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let degrees = (0..index.len()).map(|node| index.neighbors(node).len() as u64);
     let (edges, most) = (degrees.clone().sum::<u64>(), degrees.max().unwrap_or(0));
     if edges == 0 {
-        return Err(export.refuse(
-            path,
-            "an index without edges",
-            "at least one, without which DiskANN loads none",
-        ));
+        let found = format!("an index without edges for {}", export.format);
+        return Err(Error::file(path, found, "at least one, without which DiskANN loads none"));
     }
-    let stored = Stored::of(export, path, Lift::No)?;
+    let stored = Stored::of(export, Lift::No)?;
     let mut data = AtomicFile::create(&beside(path, ".data"))?;
     data.write_all(bytemuck::cast_slice(&[index.len() as u32, stored.dim() as u32]))?;
     let mut row = Vec::new();
@@ -107,16 +104,12 @@ pub(super) struct Stored<'a> {
 
 impl<'a> Stored<'a> {
     /// The vectors of the base that an export has been given.
-    pub(super) fn of(export: &Export<'a>, path: &Path, lift: Lift) -> Result<Self> {
+    pub(super) fn of(export: &Export<'a>, lift: Lift) -> Result<Self> {
         let Some(base) = export.base else {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
             return Err(Error::argument("base", "none", expected));
         };
         base.validate()?;
-        if base.len() > MAX_VECTORS {
-            let found = format!("{} vectors", base.len());
-            return Err(export.refuse(path, found, format_args!("at most {MAX_VECTORS}")));
-        }
         Ok(Self::new(base, export.index.metric(), lift))
     }
 

@@ -22,7 +22,7 @@ use crate::{Error, Metric, Result, Vectors};
 const SECTOR: u64 = 4096;
 
 /// The largest degree that DiskANN loads.
-const MAX_DEGREE: u64 = 512;
+pub(super) const MAX_DEGREE: usize = 512;
 
 /// The most chunks that DiskANN loads.
 const MAX_CHUNKS: usize = 512;
@@ -97,15 +97,7 @@ impl Layout {
 
 /// Writes all files; the index itself appears last.
 pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
-    let degree = export.index.max_degree() as u64;
-    if degree > MAX_DEGREE {
-        return Err(export.refuse(
-            prefix,
-            format_args!("degree {degree}"),
-            format_args!("at most {MAX_DEGREE}"),
-        ));
-    }
-    let stored = Stored::of(export, prefix, Lift::Yes)?;
+    let stored = Stored::of(export, Lift::Yes)?;
     let chunks = chunks(export, stored.dim())?;
     let mut files = vec![entries(export, prefix)?, centroids(export, &stored, prefix)?];
     if export.index.metric() == Metric::InnerProduct {
@@ -284,7 +276,9 @@ fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -
     let entry: u64 = file.number("the medoid")?;
     let node_bytes: u64 = file.number("the bytes of a node")?;
     let vector = stored.row_bytes() as u64;
-    let room = node_bytes.checked_sub(vector + 4).filter(|room| room % 4 == 0 && room / 4 <= MAX_DEGREE);
+    let room = node_bytes
+        .checked_sub(vector + 4)
+        .filter(|room| room.is_multiple_of(4) && room / 4 <= MAX_DEGREE as u64);
     let Some(room) = room else {
         let expected = format!("a vector of {vector}, and 4 for each of 1 to {} numbers", MAX_DEGREE + 1);
         return Err(file.refuse(format_args!("nodes of {node_bytes} bytes"), expected));

@@ -80,8 +80,8 @@ impl<'a> Export<'a> {
     /// cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        if self.index.is_empty() {
-            return Err(self.refuse(path, "an index without nodes", "at least one"));
+        if let Some((found, expected)) = self.format.refusal(self.index.len(), self.index.max_degree()) {
+            return Err(Error::file(path, format_args!("{found} for {}", self.format), expected));
         }
         if self.layers && !self.format.has_layers() {
             let expected = format!("no layers for {}: only hnswlib and faiss-hnsw have them", self.format);
@@ -122,10 +122,5 @@ impl<'a> Export<'a> {
             stage.advance((end - begin) as u64)?;
         }
         Ok(())
-    }
-
-    /// The refusal of something that the format cannot hold.
-    pub(super) fn refuse(&self, path: &Path, found: impl ToString, expected: impl ToString) -> Error {
-        Error::file(path, format_args!("{} for {}", found.to_string(), self.format), expected)
     }
 }

@@ -25,7 +25,10 @@ const L2: i32 = 1;
 const NONE: i32 = -1;
 
 /// Ids are i32.
-const MOST_NODES: usize = i32::MAX as usize;
+pub(super) const MAX_NODES: usize = i32::MAX as usize;
+
+/// So are places among the links of a node, of which the layers above have as many again, a few dozen times at most.
+pub(super) const MAX_DEGREE: usize = 1 << 24;
 
 /// What a header holds where others once stood.
 const UNUSED: i64 = 1 << 20;
@@ -47,14 +50,6 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Starts the file with its header.
     fn create(export: &'a Export<'a>, path: &Path, kind: &[u8; 4]) -> Result<Self> {
-        let nodes = export.index.len();
-        if nodes > MOST_NODES {
-            return Err(export.refuse(
-                path,
-                format_args!("{nodes} nodes"),
-                format_args!("at most {MOST_NODES}"),
-            ));
-        }
         let vectors = Embedded::of(export)?;
         let mut writer = Self { export, vectors, file: AtomicFile::create(path)? };
         writer.header(kind)?;
@@ -96,15 +91,6 @@ impl<'a> Writer<'a> {
 
 pub(super) fn write_nsg(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    let slots = index.len() * index.max_degree();
-    if slots > MOST_NODES {
-        let found = format!("{} nodes of degree {}", index.len(), index.max_degree());
-        return Err(export.refuse(
-            path,
-            found,
-            format_args!("a product of at most {MOST_NODES}, which FAISS takes in 32 bits"),
-        ));
-    }
     let mut writer = Writer::create(export, path, NSG)?;
     writer.ints(&[GK])?;
     writer.file.write_all(&[0])?;

@@ -18,7 +18,7 @@ const WORD: usize = 4;
 const LABEL: usize = 8;
 
 /// The most links of a node: their number has 16 bits.
-const MAX_LINKS: usize = u16::MAX as usize;
+pub(super) const MAX_LINKS: usize = u16::MAX as usize;
 
 /// The breadth of insertions into the loaded index, which the file must state.
 const EF_CONSTRUCTION: u64 = 200;
@@ -34,9 +34,6 @@ const fn links_bytes(most: usize) -> usize {
 pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
     let most = index.max_degree();
-    if most > MAX_LINKS {
-        return Err(export.refuse(path, format_args!("degree {most}"), format_args!("at most {MAX_LINKS}")));
-    }
     let vectors = Embedded::of(export)?;
     let layers = Layers::of(export)?;
     let upper = upper_degree(export);

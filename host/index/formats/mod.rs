@@ -36,8 +36,8 @@ use crate::{Error, Result};
 /// | `hnswlib` | the first, or the top of the layers | f32 | no | degrees up to 65,535 |
 /// | `faiss-nsg` | the first | f32 | `l2` and `ip` | nodes times the largest degree below 2^31 |
 /// | `faiss-hnsw` | the first, or the top of the layers | f32 | `l2` and `ip` | fewer than 2^31 nodes |
-/// | `diskann` | the first | f32, u8, i8 | yes | fewer than 2^31 vectors, at least one edge |
-/// | `diskann-disk` | all | f32, u8, i8 | yes | fewer than 2^31 vectors, degrees up to 512 |
+/// | `diskann` | the first | f32, u8, i8 | yes | fewer than 2^31 nodes, at least one edge |
+/// | `diskann-disk` | all | f32, u8, i8 | yes | fewer than 2^31 nodes, degrees up to 512 |
 /// | `ibin` | all, in a file of their own | no | no | at least one edge |
 /// | `npy` | none | no | no | every node of one degree, which is not 0 |
 /// | `csr` | none | no | no | |
@@ -129,6 +129,37 @@ impl IndexFormat {
         }
     }
 
+    /// What is found and what is expected if a graph of this size cannot be held.
+    fn refusal(self, nodes: usize, max_degree: usize) -> Option<(String, String)> {
+        let refuse = |found: String, most: usize| Some((found, format!("at most {most}")));
+        match self {
+            _ if nodes == 0 => Some(("an index without nodes".to_owned(), "at least one".to_owned())),
+            Self::Ibin if max_degree == 0 => {
+                Some(("an index without edges".to_owned(), "a degree of at least 1".to_owned()))
+            }
+            Self::Hnswlib if max_degree > hnswlib::MAX_LINKS => {
+                refuse(format!("degree {max_degree}"), hnswlib::MAX_LINKS)
+            }
+            Self::FaissNsg | Self::FaissHnsw if nodes > faiss::MAX_NODES => {
+                refuse(format!("{nodes} nodes"), faiss::MAX_NODES)
+            }
+            // FAISS multiplies the two in 32 bits.
+            Self::FaissNsg if nodes.saturating_mul(max_degree) > faiss::MAX_NODES => {
+                refuse(format!("{nodes} nodes x degree {max_degree}"), faiss::MAX_NODES)
+            }
+            Self::FaissHnsw if max_degree > faiss::MAX_DEGREE => {
+                refuse(format!("degree {max_degree}"), faiss::MAX_DEGREE)
+            }
+            Self::Diskann | Self::DiskannDisk if nodes > diskann::MAX_NODES => {
+                refuse(format!("{nodes} nodes"), diskann::MAX_NODES)
+            }
+            Self::DiskannDisk if max_degree > diskann_disk::MAX_DEGREE => {
+                refuse(format!("degree {max_degree}"), diskann_disk::MAX_DEGREE)
+            }
+            _ => None,
+        }
+    }
+
     /// The format that the extension of `path` names.
     ///
     /// # Errors
@@ -163,4 +194,32 @@ fn names() -> String {
     let names = IndexFormat::ALL.map(IndexFormat::name);
     let (last, rest) = (names[names.len() - 1], &names[..names.len() - 1]);
     format!("{} or {last}", rest.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_format_cannot_hold_is_known_from_numbers_alone() {
+        let most = i32::MAX as usize;
+        let refused =
+            |format: IndexFormat, nodes, degree| format.refusal(nodes, degree).map(|(found, _)| found);
+        for format in IndexFormat::ALL {
+            assert_eq!(refused(format, 0, 0).as_deref(), Some("an index without nodes"), "{format}");
+            assert_eq!(refused(format, 1, 0).is_some(), format == IndexFormat::Ibin, "{format}");
+            assert_eq!(refused(format, 1000, 64), None, "{format}");
+        }
+        assert_eq!(refused(IndexFormat::FaissHnsw, most, 64), None);
+        assert_eq!(refused(IndexFormat::FaissHnsw, most + 1, 64).as_deref(), Some("2147483648 nodes"));
+        assert!(refused(IndexFormat::FaissNsg, most / 64, 64).is_none());
+        assert!(refused(IndexFormat::FaissNsg, most / 64 + 1, 64).is_some());
+        assert!(refused(IndexFormat::Hnswlib, most + 1, 65_535).is_none());
+        assert_eq!(refused(IndexFormat::Hnswlib, 1, 65_536).as_deref(), Some("degree 65536"));
+        assert!(refused(IndexFormat::FaissHnsw, 1, most).is_some());
+        for format in [IndexFormat::Diskann, IndexFormat::DiskannDisk] {
+            assert!(refused(format, most, 512).is_none() && refused(format, most + 1, 512).is_some());
+            assert_eq!(refused(format, most, 513).is_some(), format == IndexFormat::DiskannDisk);
+        }
+    }
 }
