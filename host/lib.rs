@@ -42,6 +42,7 @@ pub mod outofcore;
 mod parallel;
 mod progress;
 mod prune;
+mod quantize;
 mod search;
 mod vectors;
 

@@ -3,6 +3,7 @@
 
 mod build;
 mod command;
+mod diskann;
 mod foreign;
 mod formats;
 mod gpu;

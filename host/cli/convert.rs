@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Build HNSW's layers above the graph of an index (hnswlib and faiss-hnsw)
     #[arg(long)]
     layers: bool,
+    /// Bytes of a vector in memory: chunks of the product quantizer (diskann-disk) [default: dimension / 4, at least 32]
+    #[arg(long, value_name = "N")]
+    pq_chunks: Option<usize>,
 }
 
 impl Args {
@@ -61,6 +64,9 @@ impl Args {
         if let Some(base) = &base {
             export = export.base(base);
         }
+        if let Some(chunks) = self.pq_chunks {
+            export = export.pq_chunks(chunks);
+        }
         export.save(&self.output)
     }
 
@@ -79,6 +85,10 @@ impl Args {
         if self.layers {
             let expected = format!("an index in {}", self.input.file.display());
             return Err(Error::Argument { what: "layers", found: what.to_owned(), expected });
+        }
+        if let Some(chunks) = self.pq_chunks {
+            let expected = format!("an index in {}", self.input.file.display());
+            return Err(Error::Argument { what: "pq_chunks", found: chunks.to_string(), expected });
         }
         let known = match self.to {
             Some(to) => to.plain,

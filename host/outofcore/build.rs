@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::checkpoint::{Checkpoint, Checkpoints};
-use super::embedding::Embedding;
 use super::entries::spread;
 use super::fault::{Attempt, Damage, Fault};
 use super::log::Bins;
@@ -23,6 +22,7 @@ use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatch, Dispatcher, LISTS, Order,
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::prune::{Entry, random_entries};
+use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Fingerprint, Index, Result, Vectors};
 
 /// The table of clusters, and the last checkpoint, in the work folder.

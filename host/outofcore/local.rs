@@ -3,9 +3,9 @@
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use super::embedding::Embedding;
 use super::lengths::lengths;
 use super::partition::Cluster;
+use crate::vectors::embedding::Embedding;
 use crate::{BuildStats, Builder, Result, Vectors};
 
 /// The lists of a cluster's members.

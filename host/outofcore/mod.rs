@@ -24,7 +24,6 @@ mod build;
 mod cache;
 mod centres;
 mod checkpoint;
-mod embedding;
 mod entries;
 mod fault;
 mod graph;

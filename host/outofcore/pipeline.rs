@@ -7,13 +7,13 @@ use std::thread::{self, ScopedJoinHandle};
 
 use super::Dispatch;
 use super::checkpoint::Checkpoints;
-use super::embedding::Embedding;
 use super::fault::Attempt;
 use super::local::LocalLists;
 use super::merge::Merger;
 use super::partition::{Cluster, Partition};
 use super::trace::{Task, TaskKind, Trace};
 use crate::progress::StageProgress;
+use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
 
 /// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.

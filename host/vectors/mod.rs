@@ -3,6 +3,7 @@
 mod advice;
 pub(crate) mod distance;
 mod element;
+pub(crate) mod embedding;
 mod format;
 pub(crate) mod gpu;
 mod metric;

@@ -40,3 +40,4 @@ for format in hnswlib faiss-nsg faiss-hnsw; do
 done
 
 "$venv/bin/python" tests/readers/search.py "$work"
+tests/readers/diskann.sh "$tagore" "$work"

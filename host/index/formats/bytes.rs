@@ -25,6 +25,11 @@ impl<'a> Bytes<'a> {
         self.length - self.rest.len()
     }
 
+    /// Bytes of the whole file.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

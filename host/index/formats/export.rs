@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{IndexFormat, arrays, faiss, hnswlib, kgraph, nsg};
+use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::{Error, Index, Progress, Result, Vectors};
 
 /// Nodes written between two looks at whether the work was cancelled.
@@ -27,13 +27,21 @@ pub struct Export<'a> {
     pub(super) format: IndexFormat,
     pub(super) base: Option<&'a Vectors>,
     pub(super) layers: bool,
+    pub(super) pq_chunks: Option<usize>,
     pub(super) progress: Progress,
 }
 
 impl Index {
     /// Starts the export of this index as `format`.
     pub fn export(&self, format: IndexFormat) -> Export<'_> {
-        Export { index: self, format, base: None, layers: false, progress: Progress::silent() }
+        Export {
+            index: self,
+            format,
+            base: None,
+            layers: false,
+            pq_chunks: None,
+            progress: Progress::silent(),
+        }
     }
 }
 
@@ -48,6 +56,14 @@ impl<'a> Export<'a> {
     /// begins near its goal. Without them it begins at the first entry point.
     pub fn layers(mut self, layers: bool) -> Self {
         self.layers = layers;
+        self
+    }
+
+    /// The bytes that `diskann-disk` keeps of a vector in memory: its product quantizer cuts vectors into as many chunks, 1
+    /// to the dimension and at most 512. More make searches better. Without this a quarter of the dimension, but at least
+    /// 32.
+    pub fn pq_chunks(mut self, chunks: usize) -> Self {
+        self.pq_chunks = Some(chunks);
         self
     }
 
@@ -71,6 +87,10 @@ impl<'a> Export<'a> {
             let expected = format!("no layers for {}: only hnswlib and faiss-hnsw have them", self.format);
             return Err(Error::argument("layers", "true", expected));
         }
+        if let Some(chunks) = self.pq_chunks.filter(|_| self.format != IndexFormat::DiskannDisk) {
+            let expected = format!("none for {}: only diskann-disk has a quantizer", self.format);
+            return Err(Error::argument("pq_chunks", chunks, expected));
+        }
         // The checksums end here: damage must not go on without them.
         self.index.verify()?;
         if let Some(base) = self.base {
@@ -84,6 +104,8 @@ impl<'a> Export<'a> {
             IndexFormat::Hnswlib => hnswlib::write(self, path),
             IndexFormat::FaissNsg => faiss::write_nsg(self, path),
             IndexFormat::FaissHnsw => faiss::write_hnsw(self, path),
+            IndexFormat::Diskann => diskann::write(self, path),
+            IndexFormat::DiskannDisk => diskann_disk::write(self, path),
             IndexFormat::Ibin => arrays::write_ibin(self, path),
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),

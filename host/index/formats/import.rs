@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{IndexFormat, arrays, faiss, hnswlib, kgraph, nsg};
+use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::index::{Description, Fingerprint};
 use crate::prune::random_entries;
 use crate::{Error, Index, Metric, Result, Vectors};
@@ -99,6 +99,8 @@ impl Index {
             IndexFormat::Hnswlib => hnswlib::read(&source)?,
             IndexFormat::FaissNsg => faiss::read_nsg(&source)?,
             IndexFormat::FaissHnsw => faiss::read_hnsw(&source)?,
+            IndexFormat::Diskann => diskann::read(&source)?,
+            IndexFormat::DiskannDisk => diskann_disk::read(&source)?,
             IndexFormat::Ibin => arrays::read_ibin(&source)?,
             IndexFormat::Npy => arrays::read_npy(&source)?,
             IndexFormat::Csr => arrays::read_csr(&source)?,

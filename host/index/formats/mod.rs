@@ -6,6 +6,8 @@
 
 mod arrays;
 mod bytes;
+mod diskann;
+mod diskann_disk;
 mod embedded;
 mod export;
 mod faiss;
@@ -34,6 +36,8 @@ use crate::{Error, Result};
 /// | `hnswlib` | the first, or the top of the layers | f32 | no | degrees up to 65,535 |
 /// | `faiss-nsg` | the first | f32 | `l2` and `ip` | nodes times the largest degree below 2^31 |
 /// | `faiss-hnsw` | the first, or the top of the layers | f32 | `l2` and `ip` | fewer than 2^31 nodes |
+/// | `diskann` | the first | f32, u8, i8 | yes | fewer than 2^31 nodes, at least one edge |
+/// | `diskann-disk` | all | f32, u8, i8 | yes | fewer than 2^31 nodes, degrees up to 512 |
 /// | `ibin` | all, in a file of their own | no | no | at least one edge |
 /// | `npy` | none | no | no | every node of one degree, which is not 0 |
 /// | `csr` | none | no | no | |
@@ -58,6 +62,11 @@ pub enum IndexFormat {
     FaissNsg,
     /// An `IndexHNSWFlat` of FAISS (`IHNf`).
     FaissHnsw,
+    /// DiskANN's graph in memory, its vectors beside it as `x.data` for `x`.
+    Diskann,
+    /// DiskANN's files on disk: the path is what all their names begin with, `P` for `P_disk.index` and the others. A
+    /// product quantizer is trained when they are written.
+    DiskannDisk,
     /// Rows padded with `u32::MAX` as ibin; the entry points beside, as `x.entries.ibin` for `x.ibin`.
     Ibin,
     /// A NumPy array of u32, a row per node: what `cuvs.neighbors.cagra.from_graph` takes.
@@ -68,7 +77,7 @@ pub enum IndexFormat {
 
 impl IndexFormat {
     /// Every format.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Tagore,
         Self::Nsg,
         Self::Nssg,
@@ -76,6 +85,8 @@ impl IndexFormat {
         Self::Hnswlib,
         Self::FaissNsg,
         Self::FaissHnsw,
+        Self::Diskann,
+        Self::DiskannDisk,
         Self::Ibin,
         Self::Npy,
         Self::Csr,
@@ -91,6 +102,8 @@ impl IndexFormat {
             Self::Hnswlib => "hnswlib",
             Self::FaissNsg => "faiss-nsg",
             Self::FaissHnsw => "faiss-hnsw",
+            Self::Diskann => "diskann",
+            Self::DiskannDisk => "diskann-disk",
             Self::Ibin => "ibin",
             Self::Npy => "npy",
             Self::Csr => "csr",
@@ -99,7 +112,7 @@ impl IndexFormat {
 
     /// Whether files of this format hold the vectors, so that writing them takes the base.
     pub const fn holds_vectors(self) -> bool {
-        matches!(self, Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw)
+        matches!(self, Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann | Self::DiskannDisk)
     }
 
     /// Whether files of this format may hold the layers of HNSW.
@@ -110,8 +123,8 @@ impl IndexFormat {
     /// The most entry points that a file of this format holds; none if it holds any number.
     pub const fn max_entries(self) -> Option<usize> {
         match self {
-            Self::Tagore | Self::Nssg | Self::Ibin => None,
-            Self::Nsg | Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw => Some(1),
+            Self::Tagore | Self::Nssg | Self::DiskannDisk | Self::Ibin => None,
+            Self::Nsg | Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann => Some(1),
             Self::Kgraph | Self::Npy | Self::Csr => Some(0),
         }
     }
@@ -136,6 +149,12 @@ impl IndexFormat {
             }
             Self::FaissHnsw if max_degree > faiss::MAX_DEGREE => {
                 refuse(format!("degree {max_degree}"), faiss::MAX_DEGREE)
+            }
+            Self::Diskann | Self::DiskannDisk if nodes > diskann::MAX_NODES => {
+                refuse(format!("{nodes} nodes"), diskann::MAX_NODES)
+            }
+            Self::DiskannDisk if max_degree > diskann_disk::MAX_DEGREE => {
+                refuse(format!("degree {max_degree}"), diskann_disk::MAX_DEGREE)
             }
             _ => None,
         }
@@ -198,5 +217,9 @@ mod tests {
         assert!(refused(IndexFormat::Hnswlib, most + 1, 65_535).is_none());
         assert_eq!(refused(IndexFormat::Hnswlib, 1, 65_536).as_deref(), Some("degree 65536"));
         assert!(refused(IndexFormat::FaissHnsw, 1, most).is_some());
+        for format in [IndexFormat::Diskann, IndexFormat::DiskannDisk] {
+            assert!(refused(format, most, 512).is_none() && refused(format, most + 1, 512).is_some());
+            assert_eq!(refused(format, most, 513).is_some(), format == IndexFormat::DiskannDisk);
+        }
     }
 }
