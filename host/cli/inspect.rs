@@ -3,10 +3,18 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Format, GroundTruth, Index, Result, Vectors};
+use tagore::{Device, Error, Format, GroundTruth, Index, KnnSample, Report, Result, Vectors};
 
 use super::convert::Content;
-use super::output::Output;
+use super::options::open;
+use super::output::{Output, grouped};
+use super::report::{ReportOptions, report_event};
+
+/// Bytes of a file that is read whole without being asked to.
+const WHOLE: u64 = 1 << 30;
+
+/// What was checked of a larger file.
+const SPOTS: &str = "header and 1,024 spread rows checked (--all reads the rest)";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -16,69 +24,99 @@ pub(crate) struct Args {
     /// The format of vectors [default: by the extension]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
+    /// Read all of a file of more than 1 GiB, of which the header and 1,024 rows are checked else
+    #[arg(long)]
+    all: bool,
+    /// The data set of an index: measures its recall
+    #[arg(long, value_name = "BASE")]
+    base: Option<PathBuf>,
+    /// Where recall is measured: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", requires = "base")]
+    device: Device,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        match Content::open(&self.file, self.format)? {
+        self.report.check()?;
+        if self.base.is_none() {
+            self.report.no_recall("none without --base")?;
+        }
+        let content = Content::open(&self.file, self.format)?;
+        let for_index = [("base", self.base.is_some()), ("report", self.report.is_asked_for())];
+        let asked = for_index.into_iter().find(|&(_, asked)| asked);
+        if let (Some((what, _)), false) = (asked, matches!(content, Content::Index(_))) {
+            let (found, expected) = (self.file.display().to_string(), "an index".to_owned());
+            return Err(Error::Argument { what, found, expected });
+        }
+        match content {
+            Content::Index(index) if asked.is_none() && !self.reads_all()? => {
+                self.large_index(&index, output)
+            }
             Content::Index(index) => self.index(&index, output),
             Content::Vectors(vectors) => self.vectors(&vectors, output),
             Content::Ids(ids) => self.ids(&ids, output),
         }
     }
 
+    /// Whether all of the file is to be read.
+    fn reads_all(&self) -> Result<bool> {
+        let metadata = std::fs::metadata(&self.file);
+        let bytes = metadata.map_err(|source| Error::Io { path: self.file.clone(), source })?.len();
+        Ok(self.all || bytes <= WHOLE)
+    }
+
     fn index(&self, index: &Index, output: &Output) -> Result<()> {
         index.verify()?;
-        let (statistics, base) = (index.statistics(), index.fingerprint());
-        let description = index.description();
-        output.say(format_args!("{}: {} index, sound", self.file.display(), index.kind()));
-        output.say(format_args!(
-            "base        {} x {} {}, {}",
-            base.rows,
-            base.dim,
-            base.element,
-            index.metric()
-        ));
-        let parameters: Vec<String> =
-            description.parameters.iter().map(|(k, v)| format!("{k} {v}")).collect();
-        output.say(format_args!("parameters  {}, seed {}", parameters.join(", "), description.seed));
-        output.say(format_args!(
-            "degree      {:.2} on average, {} to {} of at most {}",
-            index.mean_degree(),
-            statistics.min_degree,
-            statistics.max_degree,
-            index.max_degree()
-        ));
-        output.say(format_args!(
-            "edges       {}, {} to the node itself, {} twice in a row",
-            statistics.edges, statistics.self_edges, statistics.duplicate_edges
-        ));
-        output.say(format_args!(
-            "reach       {} of {} nodes from {} entry points",
-            index.len() as u64 - statistics.unreachable,
-            index.len(),
-            index.entries().len()
-        ));
+        self.say_index(index, "sound", output);
+        let base = self.base.as_deref().map(|base| open(base, None)).transpose()?;
+        let measure = self.report.measure(self.device, index.description().seed, output);
+        let report = Report::of(index, base.as_ref(), &KnnSample::default(), &measure)?;
+        self.report.write(&report, None, output)?;
+        let first = json!({ "event": "inspect", "file": self.file, "content": "index", "checked": "all" });
+        output.event(&report_event(&report, first));
+        self.report.judge(&report, &self.file)
+    }
+
+    /// An index too large to be read by the way.
+    fn large_index(&self, index: &Index, output: &Output) -> Result<()> {
+        index.spot_check()?;
+        self.say_index(index, SPOTS, output);
+        let (base, description) = (index.fingerprint(), index.description());
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "index", "index": index.kind(), "n": base.rows,
-            "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
+            "event": "inspect", "file": self.file, "content": "index", "checked": "sample", "index": index.kind(),
+            "n": base.rows, "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
             "seed": description.seed, "parameters": description.parameters, "entries": index.entries(),
-            "max_degree": index.max_degree(), "mean_degree": index.mean_degree(), "degrees": statistics.degrees,
-            "self_edges": statistics.self_edges, "duplicate_edges": statistics.duplicate_edges,
-            "unreachable": statistics.unreachable,
+            "max_degree": index.max_degree(),
         }));
         Ok(())
     }
 
+    fn say_index(&self, index: &Index, checked: &str, output: &Output) {
+        let (base, description) = (index.fingerprint(), index.description());
+        let parameters: Vec<String> =
+            description.parameters.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        output.say(format_args!("{}: {} index, {checked}", self.file.display(), index.kind()));
+        let rows = grouped(base.rows);
+        output.say(format_args!("base      {rows} x {} {}, {}", base.dim, base.element, index.metric()));
+        output.say(format_args!("made by   {}, seed {}", parameters.join(", "), description.seed));
+    }
+
     fn vectors(&self, vectors: &Vectors, output: &Output) -> Result<()> {
-        vectors.validate()?;
         let (n, dim, element) = (vectors.len(), vectors.dim(), vectors.element_type());
-        output.say(format_args!(
-            "{}: {n} vectors of dimension {dim}, {element}, all finite",
-            self.file.display()
-        ));
+        let all = self.reads_all()?;
+        if all {
+            vectors.validate()?
+        } else {
+            vectors.spot_check()?
+        };
+        let (checked, said) = if all { ("all", "all finite") } else { ("sample", SPOTS) };
+        output
+            .say(format_args!("{}: {n} vectors of dimension {dim}, {element}, {said}", self.file.display()));
         output.event(&json!({
             "event": "inspect", "file": self.file, "content": "vectors", "n": n, "dim": dim, "type": element.name(),
+            "checked": checked,
         }));
         Ok(())
     }

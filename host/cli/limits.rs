@@ -47,6 +47,11 @@ impl LimitOptions {
         }
     }
 
+    /// Device memory for the build, if it is limited.
+    pub(crate) fn gpu_memory(&self) -> Option<u64> {
+        self.gpu_memory.map(|bytes| bytes.0)
+    }
+
     /// The clusters of a build that is out of core; none if no limit is set.
     pub(crate) fn plan(&self, builder: &Builder, base: &Vectors) -> Result<Option<ClusterPlan>> {
         let limits = self.limits();

@@ -13,6 +13,7 @@ mod limits;
 mod options;
 mod output;
 mod plan;
+mod report;
 mod search;
 mod synth;
 mod tasks;
@@ -37,6 +38,9 @@ struct Cli {
     /// Threads to work on [default: one per core]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Print what the library logs, to standard error: error, warn, info, debug or trace
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log: Option<tracing::Level>,
 }
 
 #[derive(Subcommand)]
@@ -74,6 +78,9 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let output = Output::new(cli.json);
+    if let Some(level) = cli.log {
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
+    }
     let cancel = output.progress().clone();
     // Without a handler Ctrl-C still ends the process, only less tidily.
     if let Err(error) = ctrlc::set_handler(move || cancel.cancel()) {

@@ -1,5 +1,7 @@
 //! What a graph looks like.
 
+use rayon::prelude::*;
+
 use super::Index;
 
 /// Counts over a whole index.
@@ -21,22 +23,48 @@ pub struct Statistics {
     pub unreachable: u64,
 }
 
+/// Nodes that a thread counts at least.
+const AT_ONCE: usize = 4096;
+
+/// What is counted of some nodes.
+#[derive(Default)]
+struct Counts {
+    degrees: Vec<u64>,
+    self_edges: u64,
+    duplicate_edges: u64,
+    /// Scratch: the neighbours of a node, in order.
+    row: Vec<u32>,
+}
+
+impl Counts {
+    fn add(&mut self, node: usize, neighbors: &[u32]) {
+        self.degrees[neighbors.len()] += 1;
+        self.self_edges += neighbors.iter().filter(|&&id| id as usize == node).count() as u64;
+        self.row.clear();
+        self.row.extend_from_slice(neighbors);
+        self.row.sort_unstable();
+        self.duplicate_edges += self.row.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+    }
+
+    fn merged(mut self, other: Self) -> Self {
+        self.degrees.iter_mut().zip(&other.degrees).for_each(|(a, b)| *a += b);
+        self.self_edges += other.self_edges;
+        self.duplicate_edges += other.duplicate_edges;
+        self
+    }
+}
+
 impl Index {
     /// Counts degrees, wrong edges, and nodes that cannot be reached.
     pub fn statistics(&self) -> Statistics {
-        let mut degrees = vec![0; self.max_degree() + 1];
-        let (mut self_edges, mut duplicate_edges) = (0, 0);
-        let mut row = Vec::new();
-        for node in 0..self.len() {
-            row.clear();
-            row.extend_from_slice(self.neighbors(node));
-            degrees[row.len()] += 1;
-            self_edges += row.iter().filter(|&&id| id as usize == node).count() as u64;
-            let edges = row.len();
-            row.sort_unstable();
-            row.dedup();
-            duplicate_edges += (edges - row.len()) as u64;
-        }
+        let none = || Counts { degrees: vec![0; self.max_degree() + 1], ..Counts::default() };
+        let add = |mut counts: Counts, node| {
+            counts.add(node, self.neighbors(node));
+            counts
+        };
+        let nodes = (0..self.len()).into_par_iter().with_min_len(AT_ONCE);
+        let counts = nodes.fold(none, add).reduce(none, Counts::merged);
+        let Counts { degrees, self_edges, duplicate_edges, .. } = counts;
         Statistics {
             edges: degrees.iter().zip(0..).map(|(&nodes, degree): (&u64, u64)| nodes * degree).sum(),
             min_degree: degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0),

@@ -38,7 +38,8 @@ impl LocalLists {
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let metric = descent.metric;
-        let (index, stats) = builder.clone().descent(descent.clone()).build_with_stats(&vectors, None)?;
+        let (index, stats) =
+            builder.clone().sample(0).descent(descent.clone()).build_with_stats(&vectors, None)?;
         let degree = index.max_degree();
         // Under inner product distances have to be those of the whole base, or lists could not be compared.
         let space = Space::new(&vectors, metric)?.lifted_to(embedding.largest);

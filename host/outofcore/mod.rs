@@ -34,7 +34,7 @@ mod overlap;
 mod partition;
 mod pipeline;
 mod plan;
-mod timeline;
+pub(crate) mod timeline;
 mod trace;
 mod work;
 
