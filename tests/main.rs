@@ -9,4 +9,6 @@ mod index_file;
 mod knn;
 mod outofcore;
 mod reference;
+mod report;
 mod search;
+mod sparse;

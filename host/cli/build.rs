@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore};
 use tagore::{
     BuildCost, Builder, Collect, Device, Error, Filter, Index, KnnGraph, KnnSample, Measure, Metric, Report,
@@ -13,7 +13,7 @@ use tagore::{
 use super::limits::{LimitOptions, clusters_event, say_clusters};
 use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels};
 use super::output::Output;
-use super::report::{ReportOptions, report_event};
+use super::report::ReportOptions;
 use super::tasks::task_event;
 
 #[derive(clap::Args)]
@@ -172,21 +172,25 @@ impl Args {
             output.event(&event);
             return Ok(());
         }
-        let measure = self.report.measure(self.descent.device.first(), self.descent.seed, output);
+        let measure = self.measure(output);
         let mut report = Report::of(&index, Some(&base), &stats.sample, &measure)?;
         let mut cost = BuildCost::in_memory(&builder, &stats);
         cost.stages.insert(0, reading);
         cost.stages.push(writing);
         report.build = Some(cost);
         event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
-        output.event(&event);
-        self.end(&report, output)
+        self.end(&report, event, output)
+    }
+
+    fn measure(&self, output: &Output) -> Measure {
+        self.report.measure(self.descent.device.first(), self.descent.seed, output)
     }
 
     /// Writes the report, and holds the index to what was asked for.
-    fn end(&self, report: &Report, output: &Output) -> Result<()> {
+    fn end(&self, report: &Report, mut event: Value, output: &Output) -> Result<()> {
         self.report.write(report, Some(&self.output), output)?;
-        output.event(&report_event(report, json!({ "event": "report", "file": self.output })));
+        event["report"] = json!(report);
+        output.event(&event);
         self.report.judge(report, &self.output)
     }
 
@@ -244,7 +248,7 @@ impl Args {
         ));
         self.say_index(&index, base, total, output);
         stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
-        output.event(&json!({
+        let event = json!({
             "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
             "out_of_core": clusters_event(&plan), "clusters": stats.clusters,
             "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
@@ -255,21 +259,22 @@ impl Args {
             },
             "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
-        }));
+        });
         if self.no_report {
+            output.event(&event);
             return Ok(());
         }
         let measure = Measure {
             // A device need not have room for all that was built out of core.
             search_on: Device::Cpu,
             gpu_memory: self.limits.gpu_memory(),
-            ..self.report.measure(self.descent.device.first(), self.descent.seed, output)
+            ..self.measure(output)
         };
         let mut report = Report::of(&index, searched.then_some(base), &KnnSample::default(), &measure)?;
         let mut cost = BuildCost::out_of_core(&stats);
         cost.stages.insert(0, reading);
         report.build = Some(cost);
-        self.end(&report, output)
+        self.end(&report, event, output)
     }
 
     fn say_index(&self, index: &Index, base: &Vectors, total: f64, output: &Output) {

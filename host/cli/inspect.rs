@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tagore::{Device, Error, Format, GroundTruth, Index, KnnSample, Report, Result, Vectors};
 
 use super::convert::Content;
 use super::options::open;
 use super::output::{Output, grouped};
-use super::report::{ReportOptions, report_event};
+use super::report::ReportOptions;
 
 /// Bytes of a file that is read whole without being asked to.
 const WHOLE: u64 = 1 << 30;
@@ -74,8 +74,12 @@ impl Args {
         let measure = self.report.measure(self.device, index.description().seed, output);
         let report = Report::of(index, base.as_ref(), &KnnSample::default(), &measure)?;
         self.report.write(&report, None, output)?;
-        let first = json!({ "event": "inspect", "file": self.file, "content": "index", "checked": "all" });
-        output.event(&report_event(&report, first));
+        let mut event =
+            json!({ "event": "inspect", "file": self.file, "content": "index", "checked": "all" });
+        if let (Some(event), Value::Object(report)) = (event.as_object_mut(), json!(report)) {
+            event.extend(report);
+        }
+        output.event(&event);
         self.report.judge(&report, &self.file)
     }
 

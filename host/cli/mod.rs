@@ -46,7 +46,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Build a graph index of a data set
-    Build(build::Args),
+    Build(Box<build::Args>),
     /// Build the k-nearest-neighbour graph alone
     Knn(knn::Args),
     /// Find the nearest neighbours of queries with an index

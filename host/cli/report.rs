@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use tagore::{Device, Error, Measure, Report, Result};
 
 use super::options::check_output;
@@ -124,12 +123,4 @@ fn say(report: &Report, output: &Output) {
         report.entries.len()
     ));
     output.say(format_args!("report    {:.2} s", report.seconds));
-}
-
-/// A report as a JSON line, with the keys of `first` before its own.
-pub(crate) fn report_event(report: &Report, mut first: Value) -> Value {
-    if let (Some(event), Ok(Value::Object(report))) = (first.as_object_mut(), serde_json::to_value(report)) {
-        event.extend(report);
-    }
-    first
 }

@@ -20,10 +20,9 @@ impl Fingerprint {
     /// The fingerprint of `vectors`.
     pub fn of(vectors: &Vectors) -> Self {
         let rows = vectors.len();
-        let mut hash = 0xcbf2_9ce4_8422_2325;
-        for row in spread_rows(rows) {
-            with_matrix!(vectors.rows(), m => hash = fnv1a(hash, bytemuck::cast_slice(m.row(row))));
-        }
+        let hash_row =
+            |hash, row| with_matrix!(vectors.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
+        let hash = vectors.far_apart(|| spread_rows(rows).fold(0xcbf2_9ce4_8422_2325, hash_row));
         Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
     }
 

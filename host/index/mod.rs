@@ -264,7 +264,11 @@ impl Index {
     pub fn spot_check(&self) -> Result<()> {
         self.check_entries()?;
         let known = |node: usize| self.neighbors(node).iter().all(|&id| (id as usize) < self.nodes);
-        self.check_rows(spread_rows(self.nodes).find(|&node| !self.is_good(node) || !known(node)))
+        let first_bad = || spread_rows(self.nodes).find(|&node| !self.is_good(node) || !known(node));
+        self.check_rows(match &self.adjacency {
+            Adjacency::Owned { .. } => first_bad(),
+            Adjacency::Mapped(mapped) => mapped.far_apart(first_bad),
+        })
     }
 
     /// An error if there is nowhere to begin a search, or there is a `bad` row.

@@ -98,3 +98,25 @@ impl Index {
         self.len() as u64 - reached
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Description, ElementType, Fingerprint, Metric};
+
+    #[test]
+    fn wrong_edges_are_counted() {
+        let description =
+            Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() };
+        let fingerprint = Fingerprint { rows: 5, dim: 1, element: ElementType::U8, hash: 0 };
+        let none = u32::MAX;
+        // A self edge; an edge three times; an unknown id; nothing; an edge that leads on.
+        let rows = [0, 1, none, 2, 2, 2, 9, 1, none, none, none, none, 3, none, none];
+        let index = Index::owned(description, fingerprint, 3, vec![2, 3, 2, 0, 1], rows.to_vec(), vec![0]);
+        let statistics = index.statistics();
+        assert_eq!(statistics.degrees, [1, 1, 2, 1]);
+        assert_eq!((statistics.edges, statistics.min_degree, statistics.max_degree), (8, 0, 3));
+        assert_eq!((statistics.self_edges, statistics.duplicate_edges), (1, 2));
+        assert_eq!(statistics.unreachable, 2);
+    }
+}

@@ -13,6 +13,7 @@ const STYLE: &str = "
 body { font: 15px/1.5 sans-serif; color: #3c3c3c; max-width: 1120px; margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .4em }
 dl { display: flex; flex-wrap: wrap; gap: .6em 2.4em } dt { color: #777 } dd { margin: 0; font-size: 1.4em }
+.small dd { font-size: 1em }
 table { border-collapse: collapse } td, th { padding: .15em 1.2em .15em 0; text-align: left; font-weight: normal }
 th { color: #777 } .n { text-align: right } svg { max-width: 100%; height: auto }
 .side { display: flex; flex-wrap: wrap; gap: 1em } footer { margin-top: 2em; color: #777 }";
@@ -36,11 +37,13 @@ pub(super) fn page(report: &Report) -> Result<String, Box<dyn Error>> {
         stages(&mut page, build)?;
     }
     let parameters = report.build.as_ref().map_or(&report.parameters, |build| &build.parameters);
-    page.push_str("<h2>Parameters</h2>\n<table>\n");
-    for (name, value) in parameters {
-        writeln!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value))?;
+    page.push_str("<h2>Parameters</h2>\n<dl class=\"small\">\n");
+    let seed = report.seed.to_string();
+    let others = parameters.iter().filter(|&(name, _)| name != "seed").map(|(name, value)| (&**name, value));
+    for (name, value) in others.chain([("seed", &seed)]) {
+        writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value))?;
     }
-    writeln!(page, "<tr><th>seed</th><td>{}</td></tr>\n</table>", report.seed)?;
+    page.push_str("</dl>\n");
     writeln!(
         page,
         "<footer>tagore {}, kernels {}; measured in {:.2} s</footer>\n</body>\n</html>",

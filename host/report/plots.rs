@@ -56,8 +56,10 @@ macro_rules! plot {
 
 /// Nodes of each degree.
 pub(super) fn degrees(degrees: &[u64]) -> Drawn {
-    let first = degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0) as f64;
     let last = degrees.iter().rposition(|&nodes| nodes > 0).unwrap_or(0) as f64;
+    let first = degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0) as f64;
+    // Labels are whole numbers: fewer degrees than labels would have the same twice.
+    let first = first.min(last - 8.0);
     let most = degrees.iter().max().map_or(1.0, |&nodes| nodes as f64);
     let axes =
         Axes { x: ("degree", first - 1.0..last + 1.0), y: ("nodes".to_owned(), 0.0..most * 1.05), digits: 0 };

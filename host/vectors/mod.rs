@@ -24,7 +24,7 @@ pub(crate) use element::Element;
 pub use element::ElementType;
 pub use format::Format;
 pub use metric::Metric;
-pub(crate) use open::{map, open_ids};
+pub(crate) use open::{far_apart, map, open_ids};
 pub(crate) use save::save_ids;
 pub use synth::Synth;
 pub use truth::GroundTruth;
@@ -286,7 +286,15 @@ impl Vectors {
     /// # Errors
     /// As [`validate`](Self::validate).
     pub fn spot_check(&self) -> Result<()> {
-        self.check_values(spread_rows(self.len()).collect::<Vec<_>>().into_par_iter())
+        self.far_apart(|| self.check_values(spread_rows(self.len()).collect::<Vec<_>>().into_par_iter()))
+    }
+
+    /// Runs `read`, which reads rows that are far apart.
+    pub(crate) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
+        match &self.storage {
+            Storage::Mapped(map) => far_apart(map, read),
+            _ => read(),
+        }
     }
 
     fn check_values(&self, rows: impl IndexedParallelIterator<Item = usize> + Clone) -> Result<()> {

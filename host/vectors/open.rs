@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 
 use super::format::Framing;
 use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors, npy};
@@ -73,6 +73,22 @@ pub(crate) fn map(path: &Path) -> Result<Mmap> {
         return Err(Error::file(path, "an empty file", "a header or rows"));
     }
     Ok(map)
+}
+
+/// Runs `read`, which reads pages of `map` that are far apart: the system is asked to read none ahead, of which it might
+/// take mebibytes for each.
+pub(crate) fn far_apart<R>(map: &Mmap, read: impl FnOnce() -> R) -> R {
+    let advise = |advice| {
+        // Without the advice more is read, and nothing else changes.
+        #[cfg(unix)]
+        let _ = map.advise(advice);
+        #[cfg(not(unix))]
+        let _ = advice;
+    };
+    advise(Advice::Random);
+    let result = read();
+    advise(Advice::Normal);
+    result
 }
 
 /// A mapped file that is not empty.
