@@ -341,7 +341,7 @@ fn a_build_out_of_core_is_planned_and_done() {
     session.fails(2, &format!("{build} 200 --host-memory 4GB"), &["4GB", "96MiB"]);
     std::fs::create_dir(session.path("work")).unwrap();
     std::fs::write(session.path("work/mine"), "").unwrap();
-    session.fails(1, &format!("{build} 200 --work-dir work"), &["work: found work files"]);
+    session.fails(1, &format!("{build} 200 --work-dir work"), &["work: found mine"]);
 }
 
 #[test]
