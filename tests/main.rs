@@ -11,4 +11,6 @@ mod index_file;
 mod knn;
 mod outofcore;
 mod reference;
+mod report;
 mod search;
+mod sparse;

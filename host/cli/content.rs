@@ -17,7 +17,7 @@ pub(crate) struct Input {
     /// The format of FILE [default: by its extension]
     #[arg(long, visible_alias = "format", value_name = "FORMAT")]
     from: Option<AnyFormat>,
-    /// The data set of an index: read with a file of another system, written into one that holds vectors
+    /// The data set of an index: read with a file of another system, written into one that holds vectors, searched by inspect
     #[arg(long, value_name = "BASE")]
     pub base: Option<PathBuf>,
     /// The metric of an index of another system: l2, ip or cosine [default: l2]
@@ -77,6 +77,10 @@ impl Input {
     fn foreign(&self, base: &Path, format: Option<IndexFormat>) -> Result<Index> {
         let format = match (format, self.from) {
             (Some(format), _) => format,
+            (None, None) if Format::of(&self.file).is_ok() => {
+                let found = format!("vectors or ids in {}", self.file.display());
+                return Err(Error::Argument { what: "base", found, expected: "an index".to_owned() });
+            }
             (None, None) => IndexFormat::of(&self.file)?,
             (None, Some(from)) => {
                 let expected = "a format of indexes, as there is a --base".to_owned();

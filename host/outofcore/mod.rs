@@ -37,7 +37,7 @@ mod partition;
 mod pipeline;
 mod place;
 mod plan;
-mod timeline;
+pub(crate) mod timeline;
 mod trace;
 mod work;
 
