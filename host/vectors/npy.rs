@@ -93,7 +93,8 @@ impl<'a> Words<'a> {
         let quote = if self.take("'").is_some() { '\'' } else { self.take("\"").map(|()| '"')? };
         let (text, rest) = self.rest.split_once(quote)?;
         self.rest = rest;
-        Some(text)
+        // Errors tell it, in one line.
+        (!text.contains(char::is_control)).then_some(text)
     }
 
     fn boolean(&mut self) -> Option<bool> {
@@ -176,6 +177,7 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': 0, 'shape': (1, 2)}",
             "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1, 2)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), 'more': 1}",
+            "{'descr': '<f\n4', 'fortran_order': False, 'shape': (1, 2)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2)} x",
             "((((((((((",
         ] {
