@@ -47,7 +47,9 @@ impl Device {
     pub(crate) fn gpu(self) -> Result<Option<Gpu>> {
         match self {
             Self::Cpu => Ok(None),
-            Self::Auto => Ok(Gpu::cuda(0).ok()),
+            Self::Auto => {
+                Ok(Gpu::cuda(0).inspect_err(|error| tracing::debug!(%error, "no GPU is used")).ok())
+            }
             Self::Cuda(ordinal) => Gpu::cuda(ordinal).map(Some),
             Self::Emulated => Ok(Some(Gpu::emulated(0))),
         }

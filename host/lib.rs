@@ -20,7 +20,7 @@
 //!
 //! Work runs in parallel on the rayon pool that the call is made in: `pool.install(|| ...)` chooses
 //! another. The same seed and input give the same bytes on any number of threads. Nothing is printed;
-//! long work takes a [`Progress`] that reports and cancels.
+//! long work takes a [`Progress`] that reports and cancels, and emits `tracing` events for whoever subscribes.
 
 #[cfg(target_endian = "big")]
 compile_error!("files are little-endian and are used as they lie in memory");
@@ -38,24 +38,30 @@ mod error;
 mod eval;
 pub mod gpu;
 mod index;
+mod memory;
 pub mod outofcore;
 mod parallel;
 mod progress;
 mod prune;
+mod quantize;
+mod report;
 mod search;
 mod vectors;
 
 pub use descent::{
-    DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, MAX_KNN, PlannedStage, Start,
+    DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample, MAX_KNN, PlannedStage,
+    Start,
 };
 pub use device::Device;
 pub use error::{Error, Result};
 pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
-pub use index::{Description, Fingerprint, Index, Statistics};
+pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Statistics};
+pub use memory::{host_memory_bytes, peak_host_bytes};
 pub use progress::{Progress, Update};
 pub use prune::{
     BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy,
 };
+pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;

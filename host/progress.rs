@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::{Error, Result};
 
@@ -65,7 +66,8 @@ impl Progress {
 
     pub(crate) fn stage(&self, stage: &'static str, total: u64) -> StageProgress<'_> {
         self.report(Update { stage, done: 0, total });
-        StageProgress { progress: self, stage, total, done: AtomicU64::new(0) }
+        tracing::debug!(stage, total, "a stage begins");
+        StageProgress { progress: self, stage, total, done: AtomicU64::new(0), began: Instant::now() }
     }
 
     fn report(&self, update: Update) {
@@ -87,6 +89,15 @@ pub(crate) struct StageProgress<'a> {
     stage: &'static str,
     total: u64,
     done: AtomicU64,
+    began: Instant,
+}
+
+impl Drop for StageProgress<'_> {
+    fn drop(&mut self) {
+        let Self { stage, total, .. } = *self;
+        let (done, seconds) = (*self.done.get_mut(), self.began.elapsed().as_secs_f64());
+        tracing::debug!(stage, done, total, seconds, "a stage ends");
+    }
 }
 
 impl StageProgress<'_> {

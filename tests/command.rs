@@ -324,8 +324,9 @@ fn a_build_out_of_core_is_planned_and_done() {
     let clusters = &planned[0]["out_of_core"];
     assert_eq!(clusters["cluster_size"], 200);
     let built = session.succeeds(&format!("build -i base.fbin -o large --index vamana --knn 20 {limits}"));
-    assert_eq!(&built[0]["out_of_core"], clusters);
-    assert_eq!((&built[0]["n"], &built[0]["hit_ratio"]), (&500.into(), &1.0.into()));
+    let built = built.last().unwrap();
+    assert_eq!(&built["out_of_core"], clusters);
+    assert_eq!((&built["n"], &built["hit_ratio"]), (&500.into(), &1.0.into()));
     let inspected = session.succeeds("inspect large");
     assert_eq!(inspected[0]["parameters"]["cluster-size"], "200");
     let small = session.succeeds("plan -i base.fbin --index vamana --host-memory 1GiB");
@@ -333,11 +334,100 @@ fn a_build_out_of_core_is_planned_and_done() {
 
     let build = "build -i base.fbin -o other --index vamana --knn 20 --cluster-size";
     session.fails(2, &format!("{build} 3"), &["--cluster-size: found 3, expected at least 16"]);
-    session.fails(2, &format!("{build} 200 --verify 10"), &["--verify: found a build out of core"]);
+    let graph = "build -i base.fbin -o other --index vamana --cluster-size 200 --graph graph";
+    session.fails(2, graph, &["--graph: found a build out of core"]);
+    session.fails(
+        2,
+        &format!("{build} 200 --metric cosine --min-recall 0.5"),
+        &["--min-recall: found 0.5", "none"],
+    );
     session.fails(2, &format!("{build} 200 --host-memory 4GB"), &["4GB", "96MiB"]);
     std::fs::create_dir(session.path("work")).unwrap();
     std::fs::write(session.path("work/mine"), "").unwrap();
-    session.fails(1, &format!("{build} 200 --work-dir work"), &["work: found work files"]);
+    session.fails(1, &format!("{build} 200 --work-dir work"), &["work: found mine"]);
+}
+
+#[test]
+fn builds_leave_a_report_that_inspect_makes_again() {
+    let s = Session::new();
+    let json =
+        |name: &str| -> Value { serde_json::from_slice(&std::fs::read(s.path(name)).unwrap()).unwrap() };
+    let report = json("index.tagore.report.json");
+    assert_eq!((&report["n"], &report["knn"]["nodes"]), (&500.into(), &500.into()));
+    assert_eq!((&report["search"]["k"], &report["search"]["beam"]), (&10.into(), &100.into()));
+    let stages: Vec<&str> =
+        report["build"]["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert_eq!(stages, ["read", "descent", "prune", "connect", "write"]);
+
+    let inspected =
+        &s.succeeds("inspect index.tagore --base base.fbin --report again.json --html page.html")[0];
+    let again = json("again.json");
+    for key in ["degrees", "edges", "reachable", "search", "parameters", "entries", "seed", "version"] {
+        assert!(!again[key].is_null() && again[key] == report[key] && inspected[key] == report[key], "{key}");
+    }
+    assert!(again["build"].is_null() && again["knn"].is_null());
+    assert!(s.succeeds("inspect index.tagore")[0]["search"].is_null());
+    assert!(std::fs::read_to_string(s.path("page.html")).unwrap().contains("recall@10 at beam 100"));
+
+    s.succeeds("build -i base.fbin -o quiet --index dpg --knn 30 --no-report");
+    assert!(!s.path("quiet.report.json").exists());
+    s.succeeds("build -i base.fbin -o named --index dpg --knn 30 --report r.json --html r.html --verify 50");
+    assert!(!s.path("named.report.json").exists() && s.path("r.html").exists());
+    assert_eq!(json("r.json")["search"]["queries"], 50);
+
+    let large = "build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200 --html large.html";
+    let built = &s.succeeds(large).pop().unwrap()["report"];
+    assert!(built["knn"].is_null() && built["search"]["recall"].as_f64() > Some(0.9));
+    assert_eq!(built["build"]["parameters"]["cluster-size"], "200");
+    assert!(std::fs::read_to_string(s.path("large.html")).unwrap().contains("merger"));
+}
+
+#[test]
+fn an_index_of_less_recall_than_asked_for_fails() {
+    let s = Session::new();
+    let poor = "build -i base.fbin -o poor --index cagra --knn 3 --degree 2";
+    let failed = s.run(&format!("{poor} --min-recall 0.999"));
+    let error = String::from_utf8(failed.stderr).unwrap();
+    let last = error.lines().last().unwrap();
+    assert!(
+        last.starts_with("error: poor: found recall@10 0.") && last.contains("expected at least 0.999"),
+        "{error}"
+    );
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(s.path("poor").exists() && s.path("poor.report.json").exists());
+    s.succeeds(&format!("{poor} --min-recall 0.01"));
+    let again = s.run("inspect poor --base base.fbin --min-recall 0.999");
+    assert!(
+        again.status.code() == Some(1)
+            && String::from_utf8(again.stderr).unwrap().ends_with(&format!("{last}\n"))
+    );
+
+    s.fails(2, &format!("{poor} --min-recall 1.5"), &["--min-recall", "found 1.5, expected 0 to 1"]);
+    s.fails(2, &format!("{poor} --min-recall 1 --verify 0"), &["--verify: found 0"]);
+    s.fails(2, &format!("{poor} --min-recall 1 --no-report"), &["--no-report"]);
+    s.fails(1, &format!("{poor} --html missing/x.html"), &["missing/x.html", "no such folder"]);
+    s.fails(
+        2,
+        "inspect index.tagore --min-recall 0.5",
+        &["--min-recall: found 0.5, expected none without --base"],
+    );
+    s.fails(2, "inspect base.fbin --base base.fbin", &["--base", "base.fbin", "an index"]);
+    s.fails(1, "inspect index.tagore --base query.fbin", &["query.fbin", "20 x 8"]);
+}
+
+#[test]
+fn stages_are_logged_where_they_are_asked_for() {
+    let s = Session::new();
+    let build = "build -i base.fbin -o logged --index nsg --knn 30";
+    let said = |flags: &str| String::from_utf8(s.run(&format!("{build} {flags}")).stderr).unwrap();
+    let (info, debug) = (said("--log info"), said("--log debug"));
+    assert!(
+        info.contains("INFO") && info.contains("the graph is pruned") && !info.contains("DEBUG"),
+        "{info}"
+    );
+    assert!(debug.contains("a stage ends") && debug.contains("stage=\"prune\""), "{debug}");
+    assert!(!said("").contains("INFO"));
+    s.fails(2, &format!("{build} --log loud"), &["--log", "loud"]);
 }
 
 #[test]
@@ -391,6 +481,41 @@ fn an_index_and_a_ground_truth_are_exported_as_ibin() {
     s.succeeds(
         "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.ibin --beams 20",
     );
+}
+
+#[test]
+fn an_index_goes_to_other_systems_and_comes_back() {
+    let s = Session::new();
+    let index = tagore::Index::open(s.path("index.tagore")).unwrap();
+    for format in ["nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg", "faiss-hnsw", "ibin", "csr"] {
+        let converted = &s.succeeds(&format!("convert index.tagore x.{format} --base base.fbin"))[0];
+        let told = (converted["format"].as_str(), converted["rows"].as_u64(), converted["cols"].as_u64());
+        assert_eq!(told, (Some(format), Some(500), Some(50)));
+        s.succeeds(&format!("convert x.{format} back.tagore --base base.fbin"));
+        let inspected = &s.succeeds(&format!("inspect x.{format} --base base.fbin"))[0];
+        let told = (inspected["index"].as_str(), inspected["parameters"]["from"].as_str());
+        assert_eq!(told, (Some(format), Some(format)));
+        let back = tagore::Index::open(s.path("back.tagore")).unwrap();
+        assert!((0..500).all(|node| back.neighbors(node) == index.neighbors(node)), "{format}");
+    }
+    // By another name; then from one other system to another.
+    std::fs::rename(s.path("x.nsg"), s.path("x.graph")).unwrap();
+    s.succeeds("inspect x.graph --from nsg --base base.fbin");
+    s.succeeds("convert x.csr y.hnswlib --base base.fbin --layers");
+    s.succeeds("convert y.hnswlib z.nsg --base base.fbin");
+
+    s.fails(2, "convert index.tagore a.hnswlib", &["--base", "none", "hnswlib holds vectors"]);
+    s.fails(2, "convert index.tagore a.nsg --layers", &["--layers", "nsg", "only hnswlib and faiss-hnsw"]);
+    s.fails(2, "convert base.fbin a.fvecs --layers", &["--layers", "vectors", "base.fbin"]);
+    s.fails(2, "convert z.nsg a.tagore", &["--base", "none", "nsg does not tell"]);
+    s.fails(2, "inspect z.nsg --from fvecs --base base.fbin", &["--from", "fvecs"]);
+    s.fails(2, "inspect z.nsg --from hnsw", &["--from", "hnsw", "hnswlib", "fbin"]);
+    s.fails(2, "inspect index.tagore --metric ip", &["--metric", "ip", "l2", "index.tagore"]);
+    s.fails(1, "convert z.nsg a.tagore --base query.fbin", &["z.nsg", "500 nodes", "20 as query.fbin has"]);
+    s.fails(1, "convert index.tagore a.hnswlib --base query.fbin", &["query.fbin", "20 x 8", "index.tagore"]);
+    s.fails(1, "convert index.tagore a.npy", &["a.npy", "neighbours of node 0", "CAGRA"]);
+    s.fails(1, "convert base.fbin a.nsg", &["a.nsg", "base.fbin", "vector format"]);
+    s.fails(1, "inspect base.fbin --from tagore", &["base.fbin", "a tagore index"]);
 }
 
 #[test]
@@ -474,7 +599,7 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(2, &bench("--split --iterations 6,6"), &["--split", "--iterations"]);
     s.fails(2, &bench("--repeat 0"), &["--repeat", "0"]);
     s.fails(2, &bench("--knn 500"), &["--knn", "500", "500 rows"]);
-    s.fails(2, "bench outofcore", &["outofcore"]);
+    s.fails(2, "bench outofcore", &["--input"]);
     s.fails(2, "bench dispatch", &["--input"]);
     s.fails(1, "bench dispatch -i missing.fbin", &["missing.fbin", "No such file"]);
     let bench = |flags: &str| format!("bench dispatch -i base.fbin -o x.jsonl --device cpu {flags}");

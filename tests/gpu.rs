@@ -501,7 +501,9 @@ fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy:
         let graph = Descent::new().metric(metric).knn(knn).device(device).build(base).unwrap();
         let expected = builder(Device::Cpu).build_from(base, &graph).unwrap();
         let of_graph = builder(device).build_from(base, &graph);
-        let (fused, stats) = builder(device).build_with_stats(base, None).unwrap();
+        let (fused, stats) = builder(device).sample(30).build_with_stats(base, None).unwrap();
+        let (_, of_lists) = builder(Device::Cpu).sample(30).build_with_stats(base, Some(&graph)).unwrap();
+        assert_eq!(stats.sample, of_lists.sample, "{shape}");
         assert_eq!(stats.prune.device, device.to_string(), "{shape}");
         assert!(knn == 0 || !stats.prune.kernels.is_empty(), "{shape}");
         for index in [of_graph.unwrap_or_else(|error| panic!("{shape}: {error}")), fused] {

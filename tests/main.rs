@@ -3,10 +3,14 @@
 
 mod build;
 mod command;
+mod diskann;
+mod foreign;
 mod formats;
 mod gpu;
 mod index_file;
 mod knn;
 mod outofcore;
 mod reference;
+mod report;
 mod search;
+mod sparse;

@@ -213,19 +213,20 @@ fn damaged_work_files_are_made_again() {
     plan.cache = 2;
     OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
     let expected = fs::read(&path).unwrap();
-    let flip = |content: &mut Vec<u8>| {
+    type Damage = fn(&mut Vec<u8>);
+    let flip: Damage = |content| {
         let middle = content.len() / 2;
         content[middle] ^= 4;
     };
-    let cut = |content: &mut Vec<u8>| content.truncate(content.len() / 2);
-    let damages: [(&str, &dyn Fn(&mut Vec<u8>)); 7] = [
-        ("clusters", &flip),
-        ("clusters", &cut),
-        ("rows", &flip),
-        ("rows", &cut),
-        ("lists", &cut),
-        ("table", &flip),
-        ("checkpoint", &flip),
+    let cut: Damage = |content| content.truncate(content.len() / 2);
+    let damages = [
+        ("clusters", flip),
+        ("clusters", cut),
+        ("rows", flip),
+        ("rows", cut),
+        ("lists", cut),
+        ("table", flip),
+        ("checkpoint", flip),
     ];
     for (file, damage) in damages {
         let stopped = builder.clone().progress(stops_at(8));

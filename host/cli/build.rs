@@ -3,13 +3,17 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore};
-use tagore::{Builder, Collect, Error, Filter, Index, KnnGraph, Result, Strategy, Vectors};
+use tagore::{
+    BuildCost, Builder, Collect, Device, Error, Filter, Index, KnnGraph, KnnSample, Measure, Metric, Report,
+    Result, StageCost, Strategy, Vectors, peak_host_bytes,
+};
 
 use super::limits::{LimitOptions, clusters_event, say_clusters};
-use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels, verify};
-use super::output::{Output, peak_host_bytes};
+use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels};
+use super::output::Output;
+use super::report::ReportOptions;
 use super::tasks::task_event;
 
 #[derive(clap::Args)]
@@ -29,9 +33,11 @@ pub(crate) struct Args {
     /// Prune this k-NN graph, written by `tagore knn`, instead of building one
     #[arg(long, value_name = "KNN", conflicts_with_all = ["knn", "iterations", "start", "expand"])]
     graph: Option<PathBuf>,
-    /// Measure the k-NN graph's recall on N random nodes
-    #[arg(long, value_name = "N")]
-    verify: Option<usize>,
+    #[command(flatten)]
+    report: ReportOptions,
+    /// Write no report, and measure nothing
+    #[arg(long, conflicts_with_all = ["report", "html", "min_recall", "verify"])]
+    no_report: bool,
     #[command(flatten)]
     limits: LimitOptions,
     /// The order in which clusters are built out of core: sequential, random, gorder or cluster
@@ -126,28 +132,22 @@ impl Args {
         let strategy = self.prune.apply(self.strategy.clone())?;
         strategy.check()?;
         check_output(&self.output)?;
+        self.report.check()?;
         let (base, read) = self.input.read()?;
+        let reading = StageCost::ended("read", read);
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
-        // What is about the graph as a whole is built in memory, unless a limit was asked for.
-        let may_be_out = self.limits.are_given() || self.graph.is_none() && self.verify.is_none();
+        // A graph that is given is pruned in memory, unless a limit was asked for.
+        let may_be_out = self.limits.are_given() || self.graph.is_none();
         if may_be_out && let Some(plan) = self.limits.plan(&builder, &base, self.descent.device.first())? {
-            return self.out_of_core(builder, &base, (plan, read, began), output);
+            return self.out_of_core(builder, &base, (plan, reading, began), output);
         }
         if self.descent.device.0.len() > 1 {
             output.warn(format_args!("built in memory: on {} alone", self.descent.device.first()));
         }
-        // A graph that something else is done with comes to the host.
-        let graph = match (&self.graph, self.verify) {
-            (Some(path), _) => Some(KnnGraph::open(path, &base, self.descent.graph.metric)?),
-            (None, Some(_)) => Some(self.descent.build(&base, output)?),
-            (None, None) => None,
-        };
-        let recall = graph
-            .as_ref()
-            .zip(self.verify)
-            .map(|(graph, sample)| verify(graph, &base, sample, &self.descent, output))
-            .transpose()?;
+        let metric = self.descent.graph.metric;
+        let graph = self.graph.as_ref().map(|path| KnnGraph::open(path, &base, metric)).transpose()?;
+        let builder = builder.sample(if self.no_report { 0 } else { self.report.nodes() });
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         if graph.is_none() {
             self.descent.say(&base, stats.knn, &stats.descent, output);
@@ -163,17 +163,37 @@ impl Args {
         let writing = Instant::now();
         index.save(&self.output)?;
         let write = writing.elapsed().as_secs_f64();
+        let writing = StageCost::ended("write", write);
         let total = began.elapsed().as_secs_f64();
         self.say_index(&index, &base, total, output);
         let took = (&stats.descent, &stats.prune);
         let seconds = Seconds { read, write, total };
         let mut event = built("build", &base, took, &seconds, (stats.knn, index.mean_degree()));
         event["index"] = index.kind().into();
-        if let Some(recall) = recall {
-            event["recall"] = recall;
+        if self.no_report {
+            output.event(&event);
+            return Ok(());
         }
+        let measure = self.measure(output);
+        let mut report = Report::of(&index, Some(&base), &stats.sample, &measure)?;
+        let mut cost = BuildCost::in_memory(&builder, &stats);
+        cost.stages.insert(0, reading);
+        cost.stages.push(writing);
+        report.build = Some(cost);
+        event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
+        self.end(&report, event, output)
+    }
+
+    fn measure(&self, output: &Output) -> Measure {
+        self.report.measure(self.descent.device.first(), self.descent.seed, output)
+    }
+
+    /// Writes the report, and holds the index to what was asked for.
+    fn end(&self, report: &Report, mut event: Value, output: &Output) -> Result<()> {
+        self.report.write(report, Some(&self.output), output)?;
+        event["report"] = json!(report);
         output.event(&event);
-        Ok(())
+        self.report.judge(report, &self.output)
     }
 
     /// Builds cluster by cluster.
@@ -181,13 +201,18 @@ impl Args {
         &self,
         builder: Builder,
         base: &Vectors,
-        (plan, read, began): (ClusterPlan, f64, Instant),
+        (plan, reading, began): (ClusterPlan, StageCost, Instant),
         output: &Output,
     ) -> Result<()> {
-        let whole = [("graph", self.graph.is_some()), ("verify", self.verify.is_some())];
-        if let Some((what, _)) = whole.into_iter().find(|&(_, given)| given) {
+        if self.graph.is_some() {
             let expected = "an index that is built in memory".to_owned();
-            return Err(Error::Argument { what, found: "a build out of core".to_owned(), expected });
+            let found = "a build out of core".to_owned();
+            return Err(Error::Argument { what: "graph", found, expected });
+        }
+        // Searching needs a normalised copy of all vectors, which the build has been spared.
+        let searched = self.descent.graph.metric != Metric::Cosine;
+        if !searched {
+            self.report.no_recall("none with --metric cosine out of core")?;
         }
         say_clusters(&plan, output);
         let every = Duration::from_secs(self.checkpoint);
@@ -225,19 +250,33 @@ impl Args {
         ));
         self.say_index(&index, base, total, output);
         stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
-        output.event(&json!({
+        let event = json!({
             "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
             "out_of_core": clusters_event(&plan), "clusters": stats.clusters,
             "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
             "hit_ratio": stats.cache.hit_ratio(), "unreachable": stats.unreachable,
             "seconds": {
-                "read": read, "partition": stats.partition, "build": stats.build, "write": stats.write,
+                "read": reading.seconds, "partition": stats.partition, "build": stats.build, "write": stats.write,
                 "total": total,
             },
             "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
-        }));
-        Ok(())
+        });
+        if self.no_report {
+            output.event(&event);
+            return Ok(());
+        }
+        let measure = Measure {
+            // A device need not have room for all that was built out of core.
+            search_on: Device::Cpu,
+            gpu_memory: self.limits.gpu_memory(),
+            ..self.measure(output)
+        };
+        let mut report = Report::of(&index, searched.then_some(base), &KnnSample::default(), &measure)?;
+        let mut cost = BuildCost::out_of_core(&stats);
+        cost.stages.insert(0, reading);
+        report.build = Some(cost);
+        self.end(&report, event, output)
     }
 
     fn say_index(&self, index: &Index, base: &Vectors, total: f64, output: &Output) {

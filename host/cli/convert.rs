@@ -1,102 +1,109 @@
 //! `tagore convert`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Error, Format, GroundTruth, Index, Result, Vectors};
+use tagore::{Error, Format, Index, IndexFormat, Result};
 
+use super::content::{AnyFormat, Content, Input};
 use super::options::{check_output, open};
 use super::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Vectors, ids, a ground truth or an index
-    #[arg(value_name = "IN")]
-    input: PathBuf,
-    /// Vectors in any format; ids of a ground truth, or the rows of an index, as ibin
+    #[command(flatten)]
+    input: Input,
+    /// Vectors or an index in any format of theirs, or ids of a ground truth as ibin, ivecs or npy
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// The format of OUT [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
-    to: Option<Format>,
-    /// The format of IN [default: by its extension]
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
-}
-
-/// What a file holds.
-pub(crate) enum Content {
-    Index(Index),
-    Vectors(Vectors),
-    Ids(GroundTruth),
-}
-
-impl Content {
-    /// Opens an index (told by its first bytes), vectors (by format or extension), or else ids.
-    pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Self> {
-        if Index::is_index(path) {
-            return Ok(Self::Index(Index::open(path)?));
-        }
-        let format = match format.map_or_else(|| Format::of(path), Ok) {
-            Ok(format) => format,
-            Err(unknown) => {
-                // Ids with distances are told by their size. Of anything else the extension must say
-                // what it is; that of `bin` says that there is a header.
-                let ids = GroundTruth::open(path)?;
-                let told = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
-                return if told { Ok(Self::Ids(ids)) } else { Err(unknown) };
-            }
-        };
-        if format.holds_ids() {
-            return Ok(Self::Ids(GroundTruth::open(path)?));
-        }
-        match open(path, Some(format)) {
-            // An array of integers of four bytes is no vectors, but it may be ids.
-            Err(error) if format == Format::Npy => GroundTruth::open(path).map(Self::Ids).map_err(|_| error),
-            vectors => Ok(Self::Vectors(vectors?)),
-        }
-    }
+    to: Option<AnyFormat>,
+    /// Build HNSW's layers above the graph of an index (hnswlib and faiss-hnsw)
+    #[arg(long)]
+    layers: bool,
+    /// Bytes of a vector in memory: chunks of the product quantizer (diskann-disk) [default: dimension / 4, at least 32]
+    #[arg(long, value_name = "N")]
+    pq_chunks: Option<usize>,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         check_output(&self.output)?;
-        let to = self.to.map_or_else(|| Format::of(&self.output), Ok)?;
-        let (rows, cols) = match Content::open(&self.input, self.format)? {
+        let (to, rows, cols) = match self.input.read()? {
             Content::Index(index) => {
-                if to != Format::Ibin {
-                    return Err(self.cannot("an index", to, "ibin"));
-                }
-                index.verify()?;
-                index.save_adjacency(&self.output)?;
-                (index.len(), index.max_degree())
+                let to = self.index_format()?;
+                self.export(&index, to, output)?;
+                (to.name(), index.len(), index.max_degree())
             }
             Content::Vectors(vectors) => {
-                if to.holds_ids() {
-                    return Err(self.cannot("vectors", to, "a vector format"));
-                }
+                let to = self.plain_format("vectors", "a vector format", |to| !to.holds_ids())?;
                 vectors.save_as(&self.output, to)?;
-                (vectors.len(), vectors.dim())
+                (to.name(), vectors.len(), vectors.dim())
             }
             Content::Ids(truth) => {
-                if !to.holds_ids() && to != Format::Npy {
-                    return Err(self.cannot("ids", to, "ibin, ivecs or npy"));
-                }
+                let to =
+                    self.plain_format("ids", "ibin, ivecs or npy", |to| to.holds_ids() || to == Format::Npy)?;
                 truth.save_ids(&self.output, to)?;
-                (truth.len(), truth.k())
+                (to.name(), truth.len(), truth.k())
             }
         };
         output.say(format_args!("{}: {rows} x {cols} as {to}", self.output.display()));
         output.event(&json!({
-            "event": "convert", "input": self.input, "output": self.output, "format": to.name(), "rows": rows, "cols": cols,
+            "event": "convert", "input": self.input.file, "output": self.output, "format": to, "rows": rows, "cols": cols,
         }));
         Ok(())
     }
 
-    fn cannot(&self, what: &str, to: Format, expected: &str) -> Error {
+    fn export(&self, index: &Index, to: IndexFormat, output: &Output) -> Result<()> {
+        if let Some(most) = to.max_entries().filter(|&most| most < index.entries().len() && !self.layers) {
+            output.warn(format_args!("{to} holds {most} of {} entry points", index.entries().len()));
+        }
+        let base = self.input.base.as_deref().map(|base| open(base, None)).transpose()?;
+        let mut export = index.export(to).layers(self.layers).progress(output.progress().clone());
+        if let Some(base) = &base {
+            export = export.base(base);
+        }
+        if let Some(chunks) = self.pq_chunks {
+            export = export.pq_chunks(chunks);
+        }
+        export.save(&self.output)
+    }
+
+    /// The format of indexes to write.
+    fn index_format(&self) -> Result<IndexFormat> {
+        let known = match self.to {
+            Some(to) => to.index,
+            None => IndexFormat::of(&self.output).ok(),
+        };
+        let names = || IndexFormat::ALL.map(IndexFormat::name).join(", ");
+        known.ok_or_else(|| self.cannot("an index", &names()))
+    }
+
+    /// The format of vectors or ids to write, `suitable` for them.
+    fn plain_format(&self, what: &str, expected: &str, suitable: impl Fn(Format) -> bool) -> Result<Format> {
+        if self.layers {
+            let expected = format!("an index in {}", self.input.file.display());
+            return Err(Error::Argument { what: "layers", found: what.to_owned(), expected });
+        }
+        if let Some(chunks) = self.pq_chunks {
+            let expected = format!("an index in {}", self.input.file.display());
+            return Err(Error::Argument { what: "pq_chunks", found: chunks.to_string(), expected });
+        }
+        let known = match self.to {
+            Some(to) => to.plain,
+            // The extension of an index is none of theirs, but it is known.
+            None if IndexFormat::of(&self.output).is_ok() => Format::of(&self.output).ok(),
+            None => Some(Format::of(&self.output)?),
+        };
+        known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))
+    }
+
+    fn cannot(&self, what: &str, expected: &str) -> Error {
+        let to = self.to.map_or_else(|| "the extension".to_owned(), |to| to.to_string());
         Error::File {
             path: self.output.clone(),
-            found: format!("{to} for {what} ({})", self.input.display()),
+            found: format!("{to} for {what} ({})", self.input.file.display()),
             expected: expected.to_owned(),
         }
     }

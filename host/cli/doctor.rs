@@ -4,7 +4,7 @@ use serde_json::json;
 use tagore::Result;
 use tagore::gpu::{self, Survey};
 
-use super::output::{Output, memory_bytes};
+use super::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {}
@@ -12,7 +12,7 @@ pub(crate) struct Args {}
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let memory = memory_bytes();
+        let memory = tagore::host_memory_bytes();
         let gib = memory
             .map_or("unknown".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
         output.say(format_args!("tagore    {}", env!("CARGO_PKG_VERSION")));

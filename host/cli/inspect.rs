@@ -1,84 +1,116 @@
 //! `tagore inspect`
 
-use std::path::PathBuf;
+use serde_json::{Value, json};
+use tagore::{Device, Error, GroundTruth, Index, KnnSample, Report, Result, Vectors};
 
-use serde_json::json;
-use tagore::{Format, GroundTruth, Index, Result, Vectors};
+use super::content::{Content, Input};
+use super::options::open;
+use super::output::{Output, grouped};
+use super::report::ReportOptions;
 
-use super::convert::Content;
-use super::output::Output;
+/// Bytes of a file that is read whole without being asked to.
+const WHOLE: u64 = 1 << 30;
+
+/// What was checked of a larger file.
+const SPOTS: &str = "header and 1,024 spread rows checked (--all reads the rest)";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// An index, vectors, ids or a ground truth
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The format of vectors [default: by the extension]
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
+    #[command(flatten)]
+    input: Input,
+    /// Read all of a file of more than 1 GiB, of which the header and 1,024 rows are checked else
+    #[arg(long)]
+    all: bool,
+    /// Where recall is measured: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", requires = "base")]
+    device: Device,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        match Content::open(&self.file, self.format)? {
+        self.report.check()?;
+        if self.input.base.is_none() {
+            self.report.no_recall("none without --base")?;
+        }
+        let content = self.input.read()?;
+        if self.report.is_asked_for() && !matches!(content, Content::Index(_)) {
+            let (found, expected) = (self.input.file.display().to_string(), "an index".to_owned());
+            return Err(Error::Argument { what: "report", found, expected });
+        }
+        let is_measured = self.input.base.is_some() || self.report.is_asked_for();
+        match content {
+            Content::Index(index) if !is_measured && !self.reads_all()? => self.large_index(&index, output),
             Content::Index(index) => self.index(&index, output),
             Content::Vectors(vectors) => self.vectors(&vectors, output),
             Content::Ids(ids) => self.ids(&ids, output),
         }
     }
 
+    /// Whether all of the file is to be read.
+    fn reads_all(&self) -> Result<bool> {
+        let metadata = std::fs::metadata(&self.input.file);
+        let bytes = metadata.map_err(|source| Error::Io { path: self.input.file.clone(), source })?.len();
+        Ok(self.all || bytes <= WHOLE)
+    }
+
     fn index(&self, index: &Index, output: &Output) -> Result<()> {
         index.verify()?;
-        let (statistics, base) = (index.statistics(), index.fingerprint());
-        let description = index.description();
-        output.say(format_args!("{}: {} index, sound", self.file.display(), index.kind()));
-        output.say(format_args!(
-            "base        {} x {} {}, {}",
-            base.rows,
-            base.dim,
-            base.element,
-            index.metric()
-        ));
-        let parameters: Vec<String> =
-            description.parameters.iter().map(|(k, v)| format!("{k} {v}")).collect();
-        output.say(format_args!("parameters  {}, seed {}", parameters.join(", "), description.seed));
-        output.say(format_args!(
-            "degree      {:.2} on average, {} to {} of at most {}",
-            index.mean_degree(),
-            statistics.min_degree,
-            statistics.max_degree,
-            index.max_degree()
-        ));
-        output.say(format_args!(
-            "edges       {}, {} to the node itself, {} twice in a row",
-            statistics.edges, statistics.self_edges, statistics.duplicate_edges
-        ));
-        output.say(format_args!(
-            "reach       {} of {} nodes from {} entry points",
-            index.len() as u64 - statistics.unreachable,
-            index.len(),
-            index.entries().len()
-        ));
+        self.say_index(index, "sound", output);
+        let base = self.input.base.as_deref().map(|base| open(base, None)).transpose()?;
+        let measure = self.report.measure(self.device, index.description().seed, output);
+        let report = Report::of(index, base.as_ref(), &KnnSample::default(), &measure)?;
+        self.report.write(&report, None, output)?;
+        let mut event =
+            json!({ "event": "inspect", "file": self.input.file, "content": "index", "checked": "all" });
+        if let (Some(event), Value::Object(report)) = (event.as_object_mut(), json!(report)) {
+            event.extend(report);
+        }
+        output.event(&event);
+        self.report.judge(&report, &self.input.file)
+    }
+
+    /// An index too large to be read by the way.
+    fn large_index(&self, index: &Index, output: &Output) -> Result<()> {
+        index.spot_check()?;
+        self.say_index(index, SPOTS, output);
+        let (base, description) = (index.fingerprint(), index.description());
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "index", "index": index.kind(), "n": base.rows,
-            "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
+            "event": "inspect", "file": self.input.file, "content": "index", "checked": "sample", "index": index.kind(),
+            "n": base.rows, "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
             "seed": description.seed, "parameters": description.parameters, "entries": index.entries(),
-            "max_degree": index.max_degree(), "mean_degree": index.mean_degree(), "degrees": statistics.degrees,
-            "self_edges": statistics.self_edges, "duplicate_edges": statistics.duplicate_edges,
-            "unreachable": statistics.unreachable,
+            "max_degree": index.max_degree(),
         }));
         Ok(())
     }
 
+    fn say_index(&self, index: &Index, checked: &str, output: &Output) {
+        let (base, description) = (index.fingerprint(), index.description());
+        let parameters: Vec<String> =
+            description.parameters.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        output.say(format_args!("{}: {} index, {checked}", self.input.file.display(), index.kind()));
+        let rows = grouped(base.rows);
+        output.say(format_args!("base      {rows} x {} {}, {}", base.dim, base.element, index.metric()));
+        output.say(format_args!("made by   {}, seed {}", parameters.join(", "), description.seed));
+    }
+
     fn vectors(&self, vectors: &Vectors, output: &Output) -> Result<()> {
-        vectors.validate()?;
         let (n, dim, element) = (vectors.len(), vectors.dim(), vectors.element_type());
+        let all = self.reads_all()?;
+        if all {
+            vectors.validate()?
+        } else {
+            vectors.spot_check()?
+        };
+        let (checked, said) = if all { ("all", "all finite") } else { ("sample", SPOTS) };
         output.say(format_args!(
-            "{}: {n} vectors of dimension {dim}, {element}, all finite",
-            self.file.display()
+            "{}: {n} vectors of dimension {dim}, {element}, {said}",
+            self.input.file.display()
         ));
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "vectors", "n": n, "dim": dim, "type": element.name(),
+            "event": "inspect", "file": self.input.file, "content": "vectors", "n": n, "dim": dim, "type": element.name(),
+            "checked": checked,
         }));
         Ok(())
     }
@@ -86,9 +118,9 @@ impl Args {
     fn ids(&self, ids: &GroundTruth, output: &Output) -> Result<()> {
         let distances = ids.has_distances();
         let with = if distances { "ids and distances" } else { "ids" };
-        output.say(format_args!("{}: {} x {} {with}", self.file.display(), ids.len(), ids.k()));
+        output.say(format_args!("{}: {} x {} {with}", self.input.file.display(), ids.len(), ids.k()));
         output.event(&json!({
-            "event": "inspect", "file": self.file, "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
+            "event": "inspect", "file": self.input.file, "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
         }));
         Ok(())
     }

@@ -58,6 +58,11 @@ impl LimitOptions {
         }
     }
 
+    /// Device memory for the build, if it is limited.
+    pub(crate) fn gpu_memory(&self) -> Option<u64> {
+        self.gpu_memory.map(|bytes| bytes.0)
+    }
+
     /// Whether any was asked for.
     pub(crate) fn are_given(&self) -> bool {
         self.given() != Limits::default()

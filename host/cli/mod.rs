@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod content;
 mod convert;
 mod demo;
 mod doctor;
@@ -13,6 +14,7 @@ mod limits;
 mod options;
 mod output;
 mod plan;
+mod report;
 mod search;
 mod synth;
 mod tasks;
@@ -37,12 +39,15 @@ struct Cli {
     /// Threads to work on [default: one per core]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Print what the library logs, to standard error: error, warn, info, debug or trace
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log: Option<tracing::Level>,
 }
 
 #[derive(Subcommand)]
 enum Command {
     /// Build a graph index of a data set
-    Build(build::Args),
+    Build(Box<build::Args>),
     /// Build the k-nearest-neighbour graph alone
     Knn(knn::Args),
     /// Find the nearest neighbours of queries with an index
@@ -53,7 +58,7 @@ enum Command {
     Groundtruth(groundtruth::Args),
     /// Make a synthetic data set
     Synth(synth::Args),
-    /// Convert between vector formats, or export an index or a ground truth
+    /// Convert between formats of vectors, of indexes, or of ids
     Convert(convert::Args),
     /// Say what is in a file, and check all of it
     Inspect(inspect::Args),
@@ -74,6 +79,9 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let output = Output::new(cli.json);
+    if let Some(level) = cli.log {
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
+    }
     let cancel = output.progress().clone();
     // Without a handler Ctrl-C still ends the process, only less tidily.
     if let Err(error) = ctrlc::set_handler(move || cancel.cancel()) {

@@ -9,10 +9,10 @@ use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
     DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric, PruneStats,
-    Result, Start, Vectors,
+    Result, Start, Vectors, peak_host_bytes,
 };
 
-use super::output::{Output, grouped, peak_host_bytes};
+use super::output::{Output, grouped};
 
 /// The base and how to read it.
 #[derive(clap::Args)]

@@ -113,24 +113,6 @@ pub(crate) fn save_events(path: &Path, events: &[Value]) -> Result<()> {
     file.persist(path).map(drop).map_err(|failed| error(failed.error))
 }
 
-/// The most resident memory this process has had, in bytes, where the system says.
-pub(crate) fn peak_host_bytes() -> Option<u64> {
-    bytes_in("/proc/self/status", "VmHWM:")
-}
-
-/// The memory of this machine, in bytes, where the system says.
-pub(crate) fn memory_bytes() -> Option<u64> {
-    bytes_in("/proc/meminfo", "MemTotal:")
-}
-
-/// What the line of `file` that begins with `name` says, in kB.
-fn bytes_in(file: &str, name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
-}
-
 /// A count with its thousands apart: 1,234,567.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();

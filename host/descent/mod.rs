@@ -6,6 +6,7 @@ mod graph;
 mod lists;
 mod plan;
 pub(crate) mod reverse;
+mod sample;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
@@ -19,8 +20,11 @@ use tagore_device::descent::key::MAX_NODES;
 pub(crate) use gpu::{GpuLists, Then};
 pub use graph::KnnGraph;
 pub use plan::{DevicePlan, PlannedStage};
+pub use sample::KnnSample;
+pub(crate) use sample::{Sampling, sampled};
 
 use crate::gpu::{Gpu, KernelTime, Measurement};
+use crate::memory::peak_host_bytes;
 use crate::vectors::Rows;
 use crate::vectors::gpu::Base;
 use crate::vectors::gpu::{OnDevice, as_bytes};
@@ -139,6 +143,8 @@ pub struct DescentStats {
     pub added: Vec<u64>,
     /// The most bytes of device memory that were taken at once.
     pub peak_gpu_bytes: u64,
+    /// [`peak_host_bytes`] when it ended.
+    pub peak_host_bytes: Option<u64>,
     /// The kernels' times; empty on the CPU.
     pub kernels: Vec<KernelTime>,
 }
@@ -396,7 +402,9 @@ impl Descent {
             stats.distances = nodes as u64 * (nodes as u64 - 1);
         }
         stats.seconds = began.elapsed().as_secs_f64();
+        stats.peak_host_bytes = peak_host_bytes();
         "cpu".clone_into(&mut stats.device);
+        stats.log();
         Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
     }
 }
@@ -431,7 +439,14 @@ impl DescentStats {
         self.jit = measured.jit_seconds;
         self.kernels = measured.kernels;
         self.peak_gpu_bytes = measured.peak_bytes;
+        self.peak_host_bytes = peak_host_bytes();
+        self.log();
         Ok(())
+    }
+
+    fn log(&self) {
+        let Self { device, distances, iterations: (join, refine), seconds, .. } = self;
+        tracing::info!(device, seconds, distances, join, refine, "the k-NN graph is there");
     }
 }
 

@@ -1,6 +1,6 @@
 //! How good results are: recall, throughput, plots.
 
-mod plot;
+pub(crate) mod plot;
 mod recall;
 
 pub use plot::{Series, recall_qps_plot};

@@ -17,11 +17,11 @@ pub struct Series {
 }
 
 const SIZE: (u32, u32) = (880, 560);
-const TEXT: RGBColor = RGBColor(60, 60, 60);
-const GRID: RGBColor = RGBColor(228, 228, 228);
+pub(crate) const TEXT: RGBColor = RGBColor(60, 60, 60);
+pub(crate) const GRID: RGBColor = RGBColor(228, 228, 228);
 
 /// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
-const COLOURS: [RGBColor; 7] = [
+pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -101,10 +101,14 @@ fn draw(
     Ok(())
 }
 
-/// The range of the recall axis: the data and a margin, ending a little past 1 at most.
+/// The range of the recall axis.
 fn recall_range(series: &[Series]) -> (f64, f64) {
-    let recalls = || series.iter().flat_map(|s| &s.points).map(|point| point.0);
-    let (low, high) = (recalls().fold(1.0, f64::min), recalls().fold(0.0, f64::max).max(0.01));
+    range_of(series.iter().flat_map(|s| &s.points).map(|point| point.0))
+}
+
+/// The range of an axis of recalls: the data and a margin, ending a little past 1 at most.
+pub(crate) fn range_of(recalls: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let (low, high) = (recalls.clone().fold(1.0, f64::min), recalls.fold(0.0, f64::max).max(0.01));
     let margin = ((high - low) * 0.06).max(0.001);
     ((low - margin).max(-0.01), (high + margin).min(1.002))
 }

@@ -4,9 +4,8 @@
 use std::time::Instant;
 
 use tagore_device::descent::key::{self, Key};
-use tagore_device::random::{Draws, Stage};
 
-use crate::descent::KnnGraph;
+use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::index::Index;
 use crate::search::exact::ExactSearch;
 use crate::search::{SearchResult, Searcher};
@@ -185,11 +184,19 @@ impl KnnTruth {
             let expected = format!("less than the {of} rows of {}", base.describe());
             return Err(Error::argument("k", k, expected));
         }
-        let space = Space::new(base, metric)?;
-        let nodes = sampled(of, sample, seed);
         let search = ExactSearch::new(k).device(device).progress(progress.clone());
-        let keys = search.neighbors_of(&space, &nodes)?;
-        Ok(Self { of, metric, k, nodes, keys })
+        Self::of_nodes(&Space::new(base, metric)?, sampled(of, sample, seed), k, &search)
+    }
+
+    /// Finds the `k` nearest neighbours of `nodes` by `search`, which is one for as many.
+    pub(crate) fn of_nodes(
+        space: &Space<'_>,
+        nodes: Vec<u32>,
+        k: usize,
+        search: &ExactSearch,
+    ) -> Result<Self> {
+        let keys = search.neighbors_of(space, &nodes)?;
+        Ok(Self { of: space.len(), metric: space.metric(), k, nodes, keys })
     }
 
     /// How many nodes are compared.
@@ -215,15 +222,27 @@ impl KnnTruth {
             let expected = format!("{} as of the true neighbours", self.metric);
             return Err(Error::mismatch("k-NN graph", format_args!("metric {}", graph.metric()), expected));
         }
-        let recall = |at: usize| {
-            let found = self.nodes.iter().zip(self.keys.chunks_exact(self.k)).map(|(&node, truth)| {
-                hits(&graph.distances(node as usize)[..at], key::distance(truth[at - 1]))
-            });
-            found.sum::<usize>() as f64 / (self.nodes.len() * at) as f64
-        };
-        let most = graph.k().min(self.k);
-        // A graph without edges, of a single node, misses nothing.
-        Ok(ks.iter().map(|&at| at.min(most)).map(|at| if at == 0 { 1.0 } else { recall(at) }).collect())
+        Ok(self.recall_of_sample(&KnnSample::of(graph, &self.nodes), ks))
+    }
+
+    /// The recall at each of `ks` of the lists of these nodes.
+    pub(crate) fn recall_of_sample(&self, sample: &KnnSample, ks: &[usize]) -> Vec<f64> {
+        debug_assert_eq!(sample.nodes(), self.nodes);
+        let most = sample.k().min(self.k);
+        ks.iter().map(|&at| self.recall_at(at.min(most), sample.lists())).collect()
+    }
+
+    /// The recall at `at` of a list of distances for each node, nearest first.
+    pub(crate) fn recall_at(&self, at: usize, lists: impl Iterator<Item = impl AsRef<[f32]>>) -> f64 {
+        if at == 0 {
+            // Of a single node there is nothing to miss.
+            return 1.0;
+        }
+        let found = lists.zip(self.keys.chunks_exact(self.k)).map(|(list, truth)| {
+            let list = list.as_ref();
+            hits(&list[..at.min(list.len())], key::distance(truth[at - 1]))
+        });
+        found.sum::<usize>() as f64 / (self.nodes.len() * at) as f64
     }
 }
 
@@ -248,35 +267,9 @@ pub fn knn_recall(
     KnnTruth::new(base, graph.metric(), graph.k(), sample, seed, device, progress)?.recall(graph, ks)
 }
 
-/// Different random nodes, sorted: `count` of them, or all.
-fn sampled(nodes: usize, count: usize, seed: u64) -> Vec<u32> {
-    if count >= nodes {
-        return (0..nodes as u32).collect();
-    }
-    // Floyd's sampling: one draw a node, whatever the share.
-    let mut picked = std::collections::BTreeSet::new();
-    for last in nodes - count..nodes {
-        let draw = Draws::new(seed, Stage::Verify, 0, last as u64).below(0, last as u64 + 1) as u32;
-        if !picked.insert(draw) {
-            picked.insert(last as u32);
-        }
-    }
-    picked.into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sample_has_the_size_asked_for() {
-        for (nodes, count) in [(1, 1), (10, 3), (100, 99), (100, 100), (5, 50)] {
-            let sample = sampled(nodes, count, 9);
-            assert_eq!(sample.len(), count.min(nodes));
-            assert!(sample.windows(2).all(|pair| pair[0] < pair[1]));
-            assert!(sample.iter().all(|&node| (node as usize) < nodes));
-        }
-    }
 
     #[test]
     fn a_tie_with_the_last_true_neighbour_counts() {

@@ -112,9 +112,17 @@ impl<T: Pod> Buffer<T> {
     /// # Panics
     /// If more are asked for than there are.
     pub(crate) fn download(&self, values: &mut [T]) -> Result<()> {
-        assert!(values.len() <= self.len, "{} values of {}", values.len(), self.len);
+        self.download_from(0, values)
+    }
+
+    /// Copies the values from `first` on to `values`, once all work before is done.
+    ///
+    /// # Panics
+    /// If more are asked for than there are.
+    pub(crate) fn download_from(&self, first: usize, values: &mut [T]) -> Result<()> {
+        assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-        self.gpu.machine.download(self.address(0), bytes.len(), &mut |offset, piece| {
+        self.gpu.machine.download(self.address(first), bytes.len(), &mut |offset, piece| {
             let to = bytes[offset..offset + piece.len()].par_chunks_mut(COPY);
             to.zip(piece.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
         })

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Adjacency, Description, Fingerprint, Index};
 use crate::atomic_file::AtomicFile;
-use crate::vectors::{Access, advise, map};
+use crate::vectors::{Access, advise, far_apart, map};
 use crate::{ElementType, Error, Result};
 
 const MAGIC: &[u8; 8] = b"TAGOREIX";
@@ -362,6 +362,11 @@ impl MappedAdjacency {
     #[inline]
     pub(super) fn parts(&self) -> (&[u32], &[u32]) {
         (self.u32s(DEGREES), self.u32s(ADJACENCY))
+    }
+
+    /// Runs `read`, which reads rows that are far apart.
+    pub(super) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
+        far_apart(&self.map, read)
     }
 
     fn u32s(&self, section: usize) -> &[u32] {

@@ -1,10 +1,7 @@
 //! What identifies a data set.
 
-use crate::vectors::with_matrix;
+use crate::vectors::{spread_rows, with_matrix};
 use crate::{ElementType, Error, Result, Vectors};
-
-/// Rows that the hash looks at.
-const ROWS: usize = 1024;
 
 /// What identifies a data set: its shape and a hash of rows spread over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +20,9 @@ impl Fingerprint {
     /// The fingerprint of `vectors`.
     pub fn of(vectors: &Vectors) -> Self {
         let rows = vectors.len();
-        let taken = rows.min(ROWS);
-        let mut hash = 0xcbf2_9ce4_8422_2325;
-        for index in 0..taken {
-            // The first row, the last, and the others evenly between them.
-            let row = if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) };
-            with_matrix!(vectors.rows(), m => hash = fnv1a(hash, bytemuck::cast_slice(m.row(row))));
-        }
+        let hash_row =
+            |hash, row| with_matrix!(vectors.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
+        let hash = vectors.far_apart(|| spread_rows(rows).fold(0xcbf2_9ce4_8422_2325, hash_row));
         Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
     }
 

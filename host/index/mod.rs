@@ -1,8 +1,8 @@
-//! The graph index: its type, the native file, one file per foreign format.
+//! The graph index: its type, the native file, the formats of other systems.
 
-mod adjacency;
 mod file;
 mod fingerprint;
+mod formats;
 mod statistics;
 
 use std::collections::BTreeMap;
@@ -13,9 +13,10 @@ use rayon::prelude::*;
 
 pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
+pub use formats::{Export, IndexFormat};
 pub use statistics::Statistics;
 
-use crate::vectors::Access;
+use crate::vectors::{Access, spread_rows};
 use crate::{Error, Metric, Result, Vectors};
 
 /// What an index is and how it was made.
@@ -189,7 +190,7 @@ impl Index {
     }
 
     /// What to call this index in an error.
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         self.path.as_ref().map_or_else(|| "index".to_owned(), |path| path.display().to_string())
     }
 
@@ -231,13 +232,20 @@ impl Index {
                     format_args!("ids below {n}"),
                 ));
             }
-            if let Some(entry) = self.entries.iter().find(|&&entry| entry >= n) {
-                let found = format!("entry point {entry}");
-                return Err(Error::mismatch(self.describe(), found, format_args!("ids below {n}")));
-            }
+            self.check_entries()?;
             self.checked.get_or_init(|| ());
         }
         Ok(())
+    }
+
+    fn check_entries(&self) -> Result<()> {
+        match self.entries.iter().find(|&&entry| entry as usize >= self.nodes) {
+            Some(entry) => {
+                let expected = format!("ids below {}", self.nodes);
+                Err(Error::mismatch(self.describe(), format_args!("entry point {entry}"), expected))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Reads all of the index and checks it: the checksums of a file, and that every row holds
@@ -254,10 +262,29 @@ impl Index {
 
     fn check_graph(&self) -> Result<()> {
         self.check_ids()?;
+        self.check_rows(self.first_bad_row())
+    }
+
+    /// Checks the entry points, and 1,024 rows spread over all: however large the index is, this takes no time.
+    ///
+    /// # Errors
+    /// For the first fault found.
+    pub fn spot_check(&self) -> Result<()> {
+        self.check_entries()?;
+        let known = |node: usize| self.neighbors(node).iter().all(|&id| (id as usize) < self.nodes);
+        let first_bad = || spread_rows(self.nodes).find(|&node| !self.is_good(node) || !known(node));
+        self.check_rows(match &self.adjacency {
+            Adjacency::Owned { .. } => first_bad(),
+            Adjacency::Mapped(mapped) => mapped.far_apart(first_bad),
+        })
+    }
+
+    /// An error if there is nowhere to begin a search, or there is a `bad` row.
+    fn check_rows(&self, bad: Option<usize>) -> Result<()> {
         if self.entries.is_empty() && self.nodes > 0 {
             return Err(Error::mismatch(self.describe(), "no entry points", "at least one"));
         }
-        match self.first_bad_row() {
+        match bad {
             None => Ok(()),
             Some(node) => Err(Error::mismatch(
                 self.describe(),
@@ -268,17 +295,19 @@ impl Index {
     }
 
     fn first_bad_row(&self) -> Option<usize> {
+        (0..self.nodes).into_par_iter().with_min_len(256).find_first(|&node| !self.is_good(node))
+    }
+
+    /// Whether the row of `node` holds different ids of other nodes, as many as its degree.
+    fn is_good(&self, node: usize) -> bool {
         let (degrees, neighbors) = self.parts();
-        let good = |node: usize| {
-            let row = &neighbors[node * self.max_degree..][..self.max_degree];
-            let degree = degrees[node] as usize;
-            if degree > self.max_degree || row[degree..].iter().any(|&id| id != u32::MAX) {
-                return false;
-            }
-            let mut ids = row[..degree].to_vec();
-            ids.sort_unstable();
-            ids.windows(2).all(|pair| pair[0] != pair[1]) && !ids.contains(&(node as u32))
-        };
-        (0..self.nodes).into_par_iter().with_min_len(256).find_first(|&node| !good(node))
+        let row = &neighbors[node * self.max_degree..][..self.max_degree];
+        let degree = degrees[node] as usize;
+        if degree > self.max_degree || row[degree..].iter().any(|&id| id != u32::MAX) {
+            return false;
+        }
+        let mut ids = row[..degree].to_vec();
+        ids.sort_unstable();
+        ids.windows(2).all(|pair| pair[0] != pair[1]) && !ids.contains(&(node as u32))
     }
 }

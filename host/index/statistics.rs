@@ -28,22 +28,48 @@ pub struct Statistics {
     pub unreachable: u64,
 }
 
+/// Nodes that a thread counts at least.
+const AT_ONCE: usize = 4096;
+
+/// What is counted of some nodes.
+#[derive(Default)]
+struct Counts {
+    degrees: Vec<u64>,
+    self_edges: u64,
+    duplicate_edges: u64,
+    /// Scratch: the neighbours of a node, in order.
+    row: Vec<u32>,
+}
+
+impl Counts {
+    fn add(&mut self, node: usize, neighbors: &[u32]) {
+        self.degrees[neighbors.len()] += 1;
+        self.self_edges += neighbors.iter().filter(|&&id| id as usize == node).count() as u64;
+        self.row.clear();
+        self.row.extend_from_slice(neighbors);
+        self.row.sort_unstable();
+        self.duplicate_edges += self.row.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+    }
+
+    fn merged(mut self, other: Self) -> Self {
+        self.degrees.iter_mut().zip(&other.degrees).for_each(|(a, b)| *a += b);
+        self.self_edges += other.self_edges;
+        self.duplicate_edges += other.duplicate_edges;
+        self
+    }
+}
+
 impl Index {
     /// Counts degrees, wrong edges, and nodes that cannot be reached.
     pub fn statistics(&self) -> Statistics {
-        let mut degrees = vec![0; self.max_degree() + 1];
-        let (mut self_edges, mut duplicate_edges) = (0, 0);
-        let mut row = Vec::new();
-        for node in 0..self.len() {
-            row.clear();
-            row.extend_from_slice(self.neighbors(node));
-            degrees[row.len()] += 1;
-            self_edges += row.iter().filter(|&&id| id as usize == node).count() as u64;
-            let edges = row.len();
-            row.sort_unstable();
-            row.dedup();
-            duplicate_edges += (edges - row.len()) as u64;
-        }
+        let none = || Counts { degrees: vec![0; self.max_degree() + 1], ..Counts::default() };
+        let add = |mut counts: Counts, node| {
+            counts.add(node, self.neighbors(node));
+            counts
+        };
+        let nodes = (0..self.len()).into_par_iter().with_min_len(AT_ONCE);
+        let counts = nodes.fold(none, add).reduce(none, Counts::merged);
+        let Counts { degrees, self_edges, duplicate_edges, .. } = counts;
         Statistics {
             edges: degrees.iter().zip(0..).map(|(&nodes, degree): (&u64, u64)| nodes * degree).sum(),
             min_degree: degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0),
@@ -102,16 +128,18 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Description, Metric, Vectors};
+    use crate::{Description, ElementType, Fingerprint, Metric, Vectors};
+
+    fn description() -> Description {
+        Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() }
+    }
 
     #[test]
     fn paths_are_followed_to_their_ends_and_islands_are_counted() {
         let n = 1000u32;
         let base = Vectors::from_u8(vec![0; n as usize], 1).unwrap();
         let unreachable = |rows: &[Vec<u32>], entries: &[u32]| {
-            let description =
-                Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() };
-            Index::from_rows(description, &base, rows, entries.to_vec()).unwrap().unreachable()
+            Index::from_rows(description(), &base, rows, entries.to_vec()).unwrap().unreachable()
         };
         // Against the order of scans, a node at a time, and in leaps that leave nodes out.
         let back: Vec<Vec<u32>> = (0..n).map(|node| node.checked_sub(1).into_iter().collect()).collect();
@@ -121,5 +149,19 @@ mod tests {
         assert_eq!(unreachable(&leaps, &[7]), 980);
         assert_eq!(unreachable(&leaps, &(0..50).collect::<Vec<_>>()), 0);
         assert_eq!(unreachable(&vec![vec![]; n as usize], &[3]), 999);
+    }
+
+    #[test]
+    fn wrong_edges_are_counted() {
+        let fingerprint = Fingerprint { rows: 5, dim: 1, element: ElementType::U8, hash: 0 };
+        let none = u32::MAX;
+        // A self edge; an edge three times; an unknown id; nothing; an edge that leads on.
+        let rows = [0, 1, none, 2, 2, 2, 9, 1, none, none, none, none, 3, none, none];
+        let index = Index::owned(description(), fingerprint, 3, vec![2, 3, 2, 0, 1], rows.to_vec(), vec![0]);
+        let statistics = index.statistics();
+        assert_eq!(statistics.degrees, [1, 1, 2, 1]);
+        assert_eq!((statistics.edges, statistics.min_degree, statistics.max_degree), (8, 0, 3));
+        assert_eq!((statistics.self_edges, statistics.duplicate_edges), (1, 2));
+        assert_eq!(statistics.unreachable, 2);
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Limits;
+use crate::memory::{kibibytes, value};
 use crate::{Device, Result};
 
 /// Of free host memory one part in so many is left to others.
@@ -44,8 +45,7 @@ fn host_memory() -> Option<u64> {
 
 /// Bytes that are free, or would be if pages of files were dropped, by `/proc/meminfo`.
 fn of_machine(meminfo: &str) -> Option<u64> {
-    let kib = value(meminfo, "MemAvailable:")?;
-    kib.checked_mul(1024)
+    kibibytes(meminfo, "MemAvailable:")
 }
 
 /// The names of what a version of control groups says about memory.
@@ -92,12 +92,6 @@ fn of_group(limit: &str, usage: &str, stat: &str, files: [&str; 2]) -> Option<u6
     let usage: u64 = usage.trim().parse().ok()?;
     let files: u64 = files.iter().filter_map(|name| value(stat, name)).sum();
     Some(limit.saturating_sub(usage.saturating_sub(files)))
-}
-
-/// The number behind `name`, at the beginning of a line.
-fn value(text: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().map(str::split_whitespace);
-    lines.find_map(|mut words| words.next().filter(|&word| word == name).and(words.next()))?.parse().ok()
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::checkpoint::{Checkpoint, Checkpoints};
-use super::embedding::Embedding;
 use super::entries::spread;
 use super::fault::{Attempt, Damage, Fault};
 use super::log::Bins;
@@ -23,6 +22,7 @@ use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS};
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::prune::{Entry, random_entries};
+use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Fingerprint, Index, Result, Vectors};
 
 /// The table of clusters, and the last checkpoint, in the work folder.
@@ -89,6 +89,10 @@ pub struct OutOfCoreStats {
     pub kernels: Vec<Vec<KernelTime>>,
     /// When each task ran, in the order in which they began.
     pub tasks: Vec<Task>,
+    /// What it was built on.
+    pub devices: Vec<Device>,
+    /// All parameters, by the names of the command line.
+    pub parameters: BTreeMap<String, String>,
 }
 
 impl OutOfCoreStats {
@@ -164,7 +168,8 @@ impl OutOfCore {
         folder.check_free(plan.disk_bytes)?;
         let plan = manifest.plan;
         let trace = Trace::new();
-        let mut stats = OutOfCoreStats::default();
+        let parameters = manifest.parameters.clone();
+        let mut stats = OutOfCoreStats { devices: devices.clone(), parameters, ..OutOfCoreStats::default() };
         let run = Run { settings: self, base, output, devices: &devices, plan: &plan, trace: &trace };
         loop {
             match run.attempt(&mut folder, &mut stats) {
@@ -174,6 +179,10 @@ impl OutOfCore {
                     return Err(damage.error(folder.path()));
                 }
                 Err(Fault::Damage(damage)) => {
+                    tracing::warn!(
+                        file = damage.file(),
+                        "a work file is damaged; what it held is made again"
+                    );
                     forget(&folder, damage)?;
                     stats.repaired.push(damage.file());
                 }
@@ -189,12 +198,10 @@ impl OutOfCore {
     fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<BTreeMap<String, String>> {
         let Self { builder, order, plan, .. } = self;
         let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base);
-        let mut parameters = builder.parameters(builder.descent.k_for(base)?);
-        parameters.extend(builder.descent.parameters());
+        let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
         let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };
         let more = [
             ("input", format!("{rows} x {dim} {element}, hash {hash:016x}")),
-            ("index", builder.strategy.kind.clone()),
             ("order", order.to_string()),
             ("device", kind.to_owned()),
         ];

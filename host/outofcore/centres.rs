@@ -4,11 +4,11 @@ use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
 use super::ClusterPlan;
-use super::embedding::Embedding;
 use crate::cluster::ROUNDS;
 use crate::cluster::assigner::Assigner;
 use crate::cluster::cpu::Centres;
 use crate::vectors::Access;
+use crate::vectors::embedding::Embedding;
 use crate::{Device, Progress, Result, Vectors};
 
 /// Vectors of the sample per cluster: enough to predict sizes within some 5%.

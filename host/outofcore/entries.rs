@@ -1,10 +1,10 @@
 //! Where searches of an index that was built in clusters enter it.
 
-use super::embedding::Embedding;
 use super::merge::Merged;
 use crate::Vectors;
 use crate::vectors::Rows;
 use crate::vectors::distance::{SquaredL2, one_to_many};
+use crate::vectors::embedding::Embedding;
 
 /// Cluster medoids that an index is entered at, beside the global one.
 const CLUSTER_ENTRIES: usize = 32;

@@ -3,9 +3,9 @@
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use super::embedding::Embedding;
 use super::lengths::lengths;
 use super::partition::Cluster;
+use crate::vectors::embedding::Embedding;
 use crate::{BuildStats, Builder, Result, Vectors};
 
 /// The lists of a cluster's members.
@@ -38,7 +38,8 @@ impl LocalLists {
         let Cluster { number, ids, others, vectors } = cluster;
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
-        let (index, stats) = builder.clone().descent(descent.clone()).build_with_stats(&vectors, None)?;
+        let (index, stats) =
+            builder.clone().sample(0).descent(descent.clone()).build_with_stats(&vectors, None)?;
         // Under inner product distances have to be those of the whole base, or lists could not be compared.
         let keys = lengths(&index, &embedding.space(&vectors)?, descent.device, &stage)?;
         let distance = |out: &mut Vec<f32>, member: usize| {

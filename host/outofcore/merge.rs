@@ -11,12 +11,12 @@ use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
 use super::checkpoint::Checkpoint;
-use super::embedding::Embedding;
 use super::fault::{Attempt, Damage, Fault};
 use super::local::{LocalLists, nearer};
 use super::log::{Bins, Log, Piece};
 use super::{CacheUse, ClusterGraph};
 use crate::Result;
+use crate::vectors::embedding::Embedding;
 use crate::vectors::space::Space;
 
 /// The lists of the nodes that two clusters share, of the one that was built first.

@@ -13,12 +13,12 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::centres::centres;
-use super::embedding::Embedding;
 use super::fault::{Attempt, Damage, Fault};
 use super::log::{Bins, Gather, Log, Piece};
 use super::pipeline::join;
 use super::place::{Chunk, Placing};
 use super::{ClusterGraph, ClusterPlan};
+use crate::vectors::embedding::Embedding;
 use crate::vectors::{Access, Element};
 use crate::{Device, ElementType, Error, Progress, Result, Vectors};
 

@@ -7,7 +7,6 @@ use std::thread::{self, ScopedJoinHandle};
 
 use super::Dispatch;
 use super::checkpoint::Checkpoints;
-use super::embedding::Embedding;
 use super::fault::Attempt;
 use super::local::LocalLists;
 use super::merge::Merger;
@@ -15,6 +14,7 @@ use super::partition::{Cluster, Partition};
 use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
 use crate::progress::StageProgress;
+use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
 
 /// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.

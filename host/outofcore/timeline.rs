@@ -45,7 +45,8 @@ pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Res
     file.commit()
 }
 
-fn draw(svg: &mut String, title: &str, tasks: &[Task]) -> Result<(), Box<dyn std::error::Error>> {
+/// Draws what [`timeline_plot`] writes.
+pub(crate) fn draw(svg: &mut String, title: &str, tasks: &[Task]) -> Result<(), Box<dyn std::error::Error>> {
     let mut threads: Vec<&str> = Vec::new();
     for task in tasks {
         if !threads.contains(&task.thread.as_str()) {

@@ -97,6 +97,8 @@ impl Trace {
     }
 
     pub(super) fn add(&self, task: Task) {
+        let Task { kind, thread, cluster, begin, end, bytes } = &task;
+        tracing::debug!(task = kind.name(), thread, cluster, begin, end, bytes, "a task is done");
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 

@@ -21,9 +21,10 @@ pub use strategy::{Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
 
 use self::gpu::Pruning;
 use self::rows::Rows;
-use crate::descent::{Descent, DescentStats, KnnGraph};
+use crate::descent::{Descent, DescentStats, KnnGraph, KnnSample, Sampling, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Description, Fingerprint, Index};
+use crate::memory::peak_host_bytes;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors};
 
@@ -44,6 +45,8 @@ pub struct Builder {
     /// Devices beside that of the descent.
     others: Vec<Device>,
     plain: bool,
+    /// Nodes whose lists are kept.
+    sample: usize,
 }
 
 /// Rows of ids, and where searches enter.
@@ -52,7 +55,7 @@ type Pruned = (Rows, Vec<u32>);
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false }
+        Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false, sample: 0 }
     }
 
     /// Uses all settings of `descent` for the k-NN graph.
@@ -123,6 +126,13 @@ impl Builder {
         self
     }
 
+    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as [`BuildStats::sample`], for a
+    /// [`Report`](crate::Report); none unless set. On a GPU nothing else of the graph comes to the host.
+    pub fn sample(mut self, nodes: usize) -> Self {
+        self.sample = nodes;
+        self
+    }
+
     /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
     ///
     /// # Errors
@@ -150,20 +160,31 @@ impl Builder {
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric)?;
-        let (pruned, descent, prune) = match self.gpu(base)?.filter(|_| k > 0) {
+        let nodes = sampled(base.len(), self.sample, self.descent.seed);
+        let (sample, (pruned, descent, prune)) = match self.gpu(base)?.filter(|_| k > 0) {
             Some(gpu) => {
                 let pruning = self.pruning(&gpu, &space);
                 match graph {
-                    Some(graph) => pruning.prune(graph)?,
-                    None => self.descent.build_then(&gpu, &space, k, pruning)?,
+                    Some(graph) => (KnnSample::of(graph, &nodes), pruning.prune(graph)?),
+                    None => {
+                        let sampling = Sampling { nodes: &nodes, next: pruning };
+                        self.descent.build_then(&gpu, &space, k, sampling)?
+                    }
                 }
             }
-            None => match graph {
-                Some(graph) => self.prune_on_cpu(&space, graph)?,
-                None => self.prune_on_cpu(&space, &self.descent.build_in(&space, k)?)?,
-            },
+            None => {
+                let built;
+                let graph = match graph {
+                    Some(graph) => graph,
+                    None => {
+                        built = self.descent.build_in(&space, k)?;
+                        &built
+                    }
+                };
+                (KnnSample::of(graph, &nodes), self.prune_on_cpu(&space, graph)?)
+            }
         };
-        let stats = BuildStats { knn: k, descent, prune };
+        let stats = BuildStats { knn: k, descent, prune, sample };
         Ok((self.index(base, pruned, &stats), stats))
     }
 
@@ -201,6 +222,8 @@ impl Builder {
         let mut prune = PruneStats { device: "cpu".to_owned(), ..PruneStats::default() };
         connect(space, &self.strategy, &mut pruned, &mut prune, progress)?;
         prune.seconds = began.elapsed().as_secs_f64();
+        prune.peak_host_bytes = peak_host_bytes();
+        prune.log();
         Ok((pruned, graph.stats().clone(), prune))
     }
 
@@ -220,6 +243,14 @@ impl Builder {
             seed: self.descent.seed,
             parameters: self.parameters(knn),
         }
+    }
+
+    /// All that it depends on beside its base, by the names of the command line.
+    pub(crate) fn all_parameters(&self, knn: usize) -> BTreeMap<String, String> {
+        let mut parameters = self.parameters(knn);
+        parameters.extend(self.descent.parameters());
+        parameters.insert("index".to_owned(), self.strategy.kind.clone());
+        parameters
     }
 
     /// What makes it, by the names of the command line.

@@ -1,6 +1,6 @@
 //! What a build did.
 
-use crate::descent::DescentStats;
+use crate::descent::{DescentStats, KnnSample};
 use crate::gpu::KernelTime;
 
 /// What building an index took.
@@ -12,6 +12,8 @@ pub struct BuildStats {
     pub descent: DescentStats,
     /// Pruning.
     pub prune: PruneStats,
+    /// Lists of the k-NN graph, of the nodes that [`Builder::sample`](crate::Builder::sample) asked for.
+    pub sample: KnnSample,
 }
 
 /// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the device meanwhile, as
@@ -34,6 +36,15 @@ pub struct PruneStats {
     pub attached: u64,
     /// The most bytes of device memory that were taken at once.
     pub peak_gpu_bytes: u64,
+    /// [`peak_host_bytes`](crate::peak_host_bytes) when it ended.
+    pub peak_host_bytes: Option<u64>,
     /// The kernels' times; empty on the CPU.
     pub kernels: Vec<KernelTime>,
+}
+
+impl PruneStats {
+    pub(super) fn log(&self) {
+        let Self { device, seconds, attached, .. } = self;
+        tracing::info!(device, seconds, attached, "the graph is pruned");
+    }
 }

@@ -11,6 +11,8 @@ pub(crate) enum Access {
     InOrder,
     /// Here and there: what would be read around each place would push out what is needed, if not all fits memory.
     AtRandom,
+    /// In ways of which nothing is known: the system guesses.
+    Somehow,
 }
 
 /// Says how `map` is read.
@@ -19,9 +21,18 @@ pub(crate) fn advise(map: &Mmap, access: Access) {
     let _ = map.advise(match access {
         Access::InOrder => memmap2::Advice::Sequential,
         Access::AtRandom => memmap2::Advice::Random,
+        Access::Somehow => memmap2::Advice::Normal,
     });
     #[cfg(not(unix))]
     let _ = (map, access);
+}
+
+/// Runs `read`, which reads pages of `map` that are far apart: with each of them mebibytes might be read ahead.
+pub(crate) fn far_apart<R>(map: &Mmap, read: impl FnOnce() -> R) -> R {
+    advise(map, Access::AtRandom);
+    let result = read();
+    advise(map, Access::Somehow);
+    result
 }
 
 /// Has the system begin to read these bytes of `map`.

@@ -3,10 +3,11 @@
 mod advice;
 pub(crate) mod distance;
 mod element;
+pub(crate) mod embedding;
 mod format;
 pub(crate) mod gpu;
 mod metric;
-mod npy;
+pub(crate) mod npy;
 mod open;
 mod save;
 pub(crate) mod space;
@@ -22,12 +23,12 @@ use half::f16;
 use memmap2::Mmap;
 use rayon::prelude::*;
 
-pub(crate) use advice::{Access, advise};
+pub(crate) use advice::{Access, advise, far_apart};
 pub(crate) use element::Element;
 pub use element::ElementType;
 pub use format::Format;
 pub use metric::Metric;
-pub(crate) use open::{map, open_ids};
+pub(crate) use open::{map, open_ids, open_ids_as};
 pub(crate) use save::save_ids;
 pub use synth::Synth;
 pub use truth::GroundTruth;
@@ -153,6 +154,12 @@ macro_rules! from_values {
     };
 }
 
+/// At most 1,024 of `rows` rows: the first, the last, and the others evenly between them.
+pub(crate) fn spread_rows(rows: usize) -> impl Iterator<Item = usize> {
+    let taken = rows.min(1024);
+    (0..taken).map(move |index| if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) })
+}
+
 fn check_dim(dim: usize) -> Result<()> {
     if (1..=MAX_DIM).contains(&dim) { Ok(()) } else { Err(Error::argument("dim", dim, "1 to 4096")) }
 }
@@ -239,6 +246,22 @@ impl Vectors {
         }
     }
 
+    /// Copies of the rows `ids`.
+    pub(crate) fn select(&self, ids: &[u32]) -> Self {
+        macro_rules! gather {
+            ($matrix:expr) => {
+                ids.iter().flat_map(|&id| $matrix.row(id as usize)).copied().collect()
+            };
+        }
+        let storage = match self.rows() {
+            Rows::F32(m) => Storage::F32(gather!(m)),
+            Rows::F16(m) => Storage::F16(gather!(m)),
+            Rows::U8(m) => Storage::U8(gather!(m)),
+            Rows::I8(m) => Storage::I8(gather!(m)),
+        };
+        Self::new(storage, Layout::dense(self.element_type(), ids.len(), self.dim()), None)
+    }
+
     /// What to call these vectors in an error: their file, or `vectors`.
     pub(crate) fn describe(&self) -> String {
         self.path().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
@@ -274,20 +297,45 @@ impl Vectors {
     /// [`Error::Value`] or [`Error::File`] for the first row at fault.
     pub fn validate(&self) -> Result<()> {
         if self.checked.get().is_none() {
-            self.check_prefixes()?;
-            match self.rows() {
-                Rows::F32(matrix) => self.check_finite(matrix)?,
-                Rows::F16(matrix) => self.check_finite(matrix)?,
-                Rows::U8(_) | Rows::I8(_) => {}
-            }
+            self.check_values((0..self.len()).into_par_iter().with_min_len(1024))?;
             self.checked.get_or_init(|| ());
         }
         Ok(())
     }
 
-    fn check_finite<T: Element>(&self, matrix: Matrix<'_, T>) -> Result<()> {
+    /// Checks as [`validate`](Self::validate) does, but only 1,024 rows spread over all: however large the file is, this takes
+    /// no time.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub fn spot_check(&self) -> Result<()> {
+        self.far_apart(|| self.check_values(spread_rows(self.len()).collect::<Vec<_>>().into_par_iter()))
+    }
+
+    /// Runs `read`, which reads rows that are far apart.
+    pub(crate) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
+        match &self.storage {
+            Storage::Mapped(map) => far_apart(map, read),
+            _ => read(),
+        }
+    }
+
+    fn check_values(&self, rows: impl IndexedParallelIterator<Item = usize> + Clone) -> Result<()> {
+        self.check_prefixes(rows.clone())?;
+        match self.rows() {
+            Rows::F32(matrix) => self.check_finite(matrix, rows),
+            Rows::F16(matrix) => self.check_finite(matrix, rows),
+            Rows::U8(_) | Rows::I8(_) => Ok(()),
+        }
+    }
+
+    fn check_finite<T: Element>(
+        &self,
+        matrix: Matrix<'_, T>,
+        rows: impl IndexedParallelIterator<Item = usize>,
+    ) -> Result<()> {
         let finite = |row: &usize| matrix.row(*row).iter().all(|x| x.is_finite());
-        let bad = (0..self.len()).into_par_iter().with_min_len(1024).find_first(|row| !finite(row));
+        let bad = rows.find_first(|row| !finite(row));
         let Some(row) = bad else { return Ok(()) };
         let values = matrix.row(row);
         let dim = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -298,16 +346,16 @@ impl Vectors {
         Error::Value { path: self.path.clone(), row, dim, value: value.to_string(), expected }
     }
 
-    fn check_prefixes(&self) -> Result<()> {
+    fn check_prefixes(&self, rows: impl IndexedParallelIterator<Item = usize>) -> Result<()> {
         let (Storage::Mapped(map), true) = (&self.storage, self.layout.prefixed) else {
             return Ok(());
         };
-        let Layout { rows, dim, stride, .. } = self.layout;
+        let Layout { dim, stride, .. } = self.layout;
         let prefix = |row: usize| {
             let start = row * stride;
             i32::from_le_bytes([map[start], map[start + 1], map[start + 2], map[start + 3]])
         };
-        let bad = (0..rows).into_par_iter().with_min_len(1024).find_first(|&row| prefix(row) != dim as i32);
+        let bad = rows.find_first(|&row| prefix(row) != dim as i32);
         let (Some(row), Some(path)) = (bad, &self.path) else {
             return Ok(());
         };

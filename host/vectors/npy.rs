@@ -8,7 +8,7 @@ use super::ElementType;
 
 /// What a header says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// The type of an element, such as `<f4`.
     pub descr: String,
     /// Columns rather than rows lie one after another.
@@ -33,9 +33,10 @@ pub(super) const fn name(element: ElementType) -> &'static str {
     }
 }
 
-/// The header of a C-ordered array of `rows` × `cols` elements, byte for byte as NumPy writes it.
-pub(super) fn header(descr: &str, rows: u64, cols: u64) -> Vec<u8> {
-    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
+/// The header of a C-ordered array of `rows` elements, or of `rows` × `cols`, byte for byte as NumPy writes it.
+pub(crate) fn header(descr: &str, rows: u64, cols: Option<u64>) -> Vec<u8> {
+    let cols = cols.map_or(String::new(), |cols| format!(" {cols}"));
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows},{cols}), }}");
     // Room for the number of rows to grow in place, then the end of the line on the alignment.
     let grown = text.len() + 21 - rows.to_string().len();
     let start = MAGIC.len() + 4;
@@ -46,7 +47,7 @@ pub(super) fn header(descr: &str, rows: u64, cols: u64) -> Vec<u8> {
 }
 
 /// Reads the header at the start of `file`; none if there is no whole header of a plain array.
-pub(super) fn parse(file: &[u8]) -> Option<Header> {
+pub(crate) fn parse(file: &[u8]) -> Option<Header> {
     let rest = file.strip_prefix(MAGIC)?;
     let ([major, _minor], rest) = rest.split_first_chunk()?;
     let (length, rest) = match major {
@@ -92,7 +93,8 @@ impl<'a> Words<'a> {
         let quote = if self.take("'").is_some() { '\'' } else { self.take("\"").map(|()| '"')? };
         let (text, rest) = self.rest.split_once(quote)?;
         self.rest = rest;
-        Some(text)
+        // Errors tell it, in one line.
+        (!text.contains(char::is_control)).then_some(text)
     }
 
     fn boolean(&mut self) -> Option<bool> {
@@ -129,13 +131,13 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        for (rows, cols) in [(0, 1), (3, 4), (u64::MAX, u64::MAX)] {
+        for (rows, cols) in [(0, Some(1)), (3, Some(4)), (u64::MAX, Some(u64::MAX)), (3, None)] {
             let bytes = header("<f4", rows, cols);
             assert_eq!(bytes.len() % ALIGNMENT, 0);
             let expected = Header {
                 descr: "<f4".into(),
                 fortran_order: false,
-                shape: vec![rows, cols],
+                shape: [rows].into_iter().chain(cols).collect(),
                 offset: bytes.len(),
             };
             assert_eq!(parse(&bytes), Some(expected));
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_not_a_header() {
-        let good = header("<f4", 3, 4);
+        let good = header("<f4", 3, Some(4));
         for length in 0..good.len() {
             assert_eq!(parse(&good[..length]), None, "{length} bytes");
         }
@@ -175,6 +177,7 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': 0, 'shape': (1, 2)}",
             "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1, 2)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), 'more': 1}",
+            "{'descr': '<f\n4', 'fortran_order': False, 'shape': (1, 2)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2)} x",
             "((((((((((",
         ] {

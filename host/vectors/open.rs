@@ -50,8 +50,15 @@ pub(crate) struct IdMatrix {
 /// # Errors
 /// If the file cannot be read or its size is not what its header says.
 pub(crate) fn open_ids(path: &Path) -> Result<IdMatrix> {
-    let source = Source::open(path)?;
-    source.ids(Format::of(path)?)
+    open_ids_as(path, Format::of(path)?)
+}
+
+/// Reads a file of ids of the given format, whatever its extension; see [`open_ids`].
+///
+/// # Errors
+/// As [`open_ids`].
+pub(crate) fn open_ids_as(path: &Path, format: Format) -> Result<IdMatrix> {
+    Source::open(path)?.ids(format)
 }
 
 /// Maps a regular file that is not empty.

@@ -176,7 +176,7 @@ impl RowWriter {
         match framing {
             Framing::Vecs => {}
             Framing::Bin => file.write_all(bytemuck::cast_slice(&[rows_word, cols_word]))?,
-            Framing::Npy => file.write_all(&npy::header(descr, rows, cols as u64))?,
+            Framing::Npy => file.write_all(&npy::header(descr, rows, Some(cols as u64)))?,
         }
         let prefix = (framing == Framing::Vecs).then_some(cols_word.to_le_bytes());
         Ok(Self { file, prefix })

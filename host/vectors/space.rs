@@ -256,18 +256,23 @@ fn normalised(vectors: &Vectors) -> Result<(Cow<'_, Vectors>, Vec<bool>)> {
     let mut values = vec![0f32; vectors.len() * dim];
     let mut zero = vec![false; vectors.len()];
     values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().for_each(|(index, (out, zero))| {
-        let row = vectors.row(index);
-        // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
-        let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-        *zero = norm == 0.0;
-        if norm > 0.0 {
-            out.iter_mut().zip(row.iter()).for_each(|(o, &x)| *o = (f64::from(x) / norm) as f32);
-        }
+        out.copy_from_slice(&vectors.row(index));
+        *zero = !normalise(out);
     });
     if !zero.contains(&true) {
         zero.clear();
     }
     Ok((Cow::Owned(Vectors::from_f32(values, dim)?), zero))
+}
+
+/// Scales a row to unit length; false if it is a zero vector, which stays as it is.
+pub(crate) fn normalise(row: &mut [f32]) -> bool {
+    // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
+    let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    if norm > 0.0 {
+        row.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+    norm > 0.0
 }
 
 /// The added coordinate of each row under inner product, where `largest` is the square of the largest norm.

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
-use tagore::{Builder, Error, Evaluation, GroundTruth, Index, Result, Searcher, Strategy, Vectors};
+use tagore::{
+    Builder, Error, Evaluation, GroundTruth, Index, Result, Searcher, Strategy, Vectors, peak_host_bytes,
+};
 
 use super::super::build::PruneOptions;
 use super::super::limits::{LimitOptions, clusters_event, say_clusters};
 use super::super::options::{DescentOptions, Input, check_output, open};
-use super::super::output::{Output, grouped, peak_host_bytes, save_events};
+use super::super::output::{Output, grouped, save_events};
 use super::super::tasks::task_event;
 
 #[derive(clap::Args)]

@@ -159,7 +159,7 @@ impl Args {
     }
 
     fn event(&self, base: &Vectors, built: &Built) -> Value {
-        let Built { index, stats: BuildStats { knn, descent, prune }, seconds } = built;
+        let Built { index, stats: BuildStats { knn, descent, prune, .. }, seconds } = built;
         json!({
             "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
             "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.runs.seed, "repeat": self.runs.repeat,

@@ -17,6 +17,7 @@ use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
 use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
 use crate::gpu::{Buffer, Gpu, Plan};
+use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, connect, cpu};
@@ -101,6 +102,8 @@ impl Pruning<'_> {
         stats.jit = measured.jit_seconds;
         stats.kernels = measured.kernels;
         stats.peak_gpu_bytes = measured.peak_bytes;
+        stats.peak_host_bytes = peak_host_bytes();
+        stats.log();
         Ok((pruned, stats))
     }
 

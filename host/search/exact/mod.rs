@@ -188,19 +188,20 @@ fn nearest<'p>(
     }
     let stage = progress.stage("exact search", count as u64);
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
-    let ids: Vec<u32> = (0..space.len() as u32).collect();
     let mut keys = vec![key::NONE; count * k];
     keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
-        Vec::new,
-        |distances, (block, rows)| {
+        || (Vec::new(), Vec::new()),
+        |(ids, distances), (block, rows)| {
             let first = block * QUERIES;
             let mut best: Vec<Best> = (0..rows.len() / k).map(|_| Best::new(k)).collect();
-            for tile in ids.chunks(tile) {
+            for begin in (0..space.len()).step_by(tile) {
                 progress.check()?;
+                ids.clear();
+                ids.extend(begin as u32..(begin + tile).min(space.len()) as u32);
                 for (index, best) in best.iter_mut().enumerate() {
                     let (point, itself) = point(first + index);
-                    space.list_distances(point, tile, distances);
-                    for (&id, &distance) in tile.iter().zip(distances.iter()) {
+                    space.list_distances(point, ids, distances);
+                    for (&id, &distance) in ids.iter().zip(distances.iter()) {
                         if Some(id) != itself {
                             best.offer(key::pack(distance, id));
                         }

@@ -1,13 +1,13 @@
-//! The space that vectors are clustered in: rule distances are squared L2 in it.
+//! Vectors as points whose squared L2 distances are the rule distances of a metric.
 
 use rayon::prelude::*;
 
-use crate::vectors::space::{Space, largest_square};
+use super::space::{Space, largest_square};
 use crate::{Metric, Result, Vectors};
 
 /// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
 #[derive(Clone, Copy)]
-pub(super) struct Embedding {
+pub(crate) struct Embedding {
     metric: Metric,
     /// Inner product: the square of the largest norm.
     largest: f64,
@@ -15,23 +15,28 @@ pub(super) struct Embedding {
 
 impl Embedding {
     /// Reads all of `base` under inner product.
-    pub(super) fn new(base: &Vectors, metric: Metric) -> Self {
+    pub(crate) fn new(base: &Vectors, metric: Metric) -> Self {
         let largest = if metric == Metric::InnerProduct { largest_square(base) } else { 0.0 };
         Self { metric, largest }
     }
 
+    /// The largest norm under inner product, else 0.
+    pub(crate) fn largest_norm(&self) -> f32 {
+        self.largest.sqrt() as f32
+    }
+
     /// The members of a cluster as a space, whose rule distances are those of the whole base.
-    pub(super) fn space<'a>(&self, members: &'a Vectors) -> Result<Space<'a>> {
+    pub(crate) fn space<'a>(&self, members: &'a Vectors) -> Result<Space<'a>> {
         Ok(Space::new(members, self.metric)?.lifted_to(self.largest))
     }
 
     /// Components of the embedded rows of `dim` components.
-    pub(super) fn dim(&self, dim: usize) -> usize {
+    pub(crate) fn dim(&self, dim: usize) -> usize {
         dim + usize::from(self.metric == Metric::InnerProduct)
     }
 
     /// Writes the embedded form of `row`.
-    pub(super) fn embed(&self, row: &[f32], out: &mut [f32]) {
+    pub(crate) fn embed(&self, row: &[f32], out: &mut [f32]) {
         let square = || row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
         out[..row.len()].copy_from_slice(row);
         match self.metric {
@@ -47,7 +52,7 @@ impl Embedding {
     }
 
     /// The embedded rows of `base` that `row` names.
-    pub(super) fn rows(
+    pub(crate) fn rows(
         &self,
         base: &Vectors,
         count: usize,

@@ -1,0 +1,56 @@
+//! What the targets do: read bytes as an index over the base of the golden files, and look at what came of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use tagore::{Index, IndexFormat, Metric, Vectors};
+use tempfile::TempDir;
+
+/// In memory where that is to be had: a target writes its file thousands of times a second.
+static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    folder.expect("a folder for the file under test")
+});
+
+static BASE: LazyLock<Vectors> =
+    LazyLock::new(|| Vectors::from_u8(vec![0, 0, 1, 0, 2, 0, 3, 0, 200, 7], 2).expect("five rows"));
+
+/// Reads a format of one file.
+pub fn read_one(format: IndexFormat, data: &[u8]) {
+    let path = path(&format!("x.{format}"));
+    write(&path, data);
+    read(format, &path);
+}
+
+/// Reads a format of two files: the first two bytes are the length of the first.
+pub fn read_two(format: IndexFormat, data: &[u8]) {
+    let Some((length, data)) = data.split_first_chunk() else { return };
+    let length = usize::from(u16::from_le_bytes(*length));
+    let (first, second) = data.split_at(length.min(data.len()));
+    let names = match format {
+        IndexFormat::Csr => ["x.indptr.npy", "x.indices.npy"],
+        _ => ["x.ibin", "x.entries.ibin"],
+    };
+    write(&path(names[0]), first);
+    write(&path(names[1]), second);
+    read(format, &path(&format!("x.{format}")));
+}
+
+fn path(name: &str) -> PathBuf {
+    FOLDER.path().join(name)
+}
+
+fn write(path: &Path, data: &[u8]) {
+    std::fs::write(path, data).expect("the file under test is written");
+}
+
+/// What is read is sound, and what is not is refused in one line.
+fn read(format: IndexFormat, path: &Path) {
+    match Index::import(path, format, &BASE, Metric::L2) {
+        Ok(index) => {
+            index.verify().expect("an index that was read is sound");
+            index.statistics();
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+    }
+}

@@ -1,0 +1,99 @@
+//! The lists of some nodes of a k-NN graph, which can be judged when the graph is gone.
+
+use tagore_device::descent::key::{self, Key};
+use tagore_device::random::{Draws, Stage};
+
+use super::{GpuLists, KnnGraph, Then};
+use crate::Result;
+use crate::vectors::gpu::{Base, OnDevice};
+
+/// The distances in the lists of some nodes of a k-NN graph: what [`KnnTruth`](crate::KnnTruth) compares.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KnnSample {
+    k: usize,
+    nodes: Vec<u32>,
+    /// `k` to a node, ascending.
+    distances: Vec<f32>,
+}
+
+impl KnnSample {
+    /// The lists of `nodes`.
+    pub(crate) fn of(graph: &KnnGraph, nodes: &[u32]) -> Self {
+        let distances = nodes.iter().flat_map(|&node| graph.distances(node as usize)).copied().collect();
+        Self { k: graph.k(), nodes: nodes.to_vec(), distances }
+    }
+
+    /// Neighbours per node.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The nodes, in ascending order.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// The distances to the neighbours of each node, nearest first.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = &[f32]> {
+        // The only list of a single node is empty.
+        let k = self.k;
+        (0..self.nodes.len()).map(move |index| &self.distances[index * k..][..k])
+    }
+}
+
+/// Keeps the lists of some nodes of a graph on a device, before what comes next takes it.
+pub(crate) struct Sampling<'a, N> {
+    pub nodes: &'a [u32],
+    pub next: N,
+}
+
+impl<N: Then> Then for Sampling<'_, N> {
+    type Output = (KnnSample, N::Output);
+
+    fn then<T: OnDevice>(
+        self,
+        base: Base<T>,
+        lists: GpuLists,
+        stats: super::DescentStats,
+    ) -> Result<Self::Output> {
+        let k = lists.k;
+        let mut keys: Vec<Key> = vec![key::NONE; self.nodes.len() * k];
+        for (&node, row) in self.nodes.iter().zip(keys.chunks_exact_mut(k)) {
+            lists.keys.download_from(node as usize * k, row)?;
+        }
+        let distances = keys.into_iter().map(key::distance).collect();
+        let sample = KnnSample { k, nodes: self.nodes.to_vec(), distances };
+        Ok((sample, self.next.then(base, lists, stats)?))
+    }
+}
+
+/// Different random nodes, ascending: `count` of them, or all.
+pub(crate) fn sampled(nodes: usize, count: usize, seed: u64) -> Vec<u32> {
+    if count >= nodes {
+        return (0..nodes as u32).collect();
+    }
+    // Floyd's sampling: one draw a node, whatever the share.
+    let mut picked = std::collections::BTreeSet::new();
+    for last in nodes - count..nodes {
+        let draw = Draws::new(seed, Stage::Verify, 0, last as u64).below(0, last as u64 + 1) as u32;
+        if !picked.insert(draw) {
+            picked.insert(last as u32);
+        }
+    }
+    picked.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_the_size_asked_for() {
+        for (nodes, count) in [(1, 1), (10, 0), (10, 3), (100, 99), (100, 100), (5, 50)] {
+            let sample = sampled(nodes, count, 9);
+            assert_eq!(sample.len(), count.min(nodes));
+            assert!(sample.windows(2).all(|pair| pair[0] < pair[1]));
+            assert!(sample.iter().all(|&node| (node as usize) < nodes));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Rows as plain arrays: padded ibin, npy without padding, and compressed sparse rows.
+
+use std::path::{Path, PathBuf};
+
+use super::bytes::Bytes;
+use super::export::Export;
+use super::import::{Graph, Source};
+use crate::atomic_file::AtomicFile;
+use crate::vectors::{map, npy, open_ids_as, save_ids};
+use crate::{Error, Format, Result};
+
+pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
+    let index = export.index;
+    save_ids(&entries_path(path), Format::Ibin, 1, index.entries())?;
+    save_ids(path, Format::Ibin, index.max_degree(), index.padded_rows()?)
+}
+
+pub(super) fn read_ibin(source: &Source<'_>) -> Result<Graph> {
+    let rows = open_ids_as(source.path, Format::Ibin)?;
+    let mut graph = Graph::entered_at(open_ids_as(&entries_path(source.path), Format::Ibin)?.ids);
+    for row in rows.ids.chunks_exact(rows.cols) {
+        // Checked with the rows: nothing but padding may lie behind the first of it.
+        let degree = row.iter().rposition(|&id| id != u32::MAX).map_or(0, |last| last + 1);
+        graph.push(row[..degree].iter().copied());
+    }
+    Ok(graph)
+}
+
+fn entries_path(path: &Path) -> PathBuf {
+    path.with_extension("entries.ibin")
+}
+
+pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
+    let index = export.index;
+    let degree = index.neighbors(0).len();
+    if let Some(node) = (0..index.len()).find(|&node| index.neighbors(node).len() != degree) {
+        let found = format!("{degree} neighbours of node 0, {} of node {node}", index.neighbors(node).len());
+        let expected = "as many of every node, as a CAGRA index has, for npy";
+        return Err(Error::file(path, found, expected));
+    }
+    if degree == 0 {
+        return Err(Error::file(path, "nodes without neighbours", "at least one of each node, for npy"));
+    }
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(&npy::header("<u4", index.len() as u64, Some(degree as u64)))?;
+    export.for_each_node(|node| file.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
+    file.commit()
+}
+
+pub(super) fn read_npy(source: &Source<'_>) -> Result<Graph> {
+    let rows = open_ids_as(source.path, Format::Npy)?;
+    let mut graph = Graph::default();
+    rows.ids.chunks_exact(rows.cols).for_each(|row| graph.push(row.iter().copied()));
+    Ok(graph)
+}
+
+pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
+    let index = export.index;
+    let mut pointers = AtomicFile::create(&pointers_path(path))?;
+    pointers.write_all(&npy::header("<u8", index.len() as u64 + 1, None))?;
+    let mut end = 0u64;
+    pointers.write_all(&end.to_le_bytes())?;
+    export.for_each_node(|node| {
+        end += index.neighbors(node).len() as u64;
+        pointers.write_all(&end.to_le_bytes())
+    })?;
+    let mut indices = AtomicFile::create(&indices_path(path))?;
+    indices.write_all(&npy::header("<u4", end, None))?;
+    export.for_each_node(|node| indices.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
+    pointers.commit()?;
+    indices.commit()
+}
+
+pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {
+    let (path, indices_path) = (pointers_path(source.path), indices_path(source.path));
+    let (pointers, indices) = (map(&path)?, map(&indices_path)?);
+    let mut pointers = array::<u64>(&path, &pointers, ["<u8", "<i8"])?;
+    let mut indices = array::<u32>(&indices_path, &indices, ["<u4", "<i4"])?;
+    let mut graph = Graph::default();
+    let mut begin = 0;
+    pointers.expect("the first pointer", begin)?;
+    while !pointers.is_empty() {
+        let end: u64 = pointers.number("a pointer")?;
+        let Some(degree) = end.checked_sub(begin) else {
+            return Err(pointers.refuse(format_args!("pointer {end} behind {begin}"), "ascending ones"));
+        };
+        graph.push(indices.numbers(degree, format_args!("the ids that the pointers tell"))?);
+        begin = end;
+    }
+    indices.end()?;
+    Ok(graph)
+}
+
+/// The elements of a one-dimensional npy file of one of two types, signed and unsigned.
+fn array<'a, T>(path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Bytes<'a>> {
+    let expected = format!("a 1-D array of {} or {}", types[0], types[1]);
+    let Some(header) = npy::parse(file) else {
+        return Err(Error::file(path, "no npy header of a plain array", expected));
+    };
+    let (&[length], true) = (header.shape.as_slice(), types.contains(&header.descr.as_str())) else {
+        let found = format!("a {}-D array of {}", header.shape.len(), header.descr);
+        return Err(Error::file(path, found, expected));
+    };
+    let mut bytes = Bytes::new(path, file);
+    bytes.take(header.offset as u64, 1, "the header")?;
+    let elements = bytes.clone();
+    bytes.take(length, size_of::<T>(), "elements")?;
+    bytes.end()?;
+    Ok(elements)
+}
+
+fn pointers_path(path: &Path) -> PathBuf {
+    path.with_extension("indptr.npy")
+}
+
+fn indices_path(path: &Path) -> PathBuf {
+    path.with_extension("indices.npy")
+}

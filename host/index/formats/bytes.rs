@@ -1,0 +1,93 @@
+//! Reading a file front to back.
+
+use std::fmt::{Arguments, Display};
+use std::path::Path;
+
+use bytemuck::AnyBitPattern;
+
+use crate::{Error, Result};
+
+/// What is left to read of a file. Nothing is taken that is not there, so no count can ask for too much.
+#[derive(Clone)]
+pub(super) struct Bytes<'a> {
+    path: &'a Path,
+    length: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Bytes<'a> {
+    pub(super) fn new(path: &'a Path, file: &'a [u8]) -> Self {
+        Self { path, length: file.len(), rest: file }
+    }
+
+    /// Where reading has come to.
+    pub(super) fn position(&self) -> usize {
+        self.length - self.rest.len()
+    }
+
+    /// Bytes of the whole file.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// A refusal of the file.
+    pub(super) fn refuse(&self, found: impl ToString, expected: impl ToString) -> Error {
+        Error::file(self.path, found, expected)
+    }
+
+    /// The next `count` elements of `size` bytes; `what` they are.
+    pub(super) fn take(&mut self, count: u64, size: usize, what: impl Display) -> Result<&'a [u8]> {
+        let wanted = usize::try_from(count).ok().and_then(|count| count.checked_mul(size));
+        match wanted.and_then(|wanted| self.rest.split_at_checked(wanted)) {
+            Some((taken, rest)) => {
+                self.rest = rest;
+                Ok(taken)
+            }
+            None => {
+                let (left, at) = (self.rest.len(), self.position());
+                let found = format!("{left} bytes from byte {at} on");
+                Err(self.refuse(found, format_args!("{what} ({count} x {size} bytes)")))
+            }
+        }
+    }
+
+    /// The next number; `what` it is.
+    pub(super) fn number<T: AnyBitPattern>(&mut self, what: impl Display) -> Result<T> {
+        Ok(bytemuck::pod_read_unaligned(self.take(1, size_of::<T>(), what)?))
+    }
+
+    /// The next `count` numbers; `what` they are.
+    pub(super) fn numbers<T: AnyBitPattern>(
+        &mut self,
+        count: u64,
+        what: Arguments<'_>,
+    ) -> Result<impl ExactSizeIterator<Item = T> + use<'a, T>> {
+        let taken = self.take(count, size_of::<T>(), what)?;
+        Ok(taken.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned))
+    }
+
+    /// Takes a number that must be `expected`; `what` it is.
+    pub(super) fn expect<T: AnyBitPattern + PartialEq + Display>(
+        &mut self,
+        what: &str,
+        expected: T,
+    ) -> Result<()> {
+        let found: T = self.number(what)?;
+        if found == expected { Ok(()) } else { Err(self.refuse(format_args!("{what} {found}"), expected)) }
+    }
+
+    /// Checks that all of the file has been read.
+    pub(super) fn end(&self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        Err(self.refuse(
+            format_args!("{} bytes", self.length),
+            format_args!("{} by its contents", self.position()),
+        ))
+    }
+}

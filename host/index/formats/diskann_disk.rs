@@ -1,0 +1,313 @@
+//! DiskANN's files on disk: `P_disk.index`, sectors of vectors with their rows; the entry points and their vectors,
+//! `P_disk.index_medoids.bin` and `P_disk.index_centroids.bin`; the product quantizer, `P_pq_pivots.bin`, and the codes of all
+//! vectors, `P_pq_compressed.bin`; under inner product the largest norm, `P_disk.index_max_base_norm.bin`; and
+//! `P_metadata.bin`.
+
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use tagore_device::cluster::drawn;
+use tagore_device::random::{Draws, Stage};
+
+use super::bytes::Bytes;
+use super::diskann::{Lift, Stored, beside};
+use super::export::Export;
+use super::import::{Graph, Source};
+use crate::atomic_file::AtomicFile;
+use crate::quantize::{CENTRES, ProductQuantizer, SAMPLE};
+use crate::vectors::map;
+use crate::{Error, Metric, Result, Vectors};
+
+/// Bytes of a sector.
+const SECTOR: u64 = 4096;
+
+/// The largest degree that DiskANN loads.
+pub(super) const MAX_DEGREE: usize = 512;
+
+/// The most chunks that DiskANN loads.
+const MAX_CHUNKS: usize = 512;
+
+/// Where the first matrix of the pivots begins; before it are the places of all.
+const PIVOTS: u64 = 4096;
+
+/// Vectors that are encoded at a time.
+const BLOCK: usize = 1 << 16;
+
+/// Where nodes lie in `P_disk.index`: as many to a sector as fit, or, if none does, each in sectors of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Layout {
+    nodes: u64,
+    /// Bytes of a vector.
+    vector: u64,
+    /// Room for neighbours.
+    degree: u64,
+}
+
+impl Layout {
+    /// Bytes of a node: its vector, its degree, its neighbours.
+    fn node_bytes(&self) -> u64 {
+        self.vector + 4 * (1 + self.degree)
+    }
+
+    /// Nodes to a sector, 0 if a node needs more than one.
+    fn per_sector(&self) -> u64 {
+        SECTOR / self.node_bytes()
+    }
+
+    /// Nodes that lie together, and the bytes of the sectors that they fill.
+    fn group(&self) -> (u64, u64) {
+        let nodes = self.per_sector().max(1);
+        (nodes, (nodes * self.node_bytes()).next_multiple_of(SECTOR))
+    }
+
+    fn file_bytes(&self) -> u64 {
+        let (nodes, bytes) = self.group();
+        SECTOR + self.nodes.div_ceil(nodes) * bytes
+    }
+
+    /// The byte at which a node begins.
+    fn place(&self, node: u64) -> u64 {
+        let (nodes, bytes) = self.group();
+        SECTOR + node / nodes * bytes + node % nodes * self.node_bytes()
+    }
+
+    /// The numbers of the first sector, behind their count. C++ reads the first nine, Rust all twelve.
+    fn header(&self, dim: u64, entry: u32) -> [u64; 12] {
+        let frozen = [0, 0];
+        let reordered = 0;
+        let associated_bytes = 0;
+        // As two u32: major 1, minor 0.
+        let version = 1;
+        [
+            self.nodes,
+            dim,
+            entry.into(),
+            self.node_bytes(),
+            self.per_sector(),
+            frozen[0],
+            frozen[1],
+            reordered,
+            self.file_bytes(),
+            associated_bytes,
+            SECTOR,
+            version,
+        ]
+    }
+}
+
+/// Writes all files; the index itself appears last.
+pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
+    let stored = Stored::of(export, Lift::Yes)?;
+    let chunks = chunks(export, stored.dim())?;
+    let mut files = vec![entries(export, prefix)?, centroids(export, &stored, prefix)?];
+    if export.index.metric() == Metric::InnerProduct {
+        files.push(bin(&index_file(prefix, "_max_base_norm.bin"), 1, 1, bytemuck::bytes_of(&stored.norm))?);
+    }
+    files.push(stored.metadata(prefix)?);
+    let quantizer = train(export, &stored, chunks)?;
+    files.push(pivots(&quantizer, stored.dim(), prefix)?);
+    files.push(codes(export, &stored, &quantizer, chunks, prefix)?);
+    files.push(sectors(export, &stored, prefix)?);
+    files.into_iter().try_for_each(AtomicFile::commit)
+}
+
+/// The number of chunks asked for, or else as many as `Export::pq_chunks` says.
+fn chunks(export: &Export<'_>, dim: usize) -> Result<usize> {
+    let most = dim.min(MAX_CHUNKS);
+    match export.pq_chunks {
+        None => Ok(dim.div_ceil(4).max(32).min(most)),
+        Some(chunks) if (1..=most).contains(&chunks) => Ok(chunks),
+        Some(chunks) => Err(Error::argument("pq_chunks", chunks, format_args!("1 to {most}"))),
+    }
+}
+
+/// `P_disk.index` and what begins with it.
+fn index_file(prefix: &Path, suffix: &str) -> PathBuf {
+    beside(prefix, &format!("_disk.index{suffix}"))
+}
+
+/// A file of a matrix, not yet in its place.
+fn bin(path: &Path, rows: usize, cols: usize, values: &[u8]) -> Result<AtomicFile> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(bytemuck::cast_slice(&[rows as u32, cols as u32]))?;
+    file.write_all(values)?;
+    Ok(file)
+}
+
+fn entries(export: &Export<'_>, prefix: &Path) -> Result<AtomicFile> {
+    let entries = export.index.entries();
+    bin(&index_file(prefix, "_medoids.bin"), entries.len(), 1, bytemuck::cast_slice(entries))
+}
+
+/// The vectors of the entry points: a search begins at the nearest.
+fn centroids(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<AtomicFile> {
+    let entries = export.index.entries();
+    let mut values = vec![0f32; entries.len() * stored.dim()];
+    for (&entry, vector) in entries.iter().zip(values.chunks_exact_mut(stored.dim())) {
+        stored.vector(entry as usize, vector);
+    }
+    let path = index_file(prefix, "_centroids.bin");
+    bin(&path, entries.len(), stored.dim(), bytemuck::cast_slice(&values))
+}
+
+/// Trains the quantizer on vectors drawn with the seed of the index.
+fn train(export: &Export<'_>, stored: &Stored<'_>, chunks: usize) -> Result<ProductQuantizer> {
+    let (n, seed) = (export.index.len(), export.index.description().seed);
+    let count = SAMPLE.min(n);
+    let row = |index: usize| {
+        drawn(Draws::new(seed, Stage::Cells, 0, index as u64), index as u32, count as u32, n as u32)
+    };
+    let mut values = vec![0f32; count * stored.dim()];
+    let vectors = values.par_chunks_exact_mut(stored.dim()).enumerate();
+    vectors.for_each(|(index, vector)| stored.vector(row(index) as usize, vector));
+    let sample = Vectors::dense_f32(values, stored.dim());
+    ProductQuantizer::train(&sample, chunks, seed, &export.progress)
+}
+
+/// The places of three matrices, and the matrices: centres, the mean that was taken from vectors (none is), and the
+/// dimensions at which chunks begin.
+fn pivots(quantizer: &ProductQuantizer, dim: usize, prefix: &Path) -> Result<AtomicFile> {
+    let (centres, mean, offsets) = (quantizer.centres(), vec![0f32; dim], quantizer.offsets());
+    let matrices: [(usize, usize, &[u8]); 3] = [
+        (CENTRES, dim, bytemuck::cast_slice(&centres)),
+        (dim, 1, bytemuck::cast_slice(&mean)),
+        (offsets.len(), 1, bytemuck::cast_slice(&offsets)),
+    ];
+    let mut places = [PIVOTS; 4];
+    for (number, (.., values)) in matrices.iter().enumerate() {
+        places[number + 1] = places[number] + 8 + values.len() as u64;
+    }
+    let mut file = bin(&beside(prefix, "_pq_pivots.bin"), places.len(), 1, bytemuck::cast_slice(&places))?;
+    file.write_all(&vec![0; PIVOTS as usize - 8 - size_of_val(&places)])?;
+    for (rows, cols, values) in matrices {
+        file.write_all(bytemuck::cast_slice(&[rows as u32, cols as u32]))?;
+        file.write_all(values)?;
+    }
+    Ok(file)
+}
+
+fn codes(
+    export: &Export<'_>,
+    stored: &Stored<'_>,
+    quantizer: &ProductQuantizer,
+    chunks: usize,
+    prefix: &Path,
+) -> Result<AtomicFile> {
+    let n = export.index.len();
+    let mut file = bin(&beside(prefix, "_pq_compressed.bin"), n, chunks, &[])?;
+    let stage = export.progress.stage("codes", n as u64);
+    let mut codes = vec![0u8; BLOCK.min(n) * chunks];
+    for first in (0..n).step_by(BLOCK) {
+        let codes = &mut codes[..BLOCK.min(n - first) * chunks];
+        stage.advance((codes.len() / chunks) as u64)?;
+        codes.par_chunks_exact_mut(chunks).enumerate().for_each_init(
+            || vec![0f32; stored.dim()],
+            |vector, (index, codes)| {
+                stored.vector(first + index, vector);
+                quantizer.encode(vector, codes);
+            },
+        );
+        file.write_all(codes)?;
+    }
+    Ok(file)
+}
+
+fn sectors(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<AtomicFile> {
+    let index = export.index;
+    let layout = Layout {
+        nodes: index.len() as u64,
+        vector: stored.row_bytes() as u64,
+        degree: index.max_degree() as u64,
+    };
+    let header = layout.header(stored.dim() as u64, index.entries()[0]);
+    let mut file = bin(&index_file(prefix, ""), header.len(), 1, bytemuck::cast_slice(&header))?;
+    file.write_all(&vec![0; SECTOR as usize - 8 - size_of_val(&header)])?;
+    let (nodes, bytes) = layout.group();
+    let mut group = Vec::with_capacity(bytes as usize);
+    export.for_each_node(|node| {
+        let (row, end) = (index.neighbors(node), group.len() + layout.node_bytes() as usize);
+        stored.append(node, &mut group);
+        group.extend((row.len() as u32).to_le_bytes());
+        group.extend_from_slice(bytemuck::cast_slice(row));
+        group.resize(end, 0);
+        let next = node as u64 + 1;
+        if next == layout.nodes || next.is_multiple_of(nodes) {
+            group.resize(bytes as usize, 0);
+            file.write_all(&group)?;
+            group.clear();
+        }
+        Ok(())
+    })?;
+    Ok(file)
+}
+
+/// Reads the rows of `P_disk.index` and compares its vectors with the base; the entry points are those of
+/// `P_disk.index_medoids.bin` if it is there.
+pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
+    let path = index_file(source.path, "");
+    let map = map(&path)?;
+    let index = Source { path: &path, base: source.base, metric: source.metric };
+    let stored = Stored::expected(source, Lift::Yes);
+    stored.check_metadata(source)?;
+    let mut header = Bytes::new(&path, &map);
+    let (layout, entry) = read_header(&index, &stored, &mut header)?;
+    let mut graph = Graph::entered_at(read_entries(&index, entry)?);
+    for node in 0..layout.nodes {
+        let mut file = Bytes::new(&path, &map);
+        file.take(layout.place(node), 1, "sectors")?;
+        let vector = file.take(layout.vector, 1, format_args!("the vector of node {node}"))?;
+        stored.check(&index, node as usize, vector)?;
+        let degree: u32 = file.number(format_args!("the degree of node {node}"))?;
+        if u64::from(degree) > layout.degree {
+            let found = format!("degree {degree} of node {node}");
+            return Err(file.refuse(found, format_args!("at most {} by the header", layout.degree)));
+        }
+        graph.push(file.numbers(degree.into(), format_args!("the row of node {node}"))?);
+    }
+    Ok(graph)
+}
+
+/// Checks the first sector; the layout that follows from it, and the entry point.
+fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -> Result<(Layout, u32)> {
+    let bytes = file.length() as u64;
+    file.take(2, 4, "a count of numbers")?;
+    source.check_nodes(file.number::<u64>("the number of nodes")?)?;
+    file.expect("dimension", stored.dim() as u64)?;
+    let entry: u64 = file.number("the medoid")?;
+    let node_bytes: u64 = file.number("the bytes of a node")?;
+    let vector = stored.row_bytes() as u64;
+    let room = node_bytes
+        .checked_sub(vector + 4)
+        .filter(|room| room.is_multiple_of(4) && room / 4 <= MAX_DEGREE as u64);
+    let Some(room) = room else {
+        let expected = format!("a vector of {vector}, and 4 for each of 1 to {} numbers", MAX_DEGREE + 1);
+        return Err(file.refuse(format_args!("nodes of {node_bytes} bytes"), expected));
+    };
+    let layout = Layout { nodes: source.base.len() as u64, vector, degree: room / 4 };
+    file.expect("nodes per sector:", layout.per_sector())?;
+    file.expect("frozen points:", 0u64)?;
+    file.take(1, 8, "the frozen point")?;
+    file.expect("reordered vectors:", 0u64)?;
+    file.expect("file size by the header", layout.file_bytes())?;
+    file.expect("bytes of associated data:", 0u64)?;
+    if bytes != layout.file_bytes() {
+        return Err(file.refuse(format_args!("{bytes} bytes"), layout.file_bytes()));
+    }
+    // One that is too large for a node is found with the ids of rows.
+    Ok((layout, u32::try_from(entry).unwrap_or(u32::MAX)))
+}
+
+/// The entry points beside the index, or else `medoid`.
+fn read_entries(index: &Source<'_>, medoid: u32) -> Result<Vec<u32>> {
+    let path = beside(index.path, "_medoids.bin");
+    if !path.exists() {
+        return Ok(vec![medoid]);
+    }
+    let map = map(&path)?;
+    let mut file = Bytes::new(&path, &map);
+    let count: u32 = file.number("the number of entry points")?;
+    file.expect("columns:", 1u32)?;
+    let entries = file.numbers(count.into(), format_args!("entry points"))?.collect();
+    file.end()?;
+    Ok(entries)
+}

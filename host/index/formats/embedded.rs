@@ -1,0 +1,62 @@
+//! The vectors inside files of other systems: f32, of unit length under cosine.
+
+use std::borrow::Cow;
+
+use super::bytes::Bytes;
+use super::export::Export;
+use super::import::Source;
+use crate::vectors::space::normalise;
+use crate::{Error, Metric, Result, Vectors};
+
+/// How far a component of a unit vector may lie from ours: others round otherwise.
+const ROUNDING: f32 = 1e-5;
+
+/// Vectors as files hold them.
+#[derive(Clone, Copy)]
+pub(super) struct Embedded<'a> {
+    base: &'a Vectors,
+    metric: Metric,
+}
+
+impl<'a> Embedded<'a> {
+    /// Those of the base that an export has been given.
+    pub(super) fn of(export: &Export<'a>) -> Result<Self> {
+        let Some(base) = export.base else {
+            let expected = format!("the data set of the index: {} holds vectors", export.format);
+            return Err(Error::argument("base", "none", expected));
+        };
+        base.validate()?;
+        Ok(Self { base, metric: export.index.metric() })
+    }
+
+    /// Those that a file over a base must hold.
+    pub(super) fn expected(source: &Source<'a>) -> Self {
+        Self { base: source.base, metric: source.metric }
+    }
+
+    pub(super) fn dim(&self) -> usize {
+        self.base.dim()
+    }
+
+    /// The vector of `node`.
+    pub(super) fn row(&self, node: usize) -> Cow<'a, [f32]> {
+        let mut row = self.base.row(node);
+        if self.metric == Metric::Cosine {
+            normalise(row.to_mut());
+        }
+        row
+    }
+
+    /// Takes the vector of `node`, and checks that it is the one of the base.
+    pub(super) fn check(&self, file: &mut Bytes<'_>, node: usize) -> Result<()> {
+        let found = file.numbers::<f32>(self.dim() as u64, format_args!("the vector of node {node}"))?;
+        let most = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
+        let equal = |(found, expected): (f32, &f32)| (found - expected).abs() <= most;
+        if found.zip(self.row(node).iter()).all(equal) {
+            return Ok(());
+        }
+        let which = if self.metric == Metric::Cosine { ", scaled to unit length" } else { "" };
+        let expected = format!("row {node} of {}{which}", self.base.describe());
+        Err(file.refuse(format_args!("another vector of node {node}"), expected))
+    }
+}

@@ -1,0 +1,126 @@
+//! Writing an index in a format of another system.
+
+use std::path::Path;
+
+use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
+use crate::{Error, Index, Progress, Result, Vectors};
+
+/// Nodes written between two looks at whether the work was cancelled.
+const AT_A_TIME: usize = 4096;
+
+/// An index on its way to a file of another system.
+///
+/// ```
+/// use tagore::{Builder, Index, IndexFormat, Metric, Strategy, Synth};
+/// # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
+/// # let path = folder.path().join("x.nsg");
+/// let base = Synth::new(500, 16, 1)?.base();
+/// let index = Builder::new(Strategy::nsg()).build(&base)?;
+/// index.export(IndexFormat::Nsg).save(&path)?;
+/// let read = Index::import(&path, IndexFormat::Nsg, &base, Metric::L2)?;
+/// assert_eq!(read.neighbors(0), index.neighbors(0));
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[must_use = "nothing is written before `save`"]
+pub struct Export<'a> {
+    pub(super) index: &'a Index,
+    pub(super) format: IndexFormat,
+    pub(super) base: Option<&'a Vectors>,
+    pub(super) layers: bool,
+    pub(super) pq_chunks: Option<usize>,
+    pub(super) progress: Progress,
+}
+
+impl Index {
+    /// Starts the export of this index as `format`.
+    pub fn export(&self, format: IndexFormat) -> Export<'_> {
+        Export {
+            index: self,
+            format,
+            base: None,
+            layers: false,
+            pq_chunks: None,
+            progress: Progress::silent(),
+        }
+    }
+}
+
+impl<'a> Export<'a> {
+    /// The data set that the index was built over: formats that hold vectors need it.
+    pub fn base(mut self, base: &'a Vectors) -> Self {
+        self.base = Some(base);
+        self
+    }
+
+    /// Whether HNSW's layers are built above the graph, over ever fewer nodes drawn from the index's seed: a search then
+    /// begins near its goal. Without them it begins at the first entry point.
+    pub fn layers(mut self, layers: bool) -> Self {
+        self.layers = layers;
+        self
+    }
+
+    /// The bytes that `diskann-disk` keeps of a vector in memory: its product quantizer cuts vectors into as many chunks, 1
+    /// to the dimension and at most 512. More make searches better. Without this a quarter of the dimension, but at least
+    /// 32.
+    pub fn pq_chunks(mut self, chunks: usize) -> Self {
+        self.pq_chunks = Some(chunks);
+        self
+    }
+
+    /// The handle that watches and cancels the work.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Writes the file, or the files. Each appears only when it is complete.
+    ///
+    /// # Errors
+    /// If the index is damaged, the format cannot hold it or needs the base, the base is another one, or a file
+    /// cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if let Some((found, expected)) = self.format.refusal(self.index.len(), self.index.max_degree()) {
+            return Err(Error::file(path, format_args!("{found} for {}", self.format), expected));
+        }
+        if self.layers && !self.format.has_layers() {
+            let expected = format!("no layers for {}: only hnswlib and faiss-hnsw have them", self.format);
+            return Err(Error::argument("layers", "true", expected));
+        }
+        if let Some(chunks) = self.pq_chunks.filter(|_| self.format != IndexFormat::DiskannDisk) {
+            let expected = format!("none for {}: only diskann-disk has a quantizer", self.format);
+            return Err(Error::argument("pq_chunks", chunks, expected));
+        }
+        // The checksums end here: damage must not go on without them.
+        self.index.verify()?;
+        if let Some(base) = self.base {
+            self.index.check_base(base)?;
+        }
+        match self.format {
+            IndexFormat::Tagore => self.index.save(path),
+            IndexFormat::Nsg => nsg::write(self, path, &self.index.entries()[..1], false),
+            IndexFormat::Nssg => nsg::write(self, path, self.index.entries(), true),
+            IndexFormat::Kgraph => kgraph::write(self, path),
+            IndexFormat::Hnswlib => hnswlib::write(self, path),
+            IndexFormat::FaissNsg => faiss::write_nsg(self, path),
+            IndexFormat::FaissHnsw => faiss::write_hnsw(self, path),
+            IndexFormat::Diskann => diskann::write(self, path),
+            IndexFormat::DiskannDisk => diskann_disk::write(self, path),
+            IndexFormat::Ibin => arrays::write_ibin(self, path),
+            IndexFormat::Npy => arrays::write_npy(self, path),
+            IndexFormat::Csr => arrays::write_csr(self, path),
+        }
+    }
+
+    /// Calls `write` for every node in order; stops with an error soon after the work is cancelled.
+    pub(super) fn for_each_node(&self, mut write: impl FnMut(usize) -> Result<()>) -> Result<()> {
+        let nodes = self.index.len();
+        let stage = self.progress.stage("export", nodes as u64);
+        for begin in (0..nodes).step_by(AT_A_TIME) {
+            let end = nodes.min(begin + AT_A_TIME);
+            (begin..end).try_for_each(&mut write)?;
+            stage.advance((end - begin) as u64)?;
+        }
+        Ok(())
+    }
+}

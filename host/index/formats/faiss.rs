@@ -1,0 +1,284 @@
+//! FAISS: `IndexNSGFlat` and `IndexHNSWFlat`, a graph between two headers, with the vectors at the end.
+
+use std::path::Path;
+
+use super::bytes::Bytes;
+use super::embedded::Embedded;
+use super::export::Export;
+use super::import::{Graph, Source};
+use super::layers::{Layers, level_factor, upper_degree};
+use crate::atomic_file::AtomicFile;
+use crate::vectors::map;
+use crate::{Metric, Result};
+
+const NSG: &[u8; 4] = b"INSf";
+const HNSW: &[u8; 4] = b"IHNf";
+
+// The vectors: an `IndexFlat` of each metric.
+const FLAT_L2: &[u8; 4] = b"IxF2";
+const FLAT_IP: &[u8; 4] = b"IxFI";
+
+const INNER_PRODUCT: i32 = 0;
+const L2: i32 = 1;
+
+/// Behind the last neighbour of a row.
+const NONE: i32 = -1;
+
+/// Ids are i32.
+pub(super) const MAX_NODES: usize = i32::MAX as usize;
+
+/// So are places among the links of a node, which end within 30 times its degree, however many layers it is in.
+pub(super) const MAX_DEGREE: usize = 1 << 24;
+
+/// What a header holds where others once stood.
+const UNUSED: i64 = 1 << 20;
+
+/// How FAISS would build an NSG anew: its defaults. GK, build_type, S, R, L and iterations of the k-NN graph.
+const GK: i32 = 64;
+const KNN_GRAPH: [i32; 4] = [10, 100, GK + 50, 10];
+
+/// Breadths of insertions and of searches that the loaded index starts with: FAISS's defaults.
+const EF_CONSTRUCTION: i32 = 40;
+const EF_SEARCH: i32 = 16;
+
+struct Writer<'a> {
+    export: &'a Export<'a>,
+    vectors: Embedded<'a>,
+    file: AtomicFile,
+}
+
+impl<'a> Writer<'a> {
+    /// Starts the file with its header.
+    fn create(export: &'a Export<'a>, path: &Path, kind: &[u8; 4]) -> Result<Self> {
+        let vectors = Embedded::of(export)?;
+        let mut writer = Self { export, vectors, file: AtomicFile::create(path)? };
+        writer.header(kind)?;
+        Ok(writer)
+    }
+
+    fn metric(&self) -> i32 {
+        if self.export.index.metric() == Metric::L2 { L2 } else { INNER_PRODUCT }
+    }
+
+    fn header(&mut self, kind: &[u8; 4]) -> Result<()> {
+        self.file.write_all(kind)?;
+        self.ints(&[self.vectors.dim() as i32])?;
+        for number in [self.export.index.len() as i64, UNUSED, UNUSED] {
+            self.file.write_all(&number.to_le_bytes())?;
+        }
+        self.file.write_all(&[1])?;
+        self.ints(&[self.metric()])
+    }
+
+    fn ints(&mut self, numbers: &[i32]) -> Result<()> {
+        self.file.write_all(bytemuck::cast_slice(numbers))
+    }
+
+    fn length(&mut self, length: usize) -> Result<()> {
+        self.file.write_all(&(length as u64).to_le_bytes())
+    }
+
+    /// Ends the file with the vectors.
+    fn commit(mut self) -> Result<()> {
+        let kind = if self.metric() == L2 { FLAT_L2 } else { FLAT_IP };
+        self.header(kind)?;
+        self.length(self.export.index.len() * self.vectors.dim())?;
+        let Self { export, vectors, mut file } = self;
+        export.for_each_node(|node| file.write_all(bytemuck::cast_slice(&vectors.row(node))))?;
+        file.commit()
+    }
+}
+
+pub(super) fn write_nsg(export: &Export<'_>, path: &Path) -> Result<()> {
+    let index = export.index;
+    let mut writer = Writer::create(export, path, NSG)?;
+    writer.ints(&[GK])?;
+    writer.file.write_all(&[0])?;
+    writer.ints(&KNN_GRAPH)?;
+    let degree = index.max_degree() as i32;
+    // What FAISS derives from the degree when it builds: breadths of insertions, candidates and searches.
+    writer.ints(&[
+        index.len() as i32,
+        degree,
+        degree + 32,
+        degree + 100,
+        EF_SEARCH,
+        index.entries()[0] as i32,
+    ])?;
+    writer.file.write_all(&[1])?;
+    export.for_each_node(|node| {
+        writer.file.write_all(bytemuck::cast_slice(index.neighbors(node)))?;
+        writer.ints(&[NONE])
+    })?;
+    writer.commit()
+}
+
+pub(super) fn write_hnsw(export: &Export<'_>, path: &Path) -> Result<()> {
+    let index = export.index;
+    let mut writer = Writer::create(export, path, HNSW)?;
+    let layers = Layers::of(export)?;
+    let (base, upper) = (index.max_degree(), upper_degree(export));
+    let highest = layers.highest();
+    let begins = |layer: usize| if layer == 0 { 0 } else { base + (layer - 1) * upper };
+    let layers_of = |node: usize| 1 + layers.of_node(node).len();
+    // The share of nodes whose highest layer is each, as levels are drawn; all others are on the last.
+    let factor = level_factor(export);
+    let reach = |layer: usize| (-(layer as f64) / factor).exp();
+    writer.length(highest + 1)?;
+    for layer in 0..=highest {
+        let above = if layer == highest { 0.0 } else { reach(layer + 1) };
+        writer.file.write_all(&(reach(layer) - above).to_le_bytes())?;
+    }
+    writer.length(highest + 2)?;
+    for layer in 0..highest + 2 {
+        writer.ints(&[begins(layer) as i32])?;
+    }
+    writer.length(index.len())?;
+    export.for_each_node(|node| writer.ints(&[layers_of(node) as i32]))?;
+    writer.length(index.len() + 1)?;
+    let mut end = 0;
+    writer.length(end)?;
+    export.for_each_node(|node| {
+        end += begins(layers_of(node));
+        writer.length(end)
+    })?;
+    writer.length(end)?;
+    let mut row = Vec::new();
+    export.for_each_node(|node| {
+        row.clear();
+        row.extend(index.neighbors(node).iter().map(|&id| id as i32));
+        row.resize(base, NONE);
+        for layer in layers.of_node(node) {
+            row.extend(layers.neighbors(layer, node).map(|id| id as i32));
+            row.resize(begins(layer + 1), NONE);
+        }
+        writer.ints(&row)
+    })?;
+    writer.ints(&[layers.entry as i32, highest as i32, EF_CONSTRUCTION, EF_SEARCH, 1])?;
+    writer.commit()
+}
+
+struct Reader<'a> {
+    source: &'a Source<'a>,
+    vectors: Embedded<'a>,
+    file: Bytes<'a>,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the header of an index of `kind`.
+    fn new(source: &'a Source<'a>, file: &'a [u8], kind: &[u8; 4]) -> Result<Self> {
+        let file = Bytes::new(source.path, file);
+        let mut reader = Self { source, vectors: Embedded::expected(source), file };
+        reader.header(kind)?;
+        Ok(reader)
+    }
+
+    fn header(&mut self, kind: &[u8; 4]) -> Result<()> {
+        let found = self.file.take(4, 1, "the kind of index")?;
+        if found != kind {
+            let found = format!("kind of index {}", found.escape_ascii());
+            return Err(self.file.refuse(found, kind.escape_ascii()));
+        }
+        self.file.expect("dimension", self.vectors.dim() as i32)?;
+        self.source.check_nodes(self.file.number::<i64>("the number of vectors")?)?;
+        self.file.take(2, 8, "two numbers without use")?;
+        self.file.expect("trained", 1u8)?;
+        let metric: i32 = self.file.number("the metric")?;
+        let is_l2 = self.source.metric == Metric::L2;
+        match metric {
+            L2 if !is_l2 => self.source.check_metric(Metric::L2),
+            INNER_PRODUCT if is_l2 => self.source.check_metric(Metric::InnerProduct),
+            L2 | INNER_PRODUCT => Ok(()),
+            _ => Err(self.file.refuse(format_args!("metric {metric}"), "0 (inner product) or 1 (L2)")),
+        }
+    }
+
+    /// Checks the vectors, with which the file ends.
+    fn end(mut self) -> Result<()> {
+        self.header(if self.source.metric == Metric::L2 { FLAT_L2 } else { FLAT_IP })?;
+        let n = self.source.base.len();
+        self.file.expect("number of values", n as u64 * self.vectors.dim() as u64)?;
+        (0..n).try_for_each(|node| self.vectors.check(&mut self.file, node))?;
+        self.file.end()
+    }
+}
+
+pub(super) fn read_nsg(source: &Source<'_>) -> Result<Graph> {
+    let map = map(source.path)?;
+    let mut reader = Reader::new(source, &map, NSG)?;
+    let file = &mut reader.file;
+    file.take(1, 4, "GK")?;
+    file.take(1, 1, "the way to build")?;
+    file.take(KNN_GRAPH.len() as u64, 4, "the parameters of the k-NN graph")?;
+    source.check_nodes(file.number::<i32>("the number of nodes")?)?;
+    let degree: i32 = file.number("R")?;
+    file.take(3, 4, "L, C and search_L")?;
+    let entry: u32 = file.number("the entry point")?;
+    file.expect("built", 1u8)?;
+    let mut graph = Graph::entered_at(vec![entry]);
+    let mut row = Vec::new();
+    for node in 0..source.base.len() {
+        row.clear();
+        loop {
+            let id: i32 = file.number(format_args!("the row of node {node}"))?;
+            if id == NONE {
+                break;
+            }
+            if row.len() as i64 >= i64::from(degree) {
+                return Err(
+                    file.refuse(format_args!("more than {degree} neighbours of node {node}"), "at most R")
+                );
+            }
+            row.push(id as u32);
+        }
+        graph.push(row.iter().copied());
+    }
+    reader.end()?;
+    Ok(graph)
+}
+
+/// Reads the base layer; what lies above is left out.
+pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
+    let map = map(source.path)?;
+    let mut reader = Reader::new(source, &map, HNSW)?;
+    let file = &mut reader.file;
+    let n = source.base.len() as u64;
+    let layers: u64 = file.number("the number of probabilities")?;
+    file.take(layers, 8, "the probabilities of layers")?;
+    let layers: u64 = file.number("the number of layers")?;
+    let begins: Vec<i32> = file.numbers(layers, format_args!("where layers begin"))?.collect();
+    let Some(&base) = begins.get(1).filter(|&&base| base >= 0 && begins[0] == 0) else {
+        return Err(
+            file.refuse(format_args!("layers that begin at {begins:?}"), "a base layer at 0 and its end")
+        );
+    };
+    file.expect("number of levels", n)?;
+    let levels = file.numbers::<i32>(n, format_args!("levels"))?;
+    file.expect("number of offsets", n + 1)?;
+    let mut offsets = file.clone();
+    file.take(n + 1, 8, "offsets")?;
+    let links: u64 = file.number("the number of links")?;
+    let mut rows = file.clone();
+    file.take(links, 4, "links")?;
+    let mut graph = Graph::default();
+    let mut end = 0u64;
+    for (node, level) in levels.enumerate() {
+        offsets.expect("offset", end)?;
+        let held = usize::try_from(level).ok().and_then(|level| begins.get(level));
+        let Some(&held) = held.filter(|&&held| held >= base) else {
+            let expected = format!("1 to {}", begins.len() - 1);
+            return Err(offsets.refuse(format_args!("node {node} in {level} layers"), expected));
+        };
+        end += held as u64;
+        let row = rows.numbers::<i32>(held as u64, format_args!("links of node {node}"))?;
+        graph.push(row.take(base as usize).take_while(|&id| id != NONE).map(|id| id as u32));
+    }
+    offsets.expect("offset", end)?;
+    if end != links {
+        return Err(file.refuse(format_args!("{links} links"), format_args!("{end} by the levels")));
+    }
+    graph.entries = vec![file.number("the entry point")?];
+    file.take(4, 4, "the highest layer and breadths of searches")?;
+    reader.end()?;
+    Ok(graph)
+}

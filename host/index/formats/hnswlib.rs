@@ -1,0 +1,167 @@
+//! hnswlib: a header, the elements of the base layer (links, vector, label), then the links above of each.
+
+use std::path::Path;
+
+use super::bytes::Bytes;
+use super::embedded::Embedded;
+use super::export::Export;
+use super::import::{Graph, Source};
+use super::layers::{Layers, level_factor, upper_degree};
+use crate::Result;
+use crate::atomic_file::AtomicFile;
+use crate::vectors::map;
+
+/// Bytes of a word, of which the low half is a number of links.
+const WORD: usize = 4;
+
+/// Bytes of a label.
+const LABEL: usize = 8;
+
+/// The most links of a node: their number has 16 bits.
+pub(super) const MAX_LINKS: usize = u16::MAX as usize;
+
+/// The breadth of insertions into the loaded index, which the file must state.
+const EF_CONSTRUCTION: u64 = 200;
+
+/// The bit of a word that marks a deleted element.
+const DELETED: u32 = 1 << 16;
+
+/// Bytes of a number of links and of room for `most` of them.
+const fn links_bytes(most: usize) -> usize {
+    WORD + WORD * most
+}
+
+pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
+    let index = export.index;
+    let most = index.max_degree();
+    let vectors = Embedded::of(export)?;
+    let layers = Layers::of(export)?;
+    let upper = upper_degree(export);
+    let data = links_bytes(most);
+    let label = data + size_of::<f32>() * vectors.dim();
+    let words =
+        |words: &[usize]| words.iter().flat_map(|&word| (word as u64).to_le_bytes()).collect::<Vec<u8>>();
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(&words(&[0, index.len(), index.len(), label + LABEL, label, data]))?;
+    file.write_all(&(layers.highest() as i32).to_le_bytes())?;
+    file.write_all(&layers.entry.to_le_bytes())?;
+    file.write_all(&words(&[upper, most, upper]))?;
+    file.write_all(&level_factor(export).to_le_bytes())?;
+    file.write_all(&EF_CONSTRUCTION.to_le_bytes())?;
+    export.for_each_node(|node| {
+        file.write_all(&links(index.neighbors(node).iter().copied(), most))?;
+        file.write_all(bytemuck::cast_slice(&vectors.row(node)))?;
+        file.write_all(&(node as u64).to_le_bytes())
+    })?;
+    export.for_each_node(|node| {
+        let above = layers.of_node(node);
+        file.write_all(&((above.len() * links_bytes(upper)) as u32).to_le_bytes())?;
+        above.into_iter().try_for_each(|layer| file.write_all(&links(layers.neighbors(layer, node), upper)))
+    })?;
+    file.commit()
+}
+
+/// A number of links and the links, with zeros behind.
+fn links(row: impl ExactSizeIterator<Item = u32>, most: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(links_bytes(most));
+    bytes.extend((row.len() as u32).to_le_bytes());
+    bytes.extend(row.flat_map(u32::to_le_bytes));
+    bytes.resize(links_bytes(most), 0);
+    bytes
+}
+
+/// Reads the base layer; what lies above is checked and left out.
+pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
+    let map = map(source.path)?;
+    let mut file = Bytes::new(source.path, &map);
+    let vectors = Embedded::expected(source);
+    file.expect("offset of the base layer", 0u64)?;
+    let room: u64 = file.number("the most elements")?;
+    let count: u64 = file.number("the number of elements")?;
+    source.check_nodes(count)?;
+    if room < count {
+        return Err(file.refuse(format_args!("room for {room} elements"), format_args!("{count} at least")));
+    }
+    let [size, label, data] =
+        [file.number::<u64>("a size")?, file.number("an offset")?, file.number("an offset")?];
+    let highest: i32 = file.number("the highest layer")?;
+    let entry: u32 = file.number("the entry point")?;
+    let upper = degree(&mut file)?;
+    let most = degree(&mut file)?;
+    let links = links_bytes(most) as u64;
+    let vector = (size_of::<f32>() * vectors.dim()) as u64;
+    if (data, label, size) != (links, links + vector, links + vector + LABEL as u64) {
+        let found = format!("elements of {size} bytes: vector at {data}, label at {label}");
+        let (label, size) = (links + vector, links + vector + LABEL as u64);
+        let expected = format!(
+            "{size}: vector at {links}, label at {label}, for {most} links and {} f32 as {} has",
+            vectors.dim(),
+            source.base.describe()
+        );
+        return Err(file.refuse(found, expected));
+    }
+    file.take(3, 8, "M, the factor of levels and ef_construction")?;
+    // Elements lie in the order in which they were added; the labels say which rows they are.
+    let mut labels = Vec::new();
+    let mut graph = Graph::default();
+    for element in 0..count {
+        let row = take_links(&mut file, most, element)?;
+        let mut ahead = file.clone();
+        ahead.take(vector, 1, format_args!("the vector of element {element}"))?;
+        let label: u64 = ahead.number(format_args!("the label of element {element}"))?;
+        if label >= count {
+            return Err(file.refuse(
+                format_args!("label {label} of element {element}"),
+                format_args!("labels below {count}"),
+            ));
+        }
+        vectors.check(&mut file, label as usize)?;
+        file = ahead;
+        labels.push(label as u32);
+        graph.push(row);
+    }
+    if entry as u64 >= count {
+        return Err(file.refuse(format_args!("entry point {entry}"), format_args!("one below {count}")));
+    }
+    graph.entries = vec![entry];
+    for element in 0..count {
+        let bytes: u32 = file.number(format_args!("the size of the upper links of element {element}"))?;
+        let layers = bytes / links_bytes(upper) as u32;
+        if !bytes.is_multiple_of(links_bytes(upper) as u32) || i64::from(layers) > i64::from(highest) {
+            let found = format!("{bytes} bytes of upper links of element {element}");
+            let expected = format!("at most {highest} layers of {}", links_bytes(upper));
+            return Err(file.refuse(found, expected));
+        }
+        for _ in 0..layers {
+            take_links(&mut file, upper, element)?.for_each(drop);
+        }
+    }
+    file.end()?;
+    graph.renamed(source, &labels)
+}
+
+fn degree(file: &mut Bytes<'_>) -> Result<usize> {
+    let degree: u64 = file.number("a largest degree")?;
+    usize::try_from(degree).ok().filter(|&degree| degree <= MAX_LINKS).ok_or_else(|| {
+        file.refuse(format_args!("largest degree {degree}"), format_args!("at most {MAX_LINKS}"))
+    })
+}
+
+/// Takes a number of links and the room for `most`.
+fn take_links<'a>(
+    file: &mut Bytes<'a>,
+    most: usize,
+    element: u64,
+) -> Result<impl Iterator<Item = u32> + use<'a>> {
+    let word: u32 = file.number(format_args!("the degree of element {element}"))?;
+    let room = file.numbers::<u32>(most as u64, format_args!("the links of element {element}"))?;
+    if word & DELETED != 0 {
+        return Err(file.refuse(format_args!("element {element} deleted"), "none that is"));
+    }
+    if word as usize > most {
+        return Err(
+            file.refuse(format_args!("degree {word} of element {element}"), format_args!("at most {most}"))
+        );
+    }
+    Ok(room.take(word as usize))
+}

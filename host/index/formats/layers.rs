@@ -1,0 +1,87 @@
+//! The layers of HNSW above an index: fewer and fewer nodes, through which a search comes near its goal.
+//!
+//! Levels are drawn as Malkov and Yashunin do (HNSW, section 4.1). The graph of a layer is not grown node by node
+//! but built, as any index here is: Vamana's rule keeps long edges, which is what the layers are for.
+
+use std::ops::Range;
+
+use tagore_device::random::{Draws, Stage};
+
+use super::export::Export;
+use crate::{Builder, Device, Index, MAX_DEGREE, Result, Strategy, Vectors};
+
+/// The largest degree above the base layer, HNSW's M: half of that in it, as HNSW has it.
+pub(super) fn upper_degree(export: &Export<'_>) -> usize {
+    (export.index.max_degree() / 2).clamp(2, MAX_DEGREE)
+}
+
+/// The factor that levels are drawn with, HNSW's mL: each layer has one M-th of the nodes of the one below.
+pub(super) fn level_factor(export: &Export<'_>) -> f64 {
+    1.0 / (upper_degree(export) as f64).ln()
+}
+
+/// The layers above the base layer, the lowest first.
+pub(super) struct Layers {
+    layers: Vec<Layer>,
+    /// The node that a search begins at; it is on the highest layer.
+    pub entry: u32,
+}
+
+struct Layer {
+    /// Ascending; all of them are in the layer below.
+    nodes: Vec<u32>,
+    /// Over the places of the nodes among them.
+    index: Index,
+}
+
+impl Layers {
+    /// None, or those above the index if the export asks for them.
+    pub(super) fn of(export: &Export<'_>) -> Result<Self> {
+        let mut above = Self { layers: Vec::new(), entry: export.index.entries()[0] };
+        let Some(base) = export.base.filter(|_| export.layers) else { return Ok(above) };
+        let seed = export.index.description().seed;
+        let factor = level_factor(export);
+        let level = |node: u32| {
+            // Where a search enters, as the entry points are; those are drawn in iteration 0.
+            let draws = Draws::new(seed, Stage::Entry, 1, node.into());
+            (-draws.unit(0).ln() * factor) as usize
+        };
+        let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(|&node| level(node) > 0).collect();
+        let builder = Builder::new(Strategy::vamana().degree(upper_degree(export)))
+            .metric(export.index.metric())
+            .seed(seed)
+            // The same file wherever it is made; the layers are small.
+            .device(Device::Cpu)
+            .progress(export.progress.clone());
+        for height in 1.. {
+            if nodes.is_empty() {
+                break;
+            }
+            let values = nodes.iter().flat_map(|&node| base.row(node as usize).into_owned()).collect();
+            let index = builder.build(&Vectors::from_f32(values, base.dim())?)?;
+            above.entry = nodes[index.entries()[0] as usize];
+            let higher = nodes.iter().copied().filter(|&node| level(node) > height).collect();
+            above.layers.push(Layer { nodes, index });
+            nodes = higher;
+        }
+        Ok(above)
+    }
+
+    /// The highest layer; 0 if there is none above the base layer.
+    pub(super) fn highest(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The layers above the base layer that `node` is in.
+    pub(super) fn of_node(&self, node: usize) -> Range<usize> {
+        let is_in = |layer: &&Layer| layer.nodes.binary_search(&(node as u32)).is_ok();
+        1..self.layers.iter().take_while(is_in).count() + 1
+    }
+
+    /// The neighbours of `node` in a layer that it is in.
+    pub(super) fn neighbors(&self, layer: usize, node: usize) -> impl ExactSizeIterator<Item = u32> {
+        let Layer { nodes, index } = &self.layers[layer - 1];
+        let place = nodes.partition_point(|&other| (other as usize) < node);
+        index.neighbors(place).iter().map(|&place| nodes[place as usize])
+    }
+}

@@ -1,0 +1,50 @@
+//! NSG and NSSG: width, entry points, then each row after its length.
+
+use std::path::Path;
+
+use super::bytes::Bytes;
+use super::export::Export;
+use super::import::{Graph, Source};
+use crate::Result;
+use crate::atomic_file::AtomicFile;
+use crate::vectors::map;
+
+/// Writes `entries`, after their number if they are `counted` (NSSG), and the rows.
+pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: bool) -> Result<()> {
+    let index = export.index;
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(&(index.max_degree() as u32).to_le_bytes())?;
+    if counted {
+        file.write_all(&(entries.len() as u32).to_le_bytes())?;
+    }
+    file.write_all(bytemuck::cast_slice(entries))?;
+    export.for_each_node(|node| {
+        let row = index.neighbors(node);
+        file.write_all(&(row.len() as u32).to_le_bytes())?;
+        file.write_all(bytemuck::cast_slice(row))
+    })?;
+    file.commit()
+}
+
+/// Reads what [`write`] writes: there is no count of nodes, they go on to the end of the file.
+pub(super) fn read(source: &Source<'_>, counted: bool) -> Result<Graph> {
+    let map = map(source.path)?;
+    let mut file = Bytes::new(source.path, &map);
+    let width: u32 = file.number("the width")?;
+    let count = if counted { file.number::<u32>("the number of entry points")? } else { 1 };
+    let entries = file.numbers(count.into(), format_args!("entry points"))?.collect();
+    let mut graph = Graph::entered_at(entries);
+    for node in 0u64.. {
+        if file.is_empty() {
+            break;
+        }
+        let degree: u32 = file.number(format_args!("the degree of node {node}"))?;
+        if degree > width {
+            return Err(
+                file.refuse(format_args!("degree {degree} of node {node}"), format_args!("at most {width}"))
+            );
+        }
+        graph.push(file.numbers(degree.into(), format_args!("the row of node {node}"))?);
+    }
+    Ok(graph)
+}

@@ -1,0 +1,108 @@
+//! What a build took.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::outofcore::{OutOfCoreStats, Task};
+use crate::{BuildStats, Builder, Device, peak_host_bytes};
+
+/// What building an index took.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BuildCost {
+    /// What built it, such as `cpu` or `cuda:0`; several are apart by commas.
+    pub device: String,
+    /// The GPU's own name, such as `NVIDIA H200`.
+    pub device_name: Option<String>,
+    /// Threads.
+    pub threads: usize,
+    /// All parameters, by the names of the command line.
+    pub parameters: BTreeMap<String, String>,
+    /// The stages, in the order in which they ran.
+    pub stages: Vec<StageCost>,
+    /// Seconds of compiling kernels, which are in those of the stages; not known out of core.
+    pub jit_seconds: Option<f64>,
+    /// The most bytes of device memory that were taken at once.
+    pub peak_gpu_bytes: u64,
+    /// Clusters, if it was built out of core.
+    pub clusters: Option<usize>,
+    /// Its tasks, if it was built out of core; not in the JSON.
+    #[serde(skip)]
+    pub tasks: Vec<Task>,
+}
+
+/// What a stage of a build took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageCost {
+    /// The stage, such as `descent`.
+    pub stage: &'static str,
+    /// Seconds of wall time.
+    pub seconds: f64,
+    /// The most bytes of device memory that were taken at once in this stage; none if none was asked for.
+    pub peak_gpu_bytes: Option<u64>,
+    /// [`peak_host_bytes`] at the end of the stage: the most since the process began.
+    pub peak_host_bytes: Option<u64>,
+}
+
+impl StageCost {
+    /// A stage on the host that has just ended.
+    pub fn ended(stage: &'static str, seconds: f64) -> Self {
+        Self { stage, seconds, peak_gpu_bytes: None, peak_host_bytes: peak_host_bytes() }
+    }
+}
+
+impl BuildCost {
+    /// What `builder` took in memory.
+    pub fn in_memory(builder: &Builder, stats: &BuildStats) -> Self {
+        let BuildStats { knn, descent, prune, .. } = stats;
+        let stage = |stage, seconds, gpu: u64, host| StageCost {
+            stage,
+            seconds,
+            peak_gpu_bytes: (gpu > 0).then_some(gpu),
+            peak_host_bytes: host,
+        };
+        let copy = descent.copy + prune.copy;
+        let connect = stage("connect", prune.connect, 0, prune.peak_host_bytes);
+        let (gpu, host) = (descent.peak_gpu_bytes, descent.peak_host_bytes);
+        let descended = stage("descent", descent.seconds, gpu, host);
+        let pruned =
+            stage("prune", prune.seconds - prune.connect, prune.peak_gpu_bytes, prune.peak_host_bytes);
+        let mut stages = vec![descended, pruned, connect];
+        if copy > 0.0 {
+            stages.push(stage("copies", copy, 0, prune.peak_host_bytes));
+        }
+        Self {
+            device: prune.device.clone(),
+            device_name: prune.device_name.clone(),
+            threads: rayon::current_num_threads(),
+            parameters: builder.all_parameters(*knn),
+            stages,
+            jit_seconds: Some(descent.jit + prune.jit),
+            peak_gpu_bytes: descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
+            clusters: None,
+            tasks: Vec::new(),
+        }
+    }
+
+    /// What a build out of core took.
+    pub fn out_of_core(stats: &OutOfCoreStats) -> Self {
+        let stage =
+            |stage, seconds| StageCost { stage, seconds, peak_gpu_bytes: None, peak_host_bytes: None };
+        let gpu = (stats.peak_gpu_bytes > 0).then_some(stats.peak_gpu_bytes);
+        Self {
+            device: stats.devices.iter().map(Device::to_string).collect::<Vec<_>>().join(","),
+            device_name: None,
+            threads: rayon::current_num_threads(),
+            parameters: stats.parameters.clone(),
+            stages: vec![
+                stage("partition", stats.partition),
+                StageCost { peak_gpu_bytes: gpu, ..stage("build", stats.build) },
+                StageCost::ended("write", stats.write),
+            ],
+            jit_seconds: None,
+            peak_gpu_bytes: stats.peak_gpu_bytes,
+            clusters: Some(stats.clusters),
+            tasks: stats.tasks.clone(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Reports against plain counting.
+
+use tagore::{
+    BuildCost, Builder, Descent, Description, Device, Index, Iterations, KnnGraph, Measure, Metric, Report,
+    Start, Strategy, Vectors,
+};
+
+use crate::reference::{nearest_distances, reachable, uniform};
+
+/// Whole numbers, so that f32 and f64 find the same distances, with many ties.
+fn whole(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
+    let noise = uniform(rows, dim, rows as u64);
+    let values = (0..rows).flat_map(|row| noise.row(from(row)).iter().map(|x| x.round()).collect::<Vec<_>>());
+    Vectors::from_f32(values.collect(), dim).unwrap()
+}
+
+fn data(rows: usize) -> [(&'static str, Vectors); 3] {
+    [
+        ("noise", whole(rows, 6, |row| row)),
+        ("a quarter duplicated", whole(rows, 6, |row| if row % 4 == 0 { 0 } else { row })),
+        ("all equal", whole(rows, 6, |_| 0)),
+    ]
+}
+
+/// The share of the `at` nearest others that `found` reaches, of all rows; ties count.
+fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
+    if at == 0 {
+        return 1.0;
+    }
+    let hits = (0..base.len()).map(|row| {
+        let farthest = nearest_distances(base, &base.row(row), Some(row), Metric::L2, at)[at - 1];
+        found(row).into_iter().take(at).filter(|&distance| f64::from(distance) <= farthest).count()
+    });
+    hits.sum::<usize>() as f64 / (base.len() * at) as f64
+}
+
+fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
+    let builder = Builder::new(strategy).device(Device::Cpu).sample(1000);
+    let (index, stats) = builder.build_with_stats(base, Some(graph)).unwrap();
+    let measure = Measure::default().on(Device::Cpu);
+    let report = Report::of(&index, Some(base), &stats.sample, &measure).unwrap();
+    let (n, what) = (base.len(), format!("{} of {} rows, {what}", index.kind(), base.len()));
+
+    let degrees: Vec<usize> = (0..n).map(|node| index.neighbors(node).len()).collect();
+    for (degree, &nodes) in report.degrees.iter().enumerate() {
+        let counted = degrees.iter().filter(|&&found| found == degree).count();
+        assert_eq!(nodes, counted as u64, "{what}: nodes of degree {degree}");
+    }
+    let edges: usize = degrees.iter().sum();
+    assert_eq!((report.n, report.edges, report.mean_degree), (n, edges as u64, edges as f64 / n as f64));
+    assert_eq!((report.self_edges, report.duplicate_edges), (0, 0), "{what}");
+    assert_eq!(report.unreachable, (n - reachable(&index)) as u64, "{what}");
+    assert_eq!(report.reachable, reachable(&index) as f64 / n as f64, "{what}");
+
+    let knn = report.knn.unwrap();
+    assert_eq!((knn.nodes, knn.k), (n, graph.k()));
+    for (&at, &found) in &knn.recall {
+        let expected = recall(base, at, |row| graph.distances(row).to_vec());
+        assert_eq!(found, expected, "{what}: recall@{at} of the k-NN graph");
+    }
+
+    let search = report.search.unwrap();
+    let k = 10.min(n - 1);
+    assert_eq!((search.queries, search.k, search.beam), (n, k, 100));
+    for at in &search.beams {
+        let found = tagore::search(&index, base, base, k + 1, at.beam, &measure.progress).unwrap();
+        let others = |row: usize| {
+            let pairs = found.ids(row).iter().zip(found.distances(row));
+            pairs.filter(|&(&id, _)| id as usize != row).map(|(_, &distance)| distance).collect()
+        };
+        assert_eq!(at.recall, recall(base, k, others), "{what}: recall at beam {}", at.beam);
+    }
+    assert_eq!(search.beams.last().map(|last| (last.beam, last.recall)), Some((100, search.recall)));
+}
+
+#[test]
+fn reports_of_every_small_size_are_right() {
+    for n in [1, 2, 31, 32, 33, 95, 96, 97] {
+        for (what, base) in data(n) {
+            let graph = Descent::new().device(Device::Cpu).build(&base).unwrap();
+            for strategy in [Strategy::nsg(), Strategy::cagra()] {
+                check(what, &base, strategy, &graph);
+            }
+        }
+    }
+}
+
+#[test]
+fn reports_of_a_poor_graph_are_right() {
+    for (what, base) in data(600) {
+        let iterations = Iterations::Fixed(1, 0);
+        let poor = Descent::new().device(Device::Cpu).knn(12).start(Start::Random).iterations(iterations);
+        let graph = poor.build(&base).unwrap();
+        check(what, &base, Strategy::cagra().degree(4), &graph);
+        if what == "noise" {
+            let nearest = |row: usize| graph.distances(row).to_vec();
+            assert!(recall(&base, 10, nearest) < 0.9, "nothing was missed that could be counted");
+        }
+    }
+}
+
+#[test]
+fn an_index_without_nodes_has_no_report() {
+    let base = Vectors::from_f32(Vec::new(), 3).unwrap();
+    let description =
+        Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() };
+    let index = Index::from_rows(description, &base, &[], Vec::new()).unwrap();
+    let error = Report::of(&index, Some(&base), &Default::default(), &Measure::default()).unwrap_err();
+    assert_eq!(error.to_string(), "index: found 0 nodes, expected at least 1");
+}
+
+#[test]
+fn a_page_stands_alone_and_holds_what_the_report_says() {
+    let base = whole(300, 4, |row| row);
+    let builder = Builder::new(Strategy::vamana()).device(Device::Cpu).knn(20).sample(100);
+    let (index, stats) = builder.build_with_stats(&base, None).unwrap();
+    let mut report =
+        Report::of(&index, Some(&base), &stats.sample, &Measure::default().on(Device::Cpu)).unwrap();
+    report.parameters.insert("filter".to_owned(), "<dist> & \"more\"".to_owned());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    let page = |report: &Report| {
+        report.save_html(&path).unwrap();
+        std::fs::read_to_string(&path).unwrap()
+    };
+    let text = page(&report);
+    assert!(text.contains("&lt;dist&gt; &amp; &quot;more&quot;") && !text.contains("<dist>"));
+    assert!(text.contains(&format!("{:.4}", report.search.as_ref().unwrap().recall)));
+    report.build = Some(BuildCost::in_memory(&builder, &stats));
+    let text = page(&report);
+    assert!(text.contains("<td>descent</td>") && text.ends_with("</html>\n"));
+    for other in ["<script", "<link", "src=", "href="] {
+        assert!(!text.contains(other), "{other}");
+    }
+    assert_eq!(text.matches("<svg").count(), 2 + report.build.unwrap().stages.len());
+}
