@@ -54,9 +54,10 @@ pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_pl
 pub use index::{Description, Fingerprint, Index, Statistics};
 pub use progress::{Progress, Update};
 pub use prune::{
-    BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy,
+    BuildPlan, BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats,
+    Strategy, Target,
 };
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;
-pub use vectors::{ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors};
+pub use vectors::{DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors};

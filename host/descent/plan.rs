@@ -2,10 +2,19 @@
 
 use std::fmt;
 
-use super::Start;
-use crate::gpu::Plan;
+use std::sync::Mutex;
 
-/// The buffers that are on a device at once in one stage of a build.
+use tagore_device::descent::key::Key;
+
+use super::Start;
+use super::cpu::{GATHER, SAMPLE};
+use super::reverse::Reverse;
+use crate::Error;
+use crate::gpu::{Gpu, Plan};
+use crate::search::exact::all_pairs_plan;
+use crate::search::visited::Visited;
+
+/// The buffers that are there at once in one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStage {
     /// The stage, in the order in which they run.
@@ -14,10 +23,34 @@ pub struct PlannedStage {
     pub buffers: Plan,
 }
 
+impl PlannedStage {
+    /// The error of a stage that does not fit the `free` bytes of a device, and what would.
+    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, mut ways: Vec<String>) -> Error {
+        ways.push("--device cpu needs none".to_owned());
+        let (largest, bytes) = self.buffers.largest();
+        gpu.error(format_args!(
+            "needs {} bytes of memory in stage {} (largest buffer: {largest}, {bytes}), free {free}: {}",
+            self.buffers.bytes(),
+            self.name,
+            ways.join("; ")
+        ))
+    }
+}
+
+/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take more.
+pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut most, mut too_many) = (0, k);
+    while too_many - most > 1 {
+        let middle = most.midpoint(too_many);
+        if fits(middle) { most = middle } else { too_many = middle }
+    }
+    (most > 0).then_some(most)
+}
+
 /// What the k-NN graph of a data set will take of a GPU's memory, and of the host's.
 ///
-/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit what memory is
-/// free then: that is not in the plan.
+/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit what the stages before
+/// have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
     /// Where descent starts from; `Auto` stands for all pairs.
@@ -72,4 +105,31 @@ impl fmt::Display for DevicePlan {
         write!(f, "peak {} bytes of device memory, in {stage}", self.peak_bytes())?;
         write!(f, ": {:.0} per vector", self.bytes_per_vector())
     }
+}
+
+/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on the host.
+pub(super) fn stages_on_cpu(
+    n: usize,
+    k: usize,
+    (expand, all_pairs): (usize, bool),
+    threads: usize,
+) -> Vec<PlannedStage> {
+    let lists = Plan::new().with::<Key>("lists", n * k);
+    let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
+    let mut stages = Vec::new();
+    if all_pairs {
+        stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
+    } else {
+        let shared = lists.with::<u32>("list bounds", n).with::<Mutex<()>>("locks", n);
+        let shared = shared.and(&Visited::plan(n, threads));
+        let samples = shared.clone().with::<u32>("samples", 2 * n * SAMPLE);
+        let reverse = Reverse::plan(n, n * SAMPLE.min(k));
+        stages.push(PlannedStage { name: "join", buffers: samples.and(&reverse).and(&reverse) });
+        let near = GATHER.min(k);
+        let tables =
+            shared.with::<Key>("last keys", n).with::<u32>("used", n * expand).with::<u32>("near", n * near);
+        stages.push(PlannedStage { name: "refine", buffers: tables.and(&Reverse::plan(n, n * near)) });
+    }
+    stages.push(PlannedStage { name: "graph", buffers: graph });
+    stages
 }

@@ -16,13 +16,13 @@ use crate::vectors::{Element, with_matrix};
 use crate::{ElementType, Progress, Result, Vectors};
 
 /// Vectors of the sample per cluster: enough to predict sizes within some 5%.
-const SAMPLE_PER_CLUSTER: usize = 256;
+pub(super) const SAMPLE_PER_CLUSTER: usize = 256;
 
 /// Times that clusters which the sample predicts too large are split.
 const SPLITS: u32 = 4;
 
 /// Rows that are looked at in one go.
-const ROWS: usize = 1 << 14;
+pub(super) const ROWS: usize = 1 << 14;
 
 /// Bytes before the row in the record of a member: its id, and the number of its other cluster.
 pub(super) const RECORD_HEAD: usize = 8;

@@ -17,7 +17,7 @@ use crate::progress::StageProgress;
 use crate::{Builder, Device, Result};
 
 /// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.
-const BUILDS_PER_GPU: usize = 2;
+pub(super) const BUILDS_PER_GPU: usize = 2;
 
 /// Builds at work on `device` at the same time. One takes all threads of the CPU.
 pub(super) fn builds_on(device: Device) -> usize {

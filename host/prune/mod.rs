@@ -2,8 +2,10 @@
 
 mod collect;
 mod cpu;
+mod estimate;
 mod filter;
 mod gpu;
+mod plan;
 mod reach;
 mod rows;
 mod rule;
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(crate) use cpu::random_entries;
+pub use plan::{BuildPlan, Target};
 pub use rule::CustomRule;
 pub use stats::{BuildStats, PruneStats};
 pub(crate) use strategy::Entry;
@@ -152,6 +155,9 @@ impl Builder {
         let space = Space::new(base, self.descent.metric)?;
         let (pruned, descent, prune) = match self.gpu(base)?.filter(|_| k > 0) {
             Some(gpu) => {
+                if graph.is_none() {
+                    self.check_fits(&gpu, base, k)?;
+                }
                 let pruning = self.pruning(&gpu, &space);
                 match graph {
                     Some(graph) => pruning.prune(graph)?,
@@ -160,7 +166,8 @@ impl Builder {
             }
             None => match graph {
                 Some(graph) => self.prune_on_cpu(&space, graph)?,
-                None => self.prune_on_cpu(&space, &self.descent.build_in(&space, k)?)?,
+                // Pruning asks for ids alone.
+                None => self.prune_on_cpu(&space, &self.descent.build_in(&space, k)?.without_distances())?,
             },
         };
         let stats = BuildStats { knn: k, descent, prune };

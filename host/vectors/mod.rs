@@ -8,6 +8,7 @@ mod metric;
 mod npy;
 mod open;
 mod save;
+pub(crate) mod shape;
 pub(crate) mod space;
 mod synth;
 mod truth;
@@ -26,6 +27,7 @@ pub use format::Format;
 pub use metric::Metric;
 pub(crate) use open::{map, open_ids};
 pub(crate) use save::save_ids;
+pub use shape::DataShape;
 pub use synth::Synth;
 pub use truth::GroundTruth;
 
