@@ -2,9 +2,10 @@
 
 use std::str::FromStr;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
+use tagore::gpu::Plan;
 use tagore::outofcore::{ClusterPlan, Limits};
-use tagore::{Builder, Result, Vectors};
+use tagore::{Builder, DataShape, Result, Target, Vectors};
 
 use super::output::{Output, grouped};
 
@@ -26,11 +27,12 @@ impl FromStr for Bytes {
 
 /// What a build may take, beyond which it is out of core.
 #[derive(clap::Args)]
+#[group(requires = "strategy")]
 pub(crate) struct LimitOptions {
     /// Host memory for the build, such as 4GiB, beside the mapped data set [default: no limit]
     #[arg(long, value_name = "BYTES")]
     host_memory: Option<Bytes>,
-    /// Device memory for the build [default: no limit but the device's]
+    /// Device memory for the build, the CUDA context among it [default: no limit but the device's]
     #[arg(long, value_name = "BYTES")]
     gpu_memory: Option<Bytes>,
     /// The most vectors of a cluster, if memory allows as many [default: no limit]
@@ -52,6 +54,21 @@ impl LimitOptions {
         let limits = self.limits();
         if limits == Limits::default() { Ok(None) } else { ClusterPlan::new(builder, base, &limits) }
     }
+
+    /// As [`plan`](Self::plan), of such data, on a target that need not be there.
+    pub(crate) fn plan_for(
+        &self,
+        builder: &Builder,
+        data: &DataShape,
+        target: Target,
+    ) -> Result<Option<ClusterPlan>> {
+        let limits = self.limits();
+        if limits == Limits::default() {
+            Ok(None)
+        } else {
+            ClusterPlan::on(builder, data, &limits, (target, 1))
+        }
+    }
 }
 
 /// Says what the clusters of a build that is out of core are, and what they take.
@@ -63,18 +80,25 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
         plan.cache
     ));
     output.say(format_args!(
-        "host {} bytes beside the mapped data set, disk at most {} bytes",
+        "host {} bytes beside the mapped data set, device {} bytes, disk at most {} bytes",
         grouped(plan.host_bytes),
+        grouped(plan.device_bytes),
         grouped(plan.disk_bytes)
     ));
 }
 
 /// The clusters of a build that is out of core, as JSON.
-pub(crate) fn clusters_event(plan: &ClusterPlan) -> serde_json::Value {
+pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
-        "host_bytes": plan.host_bytes, "disk_bytes": plan.disk_bytes,
+        "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
+        "host": buffers(&plan.host()), "disk": buffers(&plan.disk()),
     })
+}
+
+/// The buffers of a plan by their names, as JSON.
+pub(crate) fn buffers(plan: &Plan) -> Map<String, Value> {
+    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
 }
 
 #[cfg(test)]

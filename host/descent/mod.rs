@@ -259,9 +259,17 @@ impl Descent {
     /// # Errors
     /// As [`build`](Self::build), but for values that are not finite.
     pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
-        let k = self.k_for(base)?;
+        self.k_for(base)?;
+        self.plan_for(&DataShape::of(base))
+    }
+
+    /// As [`plan`](Self::plan), of such data.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_for(&self, data: &DataShape) -> Result<DevicePlan> {
         self.check_parameters()?;
-        Ok(self.plan_of(&DataShape::of(base), k))
+        Ok(self.plan_of(data, self.k_of(data.rows, "the data set")?))
     }
 
     /// What building the graph of such data on a GPU takes.

@@ -2,17 +2,15 @@
 
 use std::fmt;
 
-use std::sync::Mutex;
-
 use tagore_device::descent::key::Key;
 
 use super::Start;
 use super::cpu::{GATHER, SAMPLE};
 use super::reverse::Reverse;
-use crate::Error;
 use crate::gpu::{Gpu, Plan};
 use crate::search::exact::all_pairs_plan;
 use crate::search::visited::Visited;
+use crate::{ElementType, Error};
 
 /// The buffers that are there at once in one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +23,7 @@ pub struct PlannedStage {
 
 impl PlannedStage {
     /// The error of a stage that does not fit the `free` bytes of a device, and what would.
-    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, mut ways: Vec<String>) -> Error {
-        ways.push("--device cpu needs none".to_owned());
+    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, ways: &[String]) -> Error {
         let (largest, bytes) = self.buffers.largest();
         gpu.error(format_args!(
             "needs {} bytes of memory in stage {} (largest buffer: {largest}, {bytes}), free {free}: {}",
@@ -59,8 +56,8 @@ pub struct DevicePlan {
     pub k: usize,
     /// Nodes.
     pub nodes: usize,
-    /// The type of the vectors on the device, such as `u8` for f32 that are whole numbers from 0 to 255.
-    pub element: &'static str,
+    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to 255.
+    pub element: ElementType,
     /// The stages, in their order.
     pub stages: Vec<PlannedStage>,
     /// What the library holds on the host in the end, beside the data set.
@@ -120,15 +117,22 @@ pub(super) fn stages_on_cpu(
     if all_pairs {
         stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
     } else {
-        let shared = lists.with::<u32>("list bounds", n).with::<Mutex<()>>("locks", n);
-        let shared = shared.and(&Visited::plan(n, threads));
-        let samples = shared.clone().with::<u32>("samples", 2 * n * SAMPLE);
-        let reverse = Reverse::plan(n, n * SAMPLE.min(k));
-        stages.push(PlannedStage { name: "join", buffers: samples.and(&reverse).and(&reverse) });
+        // While edges are turned round, the lists have no bounds and locks, which take less than what that takes.
+        let join = lists
+            .clone()
+            .with::<u32>("samples", 2 * n * SAMPLE)
+            .with::<usize>("offsets of the other part", n + 1)
+            .and(&Reverse::plan(n, n * k.min(2 * SAMPLE)));
         let near = GATHER.min(k);
-        let tables =
-            shared.with::<Key>("last keys", n).with::<u32>("used", n * expand).with::<u32>("near", n * near);
-        stages.push(PlannedStage { name: "refine", buffers: tables.and(&Reverse::plan(n, n * near)) });
+        let refine = lists
+            .with::<Key>("last keys", n)
+            .with::<u32>("used", n * expand)
+            .with::<u32>("near", n * near)
+            .and(&Reverse::plan(n, n * near));
+        let visited = Visited::plan(n, threads);
+        for (name, buffers) in [("join", join), ("refine", refine)] {
+            stages.push(PlannedStage { name, buffers: buffers.and(&visited) });
+        }
     }
     stages.push(PlannedStage { name: "graph", buffers: graph });
     stages

@@ -57,7 +57,7 @@ pub struct ClusterPlan {
 }
 
 /// Bytes on the host, as long as clusters are built, and on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bytes {
     process: u64,
     buffers: u64,
@@ -202,7 +202,7 @@ impl ClusterPlan {
             Some(plan) => (of(plan.cluster_size)?, Some(plan.cluster_size)),
             None => (whole, None),
         };
-        if target == whole {
+        if target.gpu == whole.gpu {
             return Ok(plan);
         }
         let small = Limits { cluster_size: size, ..*limits };

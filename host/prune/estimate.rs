@@ -4,7 +4,7 @@
 use super::plan::Target;
 use super::strategy::{Collect, Filter};
 use super::{Builder, Strategy};
-use crate::vectors::shape::{device_type, own_type};
+use crate::vectors::shape::device_type;
 use crate::{DataShape, Start};
 
 /// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with AVX-512.
@@ -31,11 +31,14 @@ mod rates {
     /// From so many nodes on a node takes longer, so many times.
     pub const MANY: (usize, f64) = (2_000_000, 1.3);
 
-    /// Pruning on a GPU: seconds of a node, and more of each byte of its vector: by detours, 1-hop, 2-hop, path.
+    /// Pruning on a GPU at K = 96: seconds of a node, and more of each byte of its vector: by detours, 1-hop, 2-hop, path.
     pub const DETOURS: (f64, f64) = (1.6e-8, 0.0);
     pub const ONE_HOP: (f64, f64) = (3.0e-8, 1.9e-10);
     pub const TWO_HOP: (f64, f64) = (2.0e-8, 8.3e-11);
     pub const PATH: (f64, f64) = (3.6e-8, 2.22e-10);
+
+    /// The K that paths and detours were measured with, which look at as many more nodes as K is larger.
+    pub const K: f64 = 96.0;
 
     /// Candidates of a node that paths were measured with: they take half of the time.
     pub const PATH_CANDIDATES: f64 = 72.0;
@@ -43,19 +46,21 @@ mod rates {
     /// Making all nodes reachable: seconds of a node and core.
     pub const REACH: f64 = 5e-7;
 
-    /// Descent on a CPU: distances of a node, those of each neighbour of its list, and seconds of a distance and core, and more
-    /// of each byte of a vector.
+    /// Descent on a CPU: distances of a node, and more of each neighbour of its list; seconds of a distance and core, and
+    /// more of each component.
     pub const CPU_DISTANCES: (f64, f64) = (2000.0, 40.0);
-    pub const CPU_DISTANCE: (f64, f64) = (5.0e-8, 1.0e-10);
+    pub const CPU_DISTANCE: (f64, f64) = (5.0e-8, 3.2e-10);
 
-    /// All pairs on a CPU: seconds of a pair and core, and more of each byte of a vector.
+    /// All pairs on a CPU: seconds of a pair and core, and more of each component.
     pub const CPU_PAIR: (f64, f64) = (3.0e-9, 4.0e-11);
 
-    /// Pruning on a CPU: seconds of a node and core, and more of each byte of its vector: by detours, 1-hop, 2-hop, path.
-    pub const CPU_DETOURS: (f64, f64) = (4.5e-5, 0.0);
-    pub const CPU_ONE_HOP: (f64, f64) = (1.0e-5, 2.0e-8);
-    pub const CPU_TWO_HOP: (f64, f64) = (2.5e-5, 5.0e-8);
-    pub const CPU_PATH: (f64, f64) = (4.0e-5, 5.0e-8);
+    /// Pruning on a CPU: seconds of a node and core, and more of each component, by 1-hop and by 2-hop; by detours for each
+    /// neighbour of a list; by paths both.
+    pub const CPU_ONE_HOP: (f64, f64) = (5.0e-6, 2.0e-7);
+    pub const CPU_TWO_HOP: (f64, f64) = (5.0e-5, 5.5e-7);
+    pub const CPU_DETOURS: f64 = 5.5e-7;
+    pub const CPU_PATH: f64 = 1.0e-5;
+    pub const CPU_PATH_LIST: (f64, f64) = (5.0e-7, 4.0e-9);
 }
 
 /// A constant, and what comes to it for each of `count`.
@@ -72,7 +77,6 @@ pub(super) fn seconds(
 ) -> Vec<(&'static str, f64)> {
     let Builder { strategy, descent, .. } = builder;
     let (n, dim, cores) = (data.rows as f64, data.dim as f64, target.threads as f64);
-    let row = (data.dim * own_type(data, descent.metric).size()) as f64;
     let list = k as f64;
     let mut stages = vec![("read", n * data.row_bytes() as f64 / rates::READ / cores)];
     if target.gpu.is_some() {
@@ -91,15 +95,15 @@ pub(super) fn seconds(
         stages.push(("open", rates::OPEN));
         stages.push(("copy", rows_bytes / rates::COPY + lists));
         stages.push(("descent", descent));
-        stages.push(("prune", n * pruning(strategy, dim * there, &GPU)));
+        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * there)));
     } else {
         let descent = if descent.compares_all_pairs_on_cpu(data.rows, k) {
-            n * n * linear(rates::CPU_PAIR, row)
+            n * n * linear(rates::CPU_PAIR, dim)
         } else {
-            n * linear(rates::CPU_DISTANCES, list) * linear(rates::CPU_DISTANCE, row)
+            n * linear(rates::CPU_DISTANCES, list) * linear(rates::CPU_DISTANCE, dim)
         };
         stages.push(("descent", descent / cores));
-        stages.push(("prune", n * pruning(strategy, row, &CPU) / cores));
+        stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));
     }
     if strategy.connect {
         stages.push(("reach", n * rates::REACH / cores));
@@ -108,20 +112,25 @@ pub(super) fn seconds(
     stages
 }
 
-/// Rates of pruning: by detours, 1-hop, 2-hop, path.
-type Pruning = [(f64, f64); 4];
-
-const GPU: Pruning = [rates::DETOURS, rates::ONE_HOP, rates::TWO_HOP, rates::PATH];
-const CPU: Pruning = [rates::CPU_DETOURS, rates::CPU_ONE_HOP, rates::CPU_TWO_HOP, rates::CPU_PATH];
-
-/// Seconds of a node whose vector has so many bytes.
-fn pruning(strategy: &Strategy, bytes: f64, [detours, one_hop, two_hop, path]: &Pruning) -> f64 {
+/// Seconds of a node whose vector has so many bytes, on a GPU.
+fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     match (strategy.collect, &strategy.filter) {
-        (Collect::OneHop, Filter::Rank) => linear(*detours, bytes),
-        (Collect::OneHop, _) => linear(*one_hop, bytes),
-        (Collect::TwoHop, _) => linear(*two_hop, bytes),
+        (Collect::OneHop, Filter::Rank) => linear(rates::DETOURS, bytes) * k / rates::K,
+        (Collect::OneHop, _) => linear(rates::ONE_HOP, bytes),
+        (Collect::TwoHop, _) => linear(rates::TWO_HOP, bytes),
         (Collect::Path, _) => {
-            linear(*path, bytes) * 0.5 * (1.0 + strategy.candidates as f64 / rates::PATH_CANDIDATES)
+            let candidates = strategy.candidates as f64 / rates::PATH_CANDIDATES;
+            linear(rates::PATH, bytes) * 0.5 * (k / rates::K + candidates)
         }
+    }
+}
+
+/// Seconds of a node whose vector has so many components, on a core of the CPU.
+fn pruning_on_cpu(strategy: &Strategy, k: f64, dim: f64) -> f64 {
+    match (strategy.collect, &strategy.filter) {
+        (Collect::OneHop, Filter::Rank) => rates::CPU_DETOURS * k,
+        (Collect::OneHop, _) => linear(rates::CPU_ONE_HOP, dim),
+        (Collect::TwoHop, _) => linear(rates::CPU_TWO_HOP, dim),
+        (Collect::Path, _) => rates::CPU_PATH + k * linear(rates::CPU_PATH_LIST, dim),
     }
 }

@@ -58,6 +58,11 @@ impl Builder {
         Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false }
     }
 
+    /// The strategy.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
+    }
+
     /// Uses all settings of `descent` for the k-NN graph.
     pub fn descent(mut self, descent: Descent) -> Self {
         self.descent = descent;

@@ -18,8 +18,12 @@ use crate::vectors::shape::{device_type, with_type};
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, DevicePlan, ElementType, Result, Start, Vectors};
 
-/// The program's own memory on the host: its data, and what an allocator keeps of what was given back.
-const PROGRAM: u64 = 4 << 20;
+/// The program's own memory on the host.
+const PROGRAM: u64 = 2 << 20;
+
+/// What the allocator keeps of smaller buffers that were given back: a share of the largest stage, up to a limit, since it
+/// returns larger ones to the system. Measured (docs/measurements.md).
+const KEPT: (u64, u64) = (8, 24 << 20);
 
 /// The stack and the allocator's own of a thread.
 const THREAD: u64 = 256 << 10;
@@ -31,12 +35,14 @@ pub struct Target {
     pub threads: usize,
     /// What the GPU takes beside buffers, if there is one.
     pub gpu: Option<Overhead>,
+    /// Bytes of the GPU's memory that are free beside that, if it has been opened.
+    pub free: Option<u64>,
 }
 
 impl Target {
     /// The CPU, on as many threads as the rayon pool has that this is called in.
     pub fn cpu() -> Self {
-        Self { threads: rayon::current_num_threads(), gpu: None }
+        Self { threads: rayon::current_num_threads(), gpu: None, free: None }
     }
 
     /// A CUDA device, whether there is one or not.
@@ -49,8 +55,11 @@ impl Target {
     /// # Errors
     /// If there is no such device.
     pub fn of(device: Device, nodes: usize) -> Result<Self> {
-        let gpu = device.gpu_for_graph(nodes)?;
-        Ok(Self { gpu: gpu.map(|gpu| gpu.overhead()), ..Self::cpu() })
+        device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
+    }
+
+    fn opened(gpu: &Gpu) -> Result<Self> {
+        Ok(Self { gpu: Some(gpu.overhead()), free: Some(gpu.free_memory()?), ..Self::cpu() })
     }
 }
 
@@ -101,6 +110,11 @@ impl BuildPlan {
     /// The most bytes of host memory at once, without the data set, whose pages are the system's to drop if it is mapped.
     pub fn peak_host_bytes(&self) -> u64 {
         self.process.bytes() + self.peak_of_stages()
+    }
+
+    /// The seconds of all stages, an estimate.
+    pub fn total_seconds(&self) -> f64 {
+        self.seconds.iter().map(|stage| stage.1).sum()
     }
 
     /// Whether it fits so many bytes of memory of a device, the context among them, and of the host.
@@ -154,7 +168,7 @@ impl Builder {
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         let descent = self.descent.plan_of(data, k);
         let shape = Shape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
-        let Target { threads, gpu } = target;
+        let Target { threads, gpu, .. } = target;
         let mut process = Plan::new()
             .with::<u8>("program", PROGRAM as usize)
             .with::<u8>("threads", threads * THREAD as usize);
@@ -192,6 +206,8 @@ impl Builder {
         for stage in &mut host {
             stage.buffers = there.clone().and(&stage.buffers);
         }
+        let most = largest(&host).map_or(0, |stage| stage.buffers.bytes());
+        let process = process.with::<u8>("kept by the allocator", (most / KEPT.0).min(KEPT.1) as usize);
         BuildPlan {
             k,
             start,
@@ -205,24 +221,39 @@ impl Builder {
         }
     }
 
+    /// What could be changed so that a build of such data fits the `free` bytes of a GPU, beside what that takes for
+    /// itself; nothing if it does.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn what_fits(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<String>> {
+        let plan = self.plan(data, target)?;
+        let fits = |plan: &BuildPlan| plan.peak_device_bytes() <= free;
+        let mut ways = Vec::new();
+        if !fits(&plan) {
+            ways.push(format!("--gpu-memory {} builds it cluster by cluster", plan.context + free));
+            let most = most_knn(plan.k, |k| fits(&self.plan_of(data, k, target)));
+            ways.extend(most.map(|k| format!("--knn {k} would fit")));
+            ways.push("--device cpu needs none".to_owned());
+        }
+        Ok(ways)
+    }
+
     /// Refuses, before it starts, a build of `base` that does not fit the device.
     pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors, k: usize) -> Result<()> {
-        let target = Target { gpu: Some(gpu.overhead()), ..Target::cpu() };
+        let target = Target::opened(gpu)?;
         let free = gpu.free_memory()?;
-        let data = DataShape::new(base.len(), base.dim(), base.element_type());
+        let fits = |data: &DataShape| self.plan_of(data, k, target).peak_device_bytes() <= free;
         // Values are only looked at where it matters whether they are bytes.
-        if self.plan_of(&data, k, target).peak_device_bytes() <= free {
+        if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
             return Ok(());
         }
-        let data = &DataShape::of(base);
-        let plan = self.plan_of(data, k, target);
-        let Some(stage) = plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) else {
-            return Ok(());
-        };
-        let fits = |k| self.plan_of(data, k, target).peak_device_bytes() <= free;
-        let mut ways = vec![format!("--gpu-memory {} builds cluster by cluster", plan.context + free)];
-        ways.extend(most_knn(k, fits).map(|k| format!("--knn {k} would fit")));
-        Err(stage.does_not_fit(gpu, free, ways))
+        let data = DataShape::of(base);
+        let plan = self.plan_of(&data, k, target);
+        match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
+            None => Ok(()),
+            Some(stage) => Err(stage.does_not_fit(gpu, free, &self.what_fits(&data, target, free)?)),
+        }
     }
 }
 

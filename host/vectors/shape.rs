@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::{ElementType, Matrix, Metric, Rows, Vectors};
+use super::{ElementType, MAX_DIM, MAX_ROWS, Matrix, Metric, Rows, Vectors};
+use crate::{Error, Result};
 
 /// Rows that are looked at first, spread over the data set.
 const SAMPLE: usize = 4096;
@@ -26,8 +27,16 @@ pub struct DataShape {
 
 impl DataShape {
     /// Of `rows` rows of `dim` components of a type, with any values.
-    pub fn new(rows: usize, dim: usize, element: ElementType) -> Self {
-        Self { rows, dim, element, bytes: false }
+    ///
+    /// # Errors
+    /// If there are more rows or components than a data set may have, or none.
+    pub fn new(rows: usize, dim: usize, element: ElementType) -> Result<Self> {
+        for (what, found, most) in [("n", rows, MAX_ROWS), ("dim", dim, MAX_DIM)] {
+            if !(1..=most).contains(&found) {
+                return Err(Error::argument(what, found, format_args!("1 to {most}")));
+            }
+        }
+        Ok(Self { rows, dim, element, bytes: false })
     }
 
     /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all, unless there are
@@ -37,7 +46,7 @@ impl DataShape {
             Rows::F32(rows) => are_bytes(rows, base.len()),
             _ => false,
         };
-        Self { bytes, ..Self::new(base.len(), base.dim(), base.element_type()) }
+        Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes }
     }
 
     /// Of so many of its rows.
@@ -129,6 +138,7 @@ mod tests {
         }
         assert!(!shape(vec![1.0; 2 * 1000], 1000).bytes);
         let bytes = Vectors::from_u8(vec![1, 2], 1).unwrap();
-        assert_eq!(DataShape::of(&bytes), DataShape::new(2, 1, ElementType::U8));
+        assert_eq!(DataShape::of(&bytes), DataShape::new(2, 1, ElementType::U8).unwrap());
+        assert!(DataShape::new(0, 1, ElementType::U8).is_err());
     }
 }

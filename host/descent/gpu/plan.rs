@@ -156,8 +156,9 @@ impl Shape {
         let finish = self.finish().and(&lifts);
         stage(FINISH, &[&original, &nodes, &finish]);
         // The search is of the vectors as they are.
-        let complete = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
-        stage("complete", &[&original, &nodes, &finish, &complete(self.n, self.dim, self.k)]);
+        let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
+        let search = Plan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
+        stage("complete", &[&original, &nodes, &finish, &search]);
         stages
     }
 
@@ -172,7 +173,7 @@ impl Shape {
         let keys = self.n * self.k;
         let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);
         let host = host.with::<f32>("distances", keys);
-        let (start, element) = (self.choose_start(), T::TYPE.name());
+        let (start, element) = (self.choose_start(), T::TYPE);
         DevicePlan { start, k: self.k, nodes: self.n, element, stages: self.stages::<T>(), host }
     }
 
@@ -189,6 +190,7 @@ impl Shape {
         } else if size_of::<T>() > 1 && self.plan::<u8>().peak_bytes() <= free {
             ways.push("u8 vectors would fit".to_owned());
         }
-        Err(stage.does_not_fit(gpu, free, ways))
+        ways.push("--device cpu needs none".to_owned());
+        Err(stage.does_not_fit(gpu, free, &ways))
     }
 }

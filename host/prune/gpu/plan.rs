@@ -82,7 +82,8 @@ impl Shape {
     /// candidates were.
     pub(super) fn merged_at_once(&self) -> usize {
         let merged = MERGED as usize * size_of::<Key>();
-        let before = self.candidates().bytes() + GpuLists::plan(Plan::new(), self.n, self.k).bytes();
+        let lists = GpuLists::plan(Plan::new(), self.n, self.k).only(&["lists"]);
+        let before = self.candidates().bytes() + lists.bytes();
         let after = self.reverse().bytes() + self.rows().bytes();
         let room = usize::try_from(before.saturating_sub(after)).unwrap_or(usize::MAX) / merged;
         room.clamp(LEAST_AT_ONCE, CANDIDATES / MERGED as usize).min(self.n)
