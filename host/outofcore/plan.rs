@@ -121,6 +121,19 @@ struct Sizes<'a> {
 }
 
 impl Sizes<'_> {
+    /// Bytes of each device, and of the host.
+    fn ceilings(&self, limits: &Limits) -> (u64, u64) {
+        let device = limits.gpu_memory.filter(|_| self.target.gpu.is_some());
+        (device.unwrap_or(u64::MAX), limits.host_memory.unwrap_or(u64::MAX))
+    }
+
+    /// Whether all of it can be built in memory.
+    fn fits(&self, limits: &Limits) -> bool {
+        let (device, host) = self.ceilings(limits);
+        let n = self.data.rows;
+        limits.cluster_size.is_none_or(|most| n <= most) && self.build(n).fits(device, host)
+    }
+
     /// Builds at work on a device at the same time.
     fn builds_per_device(&self) -> u64 {
         if self.target.gpu.is_some() { BUILDS_PER_GPU as u64 } else { 1 }
@@ -191,11 +204,20 @@ impl ClusterPlan {
     /// # Errors
     /// If the base is empty, a parameter is out of its range, or the limits are too small for any cluster.
     pub fn new(builder: &Builder, base: &Vectors, limits: &Limits) -> Result<Option<Self>> {
-        builder.descent.k_for(base)?;
+        let k = builder.descent.k_for(base)?;
         let devices = builder.devices_for(base.len())?.len();
         let of = |nodes| Target::of(builder.descent.device, nodes);
-        let data = DataShape::of(base);
         let whole = of(base.len())?;
+        // Values are only looked at where it matters whether they are bytes, which have a copy on the host.
+        let any = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let copy = (base.len() * base.dim()) as u64;
+        let host_memory = limits.host_memory.map(|bytes| bytes.saturating_sub(copy));
+        if (Sizes { builder, data: any, k, target: whole, devices: 1 })
+            .fits(&Limits { host_memory, ..*limits })
+        {
+            return Ok(None);
+        }
+        let data = DataShape::of(base);
         let plan = Self::on(builder, &data, limits, (whole, devices))?;
         // Clusters may be too small for a GPU to pay.
         let (target, size) = match plan {
@@ -223,10 +245,9 @@ impl ClusterPlan {
         let n = data.rows;
         let k = builder.descent.k_of(n, "the data set")?;
         let sizes = Sizes { builder, data: *data, k, target, devices: devices as u64 };
-        let host = limits.host_memory.unwrap_or(u64::MAX);
-        let device = limits.gpu_memory.filter(|_| target.gpu.is_some()).unwrap_or(u64::MAX);
+        let (device, host) = sizes.ceilings(limits);
         let most = limits.cluster_size.unwrap_or(n).min(n);
-        if most == n && sizes.build(n).fits(device, host) {
+        if sizes.fits(limits) {
             return Ok(None);
         }
         if most < LEAST_CLUSTER {

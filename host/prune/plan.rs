@@ -21,10 +21,6 @@ use crate::{DataShape, Device, DevicePlan, ElementType, Result, Start, Vectors};
 /// The program's own memory on the host.
 const PROGRAM: u64 = 2 << 20;
 
-/// What the allocator keeps of smaller buffers that were given back: a share of the largest stage, up to a limit, since it
-/// returns larger ones to the system. Measured (docs/measurements.md).
-const KEPT: (u64, u64) = (8, 24 << 20);
-
 /// The stack and the allocator's own of a thread.
 const THREAD: u64 = 256 << 10;
 
@@ -206,8 +202,6 @@ impl Builder {
         for stage in &mut host {
             stage.buffers = there.clone().and(&stage.buffers);
         }
-        let most = largest(&host).map_or(0, |stage| stage.buffers.bytes());
-        let process = process.with::<u8>("kept by the allocator", (most / KEPT.0).min(KEPT.1) as usize);
         BuildPlan {
             k,
             start,

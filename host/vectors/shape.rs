@@ -6,7 +6,7 @@ use super::{ElementType, MAX_DIM, MAX_ROWS, Matrix, Metric, Rows, Vectors};
 use crate::{Error, Result};
 
 /// Rows that are looked at first, spread over the data set.
-const SAMPLE: usize = 4096;
+const SAMPLE: usize = 512;
 
 /// Bytes of a data set of which all rows are looked at.
 const READ: usize = 4 << 30;
