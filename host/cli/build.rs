@@ -56,6 +56,7 @@ pub(crate) struct Args {
 
 /// What changes a kind's own parameters.
 #[derive(clap::Args)]
+#[group(requires = "strategy")]
 pub(crate) struct PruneOptions {
     /// The largest degree [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R")]

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
+use tagore::gpu::Plan;
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{Builder, Device, Result, Vectors};
 
@@ -26,11 +27,12 @@ impl FromStr for Bytes {
 
 /// What a build may take, beyond which it is out of core.
 #[derive(clap::Args)]
+#[group(requires = "strategy")]
 pub(crate) struct LimitOptions {
     /// Host memory for the build, such as 4GiB, beside the mapped data set [default: what is free, less an eighth]
     #[arg(long, value_name = "BYTES")]
     host_memory: Option<Bytes>,
-    /// Device memory for the build [default: what is free, less a sixteenth]
+    /// Device memory for the build, the CUDA context among it [default: what is free, less a sixteenth]
     #[arg(long, value_name = "BYTES")]
     gpu_memory: Option<Bytes>,
     /// The most vectors of a cluster, if memory allows as many [default: no limit]
@@ -50,7 +52,7 @@ impl LimitOptions {
     }
 
     /// What was asked for.
-    fn given(&self) -> Limits {
+    pub(crate) fn given(&self) -> Limits {
         Limits {
             host_memory: self.host_memory.map(|bytes| bytes.0),
             gpu_memory: self.gpu_memory.map(|bytes| bytes.0),
@@ -93,8 +95,9 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
         plan.cache
     ));
     output.say(format_args!(
-        "host {} bytes beside the mapped data set, disk at most {} bytes",
+        "host {} bytes beside the mapped data set, device {} bytes, disk at most {} bytes",
         grouped(plan.host_bytes),
+        grouped(plan.device_bytes),
         grouped(plan.disk_bytes)
     ));
 }
@@ -110,7 +113,7 @@ pub(crate) fn say_limits(limits: &Limits, output: &Output) {
 }
 
 /// What a build may take, as JSON.
-pub(crate) fn limits_event(limits: &Limits) -> serde_json::Value {
+pub(crate) fn limits_event(limits: &Limits) -> Value {
     json!({
         "host_memory": limits.host_memory, "gpu_memory": limits.gpu_memory,
         "cluster_size": limits.cluster_size,
@@ -118,11 +121,17 @@ pub(crate) fn limits_event(limits: &Limits) -> serde_json::Value {
 }
 
 /// The clusters of a build that is out of core, as JSON.
-pub(crate) fn clusters_event(plan: &ClusterPlan) -> serde_json::Value {
+pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
-        "host_bytes": plan.host_bytes, "disk_bytes": plan.disk_bytes,
+        "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
+        "host": buffers(&plan.host()), "disk": buffers(&plan.disk()),
     })
+}
+
+/// The buffers of a plan by their names, as JSON.
+pub(crate) fn buffers(plan: &Plan) -> Map<String, Value> {
+    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
 }
 
 #[cfg(test)]

@@ -1,18 +1,37 @@
 //! `tagore plan`
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
 use tagore::outofcore::ClusterPlan;
-use tagore::{Builder, Device, DevicePlan, Error, Iterations, Result, Start, Strategy};
+use tagore::{
+    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Result,
+    Start, Strategy, Target,
+};
 
-use super::limits::{LimitOptions, clusters_event, limits_event, say_clusters, say_limits};
-use super::options::{GraphOptions, Input, open};
+use super::build::PruneOptions;
+use super::limits::{LimitOptions, buffers, clusters_event, limits_event, say_clusters, say_limits};
+use super::options::{GraphOptions, open};
 use super::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    input: Input,
+    /// The data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    #[arg(short, long, value_name = "BASE", required_unless_present = "n")]
+    input: Option<PathBuf>,
+    /// The format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT", requires = "input")]
+    format: Option<Format>,
+    /// Rows of a data set that is not there
+    #[arg(long, requires = "dim", conflicts_with = "input")]
+    n: Option<usize>,
+    /// Its components per row
+    #[arg(long, requires = "n")]
+    dim: Option<usize>,
+    /// Its type: f32, f16, u8 or i8
+    #[arg(long = "type", requires = "n", default_value = "f32", value_name = "TYPE")]
+    element: ElementType,
     #[command(flatten)]
     graph: GraphOptions,
     /// Iterations of the two phases of descent: auto, or A,B
@@ -21,97 +40,200 @@ pub(crate) struct Args {
     /// What descent starts from: auto, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
-    /// The kind of index that is pruned from the graph, on the CPU: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
+    /// The kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: none, the k-NN graph alone]
     #[arg(long = "index", value_name = "KIND")]
     strategy: Option<Strategy>,
-    /// The largest degree of the index [default: 50; 32 for cagra, vamana and dpg]
-    #[arg(long, value_name = "R", requires = "strategy")]
-    degree: Option<usize>,
+    #[command(flatten)]
+    prune: PruneOptions,
     #[command(flatten)]
     limits: LimitOptions,
-    /// Where the build will run: auto, cpu, cuda or cuda:N
+    /// Where the build will run: auto, cpu, cuda or cuda:N; a GPU need not be there
     #[arg(long, default_value = "auto")]
     device: Device,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let strategy = match (self.strategy.clone(), self.degree) {
-            (Some(strategy), Some(degree)) => Some(strategy.degree(degree)),
-            (strategy, _) => strategy,
+        let data = match &self.input {
+            Some(path) => DataShape::of(&open(path, self.format)?),
+            None => DataShape::new(self.n.unwrap_or(0), self.dim.unwrap_or(0), self.element)?,
         };
-        strategy.as_ref().map_or(Ok(()), Strategy::check)?;
-        let base = open(&self.input.input, self.input.format)?;
-        let descent = self.graph.descent().iterations(self.iterations).start(self.start);
-        let mut plan = descent.plan(&base)?;
-        if let Some(strategy) = &strategy {
-            let rows = base.len().checked_mul(strategy.max_degree()).ok_or_else(|| {
-                let expected = "a number that the rows of an index can be counted with".to_owned();
-                Error::Argument { what: "degree", found: strategy.max_degree().to_string(), expected }
-            })?;
-            plan.host = plan.host.with::<u32>("index", rows);
-        }
-        output.say(format_args!(
-            "{} x {} {}, K = {}, start {}, {} on the device",
-            base.len(),
-            base.dim(),
-            base.element_type(),
-            plan.k,
-            start_name(&plan),
-            plan.element
-        ));
-        for stage in &plan.stages {
-            say(stage.name, &stage.buffers, output);
-        }
-        say("host, beside the data set", &plan.host, output);
-        let peak = plan.largest_stage().map(|stage| stage.name);
-        output.say(format_args!(
-            "peak of device memory: {} bytes, in {}; {:.0} bytes per vector",
-            grouped(plan.peak_bytes()),
-            peak.unwrap_or("no stage"),
-            plan.bytes_per_vector()
-        ));
-        let strategy = strategy.unwrap_or_else(Strategy::vamana);
-        let builder = Builder::new(strategy).descent(descent.device(self.device));
-        let limits = self.limits.limits(self.device, base.len())?;
-        let clusters = ClusterPlan::new(&builder, &base, &limits)?;
-        say_limits(&limits, output);
-        match &clusters {
-            Some(clusters) => say_clusters(clusters, output),
-            None => output.say("built in memory"),
-        }
-        let stages: Vec<Value> = plan
-            .stages
-            .iter()
-            .map(|stage| {
-                json!({
-                    "name": stage.name, "bytes": stage.buffers.bytes(), "buffers": buffers(&stage.buffers),
-                })
-            })
-            .collect();
-        output.event(&json!({
-            "event": "plan", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "device_type": plan.element, "metric": self.graph.metric.to_string(), "knn": plan.k,
-            "start": start_name(&plan), "stages": stages, "peak_gpu_bytes": plan.peak_bytes(),
-            "peak_stage": peak, "bytes_per_vector": plan.bytes_per_vector(),
-            "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
-            "limits": limits_event(&limits), "out_of_core": clusters.as_ref().map(clusters_event),
-        }));
+        let descent = self.graph.descent().iterations(self.iterations).start(self.start).device(self.device);
+        let mut event = match &self.strategy {
+            Some(strategy) => {
+                let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
+                self.index(&builder, &data, output)?
+            }
+            None => graph(&descent, &data, output)?,
+        };
+        event["event"] = "plan".into();
+        event["n"] = data.rows.into();
+        event["dim"] = data.dim.into();
+        event["type"] = data.element.name().into();
+        event["metric"] = self.graph.metric.to_string().into();
+        output.event(&event);
         Ok(())
+    }
+
+    /// Plans an index.
+    fn index(&self, builder: &Builder, data: &DataShape, output: &Output) -> Result<Value> {
+        let cpu = Target::cpu();
+        // What is known of a GPU without one will do, unless builds are to run there.
+        let gpu = match self.device {
+            Device::Auto | Device::Cpu => Target::of(Device::Cuda(0), data.rows),
+            device => Target::of(device, data.rows),
+        };
+        let is_there = gpu.is_ok();
+        let gpu = gpu.unwrap_or_else(|_| Target::cuda());
+        let (on_gpu, on_cpu) = (builder.plan(data, gpu)?, builder.plan(data, cpu)?);
+        say_head(data, (on_gpu.k, on_gpu.start, on_gpu.element), output);
+        if self.device != Device::Cpu {
+            say_build("on a GPU", &on_gpu, data.rows, output);
+        }
+        if matches!(self.device, Device::Auto | Device::Cpu) {
+            say_build("on the CPU", &on_cpu, data.rows, output);
+        }
+        let target = match self.device {
+            Device::Cpu => cpu,
+            Device::Auto if !is_there => cpu,
+            Device::Auto => Target::of(Device::Auto, data.rows)?,
+            _ => gpu,
+        };
+        // Of a GPU that is not there nothing is free.
+        let limits = self.limits.limits(self.device, data.rows).unwrap_or_else(|_| self.limits.given());
+        let clusters = ClusterPlan::on(builder, data, &limits, (target, 1))?;
+        output.say("");
+        say_limits(&limits, output);
+        let mut changes = Vec::new();
+        match &clusters {
+            Some(plan) => say_parts(plan, output),
+            None => {
+                let free = target.free.unwrap_or(u64::MAX);
+                changes = builder.what_fits(data, target, free)?;
+                match changes.is_empty() {
+                    true => output.say("built in memory"),
+                    false => output.warn(format_args!(
+                        "needs {} bytes of device memory, free {}: {}",
+                        grouped(on_gpu.peak_device_bytes()),
+                        grouped(free),
+                        changes.join("; ")
+                    )),
+                }
+            }
+        }
+        let peak = on_gpu.largest_on_device();
+        let host = on_gpu.largest_on_host().map_or_else(Plan::new, |stage| stage.buffers.clone());
+        Ok(json!({
+            "index": builder.strategy().kind(), "degree": builder.strategy().max_degree(),
+            "device_type": on_gpu.element.name(), "knn": on_gpu.k, "start": start_name(on_gpu.start),
+            "stages": stages(&on_gpu.device), "peak_gpu_bytes": on_gpu.peak_device_bytes(),
+            "peak_stage": peak.map(|stage| stage.name),
+            "bytes_per_vector": on_gpu.peak_device_bytes() as f64 / data.rows as f64,
+            "context_bytes": on_gpu.context, "host": buffers(&on_gpu.process.clone().and(&host)),
+            "host_bytes": on_gpu.peak_host_bytes(), "host_stages": stages(&on_gpu.host),
+            "disk": buffers(&on_gpu.disk), "disk_bytes": on_gpu.disk.bytes(), "seconds": seconds(&on_gpu),
+            "cpu": {
+                "process": buffers(&on_cpu.process), "host_stages": stages(&on_cpu.host),
+                "host_bytes": on_cpu.peak_host_bytes(), "seconds": seconds(&on_cpu),
+            },
+            "changes": changes, "limits": limits_event(&limits),
+            "out_of_core": clusters.as_ref().map(clusters_event),
+        }))
     }
 }
 
-fn start_name(plan: &DevicePlan) -> String {
-    if plan.start == Start::Auto { "all pairs".to_owned() } else { plan.start.to_string() }
+/// Plans a k-NN graph on a GPU.
+fn graph(descent: &Descent, data: &DataShape, output: &Output) -> Result<Value> {
+    let plan = descent.plan_for(data)?;
+    say_head(data, (plan.k, plan.start, plan.element), output);
+    say_stages("device", &plan.stages, output);
+    say_plan("host, beside the data set", &plan.host, output);
+    let peak = plan.largest_stage();
+    say_peak(peak, data.rows, output);
+    Ok(json!({
+        "device_type": plan.element.name(), "knn": plan.k, "start": start_name(plan.start),
+        "stages": stages(&plan.stages), "peak_gpu_bytes": plan.peak_bytes(),
+        "peak_stage": peak.map(|stage| stage.name), "bytes_per_vector": plan.bytes_per_vector(),
+        "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
+    }))
 }
 
-fn buffers(plan: &Plan) -> Map<String, Value> {
-    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
+fn start_name(start: Start) -> String {
+    if start == Start::Auto { "all pairs".to_owned() } else { start.to_string() }
 }
 
-fn say(stage: &str, plan: &Plan, output: &Output) {
-    output.say(format_args!("{stage:<30} {:>20}", grouped(plan.bytes())));
+fn stages(stages: &[PlannedStage]) -> Vec<Value> {
+    let stage = |PlannedStage { name, buffers: plan }: &PlannedStage| json!({ "name": name, "bytes": plan.bytes(), "buffers": buffers(plan) });
+    stages.iter().map(stage).collect()
+}
+
+fn seconds(plan: &BuildPlan) -> Map<String, Value> {
+    let mut seconds: Map<String, Value> =
+        plan.seconds.iter().map(|&(stage, seconds)| (stage.to_owned(), seconds.into())).collect();
+    seconds.insert("total".to_owned(), plan.total_seconds().into());
+    seconds
+}
+
+fn say_head(data: &DataShape, (k, start, element): (usize, Start, ElementType), output: &Output) {
+    output.say(format_args!(
+        "{} x {} {}, K = {k}; on a GPU start {}, {element}",
+        data.rows,
+        data.dim,
+        data.element,
+        start_name(start),
+    ));
+}
+
+fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Output) {
+    output.say(format_args!("\n{what}"));
+    say_stages("device", &plan.device, output);
+    say_stages("host", &plan.host, output);
+    say_plan("host, throughout", &plan.process, output);
+    say_plan("disk", &plan.disk, output);
+    if !plan.device.is_empty() {
+        say_peak(plan.largest_on_device(), rows, output);
+        output.say(format_args!("and {} bytes of the context", grouped(plan.context)));
+    }
+    let stage = plan.largest_on_host().map_or("no stage", |stage| stage.name);
+    output.say(format_args!(
+        "peak of host memory: {} bytes beside the data set, in {stage}",
+        grouped(plan.peak_host_bytes())
+    ));
+    let seconds: Vec<String> =
+        plan.seconds.iter().map(|(stage, seconds)| format!("{stage} {seconds:.2}")).collect();
+    output.say(format_args!(
+        "about {:.1} s (an estimate, by measured rates): {}",
+        plan.total_seconds(),
+        seconds.join(", ")
+    ));
+}
+
+fn say_parts(plan: &ClusterPlan, output: &Output) {
+    output.say("");
+    say_clusters(plan, output);
+    say_plan("host", &plan.host(), output);
+    say_plan("disk", &plan.disk(), output);
+}
+
+fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
+    for PlannedStage { name, buffers } in stages {
+        say_plan(&format!("{at}: {name}"), buffers, output);
+    }
+}
+
+fn say_plan(name: &str, plan: &Plan, output: &Output) {
+    output.say(format_args!("{name:<30} {:>20}", grouped(plan.bytes())));
     for &(name, bytes) in plan.buffers() {
         output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));
     }
+}
+
+fn say_peak(stage: Option<&PlannedStage>, rows: usize, output: &Output) {
+    let bytes = stage.map_or(0, |stage| stage.buffers.bytes());
+    output.say(format_args!(
+        "peak of device memory: {} bytes, in {}; {:.0} bytes per vector",
+        grouped(bytes),
+        stage.map_or("no stage", |stage| stage.name),
+        bytes as f64 / rows as f64
+    ));
 }

@@ -20,10 +20,10 @@ use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
 /// New and old neighbours that a node brings to its join in phase 1, each; as many reverse ones.
-const SAMPLE: usize = 24;
+pub(super) const SAMPLE: usize = 24;
 
 /// The nearest of a node's list, and of its reverse list, that phase 2 gathers.
-const GATHER: usize = 64;
+pub(super) const GATHER: usize = 64;
 
 /// What a descent is run with, checked and complete.
 pub(super) struct Plan {

@@ -35,6 +35,12 @@ impl KnnGraph {
         Self { k, metric, nodes, ids, distances, stats }
     }
 
+    /// The same without [`distances`](Self::distances), which nobody will ask for.
+    pub(crate) fn without_distances(mut self) -> Self {
+        self.distances = Vec::new();
+        self
+    }
+
     /// The number of nodes.
     pub fn len(&self) -> usize {
         self.nodes

@@ -14,20 +14,20 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-use half::f16;
 use tagore_device::descent::key::MAX_NODES;
 
 pub(crate) use gpu::{GpuLists, Then};
 pub use graph::KnnGraph;
+pub(crate) use plan::most_knn;
 pub use plan::{DevicePlan, PlannedStage};
 pub use sample::KnnSample;
 pub(crate) use sample::{Sampling, sampled};
 
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::memory::peak_host_bytes;
-use crate::vectors::Rows;
-use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, as_bytes};
+use crate::vectors::DataShape;
+use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::shape::{device_type, own_type, with_type};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
 
@@ -259,31 +259,50 @@ impl Descent {
         self.build_in(&Space::new(base, self.metric)?, k)
     }
 
-    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. Of an f32 data set
-    /// all values are read, since those that are bytes go to the device as bytes.
+    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32 values are looked at
+    /// ([`DataShape::of`]), since those that are bytes go to the device as bytes.
     ///
     /// # Errors
     /// As [`build`](Self::build), but for values that are not finite.
     pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
-        let k = self.k_for(base)?;
+        self.k_for(base)?;
+        self.plan_for(&DataShape::of(base))
+    }
+
+    /// As [`plan`](Self::plan), of such data.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_for(&self, data: &DataShape) -> Result<DevicePlan> {
         self.check_parameters()?;
-        let (n, dim) = (base.len(), base.dim());
-        let (metric, start) = (self.metric, self.start);
-        let (iterations, settings) = (self.iterations, self.settings);
-        let shape = gpu::Shape { n, dim, k, metric, start, iterations, settings, copied: 0 };
-        // Unit vectors are f32, whatever they were.
-        if metric == Metric::Cosine {
-            return Ok(shape.plan::<f32>());
-        }
-        Ok(match base.rows() {
-            Rows::F32(rows) if shape.is_descent() && as_bytes(rows, n).is_some() => {
-                gpu::Shape { copied: dim, ..shape }.plan::<u8>()
-            }
-            Rows::F32(_) => shape.plan::<f32>(),
-            Rows::F16(_) => shape.plan::<f16>(),
-            Rows::U8(_) => shape.plan::<u8>(),
-            Rows::I8(_) => shape.plan::<i8>(),
-        })
+        Ok(self.plan_of(data, self.k_of(data.rows, "the data set")?))
+    }
+
+    /// What building the graph of such data on a GPU takes.
+    pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
+        let shape = self.shape_on_gpu(data, k);
+        // All pairs are of the vectors as they are.
+        let element =
+            if shape.is_descent() { device_type(data, self.metric) } else { own_type(data, self.metric) };
+        with_type!(element, T => shape.plan::<T>())
+    }
+
+    fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::Shape {
+        let &Self { metric, start, iterations, settings, .. } = self;
+        let copied = if device_type(data, metric) == own_type(data, metric) { 0 } else { data.dim };
+        gpu::Shape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
+    }
+
+    /// The stages of a build of such data on the CPU with so many threads, and their buffers on the host, beside those of
+    /// the space.
+    pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
+        let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
+        plan::stages_on_cpu(data.rows, k, (self.expand, all_pairs), threads)
+    }
+
+    pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
+        // Below this size all pairs cost less than the joins would.
+        self.start == Start::Auto && nodes <= ALL_PAIRS || nodes <= k + 1
     }
 
     /// What the graph depends on beside its data and the neighbours per node, by the names of the command line.
@@ -301,7 +320,7 @@ impl Descent {
         parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    fn check_parameters(&self) -> Result<()> {
+    pub(crate) fn check_parameters(&self) -> Result<()> {
         if !(1..=64).contains(&self.expand) {
             return Err(Error::argument("expand", self.expand, "1 to 64"));
         }
@@ -316,27 +335,25 @@ impl Descent {
 
     /// The neighbours per node for `base`: as asked for, or the default clamped to what there is.
     pub(crate) fn k_for(&self, base: &Vectors) -> Result<usize> {
-        let nodes = base.len();
+        self.k_of(base.len(), &base.describe())
+    }
+
+    /// The neighbours per node for a data set of `nodes` rows, which errors call `name`.
+    pub(crate) fn k_of(&self, nodes: usize, name: &str) -> Result<usize> {
         if nodes == 0 {
-            return Err(Error::mismatch(base.describe(), "0 rows", "at least 1"));
+            return Err(Error::mismatch(name, "0 rows", "at least 1"));
         }
         if nodes as u64 > MAX_NODES {
-            return Err(Error::mismatch(
-                base.describe(),
-                format_args!("{nodes} rows"),
-                "at most 2147483648 in memory",
-            ));
+            return Err(Error::mismatch(name, format_args!("{nodes} rows"), "at most 2147483648 in memory"));
         }
         match self.knn {
             None => Ok(DEFAULT_KNN.min(nodes - 1)),
             Some(k) if k == 0 || k > MAX_KNN => {
                 Err(Error::argument("knn", k, format_args!("1 to {MAX_KNN}")))
             }
-            Some(k) if k >= nodes => Err(Error::argument(
-                "knn",
-                k,
-                format_args!("less than the {nodes} rows of {}", base.describe()),
-            )),
+            Some(k) if k >= nodes => {
+                Err(Error::argument("knn", k, format_args!("less than the {nodes} rows of {name}")))
+            }
             Some(k) => Ok(k),
         }
     }
@@ -390,9 +407,7 @@ impl Descent {
         if self.start == Start::Cells {
             return Err(Error::argument("start", "cells", "auto or random on the CPU"));
         }
-        // Below this size all pairs cost less than the joins would.
-        let all_pairs = self.start == Start::Auto && nodes <= ALL_PAIRS;
-        let (keys, mut stats) = if all_pairs || nodes <= k + 1 {
+        let (keys, mut stats) = if self.compares_all_pairs_on_cpu(nodes, k) {
             (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
         } else {
             let plan = cpu::Plan { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
@@ -449,6 +464,9 @@ impl DescentStats {
         tracing::info!(device, seconds, distances, join, refine, "the k-NN graph is there");
     }
 }
+
+/// Numbers of nodes up to which a build works in another way than beyond, on the CPU or on a GPU.
+pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::MANY - 1];
 
 /// The most nodes for which `Start::Auto` compares all pairs.
 const ALL_PAIRS: usize = 4096;

@@ -2,10 +2,17 @@
 
 use std::fmt;
 
-use super::Start;
-use crate::gpu::Plan;
+use tagore_device::descent::key::Key;
 
-/// The buffers that are on a device at once in one stage of a build.
+use super::Start;
+use super::cpu::{GATHER, SAMPLE};
+use super::reverse::Reverse;
+use crate::gpu::{Gpu, Plan};
+use crate::search::exact::all_pairs_plan;
+use crate::search::visited::Visited;
+use crate::{ElementType, Error};
+
+/// The buffers that are there at once in one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStage {
     /// The stage, in the order in which they run.
@@ -14,10 +21,33 @@ pub struct PlannedStage {
     pub buffers: Plan,
 }
 
+impl PlannedStage {
+    /// The error of a stage that does not fit the `free` bytes of a device, and what would.
+    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, ways: &[String]) -> Error {
+        let (largest, bytes) = self.buffers.largest();
+        gpu.error(format_args!(
+            "needs {} bytes of memory in stage {} (largest buffer: {largest}, {bytes}), free {free}: {}",
+            self.buffers.bytes(),
+            self.name,
+            ways.join("; ")
+        ))
+    }
+}
+
+/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take more.
+pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut most, mut too_many) = (0, k);
+    while too_many - most > 1 {
+        let middle = most.midpoint(too_many);
+        if fits(middle) { most = middle } else { too_many = middle }
+    }
+    (most > 0).then_some(most)
+}
+
 /// What the k-NN graph of a data set will take of a GPU's memory, and of the host's.
 ///
-/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit what memory is
-/// free then: that is not in the plan.
+/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit what the stages before
+/// have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
     /// Where descent starts from; `Auto` stands for all pairs.
@@ -26,8 +56,8 @@ pub struct DevicePlan {
     pub k: usize,
     /// Nodes.
     pub nodes: usize,
-    /// The type of the vectors on the device, such as `u8` for f32 that are whole numbers from 0 to 255.
-    pub element: &'static str,
+    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to 255.
+    pub element: ElementType,
     /// The stages, in their order.
     pub stages: Vec<PlannedStage>,
     /// What the library holds on the host in the end, beside the data set.
@@ -72,4 +102,46 @@ impl fmt::Display for DevicePlan {
         write!(f, "peak {} bytes of device memory, in {stage}", self.peak_bytes())?;
         write!(f, ": {:.0} per vector", self.bytes_per_vector())
     }
+}
+
+/// What the allocator keeps of smaller buffers that were given back, while there is a descent: a share of what there is, up
+/// to a limit, since it returns larger ones to the system. Measured (docs/measurements.md).
+const KEPT: (u64, u64) = (8, 24 << 20);
+
+/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on the host.
+pub(super) fn stages_on_cpu(
+    n: usize,
+    k: usize,
+    (expand, all_pairs): (usize, bool),
+    threads: usize,
+) -> Vec<PlannedStage> {
+    let lists = Plan::new().with::<Key>("lists", n * k);
+    let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
+    let mut stages = Vec::new();
+    if all_pairs {
+        stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
+    } else {
+        // While edges are turned round, the lists have no bounds and locks, which take less than what that takes.
+        let join = lists
+            .clone()
+            .with::<u32>("samples", 2 * n * SAMPLE)
+            .with::<usize>("offsets of the other part", n + 1)
+            .and(&Reverse::plan(n, n * k.min(2 * SAMPLE)));
+        let near = GATHER.min(k);
+        let refine = lists
+            .with::<Key>("last keys", n)
+            .with::<u32>("used", n * expand)
+            .with::<u32>("near", n * near)
+            .and(&Reverse::plan(n, n * near));
+        let visited = Visited::plan(n, threads);
+        for (name, buffers) in [("join", join), ("refine", refine)] {
+            stages.push(PlannedStage { name, buffers: buffers.and(&visited) });
+        }
+    }
+    stages.push(PlannedStage { name: "graph", buffers: graph });
+    for PlannedStage { buffers, .. } in &mut stages {
+        let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
+        *buffers = std::mem::take(buffers).with::<u8>("kept by the allocator", kept as usize);
+    }
+    stages
 }

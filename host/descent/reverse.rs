@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
+use crate::gpu::Plan;
+
 /// For every node, the nodes that have an edge to it, sorted by a rank and then by id.
 pub(crate) struct Reverse {
     offsets: Vec<usize>,
@@ -12,6 +14,18 @@ pub(crate) struct Reverse {
 }
 
 impl Reverse {
+    /// The buffers of [`plan`](Self::plan) that stay.
+    pub(crate) const KEPT: [&str; 2] = ["reverse edges", "reverse offsets"];
+
+    /// What turning round `edges` edges of `nodes` nodes takes of the host's memory.
+    pub(crate) fn plan(nodes: usize, edges: usize) -> Plan {
+        Plan::new()
+            .with::<u64>("reverse edges", edges)
+            .with::<usize>("reverse offsets", nodes + 1)
+            .with::<u32>("reverse counts", nodes)
+            .with::<&mut [u64]>("reverse rows", nodes)
+    }
+
     /// Turns round the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)`
     /// for each edge of `source`, the same ones each time it is called.
     pub(crate) fn new(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {

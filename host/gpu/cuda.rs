@@ -11,11 +11,9 @@ use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
 
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
+use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use crate::{Error, Result};
-
-/// Bytes of a piece of an upload.
-const PIECE: usize = 32 << 20;
 
 /// Launches whose times wait to be read, at most.
 const PENDING: usize = 4096;
@@ -31,6 +29,7 @@ pub(crate) struct CudaMachine {
     stream: Stream,
     limits: Limits,
     multiprocessors: u32,
+    overhead: Overhead,
     kernels: Mutex<Kernels>,
     staging: Mutex<Vec<Staging>>,
     times: Mutex<Times>,
@@ -99,6 +98,7 @@ impl CudaMachine {
         let context = Context::new(device).map_err(|failure| problem(failure.to_string()))?;
         let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)
             .map_err(|failure| problem(failure.to_string()))?;
+        let (free, total) = context.mem_get_info().map_err(|failure| problem(failure.to_string()))?;
         Ok(Self {
             name,
             device_name,
@@ -106,6 +106,7 @@ impl CudaMachine {
             stream,
             limits,
             multiprocessors,
+            overhead: Overhead::measured((total - free) as u64),
             kernels: Mutex::default(),
             staging: Mutex::default(),
             times: Mutex::default(),
@@ -150,7 +151,7 @@ impl CudaMachine {
     /// The pinned memory, which is allocated when first used.
     fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
         let mut staging = lock(&self.staging);
-        while staging.len() < 2 {
+        while staging.len() < PIECES {
             let memory = self.check(LockedBuffer::new(&self.context, &0, PIECE))?;
             let copied = self.check(Event::new(&self.context, EventFlags::DisableTiming))?;
             staging.push(Staging { memory, copied });
@@ -210,6 +211,10 @@ impl Machine for CudaMachine {
         self.check(self.context.mem_get_info()).map(|(free, _)| free as u64)
     }
 
+    fn overhead(&self) -> Overhead {
+        self.overhead
+    }
+
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
         // SAFETY: kernels and copies write what is read; the launch answers for that.
         let buffer = self.check(unsafe { DeviceBuffer::<u8>::uninitialized(&self.context, bytes.max(1)) })?;
@@ -221,7 +226,7 @@ impl Machine for CudaMachine {
         // A unit larger than the pinned memory is cut by the caller; rows are at most 16 KiB.
         let piece = PIECE / unit * unit;
         for (index, offset) in (0..bytes).step_by(piece).enumerate() {
-            let Staging { memory, copied } = &mut staging[index % 2];
+            let Staging { memory, copied } = &mut staging[index % PIECES];
             let len = piece.min(bytes - offset);
             // The copy before the last was made from this memory.
             self.check(copied.synchronize())?;
@@ -240,7 +245,7 @@ impl Machine for CudaMachine {
         let len = |piece: usize| PIECE.min(bytes - piece * PIECE);
         for next in 0..=pieces {
             if next < pieces {
-                let Staging { memory, copied } = &mut staging[next % 2];
+                let Staging { memory, copied } = &mut staging[next % PIECES];
                 let from = address + (next * PIECE) as u64;
                 // SAFETY: the range was allocated by this machine. The memory is next looked at when the event
                 // has happened: what was uploaded from it before comes first in the stream, and what was
@@ -249,7 +254,7 @@ impl Machine for CudaMachine {
                 self.check(copied.record(&self.stream))?;
             }
             if let Some(last) = next.checked_sub(1) {
-                let Staging { memory, copied } = &staging[last % 2];
+                let Staging { memory, copied } = &staging[last % PIECES];
                 self.check(copied.synchronize())?;
                 take(last * PIECE, &memory[..len(last)]);
             }

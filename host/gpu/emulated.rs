@@ -7,6 +7,7 @@ use std::time::Instant;
 use cuda_std::launch::Limits;
 use emulator::{Emulator, Fault};
 
+use super::Overhead;
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
 use crate::{Error, Result};
 
@@ -89,6 +90,10 @@ impl Machine for EmulatedMachine {
 
     fn free_memory(&self) -> Result<u64> {
         Ok(FREE)
+    }
+
+    fn overhead(&self) -> Overhead {
+        Overhead::default()
     }
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use cuda_std::launch::Limits;
 
+use super::Overhead;
 use crate::Result;
 
 /// Memory of a machine; dropping it frees it, after the work that was given to the machine before.
@@ -73,6 +74,9 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
 
     /// Bytes of memory that are free.
     fn free_memory(&self) -> Result<u64>;
+
+    /// What it takes beside the memory that is allocated.
+    fn overhead(&self) -> Overhead;
 
     /// Allocates at least one byte.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;

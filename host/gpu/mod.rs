@@ -10,6 +10,7 @@ mod machine;
 mod measure;
 #[cfg(feature = "cuda")]
 mod opened;
+mod overhead;
 mod plan;
 mod ptx;
 mod rates;
@@ -26,6 +27,7 @@ pub use machine::KernelTime;
 use machine::{Launch, Machine};
 use measure::Counts;
 pub(crate) use measure::Measurement;
+pub use overhead::Overhead;
 pub use plan::Plan;
 pub(crate) use plan::Reservation;
 pub use rates::Rates;
@@ -98,6 +100,11 @@ impl Gpu {
     /// Bytes of memory that are free.
     pub(crate) fn free_memory(&self) -> Result<u64> {
         self.machine.free_memory()
+    }
+
+    /// What it takes beside buffers.
+    pub(crate) fn overhead(&self) -> Overhead {
+        self.machine.overhead()
     }
 
     /// Waits until all work is done.

@@ -175,6 +175,14 @@ impl Section {
 }
 
 impl IndexFile {
+    /// Bytes of the file of an index, whose description and entry points fill no more than a page each.
+    pub(crate) fn bytes(nodes: usize, max_degree: usize) -> usize {
+        let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree];
+        let checksums = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
+        let section = |length: &usize| length.next_multiple_of(PAGE);
+        PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
+    }
+
     /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids.
     ///
     /// # Errors

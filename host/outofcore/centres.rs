@@ -12,7 +12,7 @@ use crate::vectors::embedding::Embedding;
 use crate::{Device, Progress, Result, Vectors};
 
 /// Vectors of the sample per cluster: enough to predict sizes within some 5%.
-const SAMPLE_PER_CLUSTER: usize = 256;
+pub(super) const SAMPLE_PER_CLUSTER: usize = 256;
 
 /// Times that clusters which the sample predicts too large are split.
 const SPLITS: u32 = 4;

@@ -18,7 +18,7 @@ use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
 
 /// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.
-const BUILDS_PER_GPU: usize = 2;
+pub(super) const BUILDS_PER_GPU: usize = 2;
 
 /// Lists that may wait to be merged, so that nobody waits where merging takes longer for some clusters than for others.
 pub(super) const WAITING: usize = 1;

@@ -2,16 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::centres::SAMPLE_PER_CLUSTER;
 use super::partition::RECORD_HEAD;
-use super::pipeline::{WAITING, builds_on};
-use crate::{Builder, Device, Error, Metric, Result, Vectors};
+use super::pipeline::{BUILDS_PER_GPU, WAITING};
+use crate::descent::STEPS;
+use crate::gpu::{Overhead, Plan};
+use crate::index::IndexFile;
+use crate::{BuildPlan, Builder, DataShape, Error, Result, Target, Vectors};
 
 /// What a build may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of host memory, beside the mapped base; no limit unless set.
     pub host_memory: Option<u64>,
-    /// Bytes of memory of each device; no limit unless set.
+    /// Bytes of memory of each device, its context among them; no limit unless set.
     pub gpu_memory: Option<u64>,
     /// The most vectors of a cluster, if memory allows as many; no limit unless set.
     pub cluster_size: Option<usize>,
@@ -41,12 +45,61 @@ pub struct ClusterPlan {
     pub cache: usize,
     /// Bytes of host memory that are planned for, beside the mapped base.
     pub host_bytes: u64,
+    /// Bytes of memory that are planned for of each device, its context among them.
+    pub device_bytes: u64,
     /// Bytes of work files and of the index, at most.
     pub disk_bytes: u64,
+    /// What these bytes are for.
+    pub(super) bytes: Bytes,
     /// Bytes of memory that vectors pass through on their way to the files of clusters.
     pub(super) partition_bytes: usize,
     /// Ranges of ids that finished rows are sorted into, and the bytes that gather those of a range.
     pub(super) row_bins: (usize, usize),
+}
+
+/// Bytes on the host, as long as clusters are built, and on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Bytes {
+    process: u64,
+    buffers: u64,
+    members: u64,
+    builds: u64,
+    lists: u64,
+    cache: u64,
+    member_files: u64,
+    list_files: u64,
+    row_files: u64,
+    index: u64,
+}
+
+impl ClusterPlan {
+    /// The host's memory while clusters are built.
+    pub fn host(&self) -> Plan {
+        let Bytes { process, buffers, members, builds, lists, cache, .. } = self.bytes;
+        named(&[
+            ("program and driver", process),
+            ("buffers of files", buffers),
+            ("vectors of clusters", members),
+            ("builds", builds),
+            ("lists at work", lists),
+            ("lists in the cache", cache),
+        ])
+    }
+
+    /// The work files, and the index, at most.
+    pub fn disk(&self) -> Plan {
+        let Bytes { member_files, list_files, row_files, index, .. } = self.bytes;
+        named(&[
+            ("vectors of clusters", member_files),
+            ("waiting lists", list_files),
+            ("finished rows", row_files),
+            ("index", index),
+        ])
+    }
+}
+
+fn named(buffers: &[(&'static str, u64)]) -> Plan {
+    buffers.iter().fold(Plan::new(), |plan, &(name, bytes)| plan.with::<u8>(name, bytes as usize))
 }
 
 /// The smallest limit of a cluster's size.
@@ -55,63 +108,99 @@ const LEAST_CLUSTER: usize = 16;
 /// How full clusters are on average: k-means makes some larger than others.
 const FILL: f64 = 0.75;
 
-/// Bytes per node of small tables of a build on the CPU, measured.
-const TABLES: u64 = 128;
+/// The most bytes that gather what goes to files.
+const BUFFERS: u64 = 256 << 20;
 
-/// What a device takes beside the plan of the k-NN graph, while rows are pruned.
-const PRUNING: f64 = 1.25;
-
-/// Bytes per node of a build.
-struct PerNode {
-    /// A vector as it lies in the base.
-    row: u64,
-    /// A list with distances.
-    list: u64,
-    /// All that a build of a cluster has in memory.
-    build: u64,
-    /// All that builds at work have on a device, if there is one.
-    device: Option<f64>,
-    /// Builds at work, and clusters that are being read, at the same time.
-    builds: u64,
-    readers: u64,
+/// What a build takes, by the size of its clusters.
+struct Sizes<'a> {
+    builder: &'a Builder,
+    data: DataShape,
+    /// Neighbours per node, in clusters of more nodes.
+    k: usize,
+    target: Target,
+    devices: u64,
 }
 
-impl PerNode {
-    fn of(builder: &Builder, base: &Vectors) -> Result<Self> {
-        let k = builder.descent.k_for(base)? as u64;
-        let degree = builder.strategy.max_degree() as u64;
-        let row = (base.dim() * base.element_type().size()) as u64;
-        let normalised = if builder.descent.metric == Metric::Cosine { 4 * base.dim() as u64 } else { 0 };
-        // Keys of the lists as they become a graph; then the graph, edges forward and backward, and rows.
-        let lists = (16 * k).max(8 * k + 24 * degree);
-        let devices = builder.devices_for(base.len())?;
-        let builds = devices.iter().map(|&device| builds_on(device) as u64);
-        let device = match devices.iter().find(|&&device| device != Device::Cpu) {
-            Some(&device) => {
-                let bytes = PRUNING * builder.descent.plan(base)?.bytes_per_vector();
-                Some(builds_on(device) as f64 * bytes)
-            }
-            None => None,
-        };
-        Ok(Self {
-            row,
-            list: 8 * degree,
-            build: normalised + lists + TABLES,
-            device,
-            builds: builds.sum(),
-            readers: devices.len() as u64,
-        })
+impl Sizes<'_> {
+    /// Bytes of each device, and of the host.
+    fn ceilings(&self, limits: &Limits) -> (u64, u64) {
+        let device = limits.gpu_memory.filter(|_| self.target.gpu.is_some());
+        (device.unwrap_or(u64::MAX), limits.host_memory.unwrap_or(u64::MAX))
     }
 
-    /// Bytes of host memory per vector of a cluster, with all at work.
-    fn out_of_core(&self) -> u64 {
+    /// Whether all of it can be built in memory.
+    fn fits(&self, limits: &Limits) -> bool {
+        let (device, host) = self.ceilings(limits);
+        let n = self.data.rows;
+        limits.cluster_size.is_none_or(|most| n <= most) && self.build(n).fits(device, host)
+    }
+
+    /// Builds at work on a device at the same time.
+    fn builds_per_device(&self) -> u64 {
+        if self.target.gpu.is_some() { BUILDS_PER_GPU as u64 } else { 1 }
+    }
+
+    /// The build of so many nodes.
+    fn build(&self, nodes: usize) -> BuildPlan {
+        self.builder.plan_of(&self.data.part(nodes), self.k.min(nodes - 1), self.target)
+    }
+
+    /// The most that builds of up to so many nodes take: where descent begins to work in another way, fewer take more.
+    fn most(&self, nodes: usize, bytes: impl Fn(&BuildPlan) -> u64) -> u64 {
+        let sizes = STEPS.into_iter().filter(|&step| step < nodes).chain([nodes]);
+        sizes.map(|nodes| bytes(&self.build(nodes))).max().unwrap_or(0)
+    }
+
+    /// Bytes of a list with distances.
+    fn list(&self) -> u64 {
+        8 * self.builder.strategy.max_degree() as u64
+    }
+
+    /// Bytes on the host of what there is once, of vectors, of builds and of lists, for clusters of so many nodes.
+    fn host(&self, nodes: usize) -> [u64; 4] {
+        let (builds, readers) = (self.devices * self.builds_per_device(), self.devices);
+        let staging = self.target.gpu.map_or(0, |Overhead { staging, .. }| staging);
+        let process = self.build(nodes).process.bytes() + (self.devices - 1) * staging;
+        let record = (self.data.row_bytes() + RECORD_HEAD) as u64;
+        let waiting = WAITING as u64;
         // Vectors are read, built with, wait, and are merged with; lists come from builds, wait, are merged, and are
         // copied as they become parcels.
-        let (record, waiting) = (self.row + RECORD_HEAD as u64, WAITING as u64);
-        (self.readers + self.builds + waiting + 1) * record
-            + self.builds * self.build
-            + (self.builds + waiting + 2) * self.list
+        [
+            process,
+            (readers + builds + waiting + 1) * record * nodes as u64,
+            builds * self.most(nodes, BuildPlan::peak_of_stages),
+            (builds + waiting + 2) * self.list() * nodes as u64,
+        ]
     }
+
+    /// Bytes of a device for clusters of so many nodes.
+    fn device(&self, nodes: usize) -> u64 {
+        let context = self.target.gpu.map_or(0, |gpu| gpu.context);
+        context + self.builds_per_device() * self.most(nodes, BuildPlan::peak_device_bytes)
+    }
+
+    /// Bytes on the host while vectors are put into their clusters, beside buffers.
+    fn partition(&self, clusters: usize) -> u64 {
+        let values = clusters * SAMPLE_PER_CLUSTER * (self.data.dim + 1);
+        // Of the pairs of clusters most share nothing.
+        (values * size_of::<f32>() + clusters * clusters * size_of::<u64>()) as u64
+    }
+
+    /// The largest number of nodes, up to `most`, that fits; at least [`LEAST_CLUSTER`].
+    fn largest(&self, most: usize, fits: impl Fn(usize) -> bool) -> usize {
+        let (mut size, mut too_many) = (LEAST_CLUSTER, most + 1);
+        while too_many - size > 1 {
+            let middle = size.midpoint(too_many);
+            if fits(middle) { size = middle } else { too_many = middle }
+        }
+        size
+    }
+}
+
+/// The bytes of all buffers that gather what goes to files, where there are `host` bytes: all of it those of the
+/// partition, then half of it those of finished rows.
+fn buffers(host: u64) -> u64 {
+    (host / 8).min(BUFFERS)
 }
 
 impl ClusterPlan {
@@ -120,59 +209,108 @@ impl ClusterPlan {
     /// # Errors
     /// If the base is empty, a parameter is out of its range, or the limits are too small for any cluster.
     pub fn new(builder: &Builder, base: &Vectors, limits: &Limits) -> Result<Option<Self>> {
-        let n = base.len();
-        let per_node = PerNode::of(builder, base)?;
-        let host = limits.host_memory.unwrap_or(u64::MAX);
-        let fits_device = |nodes: usize| match (per_node.device, limits.gpu_memory) {
-            (Some(bytes), Some(limit)) => nodes as f64 * bytes <= limit as f64,
-            _ => true,
-        };
-        let most = limits.cluster_size.unwrap_or(n);
-        if n as u64 <= host / per_node.build && fits_device(n) && n <= most {
+        let k = builder.descent.k_for(base)?;
+        let devices = builder.devices_for(base.len())?.len();
+        let of = |nodes| Target::of(builder.descent.device, nodes);
+        let whole = of(base.len())?;
+        // Values are only looked at where it matters whether they are bytes, which have a copy on the host.
+        let any = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let copy = (base.len() * base.dim()) as u64;
+        let host_memory = limits.host_memory.map(|bytes| bytes.saturating_sub(copy));
+        if (Sizes { builder, data: any, k, target: whole, devices: 1 })
+            .fits(&Limits { host_memory, ..*limits })
+        {
             return Ok(None);
         }
-        // Buffers take an eighth: all of it those of the partition and then, half of it, those of finished rows.
-        let buffers = (host / 8).min(256 << 20);
-        let left = host - buffers;
-        let per_member = per_node.out_of_core();
-        let of_host = usize::try_from(left / per_member).unwrap_or(usize::MAX);
-        let of_device = match (per_node.device, limits.gpu_memory) {
-            (Some(bytes), Some(limit)) => (limit as f64 / bytes) as usize,
-            _ => usize::MAX,
+        let data = DataShape::of(base);
+        let plan = Self::on(builder, &data, limits, (whole, devices))?;
+        // Clusters may be too small for a GPU to pay.
+        let (target, size) = match plan {
+            Some(plan) => (of(plan.cluster_size)?, Some(plan.cluster_size)),
+            None => (whole, None),
         };
-        let size = most.min(of_host).min(of_device);
-        if size < LEAST_CLUSTER {
-            let (what, found, expected) = if most < LEAST_CLUSTER {
-                ("cluster-size", most as u64, LEAST_CLUSTER as u64)
-            } else if of_device < LEAST_CLUSTER {
-                let bytes = LEAST_CLUSTER as f64 * per_node.device.unwrap_or(0.0);
-                ("gpu-memory", limits.gpu_memory.unwrap_or(0), bytes.ceil() as u64)
-            } else {
-                // A seventh on top of what is not a buffer makes up for the buffers' eighth.
-                ("host-memory", host, (LEAST_CLUSTER as u64 * per_member * 8).div_ceil(7))
-            };
-            return Err(Error::argument(what, found, format_args!("at least {expected}")));
+        if target.gpu == whole.gpu {
+            return Ok(plan);
         }
+        let small = Limits { cluster_size: size, ..*limits };
+        let plan = Self::on(builder, &data, &small, (target, devices))?;
+        Ok(plan.map(|plan| Self { limits: *limits, ..plan }))
+    }
+
+    /// As [`new`](Self::new), of such data, on so many devices, which need not be there.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn on(
+        builder: &Builder,
+        data: &DataShape,
+        limits: &Limits,
+        (target, devices): (Target, usize),
+    ) -> Result<Option<Self>> {
+        let n = data.rows;
+        let k = builder.descent.k_of(n, "the data set")?;
+        let sizes = Sizes { builder, data: *data, k, target, devices: devices as u64 };
+        let (device, host) = sizes.ceilings(limits);
+        let most = limits.cluster_size.unwrap_or(n).min(n);
+        if sizes.fits(limits) {
+            return Ok(None);
+        }
+        if most < LEAST_CLUSTER {
+            return Err(Error::argument("cluster-size", most, format_args!("at least {LEAST_CLUSTER}")));
+        }
+        let needs = |nodes: usize| sizes.host(nodes).iter().sum::<u64>();
+        let left = host - buffers(host);
+        let least = (needs(LEAST_CLUSTER), sizes.device(LEAST_CLUSTER));
+        if least.1 > device {
+            return Err(Error::argument("gpu-memory", device, format_args!("at least {}", least.1)));
+        }
+        // A seventh on top of what is not a buffer makes up for the buffers' eighth.
+        let with_buffers = |bytes: u64| bytes + bytes.div_ceil(7).min(BUFFERS);
+        if least.0 > left {
+            let expected = format!("at least {}", with_buffers(least.0));
+            return Err(Error::argument("host-memory", host, expected));
+        }
+        let size = sizes.largest(most, |nodes| needs(nodes) <= left && sizes.device(nodes) <= device);
         // One more than are filled on average: a vector finds two that are not full.
         let clusters = (2.0 * n as f64 / (FILL * size as f64)).ceil() as usize + 1;
-        let cluster_lists = size as u64 * per_node.list;
-        let of_build = size as u64 * per_member;
-        let cache = (left.saturating_sub(of_build) / cluster_lists).saturating_add(1);
-        let cache = usize::try_from(cache).unwrap_or(usize::MAX).min(clusters);
+        let partition = sizes.host(size)[0] + sizes.partition(clusters);
+        if partition > left {
+            let expected = format!("at least {} to find {clusters} clusters", with_buffers(partition));
+            return Err(Error::argument("host-memory", host, expected));
+        }
+        let (buffers, cluster_lists) = (buffers(host), size as u64 * sizes.list());
+        let [process, members, builds, lists] = sizes.host(size);
+        let cached = (left - needs(size)) / cluster_lists;
+        let cache = usize::try_from(cached).unwrap_or(usize::MAX).saturating_add(1).min(clusters);
         let row = 4 + 4 * builder.strategy.max_degree() as u64;
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
         let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, 1 << 20);
-        let members = 2 * n as u64 * (RECORD_HEAD as u64 + per_node.row);
-        Ok(Some(Self {
+        let bytes = Bytes {
+            process,
+            buffers,
+            members,
+            builds,
+            lists,
+            cache: (cache as u64 - 1) * cluster_lists,
+            member_files: 2 * n as u64 * (RECORD_HEAD + data.row_bytes()) as u64,
+            list_files: n as u64 * sizes.list(),
+            row_files: index_bytes,
+            index: IndexFile::bytes(n, builder.strategy.max_degree()) as u64,
+        };
+        let plan = Self {
             limits: *limits,
             clusters,
             cluster_size: size,
             cache,
-            host_bytes: buffers + of_build + (cache as u64 - 1) * cluster_lists,
-            disk_bytes: members + n as u64 * per_node.list + 2 * index_bytes,
+            host_bytes: 0,
+            device_bytes: sizes.device(size),
+            disk_bytes: 0,
+            bytes,
             partition_bytes: buffers as usize,
             row_bins: (row_bins, buffer(row_bins)),
-        }))
+        };
+        let host_bytes = plan.host().bytes().max(partition + buffers);
+        Ok(Some(Self { host_bytes, disk_bytes: plan.disk().bytes(), ..plan }))
     }
 }

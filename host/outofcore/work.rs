@@ -185,7 +185,9 @@ mod tests {
             cluster_size: 100,
             cache: 2,
             host_bytes: 1,
+            device_bytes: 0,
             disk_bytes: 1,
+            bytes: Default::default(),
             partition_bytes: 1,
             row_bins: (8, 1),
         };

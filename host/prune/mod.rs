@@ -2,8 +2,10 @@
 
 mod collect;
 mod cpu;
+mod estimate;
 mod filter;
 mod gpu;
+mod plan;
 mod reach;
 mod rows;
 mod rule;
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(crate) use cpu::random_entries;
+pub use plan::{BuildPlan, Target};
 pub use rule::CustomRule;
 pub use stats::{BuildStats, PruneStats};
 pub(crate) use strategy::Entry;
@@ -56,6 +59,11 @@ impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
         Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false, sample: 0 }
+    }
+
+    /// The strategy.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
     }
 
     /// Uses all settings of `descent` for the k-NN graph.
@@ -163,6 +171,9 @@ impl Builder {
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let (sample, (pruned, descent, prune)) = match self.gpu(base)?.filter(|_| k > 0) {
             Some(gpu) => {
+                if graph.is_none() {
+                    self.check_fits(&gpu, base, k)?;
+                }
                 let pruning = self.pruning(&gpu, &space);
                 match graph {
                     Some(graph) => (KnnSample::of(graph, &nodes), pruning.prune(graph)?),
@@ -172,17 +183,15 @@ impl Builder {
                     }
                 }
             }
-            None => {
-                let built;
-                let graph = match graph {
-                    Some(graph) => graph,
-                    None => {
-                        built = self.descent.build_in(&space, k)?;
-                        &built
-                    }
-                };
-                (KnnSample::of(graph, &nodes), self.prune_on_cpu(&space, graph)?)
-            }
+            None => match graph {
+                Some(graph) => (KnnSample::of(graph, &nodes), self.prune_on_cpu(&space, graph)?),
+                None => {
+                    let graph = self.descent.build_in(&space, k)?;
+                    let sample = KnnSample::of(&graph, &nodes);
+                    // Pruning asks for ids alone.
+                    (sample, self.prune_on_cpu(&space, &graph.without_distances())?)
+                }
+            },
         };
         let stats = BuildStats { knn: k, descent, prune, sample };
         Ok((self.index(base, pruned, &stats), stats))

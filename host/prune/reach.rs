@@ -8,8 +8,10 @@ use tagore_device::descent::key;
 
 use super::rows::Rows;
 use crate::Result;
+use crate::gpu::Plan;
 use crate::progress::Progress;
 use crate::search::beam::{BeamSearch, Limits};
+use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
 /// The search for the reached nodes nearest to an unreached one.
@@ -24,6 +26,16 @@ const FEW: usize = 256;
 
 /// A node that has no parent in the tree yet.
 const UNREACHED: u32 = u32::MAX;
+
+/// What [`connect`] takes of the host's memory for `n` nodes with so many threads.
+pub(super) fn plan(n: usize, threads: usize) -> Plan {
+    // Of a level that has most of the nodes, parts and the whole.
+    Plan::new()
+        .with::<u32>("parents", n)
+        .with::<bool>("reached", n)
+        .with::<u32>("levels", 2 * n)
+        .and(&Visited::plan(n, threads))
+}
 
 /// Makes every node reachable from `entries` without raising any degree above that of `rows`, and
 /// returns how many nodes had to be attached.

@@ -318,9 +318,14 @@ impl Strategy {
         self
     }
 
-    /// Whether this device can filter as the strategy says: a CUDA device needs PTX of the user's rules.
+    /// Whether this device can filter as the strategy says.
     pub(crate) fn filters_on(&self, gpu: &Gpu) -> bool {
-        !gpu.takes_ptx() || !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
+        !gpu.takes_ptx() || self.has_ptx()
+    }
+
+    /// Whether there is PTX to filter by: of a user's rules there may be none.
+    pub(crate) const fn has_ptx(&self) -> bool {
+        !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
     }
 
     /// Whether candidates are filtered by detours: then ranks are known, not distances.

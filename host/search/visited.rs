@@ -1,5 +1,7 @@
 //! The set of nodes that a search or a gather has met.
 
+use crate::gpu::Plan;
+
 /// A set of node ids that is cleared in time proportional to what it holds.
 pub(crate) struct Visited {
     words: Vec<u64>,
@@ -7,6 +9,11 @@ pub(crate) struct Visited {
 }
 
 impl Visited {
+    /// What `sets` sets for ids below `nodes` take.
+    pub(crate) fn plan(nodes: usize, sets: usize) -> Plan {
+        Plan::new().with::<u64>("visited nodes", sets * nodes.div_ceil(64))
+    }
+
     /// An empty set for ids below `nodes`.
     pub(crate) fn new(nodes: usize) -> Self {
         Self { words: vec![0; nodes.div_ceil(64)], touched: Vec::new() }

@@ -1,8 +1,11 @@
 //! Element types of vectors, and how the distance kernels read them.
 
 use std::fmt;
+use std::str::FromStr;
 
 use half::f16;
+
+use crate::{Error, Result};
 
 /// The type of a vector's components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +38,17 @@ impl ElementType {
             Self::U8 => "u8",
             Self::I8 => "i8",
         }
+    }
+}
+
+impl FromStr for ElementType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let all = [Self::F32, Self::F16, Self::U8, Self::I8];
+        all.into_iter()
+            .find(|element| element.name() == name)
+            .ok_or_else(|| Error::argument("type", name, "f32, f16, u8 or i8"))
     }
 }
 

@@ -10,6 +10,7 @@ mod metric;
 pub(crate) mod npy;
 mod open;
 mod save;
+pub(crate) mod shape;
 pub(crate) mod space;
 mod synth;
 mod truth;
@@ -30,6 +31,7 @@ pub use format::Format;
 pub use metric::Metric;
 pub(crate) use open::{map, open_ids, open_ids_as};
 pub(crate) use save::save_ids;
+pub use shape::DataShape;
 pub use synth::Synth;
 pub use truth::GroundTruth;
 

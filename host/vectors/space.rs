@@ -14,6 +14,7 @@ use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::{Access, Element, Metric, Rows, Vectors, with_matrix};
+use crate::gpu::Plan;
 use crate::{Error, Result};
 
 /// A base under a metric.
@@ -50,6 +51,15 @@ impl<'a> Space<'a> {
         };
         let lift = if metric == Metric::InnerProduct { lift(base, largest_square(base)) } else { Vec::new() };
         Ok(Self { vectors, metric, lift, zero })
+    }
+
+    /// What it holds beside a base of `n` rows of `dim` components.
+    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> Plan {
+        match metric {
+            Metric::L2 => Plan::new(),
+            Metric::InnerProduct => Plan::new().with::<f32>("lifts", n),
+            Metric::Cosine => Plan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n),
+        }
     }
 
     /// Inner product: lifts the rows to the largest norm of another base, whose square this is, that these are rows of.

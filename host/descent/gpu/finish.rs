@@ -3,7 +3,7 @@
 use tagore_device::descent::cells::Finish;
 use tagore_device::search::exact::SETTLE_THREADS;
 
-use super::{Build, GpuLists, Nodes, Original};
+use super::{Build, GpuLists, Nodes, Original, Shape};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
@@ -53,16 +53,21 @@ impl Build<'_> {
         lacking.download(&mut found)?;
         found.sort_unstable();
         let mut lists = GpuLists { keys, k, metric, order: nodes.order };
-        self.complete(&found, &mut lists)?;
+        let dim = self.space.dim();
+        let copied = if self.space.row_bytes() == dim * size_of::<T>() { 0 } else { dim };
+        let room = Shape { copied, ..self.shape() }.room_to_complete::<T>();
+        self.complete(&found, &mut lists, room)?;
         stats.completed = found.len() as u64;
         stats.distances += stats.completed * (n as u64 - 1);
         Ok((Base::new(self.gpu, self.space, original.values, original.stride)?, lists))
     }
 
-    /// Searches exactly for the neighbours of the `lacking` rows, and adds the zero vectors under cosine.
-    fn complete(&self, lacking: &[u32], lists: &mut GpuLists) -> Result<()> {
+    /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device, and adds the zero vectors
+    /// under cosine.
+    fn complete(&self, lacking: &[u32], lists: &mut GpuLists, room: u64) -> Result<()> {
         let (space, k) = (self.space, self.k);
-        let found = nearest(self.gpu, space, &Points::of_nodes(space, lacking), k, None, self.progress)?;
+        let found =
+            nearest(self.gpu, space, &Points::of_nodes(space, lacking), k, Some(room), self.progress)?;
         let exact = || lacking.iter().zip(found.chunks_exact(k));
         if space.zero().is_empty() {
             return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));

@@ -22,7 +22,7 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids,
 
 pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;
-pub(super) use settings::Settings;
+pub(super) use settings::{MANY, Settings};
 
 use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
@@ -35,7 +35,7 @@ use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
 
 /// The most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
-const ALL_PAIRS: usize = 200_000;
+pub(super) const ALL_PAIRS: usize = 200_000;
 
 /// The longest lists of descent; longer ones come from all pairs.
 const MAX_K: usize = 256;
@@ -121,6 +121,7 @@ impl Build<'_> {
         let base = Base::upload(self.gpu, self.space, rows)?;
         let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.k, self.space.metric())?;
         stats.copy += copying.elapsed().as_secs_f64();
+        drop(keys);
         next.then(base, lists, stats)
     }
 

@@ -6,12 +6,16 @@ use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
 use tagore_device::descent::sample::ROW;
 
 use super::{ALL_PAIRS, MAX_K, Settings};
-use crate::descent::plan::{DevicePlan, PlannedStage};
+use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, Plan};
-use crate::search::exact::gpu::device_plan;
-use crate::vectors::gpu::{OnDevice, ROWS, Side};
+use crate::search::exact::gpu::{all_pairs_plan, least_plan};
+use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
+use crate::vectors::space::Space;
 use crate::{Metric, Result, cluster};
+
+/// The stage that ends a descent.
+const FINISH: &str = "finish";
 
 /// The fewest nodes that make enough cells to choose from.
 const LEAST_FOR_CELLS: usize = 768;
@@ -27,7 +31,7 @@ pub(in crate::descent) struct Shape {
     pub start: Start,
     pub iterations: Iterations,
     pub settings: Settings,
-    /// The host's copy of vectors that the device takes in another type, in bytes per vector.
+    /// The host's copy of f32 vectors that the device takes as bytes, in bytes per vector.
     pub copied: usize,
 }
 
@@ -101,14 +105,22 @@ impl Shape {
             .with::<u32>("lacking count", 1)
     }
 
+    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its end leaves.
+    pub(super) fn room_to_complete<T: OnDevice>(&self) -> u64 {
+        let stages = self.stages::<T>();
+        let bytes = |stage: &PlannedStage| stage.buffers.bytes();
+        let finish = stages.iter().find(|stage| stage.name == FINISH).map_or(0, bytes);
+        stages.iter().map(bytes).max().unwrap_or(0) - finish
+    }
+
     /// All stages: of each what it takes, and what lives through it.
-    fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    pub(in crate::descent) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
         if self.k == 0 {
             return Vec::new();
         }
         let start = self.choose_start();
         if start == Start::Auto {
-            let buffers = device_plan::<T>(self.n, self.n, self.dim, self.k);
+            let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
         let mut stages = Vec::new();
@@ -140,56 +152,45 @@ impl Shape {
         if expands > 0 {
             stage("refine", &[&original, &nodes, &iterations]);
         }
-        stage("finish", &[&original, &nodes, &self.finish()]);
+        let lifts = Base::<T>::lifts(if self.metric == Metric::L2 { 0 } else { self.n });
+        let finish = self.finish().and(&lifts);
+        stage(FINISH, &[&original, &nodes, &finish]);
+        // The search is of the vectors as they are.
+        let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
+        let search = Plan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
+        stage("complete", &[&original, &nodes, &finish, &search]);
         stages
+    }
+
+    /// What there is on the host as long as there is anything on the device.
+    pub(in crate::descent) fn on_host(&self) -> Plan {
+        let space = Space::plan(self.n, self.dim, self.metric);
+        if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
     }
 
     /// What a build of vectors of type `T` on the device takes.
     pub(in crate::descent) fn plan<T: OnDevice>(&self) -> DevicePlan {
         let keys = self.n * self.k;
-        let mut host = Plan::new();
-        if self.metric == Metric::Cosine {
-            host = host.with::<f32>("unit vectors", self.n * self.dim);
-        }
-        if self.copied > 0 {
-            host = host.with::<u8>("bytes of vectors", self.n * self.copied);
-        }
-        let host = host.with::<Key>("nearest", keys).with::<u32>("ids", keys).with::<f32>("distances", keys);
-        let (start, element) = (self.choose_start(), T::TYPE.name());
+        let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);
+        let host = host.with::<f32>("distances", keys);
+        let (start, element) = (self.choose_start(), T::TYPE);
         DevicePlan { start, k: self.k, nodes: self.n, element, stages: self.stages::<T>(), host }
     }
 
     /// Makes sure that all stages fit the device, before any of them runs.
     pub(super) fn check<T: OnDevice>(&self, gpu: &Gpu) -> Result<()> {
         let (plan, free) = (self.plan::<T>(), gpu.free_memory()?);
-        let needed = plan.peak_bytes();
-        let Some(stage) = plan.largest_stage().filter(|_| needed > free) else { return Ok(()) };
-        let (name, bytes) = stage.buffers.largest();
-        Err(gpu.error(format_args!(
-            "found {free} bytes of free memory, expected {needed} for stage {} (largest buffer: {name}, {bytes}): {}",
-            stage.name,
-            self.what_fits::<T>(free)
-        )))
-    }
-
-    /// What to do if there is not more memory than `free` bytes.
-    fn what_fits<T: OnDevice>(&self, free: u64) -> String {
-        let mut ways = Vec::new();
+        let Some(stage) = plan.largest_stage().filter(|stage| stage.buffers.bytes() > free) else {
+            return Ok(());
+        };
         let fits = |k| Self { k, ..*self }.plan::<T>().peak_bytes() <= free;
-        if fits(1) {
-            let (mut most, mut too_many) = (1, self.k);
-            while too_many - most > 1 {
-                let middle = most.midpoint(too_many);
-                if fits(middle) { most = middle } else { too_many = middle }
-            }
-            ways.push(format!("--knn {most} would fit"));
-        }
+        let mut ways = Vec::from_iter(most_knn(self.k, fits).map(|k| format!("--knn {k} would fit")));
         if size_of::<T>() > 2 && self.plan::<f16>().peak_bytes() <= free {
             ways.push("f16 vectors would fit".to_owned());
         } else if size_of::<T>() > 1 && self.plan::<u8>().peak_bytes() <= free {
             ways.push("u8 vectors would fit".to_owned());
         }
         ways.push("--device cpu needs none".to_owned());
-        ways.join("; ")
+        Err(stage.does_not_fit(gpu, free, &ways))
     }
 }

@@ -12,7 +12,7 @@ pub struct Settings {
 }
 
 /// From so many nodes on, cells are larger and there is one more join: vectors lie closer, and cells miss more.
-const MANY: usize = 2_000_000;
+pub(in crate::descent) const MANY: usize = 2_000_000;
 
 /// Nodes per centre, of fewer nodes than [`MANY`] and of many: neither finding a node's centres nor meeting the members
 /// of its cells then costs more for a node of many. A cell has as many members for each of a node's memberships.

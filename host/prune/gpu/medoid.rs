@@ -8,18 +8,31 @@ use crate::gpu::{Buffer, Gpu, Plan};
 use crate::vectors::gpu::{Base, OnDevice};
 use crate::vectors::space::Space;
 
+/// Blocks that look for the nearest row, at most: some times as many as any device works on at a time.
+const BLOCKS: usize = 2048;
+
+/// The blocks that look for the nearest of `n` rows, and their warps.
+fn blocks(n: usize) -> (usize, usize) {
+    let blocks = n.div_ceil(MEDOID_THREADS as usize).min(BLOCKS);
+    (blocks, blocks * (MEDOID_THREADS / 32) as usize)
+}
+
+/// What finding the medoid of `n` rows takes.
+pub(super) fn plan(n: usize, dim: usize) -> Plan {
+    let warps = blocks(n).1;
+    Plan::new()
+        .with::<f64>("sums", n.div_ceil(SUM_ROWS as usize) * dim)
+        .with::<f64>("mean", dim)
+        .with::<u64>("least distances", warps)
+        .with::<u32>("nearest rows", warps)
+}
+
 /// The row of [`Space::medoid`]: sums are added up in the same order, and ties go to the same row.
 pub(super) fn medoid<T: OnDevice>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) -> Result<u32> {
     let (n, dim) = (space.len(), space.dim());
     let pieces = n.div_ceil(SUM_ROWS as usize);
-    let blocks = n.div_ceil(MEDOID_THREADS as usize).min(16 * gpu.multiprocessors() as usize);
-    let warps = blocks * (MEDOID_THREADS / 32) as usize;
-    let memory = Plan::new()
-        .with::<f64>("sums", pieces * dim)
-        .with::<f64>("mean", dim)
-        .with::<u64>("least distances", warps)
-        .with::<u32>("nearest rows", warps)
-        .reserve(gpu)?;
+    let (blocks, warps) = blocks(n);
+    let memory = plan(n, dim).reserve(gpu)?;
     let mut sums: Buffer<f64> = memory.buffer("sums")?;
     let mut mean: Buffer<f64> = memory.buffer("mean")?;
     let mut distances: Buffer<u64> = memory.buffer("least distances")?;

@@ -5,6 +5,7 @@ mod filter;
 mod ids;
 mod medoid;
 mod path;
+mod plan;
 mod pruning;
 mod rank;
 mod reverse;
@@ -15,6 +16,7 @@ mod testing;
 use std::ops::Range;
 
 use cuda_std::memory::Global;
+pub(super) use plan::Shape;
 pub(crate) use pruning::Pruning;
 
 use crate::gpu::Buffer;

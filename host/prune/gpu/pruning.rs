@@ -11,12 +11,13 @@ use super::collect::collect;
 use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
 use super::medoid::medoid;
-use super::path::{self, path};
+use super::path::path;
+use super::plan::Shape;
 use super::rank::{Candidates, Lists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
 use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu};
 use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
@@ -24,10 +25,7 @@ use crate::prune::{PruneStats, Pruned, connect, cpu};
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{Base, OnDevice, with_device_rows};
 use crate::vectors::space::Space;
-use crate::{Metric, Progress, Result};
-
-/// Candidates that are on the device at a time: half a gibibyte.
-const CANDIDATES: usize = 1 << 26;
+use crate::{Progress, Result};
 
 /// What pruning is run with, checked and complete.
 pub(crate) struct Pruning<'a> {
@@ -55,6 +53,11 @@ impl Then for Pruning<'_> {
 }
 
 impl Pruning<'_> {
+    /// What the sizes of the buffers depend on.
+    fn shape(&self, k: usize) -> Shape {
+        Shape::new(self.strategy, (self.space.len(), self.space.dim()), k, self.space.metric())
+    }
+
     /// Prunes a graph that is not on the device yet.
     pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<(Pruned, DescentStats, PruneStats)> {
         let (pruned, prune) = with_device_rows!(self.space, rows => self.upload(rows, graph))?;
@@ -83,11 +86,12 @@ impl Pruning<'_> {
             .counts_detours()
             .then(|| Lists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
             .transpose()?;
-        let forward = self.forward(base, &lists, ranks.as_ref(), &entries)?;
+        let shape = self.shape(lists.k);
+        let forward = self.forward(base, &shape, &lists, ranks.as_ref(), &entries)?;
         stage.advance(self.space.len() as u64)?;
         let order = lists.order;
         drop(lists.keys);
-        let ids = self.store(base, ranks.as_ref(), &order, forward)?;
+        let ids = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
         let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), copy, ..PruneStats::default() };
         let copying = Instant::now();
         let mut pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
@@ -111,18 +115,15 @@ impl Pruning<'_> {
     fn forward<T: OnDevice>(
         &self,
         base: &Base<T>,
+        shape: &Shape,
         lists: &GpuLists,
         ranks: Option<&Lists>,
         entries: &[u32],
     ) -> Result<Buffer<Key>> {
         let Self { gpu, strategy, .. } = *self;
-        let (n, degree) = (self.space.len(), strategy.degree);
-        let mut forward: Buffer<Key> =
-            Plan::new().with::<Key>("forward edges", n * degree).reserve(gpu)?.buffer("forward edges")?;
-        if let Some(ranks) = ranks
-            && strategy.collect == Collect::OneHop
-            && lists.metric == Metric::L2
-        {
+        let n = shape.n;
+        let mut forward: Buffer<Key> = shape.forward().reserve(gpu)?.buffer("forward edges")?;
+        if let Some(ranks) = ranks.filter(|_| shape.takes_lists()) {
             // The lists are the candidates.
             let count = strategy.candidates.min(lists.k);
             let candidates =
@@ -130,16 +131,8 @@ impl Pruning<'_> {
             self.rank(ranks, candidates, &Chunk { order: &lists.order, range: 0..n }, &mut forward)?;
             return Ok(forward);
         }
-        let limit = strategy.candidates.min(match strategy.collect {
-            Collect::OneHop => lists.k,
-            Collect::TwoHop => lists.k + HOP * HOP,
-            Collect::Path => path::most(lists.k, entries.len()),
-        });
-        let at_once = (CANDIDATES / limit).clamp(1, n);
-        let memory = Plan::new()
-            .with::<Key>("candidates", at_once * limit)
-            .with::<u32>("entries", entries.len())
-            .reserve(gpu)?;
+        let (limit, at_once) = (shape.limit(), shape.collected_at_once());
+        let memory = shape.candidates().reserve(gpu)?;
         let mut candidates: Buffer<Key> = memory.buffer("candidates")?;
         let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
         entries_there.upload(entries)?;
@@ -213,25 +206,24 @@ impl Pruning<'_> {
     fn store<T: OnDevice>(
         &self,
         base: &Base<T>,
+        shape: &Shape,
         ranks: Option<&Lists>,
         order: &Buffer<u32>,
         mut forward: Buffer<Key>,
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
-        let (n, degree) = (self.space.len(), strategy.degree);
+        let (n, degree) = (shape.n, shape.degree);
         // What is merged is merged by distances.
         let by_place = ranks.is_some() && strategy.store == Store::Interleave;
         let by = if by_place { Rank::Place } else { Rank::Distance };
         let reverse = Reverse::new(gpu, &forward, (n, degree), by)?;
-        let plan = Plan::new().with::<u32>("index rows", n * degree);
-        let mut ids: Buffer<u32> = plan.reserve(gpu)?.buffer("index rows")?;
+        let mut ids: Buffer<u32> = shape.rows().reserve(gpu)?.buffer("index rows")?;
         match strategy.store {
             Store::Interleave => store(gpu, &forward, (n, degree), &reverse, &mut ids, degree)?,
             Store::Refilter => {
                 let stride = MERGED as usize;
-                let at_once = (CANDIDATES / stride).clamp(1, n);
-                let plan = Plan::new().with::<Key>("merged edges", at_once * stride);
-                let mut merged: Buffer<Key> = plan.reserve(gpu)?.buffer("merged edges")?;
+                let at_once = shape.merged_at_once();
+                let mut merged: Buffer<Key> = shape.merged().reserve(gpu)?.buffer("merged edges")?;
                 for first in (0..n).step_by(at_once) {
                     self.progress.check()?;
                     let chunk = Chunk { order, range: first..(first + at_once).min(n) };

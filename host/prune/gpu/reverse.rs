@@ -37,13 +37,18 @@ fn bits_below(n: usize) -> u32 {
 }
 
 impl Reverse {
-    fn counts(slots: usize) -> Plan {
+    /// The buffers that stay, of [`edges`](Self::edges): edges lie in the spare ones in the end.
+    pub(super) const KEPT: [&str; 2] = ["spare edges", "reverse offsets"];
+
+    /// Counting the edges in so many slots.
+    pub(super) fn counts(slots: usize) -> Plan {
         Plan::new()
             .with::<u32>("edge counts", slots.div_ceil(EDGE_SLOTS as usize))
             .with::<u32>("edge total", 1)
     }
 
-    fn edges(rows: usize, count: usize) -> Plan {
+    /// Turning round `count` edges of `rows` rows.
+    pub(super) fn edges(rows: usize, count: usize) -> Plan {
         let plan = Plan::new()
             .with::<u64>("edges", count)
             .with::<u64>("spare edges", count)

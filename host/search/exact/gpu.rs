@@ -24,6 +24,9 @@ pub(crate) const MAX_K: usize = 1024;
 /// Queries that are searched for together.
 const BATCH: usize = 16_384;
 
+/// Rows whose neighbours are searched for together, unless there are more than four times as many.
+const LEAST_BATCH: usize = 1024;
+
 /// One point in so many may be given up in a pass.
 const STRAGGLERS: usize = 8;
 
@@ -84,9 +87,26 @@ fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
 
+/// The rows of a base of `n` that are searched for together where all are: no more than a quarter of them, so that what
+/// is noted for them takes no more than what stays.
+pub(crate) fn batch_of_all(n: usize) -> usize {
+    n.div_ceil(4).clamp(LEAST_BATCH, BATCH).min(n)
+}
+
+/// What a search of the `k` nearest of every row takes, with all `n` rows of `dim` components on the device.
+pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> Plan {
+    device_plan::<T>(n, batch_of_all(n), dim, k)
+}
+
+/// The least that a search of the `k` nearest of some of `n` rows can do with.
+pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> Plan {
+    let side = n.min(tile::SIDE as usize);
+    device_plan::<T>(side, side, dim, k)
+}
+
 /// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a time, and
 /// `points` points in batches.
-pub(crate) fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> Plan {
+fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> Plan {
     let points = points.min(BATCH);
     let plan = Side::<T>::plan(Plan::new(), ROWS, rows, dim);
     Side::<T>::plan(plan, POINTS, points, dim)
@@ -120,19 +140,27 @@ impl Search<'_> {
         device_plan::<T>(rows, points, self.space.dim(), self.k)
     }
 
-    /// Rows that are on the device at a time.
-    fn rows_per_piece<T: OnDevice>(&self, points: usize) -> Result<usize> {
+    /// Points that are searched for together, and rows that are on the device at a time.
+    fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
         let free = self.gpu.free_memory()?;
         // What the driver and the compiler of kernels take is not known before.
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
-        let side = tile::SIDE as usize;
-        let (least, two) = (self.plan::<T>(side, points).bytes(), self.plan::<T>(2 * side, points).bytes());
+        let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.points.count);
+        let is_all = self.points.nodes.is_some() && count == n;
+        let mut points = if is_all { batch_of_all(n) } else { count.min(BATCH) };
+        // Half of the room is for rows.
+        while points > side && self.plan::<T>(side, points).bytes() > room / 2 {
+            points = (points / 2).max(side);
+        }
+        let rows = side.min(n);
+        let (least, two) =
+            (self.plan::<T>(rows, points).bytes(), self.plan::<T>(rows + side, points).bytes());
         if least > room {
             return Err(self.gpu.error(format_args!("needs {least} bytes of device memory, free {room}")));
         }
         let pieces = ((room - least) / (two - least).max(1)) as usize + 1;
-        Ok(pieces.saturating_mul(side).min(self.space.len()))
+        Ok((points, pieces.saturating_mul(side).min(n)))
     }
 
     fn run<T: OnDevice>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
@@ -140,8 +168,7 @@ impl Search<'_> {
         if count == 0 {
             return Ok(Vec::new());
         }
-        let batch = count.min(BATCH);
-        let piece = self.rows_per_piece::<T>(batch)?;
+        let (batch, piece) = self.pieces::<T>()?;
         let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
         let mut batch_memory = Batch::<T> {

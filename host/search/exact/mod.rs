@@ -9,7 +9,7 @@ use tagore_device::descent::key::{self, Key};
 
 use gpu::Points;
 
-use crate::gpu::{Gpu, KernelTime, Measurement};
+use crate::gpu::{Gpu, KernelTime, Measurement, Plan};
 use crate::progress::Progress;
 use crate::vectors::space::{Point, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
@@ -163,6 +163,14 @@ pub fn ground_truth(
     search.run(base, queries).map(|(truth, _)| truth)
 }
 
+/// What [`all_pairs`] of `n` nodes takes of the host's memory with so many threads.
+pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> Plan {
+    Plan::new()
+        .with::<u32>("nodes", 2 * n)
+        .with::<Key>("lists", n * k)
+        .with::<Key>("nearest so far", threads * (QUERIES + 1) * Best::room(k))
+}
+
 /// The exact k-NN lists of all nodes, `k` keys to a row.
 pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
     neighbors_of(space, &(0..space.len() as u32).collect::<Vec<_>>(), k, progress)
@@ -227,8 +235,13 @@ struct Best {
 }
 
 impl Best {
+    /// Keys that there is room for.
+    fn room(k: usize) -> usize {
+        2 * k + 64
+    }
+
     fn new(k: usize) -> Self {
-        Self { k, keys: Vec::with_capacity(2 * k + 64), bound: Key::MAX }
+        Self { k, keys: Vec::with_capacity(Self::room(k)), bound: Key::MAX }
     }
 
     #[inline]

@@ -3,10 +3,10 @@
 use tagore_device::block::rows;
 
 use super::{OnDevice, stride};
-use crate::Result;
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::vectors::Matrix;
 use crate::vectors::space::Space;
+use crate::{Metric, Result};
 
 /// The base on a device, as pruning and searching read it: vectors by their rows, in full precision.
 pub(crate) struct Base<T: OnDevice> {
@@ -20,10 +20,24 @@ pub(crate) struct Base<T: OnDevice> {
 }
 
 impl<T: OnDevice> Base<T> {
+    /// What `n` rows of `dim` components take, at most: under cosine only a base with zero vectors has lifts.
+    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> Plan {
+        Self::values(n, dim).and(&Self::lifts(if metric == Metric::L2 { 0 } else { n }))
+    }
+
+    fn values(n: usize, dim: usize) -> Plan {
+        Plan::new().with::<T>("rows", n * stride::<T>(dim))
+    }
+
+    /// The lifts of `count` rows.
+    pub(crate) fn lifts(count: usize) -> Plan {
+        Plan::new().with::<f32>("lifts", count.max(1))
+    }
+
     /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as bytes.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
         let stride = stride::<T>(space.dim());
-        let memory = Plan::new().with::<T>("rows", space.len() * stride).reserve(gpu)?;
+        let memory = Self::values(space.len(), space.dim()).reserve(gpu)?;
         let mut values: Buffer<T> = memory.buffer("rows")?;
         values.upload_rows(space.len(), stride, |row| rows.row(row))?;
         Self::new(gpu, space, values, stride)
@@ -32,7 +46,7 @@ impl<T: OnDevice> Base<T> {
     /// The rows of `space`, which are on the device already.
     pub(crate) fn new(gpu: &Gpu, space: &Space<'_>, values: Buffer<T>, stride: usize) -> Result<Self> {
         let lifts = space.lifts();
-        let memory = Plan::new().with::<f32>("lifts", lifts.len().max(1)).reserve(gpu)?;
+        let memory = Self::lifts(lifts.len()).reserve(gpu)?;
         let mut on_device: Buffer<f32> = memory.buffer("lifts")?;
         on_device.upload(&lifts)?;
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted: !lifts.is_empty() })

@@ -46,6 +46,7 @@ use tagore_device::search::exact::{
 
 use rayon::prelude::*;
 
+use super::shape::{byte, sums_are_exact};
 use super::space::Space;
 use super::{Element, Matrix};
 pub(crate) use base::Base;
@@ -425,18 +426,13 @@ fn scale(magnitude: f32) -> f32 {
 /// quarter of the memory. None if they are of other numbers, or have so many components that sums of f32 are
 /// rounded.
 pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
-    const EXACT: usize = 1 << 24;
     let dim = rows.dim();
-    if dim * 255 * 255 > EXACT {
+    if !sums_are_exact(dim) {
         return None;
     }
     let mut bytes = vec![0; count * dim];
     let convert = |(row, to): (usize, &mut [u8])| {
-        rows.row(row).iter().zip(to).all(|(&x, byte)| {
-            // Saturates; what is not a byte comes out as another number.
-            *byte = x as u8;
-            f32::from(*byte) == x && !(x == 0.0 && x.is_sign_negative())
-        })
+        rows.row(row).iter().zip(to).all(|(&x, to)| byte(x).inspect(|&byte| *to = byte).is_some())
     };
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
 }

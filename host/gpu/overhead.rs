@@ -1,0 +1,40 @@
+//! What a device takes beside the buffers of a build.
+
+/// Bytes of a piece of a copy between host and device.
+pub(super) const PIECE: usize = 32 << 20;
+
+/// Pieces that are on their way at a time.
+pub(super) const PIECES: usize = 2;
+
+/// What a device takes beside the buffers of a build, once for a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overhead {
+    /// Bytes of device memory of the context.
+    pub context: u64,
+    /// Bytes of host memory of the driver and of the kernels that it compiles.
+    pub driver: u64,
+    /// Bytes of pinned host memory that copies pass through.
+    pub staging: u64,
+}
+
+impl Overhead {
+    /// A CUDA device that no one else uses and that has not been opened.
+    pub const CUDA: Self = Self::opened(CONTEXT);
+
+    const fn opened(context: u64) -> Self {
+        Self { context, driver: DRIVER, staging: (PIECES * PIECE) as u64 }
+    }
+
+    /// A CUDA device that has just been opened, of whose memory `taken` bytes are not free: what is more than a context
+    /// takes is other programs'.
+    #[cfg(feature = "cuda")]
+    pub(super) fn measured(taken: u64) -> Self {
+        Self::opened(taken.min(CONTEXT))
+    }
+}
+
+/// The most that a context takes of a device.
+const CONTEXT: u64 = 640 << 20;
+
+/// The driver's memory on the host.
+const DRIVER: u64 = 192 << 20;

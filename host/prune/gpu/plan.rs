@@ -1,0 +1,178 @@
+//! The device memory of pruning. The work takes its buffers from these plans, so they cannot disagree with it.
+
+use tagore_device::descent::key::Key;
+use tagore_device::prune::store::MERGED;
+
+use super::medoid;
+use super::path;
+use super::rank::Lists;
+use super::reverse::Reverse;
+use crate::Metric;
+use crate::descent::{GpuLists, PlannedStage};
+use crate::gpu::Plan;
+use crate::prune::collect::HOP;
+use crate::prune::strategy::{Collect, Entry, RANDOM_ENTRIES, Store, Strategy};
+use crate::vectors::gpu::{Base, OnDevice};
+
+/// Candidates that are on the device at a time: half a gibibyte.
+const CANDIDATES: usize = 1 << 26;
+
+/// The nodes of a chunk, unless there is room for more: fewer leave a device idle.
+const LEAST_AT_ONCE: usize = 256;
+
+/// What the sizes of pruning's buffers depend on.
+#[derive(Clone, Copy)]
+pub(in crate::prune) struct Shape {
+    pub n: usize,
+    dim: usize,
+    /// Neighbours in the lists of the graph.
+    pub k: usize,
+    pub degree: usize,
+    metric: Metric,
+    collect: Collect,
+    store: Store,
+    entry: Entry,
+    /// Candidates of a node at most, as it was asked for.
+    candidates: usize,
+    counts_detours: bool,
+}
+
+impl Shape {
+    /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
+    pub(in crate::prune) fn new(
+        strategy: &Strategy,
+        (n, dim): (usize, usize),
+        k: usize,
+        metric: Metric,
+    ) -> Self {
+        let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
+        let counts_detours = strategy.counts_detours();
+        Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours }
+    }
+
+    /// Where searches for candidates begin.
+    fn entries(&self) -> usize {
+        match self.entry {
+            Entry::Medoid => 1,
+            Entry::Random => RANDOM_ENTRIES.min(self.n),
+        }
+    }
+
+    /// Whether candidates are the lists as they lie in the graph.
+    pub(super) fn takes_lists(&self) -> bool {
+        self.counts_detours && self.collect == Collect::OneHop && self.metric == Metric::L2
+    }
+
+    /// Candidates of a node.
+    pub(in crate::prune) fn limit(&self) -> usize {
+        self.candidates.min(match self.collect {
+            Collect::OneHop => self.k,
+            Collect::TwoHop => self.k + HOP * HOP,
+            Collect::Path => path::most(self.k, self.entries()),
+        })
+    }
+
+    /// Nodes whose candidates are on the device at a time: no more than a quarter, so that candidates of many nodes or of
+    /// few take less than what stays.
+    pub(super) fn collected_at_once(&self) -> usize {
+        (CANDIDATES / self.limit()).clamp(1, self.n.div_ceil(4).max(LEAST_AT_ONCE)).min(self.n)
+    }
+
+    /// Nodes whose forward and reverse edges are filtered together: as many as there is room for where lists and
+    /// candidates were.
+    pub(super) fn merged_at_once(&self) -> usize {
+        let merged = MERGED as usize * size_of::<Key>();
+        let lists = GpuLists::plan(Plan::new(), self.n, self.k).only(&["lists"]);
+        let before = self.candidates().bytes() + lists.bytes();
+        let after = self.reverse().bytes() + self.rows().bytes();
+        let room = usize::try_from(before.saturating_sub(after)).unwrap_or(usize::MAX) / merged;
+        room.clamp(LEAST_AT_ONCE, CANDIDATES / MERGED as usize).min(self.n)
+    }
+
+    /// The forward edges.
+    pub(super) fn forward(&self) -> Plan {
+        Plan::new().with::<Key>("forward edges", self.n * self.degree)
+    }
+
+    /// Candidates of a chunk of nodes, and the entries of searches for them.
+    pub(super) fn candidates(&self) -> Plan {
+        if self.takes_lists() {
+            return Plan::new();
+        }
+        Plan::new()
+            .with::<Key>("candidates", self.collected_at_once() * self.limit())
+            .with::<u32>("entries", self.entries())
+    }
+
+    /// The rows of the index.
+    pub(super) fn rows(&self) -> Plan {
+        Plan::new().with::<u32>("index rows", self.n * self.degree)
+    }
+
+    /// Forward and reverse edges of a chunk of nodes.
+    pub(super) fn merged(&self) -> Plan {
+        match self.store {
+            Store::Interleave => Plan::new(),
+            Store::Refilter => {
+                Plan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
+            }
+        }
+    }
+
+    /// The ids of the lists, where detours are counted.
+    fn list_ids(&self) -> Plan {
+        if self.counts_detours { Lists::plan(Plan::new(), self.n, self.k) } else { Plan::new() }
+    }
+
+    /// What stays of turning edges round. No node accepts more than all its candidates; how many it does accept
+    /// is not known before.
+    fn reverse(&self) -> Plan {
+        Reverse::edges(self.n, self.n * self.degree.min(self.limit())).only(&Reverse::KEPT)
+    }
+
+    /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists of the graph.
+    pub(in crate::prune) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+        let base = Base::<T>::plan(self.n, self.dim, self.metric);
+        let lists = GpuLists::plan(Plan::new(), self.n, self.k);
+        let order = lists.only(&["order"]);
+        let (ids, forward) = (self.list_ids(), self.forward());
+        let slots = self.n * self.degree;
+        let turned = Reverse::edges(self.n, self.n * self.degree.min(self.limit()));
+        let stage = |name, plans: &[&Plan]| PlannedStage {
+            name,
+            buffers: plans.iter().fold(base.clone(), |all, plan| all.and(plan)),
+        };
+        let mut stages = Vec::new();
+        if self.entry == Entry::Medoid {
+            stages.push(stage("medoid", &[&lists, &medoid::plan(self.n, self.dim)]));
+        }
+        stages.push(stage("collect and filter", &[&lists, &ids, &forward, &self.candidates()]));
+        stages.push(stage("reverse edges", &[&order, &ids, &forward, &Reverse::counts(slots), &turned]));
+        stages.push(stage("store", &[&order, &ids, &forward, &self.reverse(), &self.rows(), &self.merged()]));
+        stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_take_no_more_than_what_was_there() {
+        for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
+            for strategy in Strategy::all() {
+                let shape = Shape::new(&strategy.degree(degree), (n, 24), k, Metric::L2);
+                let bytes: Vec<u64> =
+                    shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
+                let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
+                assert!((1..=n).contains(&collected) && (1..=n).contains(&merged));
+                assert!(collected * shape.limit() <= CANDIDATES.max(LEAST_AT_ONCE * shape.limit()));
+                // Beside what the edges take that cannot be had in pieces.
+                let [.., collect, _, store] = bytes[..] else { panic!("{bytes:?}") };
+                let merged = shape.merged().bytes();
+                let least = (LEAST_AT_ONCE.min(n) * MERGED as usize * size_of::<Key>()) as u64;
+                assert!(store <= collect || merged <= least, "{n}: {bytes:?}");
+            }
+        }
+    }
+}

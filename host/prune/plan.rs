@@ -1,0 +1,315 @@
+//! What building an index takes, before it runs: of a device, of the host, of the disk, and of time.
+
+use std::fmt;
+
+use tagore_device::descent::key::Key;
+
+use super::estimate;
+use super::gpu::Shape;
+use super::strategy::{Collect, Strategy};
+use super::{Builder, reach};
+use crate::descent::reverse::Reverse;
+use crate::descent::{PlannedStage, most_knn};
+use crate::gpu::{Gpu, Overhead, Plan};
+use crate::index::IndexFile;
+use crate::search::exact::gpu::batch_of_all;
+use crate::search::visited::Visited;
+use crate::vectors::shape::{device_type, with_type};
+use crate::vectors::space::Space;
+use crate::{DataShape, Device, DevicePlan, ElementType, Result, Start, Vectors};
+
+/// The program's own memory on the host.
+const PROGRAM: u64 = 2 << 20;
+
+/// The stack and the allocator's own of a thread.
+const THREAD: u64 = 256 << 10;
+
+/// What a build is planned to run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Threads of the CPU.
+    pub threads: usize,
+    /// What the GPU takes beside buffers, if there is one.
+    pub gpu: Option<Overhead>,
+    /// Bytes of the GPU's memory that are free beside that, if it has been opened.
+    pub free: Option<u64>,
+}
+
+impl Target {
+    /// The CPU, on as many threads as the rayon pool has that this is called in.
+    pub fn cpu() -> Self {
+        Self { threads: rayon::current_num_threads(), gpu: None, free: None }
+    }
+
+    /// A CUDA device, whether there is one or not.
+    pub fn cuda() -> Self {
+        Self { gpu: Some(Overhead::CUDA), ..Self::cpu() }
+    }
+
+    /// What a graph of `nodes` nodes is built on with `device`, which is opened.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn of(device: Device, nodes: usize) -> Result<Self> {
+        device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
+    }
+
+    fn opened(gpu: &Gpu) -> Result<Self> {
+        Ok(Self { gpu: Some(gpu.overhead()), free: Some(gpu.free_memory()?), ..Self::cpu() })
+    }
+}
+
+/// What building an index will take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuildPlan {
+    /// Neighbours per node of the k-NN graph.
+    pub k: usize,
+    /// Where descent starts from on a GPU; `Auto` stands for all pairs.
+    pub start: Start,
+    /// The type of the vectors, on the device if there is one.
+    pub element: ElementType,
+    /// Bytes of device memory of the CUDA context, once for a process.
+    pub context: u64,
+    /// The stages on the device, in their order; none on the CPU.
+    pub device: Vec<PlannedStage>,
+    /// What the process has on the host throughout, however many builds are at work.
+    pub process: Plan,
+    /// The stages on the host and what each has there beside, without the data set.
+    pub host: Vec<PlannedStage>,
+    /// What is written to the disk.
+    pub disk: Plan,
+    /// Stages and the seconds that each is expected to take, by rates measured on other machines and data: an estimate.
+    pub seconds: Vec<(&'static str, f64)>,
+}
+
+impl BuildPlan {
+    /// The stage that takes most of the device, if there is one.
+    pub fn largest_on_device(&self) -> Option<&PlannedStage> {
+        largest(&self.device)
+    }
+
+    /// The stage that takes most of the host.
+    pub fn largest_on_host(&self) -> Option<&PlannedStage> {
+        largest(&self.host)
+    }
+
+    /// The most bytes of buffers on the device at once: without the context.
+    pub fn peak_device_bytes(&self) -> u64 {
+        self.largest_on_device().map_or(0, |stage| stage.buffers.bytes())
+    }
+
+    /// The most bytes of host memory at once, without what the process has throughout.
+    pub fn peak_of_stages(&self) -> u64 {
+        self.largest_on_host().map_or(0, |stage| stage.buffers.bytes())
+    }
+
+    /// The most bytes of host memory at once, without the data set, whose pages are the system's to drop if it is mapped.
+    pub fn peak_host_bytes(&self) -> u64 {
+        self.process.bytes() + self.peak_of_stages()
+    }
+
+    /// The seconds of all stages, an estimate.
+    pub fn total_seconds(&self) -> f64 {
+        self.seconds.iter().map(|stage| stage.1).sum()
+    }
+
+    /// Whether it fits so many bytes of memory of a device, the context among them, and of the host.
+    pub fn fits(&self, device: u64, host: u64) -> bool {
+        self.context + self.peak_device_bytes() <= device && self.peak_host_bytes() <= host
+    }
+}
+
+impl fmt::Display for BuildPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &Plan| {
+            writeln!(f, "{name}")?;
+            buffers.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))
+        };
+        for stage in &self.device {
+            say(f, &format!("device: {}", stage.name), &stage.buffers)?;
+        }
+        for stage in &self.host {
+            say(f, &format!("host: {}", stage.name), &stage.buffers)?;
+        }
+        say(f, "host: throughout", &self.process)?;
+        say(f, "disk", &self.disk)?;
+        write!(
+            f,
+            "peak {} bytes of device memory and {} of the context, {} of host memory",
+            self.peak_device_bytes(),
+            self.context,
+            self.peak_host_bytes()
+        )
+    }
+}
+
+fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
+    stages.iter().max_by_key(|stage| stage.buffers.bytes())
+}
+
+impl Builder {
+    /// What building the index of such data on `target` will take. Nothing is opened or read to say so.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), for parameters that are out of their range.
+    pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
+        self.strategy.check()?;
+        self.descent.check_parameters()?;
+        let k = self.descent.k_of(data.rows, "the data set")?;
+        self.strategy.check_list(k, data.rows)?;
+        Ok(self.plan_of(data, k, target))
+    }
+
+    /// As [`plan`](Self::plan), of lists of `k`.
+    pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
+        let descent = self.descent.plan_of(data, k);
+        let shape = Shape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
+        let Target { threads, gpu, .. } = target;
+        let mut process = Plan::new()
+            .with::<u8>("program", PROGRAM as usize)
+            .with::<u8>("threads", threads * THREAD as usize);
+        let (mut device, mut host, mut start) = (Vec::new(), Vec::new(), Start::Auto);
+        let element = device_type(data, self.descent.metric);
+        if let Some(Overhead { driver, staging, .. }) = gpu {
+            process = process
+                .with::<u8>("driver", driver as usize)
+                .with::<u8>("staging (pinned)", staging as usize);
+            start = descent.start;
+            device.clone_from(&descent.stages);
+        }
+        // What there is as long as anything is built.
+        let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
+        let memory = Memory { shape: &shape, strategy: &self.strategy, threads };
+        if k > 0 {
+            if gpu.is_some() && self.strategy.has_ptx() {
+                device.extend(with_type!(element, T => shape.stages::<T>()));
+                host.extend(memory.stages_with_gpu(&descent));
+                if data.bytes && element == ElementType::U8 {
+                    there = there.with::<u8>("bytes of vectors", data.rows * data.dim);
+                }
+            } else {
+                let graph = match gpu {
+                    Some(_) => {
+                        let buffers = descent.host.only(&["bytes of vectors", "nearest", "ids", "distances"]);
+                        vec![PlannedStage { name: "graph", buffers }]
+                    }
+                    None => self.descent.stages_on_cpu(data, k, threads),
+                };
+                host.extend(graph.into_iter().chain(memory.stages_on_cpu()));
+            }
+        }
+        host.extend(memory.last_stages());
+        for stage in &mut host {
+            stage.buffers = there.clone().and(&stage.buffers);
+        }
+        BuildPlan {
+            k,
+            start,
+            element,
+            context: gpu.map_or(0, |gpu| gpu.context),
+            device,
+            process,
+            host,
+            disk: Plan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
+            seconds: estimate::seconds(self, data, k, target),
+        }
+    }
+
+    /// What could be changed so that a build of such data fits the `free` bytes of a GPU, beside what that takes for
+    /// itself; nothing if it does.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn what_fits(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<String>> {
+        let plan = self.plan(data, target)?;
+        let fits = |plan: &BuildPlan| plan.peak_device_bytes() <= free;
+        let mut ways = Vec::new();
+        if !fits(&plan) {
+            ways.push(format!("--gpu-memory {} builds it cluster by cluster", plan.context + free));
+            let most = most_knn(plan.k, |k| fits(&self.plan_of(data, k, target)));
+            ways.extend(most.map(|k| format!("--knn {k} would fit")));
+            ways.push("--device cpu needs none".to_owned());
+        }
+        Ok(ways)
+    }
+
+    /// Refuses, before it starts, a build of `base` that does not fit the device.
+    pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors, k: usize) -> Result<()> {
+        let target = Target::opened(gpu)?;
+        let free = gpu.free_memory()?;
+        let fits = |data: &DataShape| self.plan_of(data, k, target).peak_device_bytes() <= free;
+        // Values are only looked at where it matters whether they are bytes.
+        if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
+            return Ok(());
+        }
+        let data = DataShape::of(base);
+        let plan = self.plan_of(&data, k, target);
+        match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
+            None => Ok(()),
+            Some(stage) => Err(stage.does_not_fit(gpu, free, &self.what_fits(&data, target, free)?)),
+        }
+    }
+}
+
+/// The host's memory while a graph is pruned.
+struct Memory<'a> {
+    shape: &'a Shape,
+    strategy: &'a Strategy,
+    threads: usize,
+}
+
+impl Memory<'_> {
+    /// Pruning on the CPU: the graph has no distances any more.
+    fn stages_on_cpu(&self) -> Vec<PlannedStage> {
+        let &Self { shape: &Shape { n, k, degree, .. }, strategy, threads } = self;
+        let forward = Plan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
+        let places = if strategy.counts_detours() {
+            Plan::new().with::<u32>("places", threads * n)
+        } else {
+            Plan::new()
+        };
+        let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
+        let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
+        let edges = Reverse::plan(n, n * degree.min(self.shape.limit()));
+        let reverse = forward.clone().and(&edges);
+        let store = forward
+            .and(&edges.only(&Reverse::KEPT))
+            .and(&self.rows())
+            .and(&Visited::plan(n, threads))
+            .and(&places);
+        [("filter", filter), ("reverse edges", reverse), ("store", store)]
+            .map(|(name, buffers)| PlannedStage { name, buffers })
+            .into()
+    }
+
+    /// All but the last stages, with a GPU.
+    fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
+        let &Shape { n, k, .. } = self.shape;
+        if descent.start == Start::Auto {
+            let lists = Plan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
+            let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
+            return vec![PlannedStage { name: "exact search", buffers }];
+        }
+        // What the device gets, and what that is made from.
+        let jobs =
+            descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
+        vec![PlannedStage { name: "descent", buffers: Plan::new().with::<[u8; 3]>("jobs", jobs as usize) }]
+    }
+
+    /// The rows of the index.
+    fn rows(&self) -> Plan {
+        let &Shape { n, degree, .. } = self.shape;
+        Plan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
+    }
+
+    /// Making all nodes reachable, and the index.
+    fn last_stages(&self) -> Vec<PlannedStage> {
+        let mut stages = Vec::new();
+        if self.strategy.connect {
+            let buffers = self.rows().and(&reach::plan(self.shape.n, self.threads));
+            stages.push(PlannedStage { name: "reach", buffers });
+        }
+        stages.push(PlannedStage { name: "index", buffers: self.rows() });
+        stages
+    }
+}

@@ -1,0 +1,144 @@
+//! What of a data set the memory of a build depends on.
+
+use rayon::prelude::*;
+
+use super::{ElementType, MAX_DIM, MAX_ROWS, Matrix, Metric, Rows, Vectors};
+use crate::{Error, Result};
+
+/// Rows that are looked at first, spread over the data set.
+const SAMPLE: usize = 512;
+
+/// Bytes of a data set of which all rows are looked at.
+const READ: usize = 4 << 30;
+
+/// The size and the type of a data set: what the memory of a build depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataShape {
+    /// Rows.
+    pub rows: usize,
+    /// Components per row.
+    pub dim: usize,
+    /// The type of the components.
+    pub element: ElementType,
+    /// Whether all are f32 that hold nothing but whole numbers from 0 to 255, as byte vectors often come. A GPU takes
+    /// them as bytes.
+    pub bytes: bool,
+}
+
+impl DataShape {
+    /// Of `rows` rows of `dim` components of a type, with any values.
+    ///
+    /// # Errors
+    /// If there are more rows or components than a data set may have, or none.
+    pub fn new(rows: usize, dim: usize, element: ElementType) -> Result<Self> {
+        for (what, found, most) in [("n", rows, MAX_ROWS), ("dim", dim, MAX_DIM)] {
+            if !(1..=most).contains(&found) {
+                return Err(Error::argument(what, found, format_args!("1 to {most}")));
+            }
+        }
+        Ok(Self { rows, dim, element, bytes: false })
+    }
+
+    /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all, unless there are
+    /// more than 4 GiB of them.
+    pub fn of(base: &Vectors) -> Self {
+        let bytes = match base.rows() {
+            Rows::F32(rows) => are_bytes(rows, base.len()),
+            _ => false,
+        };
+        Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes }
+    }
+
+    /// Of so many of its rows.
+    pub(crate) fn part(self, rows: usize) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// Bytes of a row.
+    pub(crate) fn row_bytes(self) -> usize {
+        self.dim * self.element.size()
+    }
+}
+
+/// The type that the rows of a space of such data have: unit vectors are f32.
+pub(crate) fn own_type(data: &DataShape, metric: Metric) -> ElementType {
+    if metric == Metric::Cosine { ElementType::F32 } else { data.element }
+}
+
+/// The type that such data have on a device, where it is not that of the space.
+pub(crate) fn device_type(data: &DataShape, metric: Metric) -> ElementType {
+    if data.bytes && metric != Metric::Cosine { ElementType::U8 } else { own_type(data, metric) }
+}
+
+/// Evaluates an expression with an element type as a type.
+macro_rules! with_type {
+    ($element:expr, $type:ident => $body:expr) => {
+        match $element {
+            $crate::ElementType::F32 => {
+                type $type = f32;
+                $body
+            }
+            $crate::ElementType::F16 => {
+                type $type = ::half::f16;
+                $body
+            }
+            $crate::ElementType::U8 => {
+                type $type = u8;
+                $body
+            }
+            $crate::ElementType::I8 => {
+                type $type = i8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_type;
+
+/// Whether sums of squares of bytes with so many components are exact in f32, as those of integers are.
+pub(crate) fn sums_are_exact(dim: usize) -> bool {
+    dim * 255 * 255 <= 1 << 24
+}
+
+/// The byte that a number is, if it is one.
+#[inline]
+pub(crate) fn byte(x: f32) -> Option<u8> {
+    // Saturates; what is not a byte comes out as another number.
+    let byte = x as u8;
+    (f32::from(byte) == x && !(x == 0.0 && x.is_sign_negative())).then_some(byte)
+}
+
+fn are_bytes(rows: Matrix<'_, f32>, count: usize) -> bool {
+    let is_byte = |row: usize| rows.row(row).iter().all(|&x| byte(x).is_some());
+    let step = count.div_ceil(SAMPLE).max(1);
+    sums_are_exact(rows.dim())
+        && (0..count).step_by(step).all(is_byte)
+        && (step == 1
+            || count.saturating_mul(rows.dim() * size_of::<f32>()) > READ
+            || (0..count).into_par_iter().with_min_len(1024).all(is_byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_from_other_numbers() {
+        let shape = |values: Vec<f32>, dim| DataShape::of(&Vectors::from_f32(values, dim).unwrap());
+        let whole: Vec<f32> = (0..20_000).map(|i| (i % 256) as f32).collect();
+        assert_eq!(
+            shape(whole.clone(), 2),
+            DataShape { rows: 10_000, dim: 2, element: ElementType::F32, bytes: true }
+        );
+        // Also where the sample does not look.
+        for wrong in [0.5, -1.0, 256.0, -0.0] {
+            let mut values = whole.clone();
+            values[13] = wrong;
+            assert!(!shape(values, 2).bytes, "{wrong}");
+        }
+        assert!(!shape(vec![1.0; 2 * 1000], 1000).bytes);
+        let bytes = Vectors::from_u8(vec![1, 2], 1).unwrap();
+        assert_eq!(DataShape::of(&bytes), DataShape::new(2, 1, ElementType::U8).unwrap());
+        assert!(DataShape::new(0, 1, ElementType::U8).is_err());
+    }
+}
