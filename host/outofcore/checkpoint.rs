@@ -12,6 +12,9 @@ use super::log::Piece;
 use super::work::save;
 use crate::Result;
 
+/// Pairs of clusters, and where the lists of the first are.
+type Waiting = BTreeMap<(u32, u32), Option<Piece>>;
+
 /// Lists that have been merged, and that wait. A node is in two clusters, so that what is known of a pair of clusters is
 /// known of every node that they share.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -24,7 +27,7 @@ pub(super) struct Checkpoint {
     pub merged: BTreeSet<(u32, u32)>,
     /// The cluster whose lists wait, the one that they wait for, and where they are; none if they were in memory.
     #[serde(with = "pairs")]
-    pub waiting: BTreeMap<(u32, u32), Option<Piece>>,
+    pub waiting: Waiting,
     /// Finished rows, by ranges of ids.
     pub rows: Vec<Vec<Piece>>,
     /// Bytes of the files of lists and of rows.
@@ -64,16 +67,11 @@ impl Checkpoint {
 mod pairs {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(
-        map: &BTreeMap<(u32, u32), Option<Piece>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(map: &Waiting, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(map)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<(u32, u32), Option<Piece>>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Waiting, D::Error> {
         Ok(Vec::deserialize(deserializer)?.into_iter().collect())
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     /// The kind: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
-    #[arg(long = "index", value_name = "KIND", default_value = "vamana")]
+    #[arg(long = "index", value_name = "KIND")]
     strategy: Strategy,
     #[command(flatten)]
     descent: DescentOptions,
