@@ -66,7 +66,7 @@ pub struct BuildPlan {
     pub k: usize,
     /// Where descent starts from on a GPU; `Auto` stands for all pairs.
     pub start: Start,
-    /// The type of the vectors, on the device if there is one.
+    /// The type of the vectors as a GPU takes them.
     pub element: ElementType,
     /// Bytes of device memory of the CUDA context, once for a process.
     pub context: u64,
