@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
-use tagore::outofcore::ClusterPlan;
+use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
     BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Result,
     Start, Strategy, Target,
@@ -59,24 +59,33 @@ impl Args {
             None => DataShape::new(self.n.unwrap_or(0), self.dim.unwrap_or(0), self.element)?,
         };
         let descent = self.graph.descent().iterations(self.iterations).start(self.start).device(self.device);
+        // Of a GPU that is not there nothing is free.
+        let limits = self.limits.limits(self.device, data.rows).unwrap_or_else(|_| self.limits.given());
         let mut event = match &self.strategy {
             Some(strategy) => {
                 let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
-                self.index(&builder, &data, output)?
+                self.index(&builder, (&data, &limits), output)?
             }
             None => graph(&descent, &data, output)?,
         };
+        say_limits(&limits, output);
         event["event"] = "plan".into();
         event["n"] = data.rows.into();
         event["dim"] = data.dim.into();
         event["type"] = data.element.name().into();
         event["metric"] = self.graph.metric.to_string().into();
+        event["limits"] = limits_event(&limits);
         output.event(&event);
         Ok(())
     }
 
     /// Plans an index.
-    fn index(&self, builder: &Builder, data: &DataShape, output: &Output) -> Result<Value> {
+    fn index(
+        &self,
+        builder: &Builder,
+        (data, limits): (&DataShape, &Limits),
+        output: &Output,
+    ) -> Result<Value> {
         let cpu = Target::cpu();
         // What is known of a GPU without one will do, unless builds are to run there.
         let gpu = match self.device {
@@ -99,11 +108,7 @@ impl Args {
             Device::Auto => Target::of(Device::Auto, data.rows)?,
             _ => gpu,
         };
-        // Of a GPU that is not there nothing is free.
-        let limits = self.limits.limits(self.device, data.rows).unwrap_or_else(|_| self.limits.given());
-        let clusters = ClusterPlan::on(builder, data, &limits, (target, 1))?;
-        output.say("");
-        say_limits(&limits, output);
+        let clusters = ClusterPlan::on(builder, data, limits, (target, 1))?;
         let mut changes = Vec::new();
         match &clusters {
             Some(plan) => say_parts(plan, output),
@@ -136,7 +141,7 @@ impl Args {
                 "process": buffers(&on_cpu.process), "host_stages": stages(&on_cpu.host),
                 "host_bytes": on_cpu.peak_host_bytes(), "seconds": seconds(&on_cpu),
             },
-            "changes": changes, "limits": limits_event(&limits),
+            "changes": changes,
             "out_of_core": clusters.as_ref().map(clusters_event),
         }))
     }
