@@ -37,10 +37,16 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
 /// # Errors
 /// If the file cannot be written.
 pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
-    let path = path.as_ref();
+    save_svg(path.as_ref(), |svg| draw(svg, title, k, series))
+}
+
+/// Writes what `draw` draws.
+pub(crate) fn save_svg(
+    path: &Path,
+    draw: impl FnOnce(&mut String) -> std::result::Result<(), Box<dyn std::error::Error>>,
+) -> Result<()> {
     let mut svg = String::new();
-    draw(&mut svg, title, k, series)
-        .map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
+    draw(&mut svg).map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
     let mut file = AtomicFile::create(path)?;
     file.write_all(svg.as_bytes())?;
     file.commit()

@@ -6,15 +6,13 @@ use plotters::coord::ranged1d::{IntoSegmentedCoord, SegmentValue};
 use plotters::prelude::*;
 
 use super::{Task, TaskKind};
-use crate::atomic_file::AtomicFile;
-use crate::{Error, Result};
+use crate::Result;
+use crate::eval::plot::{GRID, TEXT, save_svg};
 
 const WIDTH: u32 = 1100;
 /// Height of a lane, and of all around them.
 const LANE: u32 = 34;
 const AROUND: u32 = 150;
-const TEXT: RGBColor = RGBColor(60, 60, 60);
-const GRID: RGBColor = RGBColor(228, 228, 228);
 
 /// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
 fn colour(kind: TaskKind) -> RGBColor {
@@ -36,13 +34,7 @@ fn colour(kind: TaskKind) -> RGBColor {
 /// # Errors
 /// If the file cannot be written.
 pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
-    let path = path.as_ref();
-    let mut svg = String::new();
-    draw(&mut svg, title, tasks)
-        .map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(svg.as_bytes())?;
-    file.commit()
+    save_svg(path.as_ref(), |svg| draw(svg, title, tasks))
 }
 
 /// Draws what [`timeline_plot`] writes.
