@@ -15,7 +15,7 @@ use super::fault::{Attempt, Damage, Fault};
 use super::log::Bins;
 use super::merge::{Merged, Merger};
 use super::partition::{Partition, Table};
-use super::pipeline::{Pipeline, Step};
+use super::pipeline::{Merging, Pipeline, Step};
 use super::trace::{Task, TaskKind, Trace};
 use super::work::{Manifest, WorkFolder, save};
 use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS};
@@ -312,7 +312,9 @@ impl Run<'_> {
             .collect();
         let left = steps.iter().filter(|step| !step.built).count();
         stats.built += left;
-        let mut merger = Merger::new((self.base.len(), degree), *embedding, done, (lists, rows));
+        let mut turns = vec![0; graph.clusters()];
+        steps.iter().for_each(|step| turns[step.dispatch.load as usize] = step.turn);
+        let mut merger = Merger::new((self.base.len(), degree), done, (lists, rows));
         let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
         let stage = builder.descent.progress.stage("build", left as u64);
         let peak_gpu_bytes = AtomicU64::new(0);
@@ -323,11 +325,13 @@ impl Run<'_> {
             embedding,
             trace,
             stage: &stage,
+            turns: &turns,
             peak_gpu_bytes: &peak_gpu_bytes,
         };
         let gpus = self.devices.iter().filter_map(|device| device.gpu().transpose());
         let measurements = gpus.map(|gpu| gpu?.measure()).collect::<Result<Vec<_>>>()?;
-        let result = pipeline.run(steps, &mut merger, &mut checkpoints);
+        let merging = Merging { merger: &mut merger, checkpoints: &mut checkpoints };
+        let result = pipeline.run(steps, merging);
         if let Err(Fault::Failed(_)) = result {
             // So that nothing has to be built again. If this fails too, there is the last checkpoint.
             let _ = merger.evict_all().and_then(|()| merger.checkpoint()).and_then(|(checkpoint, sync)| {

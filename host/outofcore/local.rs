@@ -1,47 +1,44 @@
-//! The index of one cluster, as lists with distances that can be merged.
+//! The index of one cluster, as lists that can be merged.
+
+use std::ops::Range;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
 
-use super::lengths::lengths;
+use super::lists::{DeviceLists, HostLists, Lists, Members};
 use super::partition::Cluster;
+use crate::prune::Built;
 use crate::vectors::embedding::Embedding;
-use crate::{BuildStats, Builder, Result, Vectors};
+use crate::vectors::gpu::with_base;
+use crate::{BuildStats, Builder, Result};
 
-/// The lists of a cluster's members.
-pub(super) struct LocalLists {
+/// The index of a cluster.
+pub(super) struct LocalIndex {
     pub cluster: u32,
-    /// The ids of the members, in ascending order.
-    pub ids: Vec<u32>,
-    /// The other cluster that each is in.
-    pub others: Vec<u32>,
-    /// The neighbours of each in ascending order, as rule distances and places among the members, padded to the
-    /// degree with [`key::NONE`].
-    pub keys: Vec<Key>,
-    pub vectors: Vectors,
+    /// The other clusters that members are in, and the places of these members: first those of clusters that are still to
+    /// come.
+    pub parcels: Vec<(u32, Range<usize>)>,
+    pub lists: Box<dyn Lists>,
     /// The member nearest to the mean of the base, and its squared distance.
     pub central: (f64, u32),
-    /// A node that the local index is entered at.
+    /// A node that the index is entered at.
     pub entry: u32,
-    /// What building them took.
+    /// What building it took.
     pub stats: BuildStats,
 }
 
-impl LocalLists {
-    /// Builds the index of a cluster, which is not empty.
+impl LocalIndex {
+    /// Builds the index of a cluster, which is not empty; `is_to_come` says which other clusters are built after it.
     pub(super) fn build(
         builder: &Builder,
         cluster: Cluster,
-        embedding: &Embedding,
-        mean: &[f64],
+        (embedding, mean): (&Embedding, &[f64]),
+        is_to_come: impl Fn(u32) -> bool + Sync,
     ) -> Result<Self> {
         let Cluster { number, ids, others, vectors } = cluster;
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
-        let (index, stats) =
-            builder.clone().sample(0).descent(descent.clone()).build_with_stats(&vectors, None)?;
-        // Under inner product distances have to be those of the whole base, or lists could not be compared.
-        let keys = lengths(&index, &embedding.space(&vectors)?, descent.device, &stage)?;
+        let builder = builder.clone().sample(0).descent(descent.clone());
+        let Built { index, stats, on_device } = builder.build_and_keep(&vectors, None)?;
         let distance = |out: &mut Vec<f32>, member: usize| {
             embedding.embed(&vectors.row(member), out);
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
@@ -50,19 +47,33 @@ impl LocalLists {
         let distances = (0..ids.len()).into_par_iter().map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| (f64::INFINITY, u32::MAX), nearer);
         let entry = ids[index.entries()[0] as usize];
-        Ok(Self { cluster: number, ids, others, keys, vectors, central, entry, stats })
-    }
-}
 
-impl LocalLists {
-    /// The key of the base for one of a member.
-    pub(super) fn of_base(&self, key: Key) -> Key {
-        if key == key::NONE { key } else { key >> 32 << 32 | u64::from(self.ids[key as u32 as usize]) }
-    }
-
-    /// Which member the node of this id is, if it is one.
-    pub(super) fn member(&self, id: u32) -> Option<u32> {
-        self.ids.binary_search(&id).ok().map(|place| place as u32)
+        let other_of = |member: u32| others[member as usize];
+        let mut order: Vec<u32> = (0..ids.len() as u32).collect();
+        // Members are in ascending order of ids, and stay so beside each other.
+        order.par_sort_unstable_by_key(|&member| {
+            (!is_to_come(other_of(member)), other_of(member), member)
+        });
+        let mut end = 0;
+        let parcels = order.chunk_by(|&a, &b| other_of(a) == other_of(b)).map(|members| {
+            let begin = end;
+            end += members.len();
+            (other_of(members[0]), begin..end)
+        });
+        let parcels = parcels.collect();
+        let members = Members { ids, order };
+        // Under inner product distances have to be those of the whole base, or lists could not be compared.
+        let lists: Box<dyn Lists> = match on_device {
+            Some((gpu, base)) => {
+                let lifts = embedding.lifts(&vectors);
+                drop(vectors);
+                with_base!(base, base => {
+                    Box::new(DeviceLists::new(&gpu, base, lifts.as_deref(), &index, members)?)
+                })
+            }
+            None => Box::new(HostLists::new(embedding.space(vectors)?, &index, members, &stage)?),
+        };
+        Ok(Self { cluster: number, parcels, lists, central, entry, stats })
     }
 }
 

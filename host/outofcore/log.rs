@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,13 +53,9 @@ impl Log {
     }
 
     /// What reads the log, on a thread of its own.
-    pub(super) fn reader(&self) -> Result<Reader<'_>> {
-        Ok(Reader { file: File::open(&self.path).map_err(Error::io(&self.path))?, path: &self.path })
-    }
-
-    /// Reads a piece; none if it is not what was written.
-    pub(super) fn read(&self, piece: Piece) -> Result<Option<Vec<u8>>> {
-        self.reader()?.read(piece)
+    pub(super) fn reader(&self) -> Result<Reader> {
+        let file = File::open(&self.path).map_err(Error::io(&self.path))?;
+        Ok(Reader { file, path: self.path.clone() })
     }
 
     /// What asks, from any thread, that all that has been appended is on the disk.
@@ -74,12 +70,12 @@ impl Log {
 }
 
 /// Reads pieces of a [`Log`], each of them once.
-pub(super) struct Reader<'a> {
+pub(super) struct Reader {
     file: File,
-    path: &'a Path,
+    path: PathBuf,
 }
 
-impl Reader<'_> {
+impl Reader {
     /// Tells the system that a piece will be read soon, or will not be read again.
     fn will_read(&self, piece: Piece, soon: bool) {
         #[cfg(unix)]
@@ -92,7 +88,7 @@ impl Reader<'_> {
     }
 
     /// Reads a piece; none if it is not what was written.
-    fn read(&mut self, piece: Piece) -> Result<Option<Vec<u8>>> {
+    pub(super) fn read(&mut self, piece: Piece) -> Result<Option<Vec<u8>>> {
         let mut content = vec![0; piece.bytes];
         let read =
             self.file.seek(SeekFrom::Start(piece.offset)).and_then(|_| self.file.read_exact(&mut content));
@@ -103,7 +99,7 @@ impl Reader<'_> {
                 Ok((crc32fast::hash(&content) == piece.crc).then_some(content))
             }
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(Error::io(self.path)(error)),
+            Err(error) => Err(Error::io(&self.path)(error)),
         }
     }
 }
@@ -288,8 +284,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().len(), 3);
         let next = log.append(&[6]).unwrap();
         assert_eq!(
-            (log.read(kept).unwrap().unwrap(), log.read(next).unwrap().unwrap()),
-            (vec![1, 2, 3], vec![6])
+            [kept, next].map(|piece| log.reader().unwrap().read(piece).unwrap().unwrap()),
+            [vec![1, 2, 3], vec![6]]
         );
         assert!(open(&path, 5).is_none(), "shorter than it was");
     }

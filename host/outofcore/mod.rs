@@ -27,7 +27,7 @@ mod checkpoint;
 mod entries;
 mod fault;
 mod graph;
-mod lengths;
+mod lists;
 mod local;
 mod log;
 mod merge;

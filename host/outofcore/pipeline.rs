@@ -1,4 +1,4 @@
-//! Building all clusters: threads that read, build and merge at the same time.
+//! Building all clusters: threads that read, and threads that build and merge.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -8,7 +8,8 @@ use std::thread::{self, ScopedJoinHandle};
 use super::Dispatch;
 use super::checkpoint::Checkpoints;
 use super::fault::Attempt;
-use super::local::LocalLists;
+use super::local::LocalIndex;
+use super::log::Reader;
 use super::merge::Merger;
 use super::partition::{Cluster, Partition};
 use super::trace::{Task, TaskKind, Trace};
@@ -17,11 +18,8 @@ use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
 
-/// Builds at work on a GPU at the same time: while the host ends one, the device works on the other.
+/// Builds at work on a GPU at the same time: while the host is busy with one, the device works on the other.
 pub(super) const BUILDS_PER_GPU: usize = 2;
-
-/// Lists that may wait to be merged, so that nobody waits where merging takes longer for some clusters than for others.
-pub(super) const WAITING: usize = 1;
 
 /// Builds at work on `device` at the same time. One takes all threads of the CPU.
 pub(super) fn builds_on(device: Device) -> usize {
@@ -37,6 +35,8 @@ pub(super) struct Pipeline<'a> {
     pub embedding: &'a Embedding,
     pub trace: &'a Trace,
     pub stage: &'a StageProgress<'a>,
+    /// The turn of each cluster.
+    pub turns: &'a [usize],
     /// The most bytes of device memory that were taken at once, so far.
     pub peak_gpu_bytes: &'a AtomicU64,
 }
@@ -53,19 +53,19 @@ pub(super) struct Step {
 /// A cluster that has been read, if it is to be built, on its way to a thread that builds it.
 type Read = Attempt<(Step, Option<Cluster>)>;
 
-/// What it became, on its way to the thread that merges: the cluster to evict, and the lists unless there are none.
-type Built = (Option<u32>, Option<LocalLists>);
+/// What all threads that build share: one of them has it at a time.
+pub(super) struct Merging<'a> {
+    pub merger: &'a mut Merger,
+    pub checkpoints: &'a mut Checkpoints,
+}
 
 impl Pipeline<'_> {
-    /// Builds and merges clusters. A thread per device reads clusters, as many threads as [`builds_on`] says build them,
-    /// one merges. Each hands on one at a time, in the order of the steps, and waits until it is taken.
-    pub(super) fn run(
-        self,
-        steps: Vec<Step>,
-        merger: &mut Merger,
-        checkpoints: &mut Checkpoints,
-    ) -> Attempt<()> {
+    /// Builds and merges clusters. A thread per device reads clusters, and as many threads as [`builds_on`] says build
+    /// them. What is read is handed on in the order of the steps, one at a time, and waits until it is taken; and in their
+    /// order clusters come to those that wait for them.
+    pub(super) fn run(self, steps: Vec<Step>, merging: Merging<'_>) -> Attempt<()> {
         let steps = &Mutex::new(steps.into_iter());
+        let merging = &Mutex::new(merging);
         // What is merged into a row depends on which of its lists comes last: the order is the same on any devices.
         let (reads, builds) = (&Turns::new(), &Turns::new());
         thread::scope(|scope| {
@@ -75,26 +75,23 @@ impl Pipeline<'_> {
                 scope.spawn(move || self.read(steps, &send, reads, &format!("reader {reader}")));
             }
             drop(send);
-            let (send, lists) = sync_channel::<Built>(WAITING);
-            let merging = scope.spawn(move || self.merge(&lists, merger, checkpoints));
             // Shared by those that build, and gone with the last of them, so that readers do not wait in vain.
             let clusters = Arc::new(Mutex::new(clusters));
             let places =
                 self.devices.iter().flat_map(|&device| (0..builds_on(device)).map(move |i| (device, i)));
             let mut builders = Vec::new();
-            for (device, build) in places.clone().skip(1) {
-                let (clusters, send) = (Arc::clone(&clusters), send.clone());
-                builders.push(scope.spawn(move || self.build((device, build), &clusters, &send, builds)));
+            for place in places.clone().skip(1) {
+                let clusters = Arc::clone(&clusters);
+                builders.push(scope.spawn(move || self.build(place, &clusters, builds, merging)));
             }
             // On the threads of the caller's pool.
             let first = places.into_iter().next().unwrap_or_default();
-            let mut result = self.build(first, &clusters, &send, builds);
-            drop((clusters, send));
+            let mut result = self.build(first, &clusters, builds, merging);
+            drop(clusters);
             for builder in builders {
                 result = result.and(join(builder));
             }
-            // An error in merging comes first: others follow from it.
-            join(merging).and(result)
+            result
         })
     }
 
@@ -113,9 +110,13 @@ impl Pipeline<'_> {
             if let Ok(Some(cluster)) = &read {
                 self.trace.ended(TaskKind::Read, thread, Some(number), begin, cluster.bytes());
             }
-            let failed = read.is_err();
             // Nobody receives any more once something else has failed.
-            if !turns.take(step.turn, || to.send(read.map(|cluster| (step, cluster))).is_ok() && !failed) {
+            let failed = read.is_err();
+            let send = || match to.send(read.map(|cluster| (step, cluster))) {
+                Ok(()) if !failed => Ok(()),
+                _ => Err(()),
+            };
+            if turns.take(step.turn, send) != Ok(Some(())) {
                 return;
             }
         }
@@ -125,19 +126,24 @@ impl Pipeline<'_> {
         self,
         (device, build): (Device, usize),
         clusters: &Mutex<Receiver<Read>>,
-        to: &SyncSender<Built>,
         turns: &Turns,
+        merging: &Mutex<Merging<'_>>,
     ) -> Attempt<()> {
         let builder = self.builder.clone().device(device);
         let thread = format!("{device} {}", char::from(b'a' + build as u8));
         let run = || {
+            let mut spilled = lock(merging).merger.spilled()?;
             loop {
                 let Ok(read) = lock(clusters).recv() else { return Ok(()) };
                 let (step, cluster) = read?;
                 // Where vectors are equal, clusters may be empty.
                 let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
-                let lists = cluster.map(|cluster| self.lists(&builder, cluster, &thread)).transpose()?;
-                if !turns.take(step.turn, || to.send((step.dispatch.evict, lists)).is_ok()) {
+                let local = cluster.map(|cluster| self.local(&builder, cluster, &thread)).transpose()?;
+                let came = match local {
+                    Some(local) => self.merge(step, local, (turns, merging), (&mut spilled, &thread))?,
+                    None => turns.take(step.turn, || lock(merging).evict(step))?.is_some(),
+                };
+                if !came {
                     return Ok(());
                 }
                 if !step.built {
@@ -152,11 +158,14 @@ impl Pipeline<'_> {
         result
     }
 
-    fn lists(self, builder: &Builder, cluster: Cluster, thread: &str) -> Result<LocalLists> {
+    fn local(self, builder: &Builder, cluster: Cluster, thread: &str) -> Result<LocalIndex> {
         let mut begin = self.trace.now();
         let (number, bytes) = (cluster.number, cluster.bytes());
-        let lists = LocalLists::build(builder, cluster, self.embedding, &self.partition.mean)?;
-        let (descent, prune) = (&lists.stats.descent, &lists.stats.prune);
+        let turn = self.turns[number as usize];
+        let is_to_come = |other: u32| self.turns[other as usize] > turn;
+        let local =
+            LocalIndex::build(builder, cluster, (self.embedding, &self.partition.mean), is_to_come)?;
+        let (descent, prune) = (&local.stats.descent, &local.stats.prune);
         self.peak_gpu_bytes.fetch_max(descent.peak_gpu_bytes.max(prune.peak_gpu_bytes), Ordering::Relaxed);
         for (kind, seconds) in [
             (TaskKind::Copy, descent.copy + prune.copy),
@@ -171,29 +180,64 @@ impl Pipeline<'_> {
             begin = end;
         }
         self.trace.ended(TaskKind::Lists, thread, Some(number), begin, 0);
-        Ok(lists)
+        Ok(local)
     }
 
+    /// Merges the lists of a cluster with those that wait for them, and leaves those that have to wait. False if its turn
+    /// will not come.
     fn merge(
         self,
-        lists: &Receiver<Built>,
-        merger: &mut Merger,
-        checkpoints: &mut Checkpoints,
-    ) -> Attempt<()> {
-        while let Ok((evict, lists)) = lists.recv() {
-            let begin = self.trace.now();
-            let cluster = lists.as_ref().map(|lists| lists.cluster);
-            let mut bytes = evict.map_or(Ok(0), |cluster| merger.evict(cluster))?;
-            bytes += lists.map_or(Ok(0), |lists| merger.take(&lists))?;
-            self.trace.ended(TaskKind::Merge, "merger", cluster, begin, bytes);
-            if checkpoints.is_due() {
-                let begin = self.trace.now();
-                let (checkpoint, sync) = merger.checkpoint()?;
-                checkpoints.save(checkpoint, sync)?;
-                self.trace.ended(TaskKind::Checkpoint, "merger", None, begin, 0);
-            }
+        step: Step,
+        mut local: LocalIndex,
+        (turns, merging): (&Turns, &Mutex<Merging<'_>>),
+        (spilled, thread): (&mut Reader, &str),
+    ) -> Attempt<bool> {
+        let (begin, cluster, turn) = (self.trace.now(), local.cluster, step.turn);
+        let parcels = std::mem::take(&mut local.parcels);
+        let to_come = parcels.partition_point(|&(other, _)| self.turns[other as usize] > turn);
+        let mut first = Vec::with_capacity(to_come);
+        for (other, places) in &parcels[..to_come] {
+            first.push((*other, local.lists.get(places.clone())?));
         }
-        Ok(())
+        self.trace.ended(TaskKind::Lists, thread, Some(cluster), begin, 0);
+        let come = || -> Result<_> {
+            let begin = self.trace.now();
+            let mut merging = lock(merging);
+            let bytes = merging.evict(step)?;
+            merging.merger.add(cluster, first);
+            let waiting = merging.merger.take(cluster, &parcels[to_come..]);
+            if bytes > 0 {
+                self.trace.ended(TaskKind::Spill, thread, Some(cluster), begin, bytes);
+            }
+            Ok(waiting)
+        };
+        let Some(waiting) = turns.take(turn, come)? else { return Ok(false) };
+        let (begin, mut bytes) = (self.trace.now(), 0);
+        for waiting in waiting {
+            let (first, read) = waiting.read(spilled)?;
+            let records = local.lists.merge(waiting.places.clone(), &first)?;
+            drop(first);
+            bytes += read + size_of_val(&records[..]) as u64;
+            lock(merging).merger.finish(waiting, &records)?;
+        }
+        self.trace.ended(TaskKind::Merge, thread, Some(cluster), begin, bytes);
+        let mut merging = lock(merging);
+        merging.merger.came(&local);
+        let Merging { merger, checkpoints } = &mut *merging;
+        if checkpoints.is_due() {
+            let begin = self.trace.now();
+            let (checkpoint, sync) = merger.checkpoint()?;
+            checkpoints.save(checkpoint, sync)?;
+            self.trace.ended(TaskKind::Checkpoint, thread, None, begin, 0);
+        }
+        Ok(true)
+    }
+}
+
+impl Merging<'_> {
+    /// Writes the lists of the cluster that leaves at this step. The bytes written.
+    fn evict(&mut self, step: Step) -> Result<u64> {
+        step.dispatch.evict.map_or(Ok(0), |cluster| self.merger.evict(cluster))
     }
 }
 

@@ -4,10 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::centres::SAMPLE_PER_CLUSTER;
 use super::partition::RECORD_HEAD;
-use super::pipeline::{BUILDS_PER_GPU, WAITING};
+use super::lists::DeviceLists;
+use super::pipeline::BUILDS_PER_GPU;
 use crate::descent::STEPS;
 use crate::gpu::{Overhead, Plan};
 use crate::index::IndexFile;
+use crate::vectors::shape::with_type;
 use crate::{BuildPlan, Builder, DataShape, Error, Result, Target, Vectors};
 
 /// What a build may take.
@@ -162,21 +164,26 @@ impl Sizes<'_> {
         let staging = self.target.gpu.map_or(0, |Overhead { staging, .. }| staging);
         let process = self.build(nodes).process.bytes() + (self.devices - 1) * staging;
         let record = (self.data.row_bytes() + RECORD_HEAD) as u64;
-        let waiting = WAITING as u64;
-        // Vectors are read, built with, wait, and are merged with; lists come from builds, wait, are merged, and are
-        // copied as they become parcels.
+        // Vectors are read, and built with. Lists that wait are copied for it, and those that have waited are read again
+        // from the disk; without a GPU there are the lists of the build itself.
+        let lists = if self.target.gpu.is_some() { builds + 1 } else { 2 * builds + 1 };
         [
             process,
-            (readers + builds + waiting + 1) * record * nodes as u64,
+            (readers + builds) * record * nodes as u64,
             builds * self.most(nodes, BuildPlan::peak_of_stages),
-            (builds + waiting + 2) * self.list() * nodes as u64,
+            lists * self.list() * nodes as u64,
         ]
     }
 
     /// Bytes of a device for clusters of so many nodes.
     fn device(&self, nodes: usize) -> u64 {
         let context = self.target.gpu.map_or(0, |gpu| gpu.context);
-        context + self.builds_per_device() * self.most(nodes, BuildPlan::peak_device_bytes)
+        let lists = |plan: &BuildPlan| {
+            let (shape, degree) = ((nodes, self.data.dim), self.builder.strategy.max_degree());
+            with_type!(plan.element, T => DeviceLists::<T>::plan(shape, degree, self.builder.descent.metric))
+        };
+        let of_build = |plan: &BuildPlan| plan.peak_device_bytes().max(lists(plan).bytes());
+        context + self.builds_per_device() * self.most(nodes, of_build)
     }
 
     /// Bytes on the host while vectors are put into their clusters, beside buffers.

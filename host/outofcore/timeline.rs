@@ -23,6 +23,7 @@ fn colour(kind: TaskKind) -> RGBColor {
         TaskKind::Descent => RGBColor(0, 114, 178),
         TaskKind::Prune => RGBColor(0, 158, 115),
         TaskKind::Lists => RGBColor(204, 121, 167),
+        TaskKind::Spill => RGBColor(120, 94, 60),
         TaskKind::Merge => RGBColor(230, 159, 0),
         TaskKind::Checkpoint => RGBColor(0, 0, 0),
         TaskKind::Write => RGBColor(213, 94, 0),
@@ -120,7 +121,7 @@ mod tests {
         for tasks in [
             vec![],
             vec![task(TaskKind::Read, "reader 0", 0.0, 0.0)],
-            vec![task(TaskKind::Read, "reader 0", 0.0, 1.5), task(TaskKind::Merge, "merger", 1.0, 3.5)],
+            vec![task(TaskKind::Read, "reader 0", 0.0, 1.5), task(TaskKind::Merge, "cuda:0 a", 1.0, 3.5)],
         ] {
             let mut svg = String::new();
             draw(&mut svg, "title", &tasks).unwrap();

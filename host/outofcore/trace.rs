@@ -17,9 +17,11 @@ pub enum TaskKind {
     Descent,
     /// Pruning it.
     Prune,
-    /// Distances of the neighbours that are left.
+    /// Distances of the neighbours that are left, and bringing those to the host that wait.
     Lists,
-    /// Merging a cluster's lists with those that wait, and writing what waits and is not kept in memory.
+    /// Writing lists that wait and are not kept in memory.
+    Spill,
+    /// Merging a cluster's lists with those that have waited, and gathering the rows.
     Merge,
     /// Writing a checkpoint.
     Checkpoint,
@@ -29,13 +31,14 @@ pub enum TaskKind {
 
 impl TaskKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Partition,
         Self::Read,
         Self::Copy,
         Self::Descent,
         Self::Prune,
         Self::Lists,
+        Self::Spill,
         Self::Merge,
         Self::Checkpoint,
         Self::Write,
@@ -50,6 +53,7 @@ impl TaskKind {
             Self::Descent => "descent",
             Self::Prune => "prune",
             Self::Lists => "lists",
+            Self::Spill => "spill",
             Self::Merge => "merge",
             Self::Checkpoint => "checkpoint",
             Self::Write => "write",
@@ -62,7 +66,7 @@ impl TaskKind {
 pub struct Task {
     /// What was done.
     pub kind: TaskKind,
-    /// The thread that did it, such as `cuda:0 a` or `merger`.
+    /// The thread that did it, such as `cuda:0 a` or `reader 0`.
     pub thread: String,
     /// The cluster, if it was for one.
     pub cluster: Option<u32>,

@@ -16,16 +16,19 @@ impl Turns {
         Self { next: Mutex::new(Some(0)), changed: Condvar::new() }
     }
 
-    /// Waits for `turn`, and then passes it on once `work` is done. False if the turn will not come, or the work
-    /// says so: then no other turn comes.
-    pub(super) fn take(&self, turn: usize, work: impl FnOnce() -> bool) -> bool {
+    /// Waits for `turn`, and passes it on once `work` is done. None if the turn will not come; if the work fails, no other
+    /// comes.
+    pub(super) fn take<R, E>(&self, turn: usize, work: impl FnOnce() -> Result<R, E>) -> Result<Option<R>, E> {
         let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |next: &mut Option<usize>| next.is_some_and(|next| next != turn);
         let mut next = self.changed.wait_while(next, waits).unwrap_or_else(PoisonError::into_inner);
-        let done = next.is_some() && work();
-        *next = if done { Some(turn + 1) } else { None };
+        if next.is_none() {
+            return Ok(None);
+        }
+        let done = work();
+        *next = done.is_ok().then_some(turn + 1);
         self.changed.notify_all();
-        done
+        done.map(Some)
     }
 
     /// Says that no other turn comes.
@@ -46,10 +49,11 @@ mod tests {
             for turn in (0..8).rev() {
                 let (turns, found) = (&turns, &found);
                 scope.spawn(move || {
-                    assert!(turns.take(turn, || {
+                    let push = || {
                         found.lock().unwrap().push(turn);
-                        true
-                    }));
+                        Ok::<_, ()>(turn)
+                    };
+                    assert_eq!(turns.take(turn, push), Ok(Some(turn)));
                 });
             }
         });
@@ -60,15 +64,15 @@ mod tests {
     fn nobody_waits_once_there_are_no_turns() {
         let turns = Turns::new();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| turns.take(2, || true));
-            assert!(!turns.take(0, || false));
-            assert!(!waiting.join().unwrap());
+            let waiting = scope.spawn(|| turns.take(2, || Ok::<_, ()>(())));
+            assert_eq!(turns.take(0, || Err::<(), _>(7)), Err(7));
+            assert_eq!(waiting.join().unwrap(), Ok(None));
         });
         let turns = Turns::new();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| turns.take(1, || true));
+            let waiting = scope.spawn(|| turns.take(1, || Ok::<_, ()>(())));
             turns.stop();
-            assert!(!waiting.join().unwrap());
+            assert_eq!(waiting.join().unwrap(), Ok(None));
         });
     }
 }

@@ -28,6 +28,7 @@ use crate::descent::{Descent, DescentStats, KnnGraph, KnnSample, Sampling, sampl
 use crate::gpu::Gpu;
 use crate::index::{Description, Fingerprint, Index};
 use crate::memory::peak_host_bytes;
+use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors};
 
@@ -50,6 +51,13 @@ pub struct Builder {
     plain: bool,
     /// Nodes whose lists are kept.
     sample: usize,
+}
+
+/// An index, what it took, and the base on the GPU that it was built on, if there is one.
+pub(crate) struct Built {
+    pub index: Index,
+    pub stats: BuildStats,
+    pub on_device: Option<(Gpu, DeviceBase)>,
 }
 
 /// Rows of ids, and where searches enter.
@@ -163,38 +171,48 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build) and [`build_from`](Self::build_from).
     pub fn build_with_stats(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<(Index, BuildStats)> {
+        let Built { index, stats, .. } = self.build_and_keep(base, graph)?;
+        Ok((index, stats))
+    }
+
+    /// As [`build_with_stats`](Self::build_with_stats); the base stays where it is.
+    pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
         let k = self.descent.k_for(base)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric)?;
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
-        let (sample, (pruned, descent, prune)) = match self.gpu(base)?.filter(|_| k > 0) {
+        let (sample, pruned, descent, prune, on_device) = match self.gpu(base)?.filter(|_| k > 0) {
             Some(gpu) => {
                 if graph.is_none() {
                     self.check_fits(&gpu, base, k)?;
                 }
                 let pruning = self.pruning(&gpu, &space);
-                match graph {
+                let (sample, (pruned, descent, prune, on_device)) = match graph {
                     Some(graph) => (KnnSample::of(graph, &nodes), pruning.prune(graph)?),
                     None => {
                         let sampling = Sampling { nodes: &nodes, next: pruning };
                         self.descent.build_then(&gpu, &space, k, sampling)?
                     }
-                }
+                };
+                (sample, pruned, descent, prune, Some((gpu, on_device)))
             }
-            None => match graph {
-                Some(graph) => (KnnSample::of(graph, &nodes), self.prune_on_cpu(&space, graph)?),
-                None => {
-                    let graph = self.descent.build_in(&space, k)?;
-                    let sample = KnnSample::of(&graph, &nodes);
-                    // Pruning asks for ids alone.
-                    (sample, self.prune_on_cpu(&space, &graph.without_distances())?)
-                }
-            },
+            None => {
+                let (sample, (pruned, descent, prune)) = match graph {
+                    Some(graph) => (KnnSample::of(graph, &nodes), self.prune_on_cpu(&space, graph)?),
+                    None => {
+                        let graph = self.descent.build_in(&space, k)?;
+                        let sample = KnnSample::of(&graph, &nodes);
+                        // Pruning asks for ids alone.
+                        (sample, self.prune_on_cpu(&space, &graph.without_distances())?)
+                    }
+                };
+                (sample, pruned, descent, prune, None)
+            }
         };
         let stats = BuildStats { knn: k, descent, prune, sample };
-        Ok((self.index(base, pruned, &stats), stats))
+        Ok(Built { index: self.index(base, pruned, &stats), stats, on_device })
     }
 
     /// The length of the lists of a graph of `base`.

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::space::{Space, largest_square};
+use super::space::{Space, largest_square, lift};
 use crate::{Metric, Result, Vectors};
 
 /// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
@@ -26,8 +26,13 @@ impl Embedding {
     }
 
     /// The members of a cluster as a space, whose rule distances are those of the whole base.
-    pub(crate) fn space<'a>(&self, members: &'a Vectors) -> Result<Space<'a>> {
-        Ok(Space::new(members, self.metric)?.lifted_to(self.largest))
+    pub(crate) fn space(&self, members: Vectors) -> Result<Space<'static>> {
+        Ok(Space::owned(members, self.metric)?.lifted_to(self.largest))
+    }
+
+    /// The coordinate that is added to each of `members` under inner product.
+    pub(crate) fn lifts(&self, members: &Vectors) -> Option<Vec<f32>> {
+        (self.metric == Metric::InnerProduct).then(|| lift(members, self.largest))
     }
 
     /// Components of the embedded rows of `dim` components.

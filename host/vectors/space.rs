@@ -41,15 +41,29 @@ pub(crate) struct Point<'a> {
     zero: bool,
 }
 
+impl Space<'static> {
+    /// As [`new`](Space::new), with the vectors.
+    pub(crate) fn owned(base: Vectors, metric: Metric) -> Result<Self> {
+        Self::of(Cow::Owned(base), metric)
+    }
+}
+
 impl<'a> Space<'a> {
     /// Validates `base` and prepares it for `metric`.
     pub(crate) fn new(base: &'a Vectors, metric: Metric) -> Result<Self> {
+        Self::of(Cow::Borrowed(base), metric)
+    }
+
+    fn of(base: Cow<'a, Vectors>, metric: Metric) -> Result<Self> {
         base.validate()?;
-        let (vectors, zero) = match metric {
-            Metric::Cosine => normalised(base)?,
-            Metric::L2 | Metric::InnerProduct => (Cow::Borrowed(base), Vec::new()),
+        let lift = match metric {
+            Metric::InnerProduct => lift(&base, largest_square(&base)),
+            Metric::L2 | Metric::Cosine => Vec::new(),
         };
-        let lift = if metric == Metric::InnerProduct { lift(base, largest_square(base)) } else { Vec::new() };
+        let (vectors, zero) = match metric {
+            Metric::Cosine => normalised(&base).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?,
+            Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
+        };
         Ok(Self { vectors, metric, lift, zero })
     }
 
@@ -117,7 +131,7 @@ impl<'a> Space<'a> {
         }
         queries.validate()?;
         let (vectors, zero) = match self.metric {
-            Metric::Cosine => normalised(queries)?,
+            Metric::Cosine => normalised(queries).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?,
             Metric::L2 | Metric::InnerProduct => (queries.cast(self.vectors.element_type())?, Vec::new()),
         };
         Ok(Queries { vectors, zero })
@@ -261,7 +275,7 @@ impl Queries<'_> {
 }
 
 /// The rows scaled to unit length as f32, and which of them are zero vectors.
-fn normalised(vectors: &Vectors) -> Result<(Cow<'_, Vectors>, Vec<bool>)> {
+fn normalised(vectors: &Vectors) -> Result<(Vectors, Vec<bool>)> {
     let dim = vectors.dim();
     let mut values = vec![0f32; vectors.len() * dim];
     let mut zero = vec![false; vectors.len()];
@@ -272,7 +286,7 @@ fn normalised(vectors: &Vectors) -> Result<(Cow<'_, Vectors>, Vec<bool>)> {
     if !zero.contains(&true) {
         zero.clear();
     }
-    Ok((Cow::Owned(Vectors::from_f32(values, dim)?), zero))
+    Ok((Vectors::from_f32(values, dim)?, zero))
 }
 
 /// Scales a row to unit length; false if it is a zero vector, which stays as it is.
@@ -286,7 +300,7 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
 }
 
 /// The added coordinate of each row under inner product, where `largest` is the square of the largest norm.
-fn lift(base: &Vectors, largest: f64) -> Vec<f32> {
+pub(super) fn lift(base: &Vectors, largest: f64) -> Vec<f32> {
     let lift = |row| (largest - square(base, row)).max(0.0).sqrt() as f32;
     (0..base.len()).into_par_iter().map(lift).collect()
 }

@@ -5,7 +5,6 @@ pub mod detours;
 pub mod filter;
 pub mod ids;
 pub mod kernels;
-pub mod lengths;
 pub mod medoid;
 pub mod path;
 pub mod places;

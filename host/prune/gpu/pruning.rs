@@ -23,7 +23,7 @@ use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, connect, cpu};
 use crate::vectors::Matrix;
-use crate::vectors::gpu::{Base, OnDevice, with_device_rows};
+use crate::vectors::gpu::{Base, DeviceBase, OnDevice, with_device_rows};
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -39,7 +39,7 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl Then for Pruning<'_> {
-    type Output = (Pruned, DescentStats, PruneStats);
+    type Output = (Pruned, DescentStats, PruneStats, DeviceBase);
 
     fn then<T: OnDevice>(
         self,
@@ -48,7 +48,7 @@ impl Then for Pruning<'_> {
         descent: DescentStats,
     ) -> Result<Self::Output> {
         let (pruned, prune) = self.run(&base, lists, 0.0)?;
-        Ok((pruned, descent, prune))
+        Ok((pruned, descent, prune, T::device_base(base)))
     }
 }
 
@@ -59,17 +59,17 @@ impl Pruning<'_> {
     }
 
     /// Prunes a graph that is not on the device yet.
-    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<(Pruned, DescentStats, PruneStats)> {
-        let (pruned, prune) = with_device_rows!(self.space, rows => self.upload(rows, graph))?;
-        Ok((pruned, graph.stats().clone(), prune))
+    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<<Self as Then>::Output> {
+        with_device_rows!(self.space, rows => self.upload(rows, graph))
     }
 
-    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>, graph: &KnnGraph) -> Result<(Pruned, PruneStats)> {
+    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>, graph: &KnnGraph) -> Result<<Self as Then>::Output> {
         let copying = Instant::now();
         let base = Base::upload(self.gpu, self.space, rows)?;
         let lists = GpuLists::of(self.gpu, graph)?;
         self.gpu.synchronize()?;
-        self.run(&base, lists, copying.elapsed().as_secs_f64())
+        let (pruned, prune) = self.run(&base, lists, copying.elapsed().as_secs_f64())?;
+        Ok((pruned, graph.stats().clone(), prune, T::device_base(base)))
     }
 
     /// Prunes; `copy` seconds were spent on copies before.

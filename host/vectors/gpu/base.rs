@@ -1,5 +1,6 @@
 //! The base on a device.
 
+use cuda_std::f16;
 use tagore_device::block::rows;
 
 use super::{OnDevice, stride};
@@ -52,6 +53,12 @@ impl<T: OnDevice> Base<T> {
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted: !lifts.is_empty() })
     }
 
+    /// Takes other lifts, one for each row, where it has some.
+    pub(crate) fn lift(&mut self, lifts: &[f32]) -> Result<()> {
+        debug_assert!(self.lifted && lifts.len() == self.lifts.len());
+        self.lifts.upload(lifts)
+    }
+
     /// Bytes from one vector to the next.
     pub(crate) fn row_bytes(&self) -> usize {
         self.stride * size_of::<T>()
@@ -69,3 +76,25 @@ impl<T: OnDevice> Base<T> {
         }
     }
 }
+
+/// The base on a device, in its element type there.
+pub(crate) enum DeviceBase {
+    F32(Base<f32>),
+    F16(Base<f16>),
+    U8(Base<u8>),
+    I8(Base<i8>),
+}
+
+/// Calls `$body` with the [`Base`] that a [`DeviceBase`] is.
+macro_rules! with_base {
+    ($any:expr, $base:pat => $body:expr) => {
+        match $any {
+            $crate::vectors::gpu::DeviceBase::F32($base) => $body,
+            $crate::vectors::gpu::DeviceBase::F16($base) => $body,
+            $crate::vectors::gpu::DeviceBase::U8($base) => $body,
+            $crate::vectors::gpu::DeviceBase::I8($base) => $body,
+        }
+    };
+}
+
+pub(crate) use with_base;

@@ -19,13 +19,16 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
 use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
+use tagore_device::lists::lengths::{
+    Lengths, lists_lengths_f16, lists_lengths_f32, lists_lengths_i8, lists_lengths_u8,
+};
+use tagore_device::lists::merge::{
+    MergeLists, lists_merge_f16, lists_merge_f32, lists_merge_i8, lists_merge_u8,
+};
 use tagore_device::prune::collect::{
     Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
 };
 use tagore_device::prune::kernels::RuleElement;
-use tagore_device::prune::lengths::{
-    Lengths, prune_lengths_f16, prune_lengths_f32, prune_lengths_i8, prune_lengths_u8,
-};
 use tagore_device::prune::medoid::{
     Nearest, medoid_nearest_f16, medoid_nearest_f32, medoid_nearest_i8, medoid_nearest_u8, medoid_sums_f16,
     medoid_sums_f32, medoid_sums_i8, medoid_sums_u8,
@@ -49,7 +52,7 @@ use rayon::prelude::*;
 use super::shape::{byte, sums_are_exact};
 use super::space::Space;
 use super::{Element, Matrix};
-pub(crate) use base::Base;
+pub(crate) use base::{Base, DeviceBase, with_base};
 
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::{Metric, Result};
@@ -78,6 +81,7 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type MedoidSums: Kernel<Arguments = (Rows<Self>, GlobalMut<f64>, u32)>;
     type MedoidNearest: Kernel<Arguments = (Nearest<Self>,)>;
     type Lengths: Kernel<Arguments = (Lengths<Self>,)>;
+    type MergeLists: Kernel<Arguments = (MergeLists<Self>,)>;
     type Beam64: Kernel<Arguments = (Search<Self>,)>;
     type Beam128: Kernel<Arguments = (Search<Self>,)>;
     type Beam256: Kernel<Arguments = (Search<Self>,)>;
@@ -85,6 +89,9 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;
+
+    /// The base, whose type the value then says.
+    fn device_base(base: Base<Self>) -> DeviceBase;
 
     /// What a product is multiplied by.
     fn weight(metric: Metric) -> Self::Sum;
@@ -138,7 +145,7 @@ pub(crate) struct Preparation<'a> {
 }
 
 macro_rules! rounded_types {
-    ($($type:ty, $prepare:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
+    ($($type:ty, $variant:ident, $prepare:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = f32;
             type Filter = exact_filter_f16;
@@ -152,6 +159,10 @@ macro_rules! rounded_types {
             $(type $kind = $kernel;)*
 
             const ROUNDED: bool = true;
+
+            fn device_base(base: Base<Self>) -> DeviceBase {
+                DeviceBase::$variant(base)
+            }
 
             fn weight(metric: Metric) -> f32 {
                 if metric == Metric::InnerProduct { -1.0 } else { -2.0 }
@@ -185,27 +196,29 @@ macro_rules! rounded_types {
 }
 
 rounded_types! {
-    f32, exact_prepare_f32 {
+    f32, F32, exact_prepare_f32 {
         Settle = exact_settle_f32,
         Finish = cells_finish_f32,
         Collect = prune_collect_f32,
         Path = prune_path_f32,
         MedoidSums = medoid_sums_f32,
         MedoidNearest = medoid_nearest_f32,
-        Lengths = prune_lengths_f32,
+        Lengths = lists_lengths_f32,
+        MergeLists = lists_merge_f32,
         Beam64 = beam_search_64_f32,
         Beam128 = beam_search_128_f32,
         Beam256 = beam_search_256_f32,
         Beam512 = beam_search_512_f32,
     }
-    f16, exact_prepare_f16 {
+    f16, F16, exact_prepare_f16 {
         Settle = exact_settle_f16,
         Finish = cells_finish_f16,
         Collect = prune_collect_f16,
         Path = prune_path_f16,
         MedoidSums = medoid_sums_f16,
         MedoidNearest = medoid_nearest_f16,
-        Lengths = prune_lengths_f16,
+        Lengths = lists_lengths_f16,
+        MergeLists = lists_merge_f16,
         Beam64 = beam_search_64_f16,
         Beam128 = beam_search_128_f16,
         Beam256 = beam_search_256_f16,
@@ -214,13 +227,17 @@ rounded_types! {
 }
 
 macro_rules! byte_types {
-    ($($type:ty, $norms:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
+    ($($type:ty, $variant:ident, $norms:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
             type Merge = cells_merge_i32;
             $(type $kind = $kernel;)*
 
             const ROUNDED: bool = false;
+
+            fn device_base(base: Base<Self>) -> DeviceBase {
+                DeviceBase::$variant(base)
+            }
 
             fn weight(metric: Metric) -> i32 {
                 if metric == Metric::InnerProduct { -1 } else { -2 }
@@ -245,7 +262,7 @@ macro_rules! byte_types {
 }
 
 byte_types! {
-    u8, exact_norms_u8 {
+    u8, U8, exact_norms_u8 {
         Filter = exact_filter_u8,
         CellFilter = cells_filter_u8,
         Settle = exact_settle_u8,
@@ -259,13 +276,14 @@ byte_types! {
         Path = prune_path_u8,
         MedoidSums = medoid_sums_u8,
         MedoidNearest = medoid_nearest_u8,
-        Lengths = prune_lengths_u8,
+        Lengths = lists_lengths_u8,
+        MergeLists = lists_merge_u8,
         Beam64 = beam_search_64_u8,
         Beam128 = beam_search_128_u8,
         Beam256 = beam_search_256_u8,
         Beam512 = beam_search_512_u8,
     }
-    i8, exact_norms_i8 {
+    i8, I8, exact_norms_i8 {
         Filter = exact_filter_i8,
         CellFilter = cells_filter_i8,
         Settle = exact_settle_i8,
@@ -279,7 +297,8 @@ byte_types! {
         Path = prune_path_i8,
         MedoidSums = medoid_sums_i8,
         MedoidNearest = medoid_nearest_i8,
-        Lengths = prune_lengths_i8,
+        Lengths = lists_lengths_i8,
+        MergeLists = lists_merge_i8,
         Beam64 = beam_search_64_i8,
         Beam128 = beam_search_128_i8,
         Beam256 = beam_search_256_i8,
