@@ -168,6 +168,8 @@ pub struct Descent {
     settings: gpu::Settings,
     pub(crate) seed: u64,
     pub(crate) device: Device,
+    /// A fork of the device, to work on instead.
+    fork: Option<Gpu>,
     pub(crate) progress: Progress,
 }
 
@@ -182,6 +184,7 @@ impl Default for Descent {
             settings: gpu::Settings::default(),
             seed: 0,
             device: Device::Auto,
+            fork: None,
             progress: Progress::silent(),
         }
     }
@@ -238,9 +241,8 @@ impl Descent {
     }
 
     /// Where it runs.
-    pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
-        self
+    pub fn device(self, device: Device) -> Self {
+        Self { device, fork: None, ..self }
     }
 
     /// The handle that watches and cancels it.
@@ -327,6 +329,18 @@ impl Descent {
         self.settings.check()
     }
 
+    /// The GPU that a graph of `nodes` nodes is built on, if any.
+    pub(crate) fn gpu(&self, nodes: usize) -> Result<Option<Gpu>> {
+        let gpu = self.device.gpu_for_graph(nodes)?;
+        Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
+    }
+
+    /// This descent on a fork of its device, if that is a GPU: several can be at work there at the same time.
+    pub(crate) fn forked(self) -> Result<Self> {
+        let fork = self.device.gpu()?.map(|gpu| gpu.fork()).transpose()?;
+        Ok(Self { fork, ..self })
+    }
+
     /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and nothing is reported.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
         let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
@@ -361,7 +375,7 @@ impl Descent {
     /// Builds the graph in a space that is prepared already.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
         let (nodes, metric) = (space.len(), self.metric);
-        match self.device.gpu_for_graph(nodes)? {
+        match self.gpu(nodes)? {
             Some(gpu) => {
                 self.check_parameters()?;
                 let measurement = gpu.measure()?;

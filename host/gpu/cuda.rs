@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cuda_std::launch::Limits;
@@ -10,7 +10,7 @@ use cust::event::EventFlags;
 use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
 
-use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take};
 use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use crate::{Error, Result};
@@ -21,18 +21,28 @@ const PENDING: usize = 4096;
 /// Dynamic shared memory that every kernel may use without asking.
 const SHARED_BYTES: u32 = 48 << 10;
 
+/// A stream of a device.
 #[derive(Debug)]
 pub(crate) struct CudaMachine {
+    device: Arc<OpenDevice>,
+    stream: Stream,
+    staging: Mutex<Vec<Staging>>,
+    launches: Mutex<Launches>,
+}
+
+/// What all streams of a device share.
+#[derive(Debug)]
+struct OpenDevice {
     name: String,
     device_name: String,
     context: Context,
-    stream: Stream,
     limits: Limits,
     multiprocessors: u32,
     overhead: Overhead,
     kernels: Mutex<Kernels>,
-    staging: Mutex<Vec<Staging>>,
     times: Mutex<Times>,
+    /// When spans begin to count.
+    epoch: Event,
     /// Whether the context is lost.
     failed: AtomicBool,
 }
@@ -55,11 +65,31 @@ struct Staging {
     copied: Event,
 }
 
+/// Launches whose times have not been read, and events for others.
 #[derive(Debug, Default)]
-struct Times {
+struct Launches {
     pending: Vec<(&'static str, Event, Event)>,
     spare: Vec<Event>,
+}
+
+/// The times of launches.
+#[derive(Debug, Default)]
+struct Times {
     kernels: Vec<KernelTime>,
+    /// When each ran, while somebody wants to know.
+    spans: Option<Vec<Span>>,
+}
+
+impl Times {
+    fn add(&mut self, kernel: &'static str, seconds: f64) {
+        match self.kernels.iter_mut().find(|time| time.kernel == kernel) {
+            Some(time) => {
+                time.launches += 1;
+                time.seconds += seconds;
+            }
+            None => self.kernels.push(KernelTime { kernel, launches: 1, seconds, ..KernelTime::default() }),
+        }
+    }
 }
 
 impl Allocation for DeviceBuffer<u8> {
@@ -96,45 +126,54 @@ impl CudaMachine {
             return Err(problem(format!("found compute capability {major}.{minor}, expected 8.0 or later")));
         }
         let context = Context::new(device).map_err(|failure| problem(failure.to_string()))?;
-        let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)
-            .map_err(|failure| problem(failure.to_string()))?;
         let (free, total) = context.mem_get_info().map_err(|failure| problem(failure.to_string()))?;
-        Ok(Self {
+        let stream = |context| Stream::new(context, StreamFlags::NON_BLOCKING, None);
+        let begin = || {
+            let (epoch, stream) = (Event::new(&context, EventFlags::Default)?, stream(&context)?);
+            epoch.record(&stream)?;
+            CudaResult::Ok((epoch, stream))
+        };
+        let (epoch, stream) = begin().map_err(|failure| problem(failure.to_string()))?;
+        let device = OpenDevice {
             name,
             device_name,
             context,
-            stream,
             limits,
             multiprocessors,
             overhead: Overhead::measured((total - free) as u64),
             kernels: Mutex::default(),
-            staging: Mutex::default(),
             times: Mutex::default(),
+            epoch,
             failed: AtomicBool::new(false),
-        })
+        };
+        Ok(Self::with(Arc::new(device), stream))
+    }
+
+    fn with(device: Arc<OpenDevice>, stream: Stream) -> Self {
+        Self { device, stream, staging: Mutex::default(), launches: Mutex::default() }
     }
 
     /// Compiles every kernel that the program carries, and drops what came of it.
     pub(crate) fn try_all_kernels(&self) -> Result<()> {
-        self.check(Module::from_ptx(&self.context, ptx::PTX, &[])).map(drop)
+        self.check(Module::from_ptx(&self.device.context, ptx::PTX, &[])).map(drop)
     }
 
     fn check<T>(&self, result: CudaResult<T>) -> Result<T> {
         result.map_err(|failure| {
             if failure.error().is_sticky() {
-                self.failed.store(true, Ordering::Relaxed);
+                self.device.failed.store(true, Ordering::Relaxed);
             }
-            Error::Device { device: self.name.clone(), problem: failure.to_string() }
+            Error::Device { device: self.device.name.clone(), problem: failure.to_string() }
         })
     }
 
     /// The kernel `name` of `ptx`, which may use `shared` bytes; it is compiled when first used.
     fn function(&self, ptx: &'static str, name: &'static str, shared: u32) -> Result<Function> {
-        let mut kernels = lock(&self.kernels);
+        let mut kernels = lock(&self.device.kernels);
         let entry = (ptx.as_ptr() as usize, name);
         if !kernels.functions.contains_key(&entry) {
             let began = Instant::now();
-            let module = self.check(Module::from_ptx(&self.context, ptx::module(ptx, name), &[]))?;
+            let module = self.check(Module::from_ptx(&self.device.context, ptx::module(ptx, name), &[]))?;
             kernels.jit_seconds += began.elapsed().as_secs_f64();
             kernels.functions.insert(entry, (self.check(module.get_function(name))?, SHARED_BYTES));
         }
@@ -152,55 +191,64 @@ impl CudaMachine {
     fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
         let mut staging = lock(&self.staging);
         while staging.len() < PIECES {
-            let memory = self.check(LockedBuffer::new(&self.context, &0, PIECE))?;
-            let copied = self.check(Event::new(&self.context, EventFlags::DisableTiming))?;
+            let memory = self.check(LockedBuffer::new(&self.device.context, &0, PIECE))?;
+            let copied = self.check(Event::new(&self.device.context, EventFlags::DisableTiming))?;
             staging.push(Staging { memory, copied });
         }
         Ok(staging)
     }
 
-    fn event(&self, times: &mut Times) -> Result<Event> {
-        match times.spare.pop() {
+    fn event(&self, launches: &mut Launches) -> Result<Event> {
+        match launches.spare.pop() {
             Some(event) => Ok(event),
-            None => self.check(Event::new(&self.context, EventFlags::Default)),
+            None => self.check(Event::new(&self.device.context, EventFlags::Default)),
         }
     }
 
     /// Waits for the launches that are pending and adds up their times.
-    fn settle_times(&self, times: &mut Times) -> Result<()> {
+    fn settle(&self, launches: &mut Launches) -> Result<()> {
         self.check(self.stream.synchronize())?;
-        for (kernel, start, end) in std::mem::take(&mut times.pending) {
-            let seconds = self.check(end.elapsed(&start))?.as_secs_f64();
-            match times.kernels.iter_mut().find(|time| time.kernel == kernel) {
-                Some(time) => {
-                    time.launches += 1;
-                    time.seconds += seconds;
-                }
-                None => {
-                    times.kernels.push(KernelTime { kernel, launches: 1, seconds, ..KernelTime::default() });
-                }
+        let mut times = lock(&self.device.times);
+        for (kernel, start, end) in std::mem::take(&mut launches.pending) {
+            times.add(kernel, self.check(end.elapsed(&start))?.as_secs_f64());
+            if let Some(spans) = &mut times.spans {
+                let since = |event: &Event| Ok(self.check(event.elapsed(&self.device.epoch))?.as_secs_f64());
+                spans.push((since(&start)?, since(&end)?));
             }
-            times.spare.extend([start, end]);
+            launches.spare.extend([start, end]);
         }
         Ok(())
     }
 }
 
+impl Drop for CudaMachine {
+    fn drop(&mut self) {
+        // Of a device that has failed, nobody asks for times.
+        let _ = self.settle(&mut lock(&self.launches));
+    }
+}
+
 impl Machine for CudaMachine {
+    fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
+        let stream =
+            self.check(Stream::new(&self.device.context, StreamFlags::NON_BLOCKING, None))?;
+        Ok(Some(Arc::new(Self::with(Arc::clone(&self.device), stream))))
+    }
+
     fn name(&self) -> &str {
-        &self.name
+        &self.device.name
     }
 
     fn device_name(&self) -> Option<&str> {
-        Some(&self.device_name)
+        Some(&self.device.device_name)
     }
 
     fn limits(&self) -> Limits {
-        self.limits
+        self.device.limits
     }
 
     fn multiprocessors(&self) -> u32 {
-        self.multiprocessors
+        self.device.multiprocessors
     }
 
     fn takes_ptx(&self) -> bool {
@@ -208,16 +256,16 @@ impl Machine for CudaMachine {
     }
 
     fn free_memory(&self) -> Result<u64> {
-        self.check(self.context.mem_get_info()).map(|(free, _)| free as u64)
+        self.check(self.device.context.mem_get_info()).map(|(free, _)| free as u64)
     }
 
     fn overhead(&self) -> Overhead {
-        self.overhead
+        self.device.overhead
     }
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
         // SAFETY: kernels and copies write what is read; the launch answers for that.
-        let buffer = self.check(unsafe { DeviceBuffer::<u8>::uninitialized(&self.context, bytes.max(1)) })?;
+        let buffer = self.check(unsafe { DeviceBuffer::<u8>::uninitialized(&self.device.context, bytes.max(1)) })?;
         Ok(Box::new(buffer))
     }
 
@@ -270,16 +318,16 @@ impl Machine for CudaMachine {
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
         let Launch { kernel, ptx, grid: [x, y, z], block, shared, arguments, .. } = launch;
         let function = self.function(ptx.unwrap_or(ptx::PTX), kernel, shared)?;
-        let mut times = lock(&self.times);
-        if times.pending.len() == PENDING {
-            self.settle_times(&mut times)?;
+        let mut launches = lock(&self.launches);
+        if launches.pending.len() == PENDING {
+            self.settle(&mut launches)?;
         }
-        let (start, end) = (self.event(&mut times)?, self.event(&mut times)?);
+        let (start, end) = (self.event(&mut launches)?, self.event(&mut launches)?);
         self.check(start.record(&self.stream))?;
         // SAFETY: the caller's promise.
         self.check(unsafe { function.launch((x, y, z), block, shared, &self.stream, arguments) })?;
         self.check(end.record(&self.stream))?;
-        times.pending.push((kernel, start, end));
+        launches.pending.push((kernel, start, end));
         Ok(())
     }
 
@@ -288,17 +336,24 @@ impl Machine for CudaMachine {
     }
 
     fn jit_seconds(&self) -> f64 {
-        lock(&self.kernels).jit_seconds
+        lock(&self.device.kernels).jit_seconds
     }
 
     fn times(&self) -> Result<Vec<KernelTime>> {
-        let mut times = lock(&self.times);
-        self.settle_times(&mut times)?;
-        Ok(times.kernels.clone())
+        self.settle(&mut lock(&self.launches))?;
+        Ok(lock(&self.device.times).kernels.clone())
+    }
+
+    fn watch(&self, on: bool) {
+        lock(&self.device.times).spans = on.then(Vec::new);
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        lock(&self.device.times).spans.clone().unwrap_or_default()
     }
 
     fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        self.device.failed.load(Ordering::Relaxed)
     }
 }
 

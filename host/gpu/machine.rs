@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 
 use cuda_std::launch::Limits;
 
@@ -55,8 +56,16 @@ pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 /// What takes a piece of a download: it gets the offset and the bytes.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
+/// When something ran on a device, in seconds since it was opened.
+pub(crate) type Span = (f64, f64);
+
 /// Something that runs kernels. All work runs in the order in which it is given.
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
+    /// The same device, whose work is in no order with that given to this one, if it can do more than one thing at a time.
+    fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
+        Ok(None)
+    }
+
     /// What to call it, such as `cuda:0`.
     fn name(&self) -> &str;
 
@@ -104,8 +113,16 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Seconds spent compiling kernels so far.
     fn jit_seconds(&self) -> f64;
 
-    /// The time of every kernel so far, once all work is done.
+    /// The time of every kernel so far, once all work is done; of forks, those that their own `times` or end has added.
     fn times(&self) -> Result<Vec<KernelTime>>;
+
+    /// Remembers from here on when kernels ran, or forgets it.
+    fn watch(&self, _on: bool) {}
+
+    /// When kernels ran since they have been watched, as far as [`times`](Self::times) knows them.
+    fn spans(&self) -> Vec<Span> {
+        Vec::new()
+    }
 
     /// Whether an error has left it in a state in which no work can be done.
     fn has_failed(&self) -> bool;

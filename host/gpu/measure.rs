@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::machine::Span;
 use super::{Gpu, KernelTime};
 use crate::Result;
 
@@ -62,6 +63,7 @@ pub(crate) struct Measurement {
     gpu: Gpu,
     jit_seconds: f64,
     times: Vec<KernelTime>,
+    watching: bool,
 }
 
 /// What a piece of work took of a device.
@@ -73,13 +75,19 @@ pub(crate) struct Measured {
     pub kernels: Vec<KernelTime>,
     /// The most bytes of buffers at once, those that were there before included.
     pub peak_bytes: u64,
+    /// Seconds in which kernels ran, whether one or several; 0 unless they were watched, and on the emulator.
+    pub busy_seconds: f64,
 }
 
 impl Measurement {
-    pub(super) fn start(gpu: &Gpu) -> Result<Self> {
+    pub(super) fn start(gpu: &Gpu, watching: bool) -> Result<Self> {
         let counts = &gpu.counts;
         counts.peak.store(counts.now.load(Ordering::Relaxed), Ordering::Relaxed);
-        Ok(Self { gpu: gpu.clone(), jit_seconds: gpu.machine.jit_seconds(), times: gpu.times()? })
+        let times = gpu.times()?;
+        if watching {
+            gpu.machine.watch(true);
+        }
+        Ok(Self { gpu: gpu.clone(), jit_seconds: gpu.machine.jit_seconds(), times, watching })
     }
 
     /// What the work took, once all of it is done.
@@ -94,12 +102,29 @@ impl Measurement {
             }
         }
         kernels.retain(|kernel| kernel.launches > 0);
+        let mut busy_seconds = 0.0;
+        if self.watching {
+            busy_seconds = covered(self.gpu.machine.spans());
+            self.gpu.machine.watch(false);
+        }
         Ok(Measured {
+            busy_seconds,
             jit_seconds: self.gpu.machine.jit_seconds() - self.jit_seconds,
             kernels,
             peak_bytes: self.gpu.counts.peak.load(Ordering::Relaxed),
         })
     }
+}
+
+/// The length of what `spans` cover together.
+fn covered(mut spans: Vec<Span>) -> f64 {
+    spans.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut covered, mut end) = (0.0, f64::NEG_INFINITY);
+    for (from, to) in spans {
+        covered += (to - from.max(end)).max(0.0);
+        end = end.max(to);
+    }
+    covered
 }
 
 #[cfg(test)]
@@ -133,5 +158,10 @@ mod tests {
         };
         assert!(seconds > 0.0 && seconds.is_finite());
         assert!(gpu.measure().unwrap().end().unwrap().kernels.is_empty());
+    }
+    #[test]
+    fn what_runs_at_the_same_time_is_covered_once() {
+        assert_eq!(covered(vec![]), 0.0);
+        assert_eq!(covered(vec![(4.0, 5.0), (1.0, 3.0), (1.5, 2.0), (2.0, 3.5)]), 3.5);
     }
 }

@@ -71,6 +71,13 @@ impl Gpu {
         Self { machine: Arc::new(machine), counts: Arc::default(), ptx: None }
     }
 
+    /// The same device, whose work is in no order with that given to this one: while one copies, the other may launch
+    /// kernels. What one has written, the other sees once it has been waited for.
+    pub(crate) fn fork(&self) -> Result<Self> {
+        let machine = self.machine.fork()?.unwrap_or_else(|| Arc::clone(&self.machine));
+        Ok(Self { machine, ..self.clone() })
+    }
+
     /// The same device, whose launches take kernels from `ptx` and not from the program's own; on the emulator the
     /// kernels are functions all the same.
     pub(crate) fn with_ptx(&self, ptx: &'static str) -> Self {
@@ -115,7 +122,12 @@ impl Gpu {
     /// Begins to measure what work takes, once all work before is done. The peak of memory counts from
     /// here, also for measurements that began earlier.
     pub(crate) fn measure(&self) -> Result<Measurement> {
-        Measurement::start(self)
+        Measurement::start(self, false)
+    }
+
+    /// As [`measure`](Self::measure), also of when kernels run, one such measurement at a time.
+    pub(crate) fn watch(&self) -> Result<Measurement> {
+        Measurement::start(self, true)
     }
 
     /// Says what launches of `K` have to do at least: bytes to and from memory, and arithmetic operations.

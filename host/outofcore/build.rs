@@ -85,8 +85,10 @@ pub struct OutOfCoreStats {
     pub write: f64,
     /// The most bytes of device memory that were taken at once, of the device that took most.
     pub peak_gpu_bytes: u64,
-    /// Of each GPU the kernels' times, while clusters were built.
+    /// Of each GPU the kernels' times, while clusters were built: where kernels run at the same time, both take longer.
     pub kernels: Vec<Vec<KernelTime>>,
+    /// Of each GPU the seconds in which kernels ran.
+    pub busy: Vec<f64>,
     /// When each task ran, in the order in which they began.
     pub tasks: Vec<Task>,
     /// What it was built on.
@@ -329,7 +331,7 @@ impl Run<'_> {
             peak_gpu_bytes: &peak_gpu_bytes,
         };
         let gpus = self.devices.iter().filter_map(|device| device.gpu().transpose());
-        let measurements = gpus.map(|gpu| gpu?.measure()).collect::<Result<Vec<_>>>()?;
+        let measurements = gpus.map(|gpu| gpu?.watch()).collect::<Result<Vec<_>>>()?;
         let merging = Merging { merger: &mut merger, checkpoints: &mut checkpoints };
         let result = pipeline.run(steps, merging);
         if let Err(Fault::Failed(_)) = result {
@@ -342,7 +344,9 @@ impl Run<'_> {
         result?;
         stats.peak_gpu_bytes = stats.peak_gpu_bytes.max(peak_gpu_bytes.into_inner());
         for measurement in measurements {
-            stats.kernels.push(measurement.end()?.kernels);
+            let measured = measurement.end()?;
+            stats.kernels.push(measured.kernels);
+            stats.busy.push(measured.busy_seconds);
         }
         // If writing the index is cut off, nothing has to be built again.
         let (checkpoint, sync) = merger.checkpoint()?;

@@ -3,13 +3,19 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 
+use super::pipeline::join;
 use crate::{Error, Result};
 
 /// Pieces that are on their way from the disk while one is read.
 const AHEAD: usize = 16;
+
+/// Threads that read a bin together.
+const READERS: usize = 4;
 
 /// A file that pieces are appended to.
 pub(super) struct Log {
@@ -209,6 +215,34 @@ impl Bins {
             take(&content);
         }
         Ok(true)
+    }
+
+    /// Reads the pieces of a bin, all written, on several threads: `room` says, in the order in which they came, where so many
+    /// bytes go, and `take` puts them there. Whether they are what was written.
+    pub(super) fn read_into<R: Send>(
+        &self,
+        bin: usize,
+        mut room: impl FnMut(usize) -> R,
+        take: impl Fn(&[u8], R) + Sync,
+    ) -> Result<bool> {
+        let pieces: Vec<_> = self.pieces[bin].iter().map(|&piece| (piece, room(piece.bytes))).collect();
+        let reader = self.log.reader()?;
+        pieces.iter().for_each(|&(piece, _)| reader.will_read(piece, true));
+        let left = &Mutex::new(pieces.into_iter());
+        let read = || {
+            let mut reader = self.log.reader()?;
+            loop {
+                let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((piece, room)) = next else { return Ok(true) };
+                let Some(content) = reader.read(piece)? else { return Ok(false) };
+                take(&content, room);
+            }
+        };
+        // Threads of their own: those of the pool should not wait for the disk.
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
+            threads.into_iter().map(join).try_fold(true, |all, sound| Ok(all & sound?))
+        })
     }
 
     /// Bytes written so far.

@@ -203,13 +203,18 @@ impl Partition {
     ) -> Attempt<Cluster> {
         let row = self.dim * size_of::<T>();
         let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
-        let (mut ids, mut others) = (Vec::with_capacity(members), Vec::with_capacity(members));
+        let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
         let mut values = vec![T::zeroed(); members * self.dim];
-        let mut rows = values.chunks_exact_mut(self.dim);
-        let sound = self.files.read(number as usize, |piece| {
-            for (record, values) in piece.chunks_exact(RECORD_HEAD + row).zip(&mut rows) {
-                ids.push(pod_read_unaligned(&record[..4]));
-                others.push(pod_read_unaligned(&record[4..RECORD_HEAD]));
+        let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);
+        let room = |bytes| {
+            let count = bytes / (RECORD_HEAD + row);
+            (first(&mut of_ids, count), first(&mut of_others, count), first(&mut of_values, count * self.dim))
+        };
+        let sound = self.files.read_into(number as usize, room, |piece, (ids, others, values)| {
+            let records = piece.chunks_exact(RECORD_HEAD + row).zip(values.chunks_exact_mut(self.dim));
+            for ((record, values), (id, other)) in records.zip(ids.iter_mut().zip(others)) {
+                *id = pod_read_unaligned(&record[..4]);
+                *other = pod_read_unaligned(&record[4..RECORD_HEAD]);
                 bytemuck::cast_slice_mut(values).copy_from_slice(&record[RECORD_HEAD..]);
             }
         })?;
@@ -218,6 +223,14 @@ impl Partition {
         }
         Ok(Cluster { number, ids, others, vectors: vectors(values, self.dim)? })
     }
+}
+
+/// Takes the first `count` values, or all there are.
+fn first<'a, T>(values: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    let count = count.min(values.len());
+    let (first, rest) = std::mem::take(values).split_at_mut(count);
+    *values = rest;
+    first
 }
 
 /// Adds all rows to `sums`, in an order that does not depend on threads.

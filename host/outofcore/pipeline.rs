@@ -129,7 +129,9 @@ impl Pipeline<'_> {
         turns: &Turns,
         merging: &Mutex<Merging<'_>>,
     ) -> Attempt<()> {
-        let builder = self.builder.clone().device(device);
+        let descent = self.builder.descent.clone().device(device);
+        let descent = if build > 0 { descent.forked()? } else { descent };
+        let builder = self.builder.clone().descent(descent);
         let thread = format!("{device} {}", char::from(b'a' + build as u8));
         let run = || {
             let mut spilled = lock(merging).merger.spilled()?;

@@ -162,7 +162,7 @@ impl Sizes<'_> {
     fn host(&self, nodes: usize) -> [u64; 4] {
         let (builds, readers) = (self.devices * self.builds_per_device(), self.devices);
         let staging = self.target.gpu.map_or(0, |Overhead { staging, .. }| staging);
-        let process = self.build(nodes).process.bytes() + (self.devices - 1) * staging;
+        let process = self.build(nodes).process.bytes() + (builds - 1) * staging;
         let record = (self.data.row_bytes() + RECORD_HEAD) as u64;
         // Vectors are read, and built with. Lists that wait are copied for it, and those that have waited are read again
         // from the disk; without a GPU there are the lists of the build itself.

@@ -229,7 +229,7 @@ impl Builder {
 
     /// The GPU to prune on, if any.
     fn gpu(&self, base: &Vectors) -> Result<Option<Gpu>> {
-        let gpu = self.descent.device.gpu_for_graph(base.len())?;
+        let gpu = self.descent.gpu(base.len())?;
         Ok(gpu.filter(|gpu| self.strategy.filters_on(gpu)))
     }
 

@@ -128,7 +128,7 @@ fn quality_event(Evaluation { beam, recall, distances, qps, .. }: &Evaluation) -
 
 /// What the tasks of a build add up to.
 struct Summary {
-    /// Seconds from the first cluster read to the index written, and of these, up to the last one built.
+    /// Seconds from the first cluster read to the index written, and of these, up to the last one built and merged.
     end_to_end: f64,
     local: f64,
     /// Nodes per second of `end_to_end`.
@@ -142,14 +142,12 @@ impl Summary {
         let of = |kind| stats.tasks.iter().filter(move |task| task.kind == kind);
         let first = of(TaskKind::Read).map(|task| task.begin).fold(f64::INFINITY, f64::min);
         let last = |kind| of(kind).map(|task| task.end).fold(0.0, f64::max);
-        let (local, end_to_end) = (last(TaskKind::Lists) - first, last(TaskKind::Write) - first);
-        let seconds =
-            stats.kernels.iter().map(|kernels| kernels.iter().map(|kernel| kernel.seconds).sum::<f64>());
+        let (local, end_to_end) = (last(TaskKind::Merge) - first, last(TaskKind::Write) - first);
         Self {
             end_to_end,
             local,
             rate: nodes as f64 / end_to_end,
-            busy: seconds.map(|s| s / local).collect(),
+            busy: stats.busy.iter().map(|seconds| seconds / local).collect(),
         }
     }
 
