@@ -1,5 +1,7 @@
 //! Memory of this process and of this machine.
 
+use bytemuck::Zeroable;
+
 /// The most memory that this process has had so far, in bytes, pages of mapped files included; none where the system
 /// does not say.
 pub fn peak_host_bytes() -> Option<u64> {
@@ -10,6 +12,29 @@ pub fn peak_host_bytes() -> Option<u64> {
 pub fn host_memory_bytes() -> Option<u64> {
     bytes_in("/proc/meminfo", "MemTotal:")
 }
+
+/// As many zeros, in pages that are as large as the system allows: of small ones, so many that getting them takes
+/// longer than filling them, and keeps all threads from getting others.
+pub(crate) fn zeros<T: Zeroable>(len: usize) -> Vec<T> {
+    // Nothing is touched yet: the system gives such memory as zeros.
+    let mut values: Vec<T> = bytemuck::allocation::zeroed_vec(len);
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::mm::{Advice, madvise};
+        let pages = values.as_mut_ptr_range();
+        let (begin, end) = ((pages.start as usize).next_multiple_of(PAGE), pages.end as usize / PAGE * PAGE);
+        if begin < end {
+            // SAFETY: the pages are those of the values alone, whose content the advice does not change. It is advice:
+            // without it, they are small.
+            let _ = unsafe { madvise(begin as *mut _, end - begin, Advice::LinuxHugepage) };
+        }
+    }
+    values
+}
+
+/// The size of small pages, at most: advice is given for whole ones.
+#[cfg(target_os = "linux")]
+const PAGE: usize = 64 << 10;
 
 /// What the line of `file` that begins with `name` says, in kB.
 fn bytes_in(file: &str, name: &str) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! A device of the CUDA driver.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -41,6 +41,9 @@ struct OpenDevice {
     overhead: Overhead,
     kernels: Mutex<Kernels>,
     times: Mutex<Times>,
+    /// Where memory comes from; none where the device has no pools, and allocations wait for all work.
+    pool: Option<MemoryPool>,
+    allocations: AtomicUsize,
     /// When spans begin to count.
     epoch: Event,
     /// Whether the context is lost.
@@ -92,9 +95,26 @@ impl Times {
     }
 }
 
-impl Allocation for DeviceBuffer<u8> {
+/// Memory of a device.
+struct Memory {
+    buffer: Option<DeviceBuffer<u8>>,
+    device: Arc<OpenDevice>,
+}
+
+impl Allocation for Memory {
     fn address(&self) -> u64 {
-        self.as_device_ptr().as_raw()
+        self.buffer.as_ref().map_or(0, |buffer| buffer.as_device_ptr().as_raw())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        drop(self.buffer.take());
+        let OpenDevice { pool, allocations, context, .. } = &*self.device;
+        if let (1, Some(pool)) = (allocations.fetch_sub(1, Ordering::Relaxed), pool) {
+            // Other programs may need it now. A device that has failed has nothing to give.
+            let _ = context.synchronize().and_then(|()| pool.trim(0));
+        }
     }
 }
 
@@ -118,9 +138,10 @@ impl CudaMachine {
             };
             let capability = device.compute_capability()?;
             let multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)?;
-            Ok::<_, Failure>((device, device.name()?, limits, capability, multiprocessors))
+            let has_pool = attribute(DeviceAttribute::MemoryPoolsSupported)? > 0;
+            Ok::<_, Failure>((device, device.name()?, limits, capability, (multiprocessors, has_pool)))
         };
-        let (device, device_name, limits, (major, minor), multiprocessors) =
+        let (device, device_name, limits, (major, minor), (multiprocessors, has_pool)) =
             open().map_err(|failure| problem(failure.to_string()))?;
         if (major, minor) < ptx::LEAST_CAPABILITY {
             return Err(problem(format!("found compute capability {major}.{minor}, expected 8.0 or later")));
@@ -131,9 +152,12 @@ impl CudaMachine {
         let begin = || {
             let (epoch, stream) = (Event::new(&context, EventFlags::Default)?, stream(&context)?);
             epoch.record(&stream)?;
-            CudaResult::Ok((epoch, stream))
+            let pool = has_pool.then(|| MemoryPool::of(&context)).transpose()?;
+            // What is freed is soon asked for again: getting it from the system takes longer than some kernels.
+            pool.as_ref().map_or(Ok(()), |pool| pool.keep(u64::MAX))?;
+            CudaResult::Ok((epoch, stream, pool))
         };
-        let (epoch, stream) = begin().map_err(|failure| problem(failure.to_string()))?;
+        let (epoch, stream, pool) = begin().map_err(|failure| problem(failure.to_string()))?;
         let device = OpenDevice {
             name,
             device_name,
@@ -143,6 +167,8 @@ impl CudaMachine {
             overhead: Overhead::measured((total - free) as u64),
             kernels: Mutex::default(),
             times: Mutex::default(),
+            pool,
+            allocations: AtomicUsize::new(0),
             epoch,
             failed: AtomicBool::new(false),
         };
@@ -256,7 +282,9 @@ impl Machine for CudaMachine {
     }
 
     fn free_memory(&self) -> Result<u64> {
-        self.check(self.device.context.mem_get_info()).map(|(free, _)| free as u64)
+        let (free, _) = self.check(self.device.context.mem_get_info())?;
+        let unused = self.device.pool.as_ref().map_or(Ok(0), MemoryPool::unused);
+        Ok(free as u64 + self.check(unused)?)
     }
 
     fn overhead(&self) -> Overhead {
@@ -264,9 +292,17 @@ impl Machine for CudaMachine {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
-        // SAFETY: kernels and copies write what is read; the launch answers for that.
-        let buffer = self.check(unsafe { DeviceBuffer::<u8>::uninitialized(&self.device.context, bytes.max(1)) })?;
-        Ok(Box::new(buffer))
+        let bytes = bytes.max(1);
+        let buffer = match self.device.pool {
+            // SAFETY: kernels and copies write what is read; the launch answers for that, and for those in other
+            // streams.
+            Some(_) => unsafe { DeviceBuffer::uninitialized_async(bytes, &self.stream) },
+            // SAFETY: as above.
+            None => unsafe { DeviceBuffer::uninitialized(&self.device.context, bytes) },
+        };
+        let buffer = Some(self.check(buffer)?);
+        self.device.allocations.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Memory { buffer, device: Arc::clone(&self.device) }))
     }
 
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()> {

@@ -32,7 +32,7 @@ impl LocalIndex {
         builder: &Builder,
         cluster: Cluster,
         (embedding, mean): (&Embedding, &[f64]),
-        is_to_come: impl Fn(u32) -> bool + Sync,
+        is_to_come: impl Fn(u32) -> bool,
     ) -> Result<Self> {
         let Cluster { number, ids, others, vectors } = cluster;
         let descent = builder.descent.of_part(ids.len());
@@ -48,19 +48,7 @@ impl LocalIndex {
         let central = distances.reduce(|| (f64::INFINITY, u32::MAX), nearer);
         let entry = ids[index.entries()[0] as usize];
 
-        let other_of = |member: u32| others[member as usize];
-        let mut order: Vec<u32> = (0..ids.len() as u32).collect();
-        // Members are in ascending order of ids, and stay so beside each other.
-        order.par_sort_unstable_by_key(|&member| {
-            (!is_to_come(other_of(member)), other_of(member), member)
-        });
-        let mut end = 0;
-        let parcels = order.chunk_by(|&a, &b| other_of(a) == other_of(b)).map(|members| {
-            let begin = end;
-            end += members.len();
-            (other_of(members[0]), begin..end)
-        });
-        let parcels = parcels.collect();
+        let (parcels, order) = parcels(&others, is_to_come);
         let members = Members { ids, order };
         // Under inner product distances have to be those of the whole base, or lists could not be compared.
         let lists: Box<dyn Lists> = match on_device {
@@ -77,7 +65,42 @@ impl LocalIndex {
     }
 }
 
+/// The places of the members of each other cluster, those of clusters to come first, and which member is where: in ascending
+/// order in each.
+fn parcels(others: &[u32], is_to_come: impl Fn(u32) -> bool) -> (Vec<(u32, Range<usize>)>, Vec<u32>) {
+    let clusters = others.iter().max().map_or(0, |&most| most as usize + 1);
+    let mut counts = vec![0; clusters];
+    others.iter().for_each(|&other| counts[other as usize] += 1);
+    let mut there: Vec<u32> = (0..clusters as u32).filter(|&other| counts[other as usize] > 0).collect();
+    there.sort_by_key(|&other| !is_to_come(other));
+    let (mut begin, mut next) = (0, vec![0; clusters]);
+    let places = there.into_iter().map(|other| {
+        next[other as usize] = begin;
+        begin += counts[other as usize];
+        (other, next[other as usize]..begin)
+    });
+    let parcels = places.collect();
+    let mut order = vec![0; others.len()];
+    for (member, &other) in others.iter().enumerate() {
+        order[next[other as usize]] = member as u32;
+        next[other as usize] += 1;
+    }
+    (parcels, order)
+}
+
 /// The nearer of two nodes; of equally near ones the first.
 pub(super) fn nearer(a: (f64, u32), b: (f64, u32)) -> (f64, u32) {
     if a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_le() { a } else { b }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_together_by_their_other_cluster() {
+        let (found, order) = parcels(&[4, 1, 4, 0, 7, 1], |other| other == 4 || other == 1);
+        assert_eq!(found, [(1, 0..2), (4, 2..4), (0, 4..5), (7, 5..6)]);
+        assert_eq!(order, [1, 5, 0, 2, 3, 4]);
+    }
 }

@@ -18,6 +18,7 @@ use super::log::{Bins, Gather, Log, Piece};
 use super::pipeline::join;
 use super::place::{Chunk, Placing};
 use super::{ClusterGraph, ClusterPlan};
+use crate::memory::zeros;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::{Access, Element};
 use crate::{Device, ElementType, Error, Progress, Result, Vectors};
@@ -204,7 +205,7 @@ impl Partition {
         let row = self.dim * size_of::<T>();
         let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
         let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
-        let mut values = vec![T::zeroed(); members * self.dim];
+        let mut values: Vec<T> = zeros(members * self.dim);
         let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);
         let room = |bytes| {
             let count = bytes / (RECORD_HEAD + row);

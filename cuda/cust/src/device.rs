@@ -46,6 +46,8 @@ pub enum DeviceAttribute {
     MaxSharedMemoryPerMultiprocessor = 81,
     /// Bytes of shared memory per block for a function that asks for them.
     MaxSharedMemoryPerBlockOptin = 97,
+    /// Whether memory can be allocated in the order of a stream.
+    MemoryPoolsSupported = 115,
 }
 
 impl Device {

@@ -19,6 +19,7 @@ pub(crate) type RawModule = *mut c_void;
 pub(crate) type RawFunction = *mut c_void;
 pub(crate) type RawStream = *mut c_void;
 pub(crate) type RawEvent = *mut c_void;
+pub(crate) type RawPool = *mut c_void;
 pub(crate) type DevicePtr = u64;
 
 macro_rules! table {
@@ -81,6 +82,12 @@ table! {
     event_elapsed_time = "cuEventElapsedTime"(*mut f32, RawEvent, RawEvent);
     mem_alloc = "cuMemAlloc_v2"(*mut DevicePtr, usize);
     mem_free = "cuMemFree_v2"(DevicePtr);
+    mem_alloc_async = "cuMemAllocAsync"(*mut DevicePtr, usize, RawStream);
+    mem_free_async = "cuMemFreeAsync"(DevicePtr, RawStream);
+    device_get_default_mem_pool = "cuDeviceGetDefaultMemPool"(*mut RawPool, c_int);
+    mem_pool_set_attribute = "cuMemPoolSetAttribute"(RawPool, c_int, *mut c_void);
+    mem_pool_get_attribute = "cuMemPoolGetAttribute"(RawPool, c_int, *mut c_void);
+    mem_pool_trim_to = "cuMemPoolTrimTo"(RawPool, usize);
     mem_host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     mem_free_host = "cuMemFreeHost"(*mut c_void);
     mem_get_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);

@@ -27,6 +27,7 @@ pub mod event;
 pub mod function;
 pub mod memory;
 pub mod module;
+pub mod pool;
 pub mod stream;
 
 pub use driver::driver_version;
@@ -42,6 +43,7 @@ pub mod prelude {
     pub use crate::launch;
     pub use crate::memory::{DeviceBuffer, DeviceCopy, DevicePointer, LockedBuffer};
     pub use crate::module::{Module, ModuleJitOption};
+    pub use crate::pool::MemoryPool;
     pub use crate::stream::{Stream, StreamFlags};
     pub use crate::{CudaFlags, init};
 }

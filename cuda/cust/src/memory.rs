@@ -9,7 +9,7 @@ use std::{ptr, slice};
 pub use bytemuck::Pod as DeviceCopy;
 
 use crate::context::Context;
-use crate::driver::DevicePtr;
+use crate::driver::{DevicePtr, Table};
 use crate::error::{CudaResult, Failure, check};
 use crate::stream::Stream;
 
@@ -36,6 +36,8 @@ pub struct DeviceBuffer<T> {
     raw: DevicePtr,
     len: usize,
     context: Context,
+    /// Where it was allocated, if it was in the order of a stream.
+    stream: Option<Stream>,
     of: PhantomData<T>,
 }
 
@@ -53,22 +55,47 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     /// If the device has not that much memory left; the error says how much it has.
     pub unsafe fn uninitialized(context: &Context, len: usize) -> CudaResult<Self> {
+        // SAFETY: the pointer is to a local variable, and the context is current.
+        Self::allocated(context, len, None, |table, raw, bytes| unsafe { (table.mem_alloc)(raw, bytes) })
+    }
+
+    /// As [`uninitialized`](Self::uninitialized), from the memory pool of the device: it is allocated in the order of the
+    /// work in `stream`, and freed in its order when the buffer is dropped, so that neither waits. Work in other streams
+    /// may use it once what was in this stream before has been waited for.
+    ///
+    /// # Safety
+    /// - As [`uninitialized`](Self::uninitialized).
+    /// - Work of other streams that uses it is over when it is dropped.
+    ///
+    /// # Errors
+    /// As [`uninitialized`](Self::uninitialized); if the device has no pools
+    /// ([`MemoryPoolsSupported`](crate::device::DeviceAttribute::MemoryPoolsSupported)).
+    pub unsafe fn uninitialized_async(len: usize, stream: &Stream) -> CudaResult<Self> {
+        Self::allocated(stream.context(), len, Some(stream.clone()), |table, raw, bytes| {
+            // SAFETY: the pointer is to a local variable, and the stream is alive.
+            unsafe { (table.mem_alloc_async)(raw, bytes, stream.as_raw()) }
+        })
+    }
+
+    fn allocated(
+        context: &Context,
+        len: usize,
+        stream: Option<Stream>,
+        allocate: impl FnOnce(&Table, &mut DevicePtr, usize) -> u32,
+    ) -> CudaResult<Self> {
         let table = context.bind()?;
         let bytes = bytes::<T>(len)?;
         let mut raw = 0;
         // The driver has no allocation of no bytes; nothing ever follows the null address.
         if bytes > 0 {
-            // SAFETY: the pointer is to a local variable, and the context is current.
-            check(unsafe { (table.mem_alloc)(&mut raw, bytes) }, "allocating device memory").map_err(
-                |failure| {
-                    failure.with_detail(|| match context.mem_get_info() {
-                        Ok((free, _)) => format!("needs {bytes} bytes, free {free}"),
-                        Err(_) => format!("needs {bytes} bytes"),
-                    })
-                },
-            )?;
+            check(allocate(table, &mut raw, bytes), "allocating device memory").map_err(|failure| {
+                failure.with_detail(|| match context.mem_get_info() {
+                    Ok((free, _)) => format!("needs {bytes} bytes, free {free}"),
+                    Err(_) => format!("needs {bytes} bytes"),
+                })
+            })?;
         }
-        Ok(Self { raw, len, context: context.clone(), of: PhantomData })
+        Ok(Self { raw, len, context: context.clone(), stream, of: PhantomData })
     }
 
     /// A buffer of `len` values whose bytes are all zero, once the work in `stream` is done.
@@ -230,9 +257,14 @@ impl<T> Drop for DeviceBuffer<T> {
         if self.raw != 0
             && let Ok(table) = self.context.bind()
         {
-            // SAFETY: the memory is freed once; the driver waits for work that uses it. An error, of
-            // a lost context, leaves nothing to be done.
-            unsafe { (table.mem_free)(self.raw) };
+            // An error, of a lost context, leaves nothing to be done.
+            match &self.stream {
+                // SAFETY: the memory is freed once, behind the work in the stream; whoever allocated it answers for that
+                // of others.
+                Some(stream) => unsafe { (table.mem_free_async)(self.raw, stream.as_raw()) },
+                // SAFETY: the memory is freed once; the driver waits for work that uses it.
+                None => unsafe { (table.mem_free)(self.raw) },
+            };
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Streams: queues of work on a device.
 
 use std::ptr;
+use std::sync::Arc;
 
 use crate::context::Context;
 use crate::driver::RawStream;
@@ -19,17 +20,22 @@ impl StreamFlags {
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
 
-/// A queue of work; what is put into it runs in order.
-#[derive(Debug)]
+/// A queue of work; what is put into it runs in order. Clones are the same queue.
+#[derive(Clone, Debug)]
 pub struct Stream {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     raw: RawStream,
     context: Context,
 }
 
 // SAFETY: a stream handle may be used by any thread; the driver synchronises.
-unsafe impl Send for Stream {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for Inner {}
 
 impl Stream {
     /// A stream in `context`; `priority` is the driver's, lower first, 0 if none is given.
@@ -42,12 +48,12 @@ impl Stream {
         // SAFETY: the pointer is to a local variable.
         let code = unsafe { (table.stream_create)(&mut raw, NON_BLOCKING, priority.unwrap_or(0)) };
         check(code, "making a stream")?;
-        Ok(Self { raw, context: context.clone() })
+        Ok(Self { inner: Arc::new(Inner { raw, context: context.clone() }) })
     }
 
     /// The context of the stream.
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.inner.context
     }
 
     /// Waits until all work in the stream is done.
@@ -55,9 +61,9 @@ impl Stream {
     /// # Errors
     /// If some of that work failed.
     pub fn synchronize(&self) -> CudaResult<()> {
-        let table = self.context.bind()?;
+        let table = self.context().bind()?;
         // SAFETY: the stream is alive.
-        check(unsafe { (table.stream_synchronize)(self.raw) }, "waiting for a stream")
+        check(unsafe { (table.stream_synchronize)(self.as_raw()) }, "waiting for a stream")
     }
 
     /// Makes later work in this stream wait for what `event` recorded last. The event may be
@@ -66,18 +72,18 @@ impl Stream {
     /// # Errors
     /// If the driver refuses.
     pub fn wait_event(&self, event: &Event) -> CudaResult<()> {
-        let table = self.context.bind()?;
+        let table = self.context().bind()?;
         // SAFETY: stream and event are alive.
-        check(unsafe { (table.stream_wait_event)(self.raw, event.as_raw(), 0) }, "waiting for an event")
+        check(unsafe { (table.stream_wait_event)(self.as_raw(), event.as_raw(), 0) }, "waiting for an event")
     }
 
     /// The driver's handle.
     pub(crate) fn as_raw(&self) -> RawStream {
-        self.raw
+        self.inner.raw
     }
 }
 
-impl Drop for Stream {
+impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(table) = self.context.bind() {
             // SAFETY: the handle is destroyed once. Work in the stream goes on to its end. An error,

@@ -104,6 +104,18 @@ fn devices_memory_and_launches_work() {
         unsafe { copy.async_copy_from_device(&buffer, &stream) }.unwrap();
         assert_eq!(copy.as_host_vec(&stream).unwrap(), found);
 
+        let pool = MemoryPool::of(&context).unwrap();
+        pool.keep(u64::MAX).unwrap();
+        // SAFETY: the values are written before they are read.
+        let mut in_order = unsafe { DeviceBuffer::<f32>::uninitialized_async(1000, &stream) }.unwrap();
+        in_order.copy_from(&found, &stream).unwrap();
+        assert_eq!(in_order.as_host_vec(&stream).unwrap(), found);
+        assert_eq!(pool.unused().unwrap(), 0);
+        drop(in_order);
+        assert_eq!(pool.unused().unwrap(), 4000);
+        pool.trim(1000).unwrap();
+        assert_eq!(pool.unused().unwrap(), 1000);
+
         let (start, end) = (
             Event::new(&context, EventFlags::Default).unwrap(),
             Event::new(&context, EventFlags::Default).unwrap(),
@@ -118,7 +130,7 @@ fn devices_memory_and_launches_work() {
         assert_eq!(end.elapsed(&start).unwrap().as_micros(), 1500);
 
         // A buffer outlives all that it was made with, and goes on any thread.
-        drop((stream, double, start, end, copy, part, context));
+        drop((stream, double, start, end, copy, part, context, pool));
         std::thread::spawn(move || drop(buffer)).join().unwrap();
         let context = Context::new(devices[0]).unwrap();
         assert_eq!(context.mem_get_info().unwrap(), (total, total), "something was not freed");

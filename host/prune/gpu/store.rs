@@ -1,7 +1,6 @@
 //! Store on a device: rows of ids from forward and reverse edges.
 
 use cuda_std::memory::Global;
-use rayon::prelude::*;
 use tagore_device::descent::key::Key;
 use tagore_device::prune::store::{
     MERGE_THREADS, MERGED, Merge, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
@@ -10,6 +9,7 @@ use tagore_device::prune::store::{
 use super::reverse::Reverse;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
+use crate::memory::zeros;
 use crate::prune::rows::Rows;
 
 /// Writes to `ids` rows of `degree`: the better half from the `width` forward edges of each of `rows` rows, then
@@ -66,8 +66,7 @@ pub(super) fn merge(
 
 /// Brings rows of `degree` to the host.
 pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<Rows> {
-    // Touched by all threads: the pages of so much memory take longer to come than what fills them.
-    let mut there: Vec<u32> = rayon::iter::repeat_n(u32::MAX, rows * degree).collect();
+    let mut there: Vec<u32> = zeros(rows * degree);
     ids.download(&mut there)?;
     Ok(Rows::from_padded(there, degree))
 }

@@ -6,10 +6,13 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 static SIZES: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 static RETAINED: AtomicI32 = AtomicI32::new(0);
+// Of the pool: what was freed in a stream, and what is kept of it.
+static UNUSED: AtomicU64 = AtomicU64::new(0);
+static KEPT: AtomicU64 = AtomicU64::new(0);
 const CAPACITY: usize = 1 << 20;
 
 unsafe fn allocate(bytes: usize) -> usize {
@@ -51,7 +54,7 @@ functions! {
         0
     }
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
-        *value = match attribute { 75 => 9, 76 => 0, 16 => 132, _ => return 1 };
+        *value = match attribute { 75 => 9, 76 => 0, 16 => 132, 115 => 1, _ => return 1 };
         0
     }
     fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) { *bytes = CAPACITY; 0 }
@@ -107,6 +110,28 @@ functions! {
         0
     }
     fn cuMemFree_v2(address: u64) { free(address as usize) }
+    fn cuMemAllocAsync(address: *mut u64, bytes: usize, _stream: *mut c_void) { cuMemAlloc_v2(address, bytes) }
+    fn cuMemFreeAsync(address: u64, _stream: *mut c_void) {
+        let before = used();
+        let code = free(address as usize);
+        let unused = UNUSED.load(Ordering::SeqCst) + (before - used()) as u64;
+        UNUSED.store(unused.min(KEPT.load(Ordering::SeqCst)), Ordering::SeqCst);
+        code
+    }
+    fn cuDeviceGetDefaultMemPool(pool: *mut *mut c_void, _device: c_int) { *pool = 40 as *mut c_void; 0 }
+    fn cuMemPoolSetAttribute(_pool: *mut c_void, attribute: c_int, value: *mut c_void) {
+        KEPT.store(*(value as *const u64), Ordering::SeqCst);
+        if attribute == 4 { 0 } else { 1 }
+    }
+    fn cuMemPoolGetAttribute(_pool: *mut c_void, attribute: c_int, value: *mut c_void) {
+        let unused = UNUSED.load(Ordering::SeqCst);
+        *(value as *mut u64) = match attribute { 5 => used() as u64 + unused, 7 => used() as u64, _ => return 1 };
+        0
+    }
+    fn cuMemPoolTrimTo(_pool: *mut c_void, bytes: usize) {
+        UNUSED.fetch_min(bytes as u64, Ordering::SeqCst);
+        0
+    }
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, _flags: c_uint) {
         *address = allocate(bytes) as *mut c_void;
         0

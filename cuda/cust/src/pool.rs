@@ -1,0 +1,84 @@
+//! Memory pools: where buffers come from that are allocated in the order of a stream.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use crate::context::Context;
+use crate::driver::RawPool;
+use crate::error::{CudaResult, check};
+
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`
+const RELEASE_THRESHOLD: c_int = 4;
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+const RESERVED: c_int = 5;
+
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
+const USED: c_int = 7;
+
+/// The pool of a device that [`DeviceBuffer::uninitialized_async`](crate::memory::DeviceBuffer::uninitialized_async)
+/// takes memory from.
+#[derive(Debug)]
+pub struct MemoryPool {
+    raw: RawPool,
+    context: Context,
+}
+
+// SAFETY: a pool handle may be used by any thread; the driver synchronises.
+unsafe impl Send for MemoryPool {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryPool {}
+
+impl MemoryPool {
+    /// The pool of the device of `context`.
+    ///
+    /// # Errors
+    /// If the device has none.
+    pub fn of(context: &Context) -> CudaResult<Self> {
+        let table = context.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the pointer is to a local variable.
+        let code = unsafe { (table.device_get_default_mem_pool)(&mut raw, context.device().as_raw()) };
+        check(code, "asking for a memory pool")?;
+        Ok(Self { raw, context: context.clone() })
+    }
+
+    /// Keeps up to so many bytes that nobody uses, for the next who asks, when something is waited for; 0 unless set.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn keep(&self, bytes: u64) -> CudaResult<()> {
+        let (table, mut bytes) = (self.context.bind()?, bytes);
+        let value: *mut c_void = (&raw mut bytes).cast();
+        // SAFETY: the value is a `u64`, as this attribute has it.
+        let code = unsafe { (table.mem_pool_set_attribute)(self.raw, RELEASE_THRESHOLD, value) };
+        check(code, "setting up a memory pool")
+    }
+
+    /// Bytes that it keeps and that nobody uses.
+    ///
+    /// # Errors
+    /// If the driver does not say.
+    pub fn unused(&self) -> CudaResult<u64> {
+        let table = self.context.bind()?;
+        let ask = |attribute| {
+            let mut bytes = 0u64;
+            let value: *mut c_void = (&raw mut bytes).cast();
+            // SAFETY: the value is a `u64`, as these attributes have it.
+            let code = unsafe { (table.mem_pool_get_attribute)(self.raw, attribute, value) };
+            check(code, "asking a memory pool").map(|()| bytes)
+        };
+        // What is allocated meanwhile by others may be in one number alone.
+        Ok(ask(RESERVED)?.saturating_sub(ask(USED)?))
+    }
+
+    /// Gives back all but so many bytes of what nobody uses.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn trim(&self, bytes: usize) -> CudaResult<()> {
+        let table = self.context.bind()?;
+        // SAFETY: the pool is alive as long as its context.
+        check(unsafe { (table.mem_pool_trim_to)(self.raw, bytes) }, "trimming a memory pool")
+    }
+}
