@@ -34,6 +34,7 @@ mod merge;
 mod order;
 mod overlap;
 mod partition;
+mod permits;
 mod pipeline;
 mod place;
 mod plan;

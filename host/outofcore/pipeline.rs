@@ -12,18 +12,33 @@ use super::local::LocalIndex;
 use super::log::Reader;
 use super::merge::Merger;
 use super::partition::{Cluster, Partition};
+use super::permits::Permits;
 use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
 use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
 
-/// Builds at work on a GPU at the same time: while the host is busy with one, the device works on the other.
-pub(super) const BUILDS_PER_GPU: usize = 2;
+/// The threads of a device.
+#[derive(Clone, Copy)]
+pub(super) struct Crew {
+    /// Those that build and merge.
+    pub threads: usize,
+    /// Of these, those that build at the same time.
+    pub builds: usize,
+}
 
-/// Builds at work on `device` at the same time. One takes all threads of the CPU.
-pub(super) fn builds_on(device: Device) -> usize {
-    if device == Device::Cpu { 1 } else { BUILDS_PER_GPU }
+impl Crew {
+    /// While the host is busy with one build, the device works on the other, and while their lists are merged, which takes
+    /// less memory, one more begins.
+    pub(super) const GPU: Self = Self { threads: 3, builds: 2 };
+
+    /// A build takes all threads of the CPU.
+    pub(super) const CPU: Self = Self { threads: 1, builds: 1 };
+
+    fn of(device: Device) -> Self {
+        if device == Device::Cpu { Self::CPU } else { Self::GPU }
+    }
 }
 
 /// What clusters are built with and from.
@@ -50,6 +65,13 @@ pub(super) struct Step {
     pub built: bool,
 }
 
+/// A thread that builds.
+struct Place {
+    device: Device,
+    thread: usize,
+    permits: Arc<Permits>,
+}
+
 /// A cluster that has been read, if it is to be built, on its way to a thread that builds it.
 type Read = Attempt<(Step, Option<Cluster>)>;
 
@@ -60,8 +82,7 @@ pub(super) struct Merging<'a> {
 }
 
 impl Pipeline<'_> {
-    /// Builds and merges clusters. A thread per device reads clusters, and as many threads as [`builds_on`] says build
-    /// them. What is read is handed on in the order of the steps, one at a time, and waits until it is taken; and in their
+    /// Builds and merges clusters. A thread per device reads clusters, and its [`Crew`] builds them. What is read is handed on in the order of the steps, one at a time, and waits until it is taken; and in their
     /// order clusters come to those that wait for them.
     pub(super) fn run(self, steps: Vec<Step>, merging: Merging<'_>) -> Attempt<()> {
         let steps = &Mutex::new(steps.into_iter());
@@ -77,16 +98,19 @@ impl Pipeline<'_> {
             drop(send);
             // Shared by those that build, and gone with the last of them, so that readers do not wait in vain.
             let clusters = Arc::new(Mutex::new(clusters));
-            let places =
-                self.devices.iter().flat_map(|&device| (0..builds_on(device)).map(move |i| (device, i)));
+            let mut places = self.devices.iter().flat_map(|&device| {
+                let Crew { threads, builds } = Crew::of(device);
+                let permits = Arc::new(Permits::new(builds));
+                (0..threads).map(move |thread| Place { device, thread, permits: Arc::clone(&permits) })
+            });
+            // On the threads of the caller's pool.
+            let first = places.next();
             let mut builders = Vec::new();
-            for place in places.clone().skip(1) {
+            for place in places {
                 let clusters = Arc::clone(&clusters);
                 builders.push(scope.spawn(move || self.build(place, &clusters, builds, merging)));
             }
-            // On the threads of the caller's pool.
-            let first = places.into_iter().next().unwrap_or_default();
-            let mut result = self.build(first, &clusters, builds, merging);
+            let mut result = first.map_or(Ok(()), |first| self.build(first, &clusters, builds, merging));
             drop(clusters);
             for builder in builders {
                 result = result.and(join(builder));
@@ -124,23 +148,25 @@ impl Pipeline<'_> {
 
     fn build(
         self,
-        (device, build): (Device, usize),
+        Place { device, thread, permits }: Place,
         clusters: &Mutex<Receiver<Read>>,
         turns: &Turns,
         merging: &Mutex<Merging<'_>>,
     ) -> Attempt<()> {
         let descent = self.builder.descent.clone().device(device);
-        let descent = if build > 0 { descent.forked()? } else { descent };
+        let descent = if thread > 0 { descent.forked()? } else { descent };
         let builder = self.builder.clone().descent(descent);
-        let thread = format!("{device} {}", char::from(b'a' + build as u8));
+        let thread = format!("{device} {}", char::from(b'a' + thread as u8));
         let run = || {
             let mut spilled = lock(merging).merger.spilled()?;
             loop {
+                let permit = permits.take();
                 let Ok(read) = lock(clusters).recv() else { return Ok(()) };
                 let (step, cluster) = read?;
                 // Where vectors are equal, clusters may be empty.
                 let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
                 let local = cluster.map(|cluster| self.local(&builder, cluster, &thread)).transpose()?;
+                drop(permit);
                 let came = match local {
                     Some(local) => self.merge(step, local, (turns, merging), (&mut spilled, &thread))?,
                     None => turns.take(step.turn, || lock(merging).evict(step))?.is_some(),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::centres::SAMPLE_PER_CLUSTER;
 use super::partition::RECORD_HEAD;
 use super::lists::DeviceLists;
-use super::pipeline::BUILDS_PER_GPU;
+use super::pipeline::Crew;
 use crate::descent::STEPS;
 use crate::gpu::{Overhead, Plan};
 use crate::index::IndexFile;
@@ -137,9 +137,9 @@ impl Sizes<'_> {
         limits.cluster_size.is_none_or(|most| n <= most) && self.build(n).fits(device, host)
     }
 
-    /// Builds at work on a device at the same time.
-    fn builds_per_device(&self) -> u64 {
-        if self.target.gpu.is_some() { BUILDS_PER_GPU as u64 } else { 1 }
+    /// The threads of each device.
+    fn crew(&self) -> Crew {
+        if self.target.gpu.is_some() { Crew::GPU } else { Crew::CPU }
     }
 
     /// The build of so many nodes.
@@ -160,13 +160,15 @@ impl Sizes<'_> {
 
     /// Bytes on the host of what there is once, of vectors, of builds and of lists, for clusters of so many nodes.
     fn host(&self, nodes: usize) -> [u64; 4] {
-        let (builds, readers) = (self.devices * self.builds_per_device(), self.devices);
+        let Crew { threads, builds } = self.crew();
+        let (builds, readers) = (self.devices * builds as u64, self.devices);
+        let threads = self.devices * threads as u64;
         let staging = self.target.gpu.map_or(0, |Overhead { staging, .. }| staging);
-        let process = self.build(nodes).process.bytes() + (builds - 1) * staging;
+        let process = self.build(nodes).process.bytes() + (threads - 1) * staging;
         let record = (self.data.row_bytes() + RECORD_HEAD) as u64;
         // Vectors are read, and built with. Lists that wait are copied for it, and those that have waited are read again
         // from the disk; without a GPU there are the lists of the build itself.
-        let lists = if self.target.gpu.is_some() { builds + 1 } else { 2 * builds + 1 };
+        let lists = if self.target.gpu.is_some() { threads + 1 } else { 2 * threads + 1 };
         [
             process,
             (readers + builds) * record * nodes as u64,
@@ -182,8 +184,10 @@ impl Sizes<'_> {
             let (shape, degree) = ((nodes, self.data.dim), self.builder.strategy.max_degree());
             with_type!(plan.element, T => DeviceLists::<T>::plan(shape, degree, self.builder.descent.metric))
         };
+        let Crew { threads, builds } = self.crew();
         let of_build = |plan: &BuildPlan| plan.peak_device_bytes().max(lists(plan).bytes());
-        context + self.builds_per_device() * self.most(nodes, of_build)
+        let merging = (threads - builds) as u64 * lists(&self.build(nodes)).bytes();
+        context + builds as u64 * self.most(nodes, of_build) + merging
     }
 
     /// Bytes on the host while vectors are put into their clusters, beside buffers.

@@ -386,7 +386,7 @@ impl Rounding {
         metric: Metric,
         (rows, n): (Matrix<'_, T>, usize),
         (points, count): (Matrix<'_, T>, usize),
-        point: impl Fn(usize) -> usize,
+        point: impl Fn(usize) -> usize + Sync,
     ) -> Self {
         let dim = rows.dim();
         if !T::ROUNDED {
@@ -413,8 +413,9 @@ impl Rounding {
             let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
             magnitudes.get(place).copied().unwrap_or(0.0)
         };
-        let of_rows = most(sample(n).map(|row| magnitude(rows.row(row))).collect());
-        let of_points = most(sample(count).map(|index| magnitude(points.row(point(index)))).collect());
+        let all = |count: usize| (0..count).into_par_iter().step_by(count.div_ceil(SAMPLE).max(1));
+        let of_rows = most(all(n).map(|row| magnitude(rows.row(row))).collect());
+        let of_points = most(all(count).map(|index| magnitude(points.row(point(index)))).collect());
         let (row_scale, point_scale) = if product {
             (scale(of_rows), scale(of_points))
         } else {
