@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use crate::flush::Flush;
 use crate::{Error, Result};
 
 /// Bytes gathered before the operating system is asked to write.
@@ -20,6 +21,7 @@ pub(crate) struct AtomicFile {
     writer: BufWriter<File>,
     temporary: TempPath,
     target: PathBuf,
+    flush: Flush,
 }
 
 impl AtomicFile {
@@ -44,7 +46,7 @@ impl AtomicFile {
             .map_err(|error| Error::Io { path: target.to_owned(), source: error.kind().into() })?;
         let (file, temporary) = file.into_parts();
         let writer = BufWriter::with_capacity(BUFFER, file);
-        Ok(Self { writer, temporary, target: target.to_owned() })
+        Ok(Self { writer, temporary, target: target.to_owned(), flush: Flush::default() })
     }
 
     /// Makes the file `bytes` long; what is written nowhere is zero.
@@ -68,7 +70,8 @@ impl AtomicFile {
     /// # Errors
     /// If they cannot be written.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writer.write_all(bytes).map_err(Error::io(&self.target))
+        let write = self.writer.write_all(bytes);
+        write.and_then(|()| self.flush.wrote(bytes.len(), self.writer.get_ref())).map_err(Error::io(&self.target))
     }
 
     /// Puts the file in the place of its target once all of it is on the disk.
@@ -76,8 +79,9 @@ impl AtomicFile {
     /// # Errors
     /// If that fails; nothing is left behind then.
     pub(crate) fn commit(self) -> Result<()> {
-        let Self { writer, temporary, target } = self;
+        let Self { writer, temporary, target, mut flush } = self;
         let commit = || {
+            flush.wait()?;
             let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.sync_all()?;
             temporary.persist(&target).map_err(|failed| failed.error)?;

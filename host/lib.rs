@@ -36,6 +36,7 @@ mod descent;
 mod device;
 mod error;
 mod eval;
+mod flush;
 pub mod gpu;
 mod index;
 mod memory;

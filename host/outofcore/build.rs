@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,10 +17,12 @@ use super::merge::{Merged, Merger};
 use super::partition::{Partition, Table};
 use super::pipeline::{Merging, Pipeline, Step};
 use super::trace::{Task, TaskKind, Trace};
+use super::turns::Turns;
 use super::work::{Manifest, WorkFolder, save};
 use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS};
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
+use crate::memory::zeros;
 use crate::prune::{Entry, random_entries};
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Fingerprint, Index, Result, Vectors};
@@ -28,6 +30,9 @@ use crate::{Builder, Device, Fingerprint, Index, Result, Vectors};
 /// The table of clusters, and the last checkpoint, in the work folder.
 const TABLE: &str = "table";
 const CHECKPOINT: &str = "checkpoint";
+
+/// Threads that sort finished rows, each a range at a time.
+const SORTERS: usize = 4;
 
 /// Times that what is damaged is made again; a disk that loses more is not one to build on.
 const REPAIRS: usize = 4;
@@ -367,10 +372,11 @@ impl Run<'_> {
         }
         let shape = (base.len(), degree);
         let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, entries)?;
-        let sorted = |bin: usize| {
+        let sorted = &|bin: usize| {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
-            let mut sorted = vec![u32::MAX; nodes * degree];
+            let mut sorted: Vec<u32> = zeros(nodes * degree);
+            sorted.fill(u32::MAX);
             let sound = rows.read(bin, |piece| {
                 for record in piece.chunks_exact(4 + 4 * degree) {
                     let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
@@ -380,10 +386,27 @@ impl Run<'_> {
             })?;
             if sound { Ok(sorted) } else { Err(Fault::Damage(Damage::Rows)) }
         };
-        // While a range is written, the next is read.
+        // While a range is written, the next are read and sorted.
+        let (next, turns) = (&AtomicUsize::new(0), &Turns::new());
         thread::scope(|scope| {
             let (send, ranges) = sync_channel::<Attempt<Vec<u32>>>(0);
-            scope.spawn(move || (0..rows.count()).map(sorted).try_for_each(|range| send.send(range)));
+            for _ in 0..SORTERS {
+                let send = send.clone();
+                scope.spawn(move || {
+                    loop {
+                        let bin = next.fetch_add(1, Ordering::Relaxed);
+                        if bin >= rows.count() {
+                            return;
+                        }
+                        let range = sorted(bin);
+                        // Nobody receives any more once the file cannot be written.
+                        if turns.take(bin, || send.send(range)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(send);
             for range in ranges {
                 let range = range?;
                 let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;

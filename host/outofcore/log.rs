@@ -9,6 +9,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::join;
+use crate::flush::Flush;
 use crate::{Error, Result};
 
 /// Pieces that are on their way from the disk while one is read.
@@ -22,6 +23,7 @@ pub(super) struct Log {
     file: File,
     path: PathBuf,
     end: u64,
+    flush: Flush,
 }
 
 /// Where a piece of a [`Log`] lies, and its CRC-32.
@@ -44,14 +46,15 @@ impl Log {
             Ok((found >= bytes).then_some(file))
         };
         let file = open().map_err(Error::io(&path))?;
-        Ok(file.map(|file| Self { file, path, end: bytes }))
+        Ok(file.map(|file| Self { file, path, end: bytes, flush: Flush::default() }))
     }
 
     pub(super) fn append(&mut self, content: &[u8]) -> Result<Piece> {
         let piece = Piece { offset: self.end, bytes: content.len(), crc: crc32fast::hash(content) };
         let mut write = || {
             self.file.seek(SeekFrom::Start(self.end))?;
-            self.file.write_all(content)
+            self.file.write_all(content)?;
+            self.flush.wrote(content.len(), &self.file)
         };
         write().map_err(Error::io(&self.path))?;
         self.end += content.len() as u64;
@@ -65,9 +68,10 @@ impl Log {
     }
 
     /// What asks, from any thread, that all that has been appended is on the disk.
-    pub(super) fn to_sync(&self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+    pub(super) fn to_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
         let (file, path) = (self.file.try_clone().map_err(Error::io(&self.path))?, self.path.clone());
-        Ok(move || file.sync_data().map_err(Error::io(&path)))
+        let mut flush = std::mem::take(&mut self.flush);
+        Ok(move || flush.wait().and_then(|()| file.sync_data()).map_err(Error::io(&path)))
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -194,8 +198,9 @@ impl Bins {
         Ok(&self.pieces)
     }
 
-    pub(super) fn log(&self) -> &Log {
-        &self.log
+    /// As [`Log::to_sync`], of all that has been written.
+    pub(super) fn to_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+        self.log.to_sync()
     }
 
     pub(super) fn count(&self) -> usize {

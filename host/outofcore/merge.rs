@@ -171,7 +171,7 @@ impl Merger {
         self.done.bytes = (self.spill.bytes(), self.rows.bytes());
         let waits = self.done.waiting.values().any(Option::is_some);
         let lists = if waits { Some(self.spill.to_sync()?) } else { None };
-        let rows = self.rows.log().to_sync()?;
+        let rows = self.rows.to_sync()?;
         let sync = move || {
             lists.map_or(Ok(()), |sync| sync())?;
             rows()

@@ -21,8 +21,12 @@ use crate::gpu::{Buffer, Plan};
 use crate::vectors::gpu::OnDevice;
 use crate::{Metric, Result};
 
-/// Keys that are noted between two mergings, of all queries that are worked on together.
+/// Keys that are noted between two mergings, of all queries that are worked on together, at most.
 const NOTED: usize = 1 << 27;
+
+/// As many for each node, so that they take no more of a device than what comes after them; but enough to keep it busy.
+const NOTED_PER_NODE: usize = 128;
+const LEAST_NOTED: usize = 1 << 25;
 
 /// Keys that are noted of each query in its first cell, where little is known of how near its neighbours are. A
 /// query with more loses them.
@@ -50,7 +54,7 @@ pub(super) fn plan<T: OnDevice>(n: usize, k: usize, count: usize, memberships: u
     let side = tile::SIDE as usize;
     // The last tile of each cell may have a single node.
     let tiles = (n + (side - 1) * count) / side;
-    let lines = |capacity: usize| tiles.min(tiles_of_slab(capacity)) * side;
+    let lines = |capacity: usize| tiles.min(tiles_of_slab(n, capacity)) * side;
     let (first, later) = (FIRST_CAPACITY, later_capacity(k));
     Plan::new()
         .with::<u32>("jobs", tiles * (memberships + 1) * JOB_WORDS)
@@ -59,9 +63,9 @@ pub(super) fn plan<T: OnDevice>(n: usize, k: usize, count: usize, memberships: u
         .with::<Key>("noted rows", (lines(first) * first).max(lines(later) * later))
 }
 
-/// Tiles that are worked on together.
-fn tiles_of_slab(capacity: usize) -> usize {
-    NOTED / (capacity * tile::SIDE as usize)
+/// Tiles of `n` nodes that are worked on together.
+fn tiles_of_slab(n: usize, capacity: usize) -> usize {
+    (NOTED_PER_NODE * n).clamp(LEAST_NOTED, NOTED) / (capacity * tile::SIDE as usize)
 }
 
 impl Build<'_> {
@@ -72,7 +76,7 @@ impl Build<'_> {
         cells: &Cells,
         stats: &mut DescentStats,
     ) -> Result<()> {
-        let slabs = Slab::all(cells, self.k);
+        let slabs = Slab::all(cells, (self.space.len(), self.k));
         let jobs: Vec<u32> = slabs
             .iter()
             .flat_map(|slab| &slab.jobs)
@@ -177,7 +181,7 @@ struct Tile {
 impl Slab {
     /// Everything that is to be done, in order: for each rank the nodes whose cell of that rank it is meet the
     /// members of the cell.
-    fn all(cells: &Cells, k: usize) -> Vec<Self> {
+    fn all(cells: &Cells, (n, k): (usize, usize)) -> Vec<Self> {
         let m = cells.memberships;
         let count = (cells.starts.len() - 1) / m;
         let side = tile::SIDE as usize;
@@ -217,7 +221,7 @@ impl Slab {
                 };
                 Self { tiles: tiles.len(), capacity, jobs }
             };
-            slabs.extend(tiles.chunks_mut(tiles_of_slab(capacity)).map(|tiles| {
+            slabs.extend(tiles.chunks_mut(tiles_of_slab(n, capacity)).map(|tiles| {
                 // The longest first, so that those that are left in the end are short.
                 tiles.sort_by_key(|tile| Reverse(tile.rows.len()));
                 slab(tiles)

@@ -1,0 +1,68 @@
+//! Bringing a file to the disk while more is written to it.
+
+use std::fs::File;
+use std::io;
+use std::thread::{self, JoinHandle};
+
+/// Bytes that are written between two times.
+const EVERY: u64 = 64 << 20;
+
+/// What brings a file to the disk on a thread of its own, from time to time: otherwise pages pile up in memory, until the
+/// system makes whoever writes next wait for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Flush {
+    written: u64,
+    running: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Flush {
+    /// Says that so many bytes more have been written to `file`.
+    ///
+    /// # Errors
+    /// If what was written before cannot be brought to the disk.
+    pub(crate) fn wrote(&mut self, bytes: usize, file: &File) -> io::Result<()> {
+        self.written += bytes as u64;
+        if self.written < EVERY || self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Ok(());
+        }
+        self.written = 0;
+        self.wait()?;
+        let file = file.try_clone()?;
+        self.running = Some(thread::spawn(move || file.sync_data()));
+        Ok(())
+    }
+
+    /// Waits for what is under way. An error of it is said once.
+    ///
+    /// # Errors
+    /// As [`wrote`](Self::wrote).
+    pub(crate) fn wait(&mut self) -> io::Result<()> {
+        match self.running.take() {
+            Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_said_with_the_next_write_or_in_the_end() {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut flush = Flush::default();
+        file.write_all(b"some").unwrap();
+        flush.wrote(4, &file).unwrap();
+        assert!(flush.running.is_none());
+        flush.wrote(EVERY as usize, &file).unwrap();
+        assert!(flush.running.is_some());
+        flush.wait().unwrap();
+        flush.running = Some(thread::spawn(|| Err(io::ErrorKind::StorageFull.into())));
+        while !flush.running.as_ref().unwrap().is_finished() {}
+        assert_eq!(flush.wrote(EVERY as usize, &file).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        flush.wait().unwrap();
+    }
+}
