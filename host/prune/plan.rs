@@ -10,7 +10,7 @@ use super::gpu::Shape;
 use super::strategy::{Collect, Strategy};
 use super::{Builder, reach};
 use crate::descent::reverse::Reverse;
-use crate::descent::{PlannedStage, most_knn};
+use crate::descent::{PlannedStage, most_knn, with_kept};
 use crate::gpu::{Gpu, Overhead, Plan};
 use crate::index::IndexFile;
 use crate::search::exact::gpu::batch_of_all;
@@ -277,7 +277,9 @@ impl Memory<'_> {
             .and(&self.rows())
             .and(&Visited::plan(n, threads))
             .and(&places);
-        [("filter", filter), ("store", store)].map(|(name, buffers)| PlannedStage { name, buffers }).into()
+        [("filter", filter), ("store", store)]
+            .map(|(name, buffers)| PlannedStage { name, buffers: with_kept(buffers) })
+            .into()
     }
 
     /// All but the last stages, with a GPU.
