@@ -79,16 +79,50 @@ impl AtomicFile {
     /// # Errors
     /// If that fails; nothing is left behind then.
     pub(crate) fn commit(self) -> Result<()> {
+        self.finish()?.rename()
+    }
+
+    /// Puts files that are read together in their places, once all of them are on the disk. None of them means anything
+    /// without the last: an older one is deleted first, with the `stale` files beside it, so that no reader meets files of
+    /// two sets.
+    ///
+    /// # Errors
+    /// If that fails; before all files are on the disk, nothing has changed then.
+    pub(crate) fn commit_all(files: Vec<Self>, stale: &[PathBuf]) -> Result<()> {
+        let files = files.into_iter().map(Self::finish).collect::<Result<Vec<Finished>>>()?;
+        for path in files.last().map(|file| &file.target).into_iter().chain(stale) {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::io(path)(error)),
+                _ => (),
+            }
+        }
+        files.into_iter().try_for_each(Finished::rename)
+    }
+
+    /// Sees to it that all of the file is on the disk.
+    fn finish(self) -> Result<Finished> {
         let Self { writer, temporary, target, mut flush } = self;
-        let commit = || {
-            flush.wait()?;
-            let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.sync_all()?;
+        let written = flush.wait().and_then(|()| writer.into_inner().map_err(io::IntoInnerError::into_error));
+        written.and_then(|file| file.sync_all()).map_err(Error::io(&target))?;
+        Ok(Finished { temporary, target })
+    }
+}
+
+/// A file that is all on the disk, under its temporary name.
+struct Finished {
+    temporary: TempPath,
+    target: PathBuf,
+}
+
+impl Finished {
+    fn rename(self) -> Result<()> {
+        let Self { temporary, target } = self;
+        let rename = || {
             temporary.persist(&target).map_err(|failed| failed.error)?;
             // A rename lasts only once the folder has been written too; only unix can ask for that.
             if cfg!(unix) { File::open(folder(&target))?.sync_all() } else { Ok(()) }
         };
-        commit().map_err(Error::io(&target))
+        rename().map_err(Error::io(&target))
     }
 }
 
@@ -129,6 +163,29 @@ mod tests {
         file.write_all(&[7; 3 << 20]).unwrap();
         drop(file);
         assert!(names(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn files_of_a_set_replace_an_older_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        ["codes", "extra", "index"].into_iter().for_each(|name| fs::write(path(name), "old").unwrap());
+        let written = |name| {
+            let mut file = AtomicFile::create(&path(name)).unwrap();
+            file.write_all(b"new").unwrap();
+            file
+        };
+        // One that cannot take its place: the older index is gone by then, whatever else there is.
+        let files = vec![written("codes"), written("index")];
+        fs::remove_file(path("codes")).unwrap();
+        fs::create_dir(path("codes")).unwrap();
+        AtomicFile::commit_all(files, &[path("extra")]).unwrap_err();
+        assert_eq!(names(dir.path()), ["codes"]);
+        fs::remove_dir(path("codes")).unwrap();
+        AtomicFile::commit_all(vec![written("codes"), written("index")], &[path("extra")]).unwrap();
+        let mut there = names(dir.path());
+        there.sort();
+        assert_eq!(there, ["codes", "index"]);
     }
 
     #[test]

@@ -281,6 +281,36 @@ fn an_index_that_does_not_fit_is_refused() {
     assert_eq!(names(folder.path()), ["x_disk.index"], "the other files were left behind");
 }
 
+#[test]
+fn an_export_replaces_an_earlier_one() {
+    let base = uniform(40, 12, 6);
+    let export = |folder: &Path, metric, chunks| {
+        let index = Builder::new(Strategy::nsg()).knn(8).metric(metric).build(&base).unwrap();
+        let export = index.export(IndexFormat::DiskannDisk).base(&base).pq_chunks(chunks);
+        export.save(folder.join("x"))
+    };
+    let all = |folder: &Path| {
+        let file = |name: String| (fs::read(folder.join(&name)).unwrap(), name);
+        names(folder).into_iter().map(file).collect::<Vec<_>>()
+    };
+    let (new, used) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    export(new.path(), Metric::L2, 3).unwrap();
+    // Under inner product there is a file more, and vectors are longer.
+    export(used.path(), Metric::InnerProduct, 5).unwrap();
+    assert!(names(used.path()).contains(&"x_disk.index_max_base_norm.bin".to_owned()));
+    export(used.path(), Metric::L2, 3).unwrap();
+    assert!(all(used.path()) == all(new.path()));
+
+    // What another program has left there is not ours to delete, nor to be read with the index.
+    let rotation = used.path().join("x_pq_pivots.bin_rotation_matrix.bin");
+    fs::write(&rotation, "theirs").unwrap();
+    let before = all(used.path());
+    let error = export(used.path(), Metric::InnerProduct, 5).unwrap_err().to_string();
+    let expected = "x_pq_pivots.bin_rotation_matrix.bin: found a file that readers would take for a part of ";
+    assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+    assert!(all(used.path()) == before);
+}
+
 /// Writes over a file where it is: some file systems wait for the disk when a file that was emptied is closed.
 fn overwrite(path: &Path, bytes: &[u8]) {
     let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();

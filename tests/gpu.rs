@@ -369,14 +369,15 @@ fn a_plan_is_what_a_build_of_an_index_takes() {
     let halves = (0..700 * 9).map(|i| if i < 9 { 0.0 } else { (i * i % 251) as f32 + 0.5 }).collect();
     let halves = Vectors::from_f32(halves, 9).unwrap();
     for (base, metric, start, strategies) in [
-        (&whole, Metric::L2, Start::Auto, vec![Strategy::cagra(), Strategy::vamana()]),
-        (&whole, Metric::L2, Start::Random, vec![Strategy::dpg()]),
-        (&halves, Metric::Cosine, Start::Auto, vec![Strategy::nssg()]),
-        (&halves, Metric::InnerProduct, Start::Random, vec![Strategy::cagra()]),
+        (&whole, Metric::L2, Start::Auto, vec![Strategy::cagra().degree(10), Strategy::vamana().degree(10)]),
+        (&whole, Metric::L2, Start::Random, vec![Strategy::dpg().degree(10)]),
+        (&halves, Metric::Cosine, Start::Auto, vec![Strategy::nssg().degree(10)]),
+        (&halves, Metric::InnerProduct, Start::Random, vec![Strategy::cagra().degree(10)]),
+        // Lists shorter than rows.
+        (&whole, Metric::L2, Start::Random, vec![Strategy::nsg(), Strategy::nssg()]),
     ] {
         let descent = Descent::new().knn(24).metric(metric).start(start).iterations(Iterations::Fixed(1, 1));
         for strategy in strategies {
-            let strategy = strategy.degree(10);
             let name = strategy.kind().to_owned();
             let builder = Builder::new(strategy).descent(descent.clone()).device(Device::Emulated);
             let target = Target::of(Device::Emulated, base.len()).unwrap();

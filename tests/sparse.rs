@@ -82,9 +82,11 @@ fn vectors_are_looked_at_and_planned_for() {
         assert_eq!((found["n"].as_u64(), found["dim"].as_u64()), (Some(ROWS), Some(DIM)));
         assert_eq!(found["checked"], "sample");
     }
-    let planned = succeeds(folder.path(), "plan -i base.u8bin --index vamana --host-memory 64GiB");
-    assert_eq!(planned["n"], ROWS);
-    assert!(planned["out_of_core"]["clusters"].as_u64() > Some(1));
+    for name in ["base.u8bin", "base.fbin"] {
+        let planned = succeeds(folder.path(), &format!("plan -i {name} --index vamana --host-memory 64GiB"));
+        assert_eq!(planned["n"], ROWS);
+        assert!(planned["out_of_core"]["clusters"].as_u64() > Some(1));
+    }
 
     // The last row is among those that are looked at.
     floats.write_all_at(&f32::NAN.to_le_bytes(), 8 + 4 * (ROWS * DIM - 1)).unwrap();

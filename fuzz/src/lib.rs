@@ -22,18 +22,31 @@ pub fn read_one(format: IndexFormat, data: &[u8]) {
     read(format, &path);
 }
 
-/// Reads a format of two files: the first two bytes are the length of the first.
-pub fn read_two(format: IndexFormat, data: &[u8]) {
-    let Some((length, data)) = data.split_first_chunk() else { return };
-    let length = usize::from(u16::from_le_bytes(*length));
-    let (first, second) = data.split_at(length.min(data.len()));
-    let names = match format {
-        IndexFormat::Csr => ["x.indptr.npy", "x.indices.npy"],
-        _ => ["x.ibin", "x.entries.ibin"],
+/// Reads a format of several files: before each but the last are two bytes, its length; of none there is no file.
+pub fn read_several(format: IndexFormat, mut data: &[u8]) {
+    let names: &[&str] = match format {
+        IndexFormat::Csr => &["x.indptr.npy", "x.indices.npy"],
+        IndexFormat::Diskann => &["x", "x.data", "x_metadata.bin"],
+        IndexFormat::DiskannDisk => &["x_disk.index", "x_disk.index_medoids.bin", "x_metadata.bin"],
+        _ => &["x", "x.entries.ibin"],
     };
-    write(&path(names[0]), first);
-    write(&path(names[1]), second);
-    read(format, &path(&format!("x.{format}")));
+    for (index, name) in names.iter().enumerate() {
+        let file = if index + 1 < names.len() {
+            let Some((length, rest)) = data.split_first_chunk() else { return };
+            let (file, rest) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+            data = rest;
+            file
+        } else {
+            data
+        };
+        if file.is_empty() {
+            // Not there either if there was none before.
+            let _ = std::fs::remove_file(path(name));
+        } else {
+            write(&path(name), file);
+        }
+    }
+    read(format, &path("x"));
 }
 
 fn path(name: &str) -> PathBuf {

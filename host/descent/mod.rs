@@ -18,8 +18,8 @@ use tagore_device::descent::key::MAX_NODES;
 
 pub(crate) use gpu::{GpuLists, Then};
 pub use graph::KnnGraph;
-pub(crate) use plan::most_knn;
 pub use plan::{DevicePlan, PlannedStage};
+pub(crate) use plan::{most_knn, with_kept};
 pub use sample::KnnSample;
 pub(crate) use sample::{Sampling, sampled};
 

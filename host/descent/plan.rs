@@ -104,9 +104,15 @@ impl fmt::Display for DevicePlan {
     }
 }
 
-/// What the allocator keeps of smaller buffers that were given back, while there is a descent: a share of what there is, up
-/// to a limit, since it returns larger ones to the system. Measured (docs/measurements.md).
+/// What the allocator keeps of smaller buffers that were given back, on the CPU: a share of what there is, up to a limit, since
+/// it returns larger ones to the system. Measured (docs/measurements.md).
 const KEPT: (u64, u64) = (8, 24 << 20);
+
+/// `buffers`, and what the allocator keeps beside them.
+pub(crate) fn with_kept(buffers: Plan) -> Plan {
+    let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
+    buffers.with::<u8>("kept by the allocator", kept as usize)
+}
 
 /// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on the host.
 pub(super) fn stages_on_cpu(
@@ -140,8 +146,7 @@ pub(super) fn stages_on_cpu(
     }
     stages.push(PlannedStage { name: "graph", buffers: graph });
     for PlannedStage { buffers, .. } in &mut stages {
-        let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
-        *buffers = std::mem::take(buffers).with::<u8>("kept by the allocator", kept as usize);
+        *buffers = with_kept(std::mem::take(buffers));
     }
     stages
 }

@@ -1,22 +1,102 @@
 //! Reverse edges: counted, scanned and sorted, so that their order is fixed.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
 use crate::gpu::Plan;
 
-/// For every node, the nodes that have an edge to it, sorted by a rank and then by id.
+/// How many edges go to every node, until they are turned round.
+pub(crate) struct Incoming {
+    counts: Vec<AtomicU32>,
+}
+
+/// For the nodes of a range, the nodes that have an edge to them, sorted by a rank and then by id.
 pub(crate) struct Reverse {
+    /// The first node of the range.
+    first: usize,
     offsets: Vec<usize>,
     /// `rank << 32 | source`, sorted within each node.
     edges: Vec<u64>,
 }
 
-impl Reverse {
-    /// The buffers of [`plan`](Self::plan) that stay.
-    pub(crate) const KEPT: [&str; 2] = ["reverse edges", "reverse offsets"];
+/// Calls `edges_of(source, visit)` for all sources, in parallel.
+fn for_each_edge(
+    nodes: usize,
+    edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
+    visit: impl Fn(u32, u32, u32) + Sync,
+) {
+    let sources = (0..nodes as u32).into_par_iter().with_min_len(256);
+    sources.for_each(|source| edges_of(source, &mut |target, rank| visit(source, target, rank)));
+}
 
+impl Incoming {
+    /// Counts the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)` for each edge of `source`,
+    /// the same ones each time it is called.
+    pub(crate) fn count(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
+        let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
+        for_each_edge(nodes, edges_of, |_, target, _| {
+            counts[target as usize].fetch_add(1, Ordering::Relaxed);
+        });
+        Self { counts }
+    }
+
+    fn of(&self, node: usize) -> usize {
+        self.counts[node].load(Ordering::Relaxed) as usize
+    }
+
+    /// All nodes in ranges to which at most `most` edges go, or to a range of one node more.
+    pub(crate) fn pieces(&self, most: usize) -> Vec<Range<usize>> {
+        let (mut pieces, mut first, mut edges) = (Vec::new(), 0, 0);
+        for node in 0..self.counts.len() {
+            edges += self.of(node);
+            if edges > most && first < node {
+                pieces.push(first..node);
+                (first, edges) = (node, self.of(node));
+            }
+        }
+        pieces.push(first..self.counts.len());
+        pieces
+    }
+
+    /// Turns round the edges to the nodes of a range, once; `edges_of` is what they were counted with.
+    pub(crate) fn turn(
+        &self,
+        range: Range<usize>,
+        edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
+    ) -> Reverse {
+        let mut offsets = Vec::with_capacity(range.len() + 1);
+        let mut total = 0;
+        offsets.push(0);
+        for node in range.clone() {
+            total += self.of(node);
+            offsets.push(total);
+        }
+        let slots: Vec<AtomicU64> = (0..total).map(|_| AtomicU64::new(0)).collect();
+        for_each_edge(self.counts.len(), edges_of, |source, target, rank| {
+            let target = target as usize;
+            if range.contains(&target) {
+                let left = self.counts[target].fetch_sub(1, Ordering::Relaxed);
+                let slot = offsets[target - range.start + 1] - left as usize;
+                slots[slot].store((u64::from(rank) << 32) | u64::from(source), Ordering::Relaxed);
+            }
+        });
+        let mut edges: Vec<u64> = slots.into_iter().map(AtomicU64::into_inner).collect();
+        // The slots were filled in whatever order the threads came; sorting makes it one order.
+        let mut rows = Vec::with_capacity(range.len());
+        let mut rest = edges.as_mut_slice();
+        for bounds in offsets.windows(2) {
+            let (row, tail) = rest.split_at_mut(bounds[1] - bounds[0]);
+            rows.push(row);
+            rest = tail;
+        }
+        rows.into_par_iter().with_min_len(256).for_each(|row| row.sort_unstable());
+        Reverse { first: range.start, offsets, edges }
+    }
+}
+
+impl Reverse {
     /// What turning round `edges` edges of `nodes` nodes takes of the host's memory.
     pub(crate) fn plan(nodes: usize, edges: usize) -> Plan {
         Plan::new()
@@ -26,47 +106,14 @@ impl Reverse {
             .with::<&mut [u64]>("reverse rows", nodes)
     }
 
-    /// Turns round the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)`
-    /// for each edge of `source`, the same ones each time it is called.
+    /// Turns round all edges of `nodes` nodes; `edges_of` as in [`Incoming::count`].
     pub(crate) fn new(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
-        let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
-        let sources = || (0..nodes as u32).into_par_iter().with_min_len(256);
-        sources().for_each(|source| {
-            edges_of(source, &mut |target, _| {
-                counts[target as usize].fetch_add(1, Ordering::Relaxed);
-            });
-        });
-        let mut offsets = Vec::with_capacity(nodes + 1);
-        let mut total = 0;
-        offsets.push(0);
-        for count in &counts {
-            total += count.load(Ordering::Relaxed) as usize;
-            offsets.push(total);
-        }
-        let slots: Vec<AtomicU64> = (0..total).map(|_| AtomicU64::new(0)).collect();
-        sources().for_each(|source| {
-            edges_of(source, &mut |target, rank| {
-                let filled = counts[target as usize].fetch_sub(1, Ordering::Relaxed);
-                let slot = offsets[target as usize + 1] - filled as usize;
-                slots[slot].store((u64::from(rank) << 32) | u64::from(source), Ordering::Relaxed);
-            });
-        });
-        let mut edges: Vec<u64> = slots.into_iter().map(AtomicU64::into_inner).collect();
-        // The slots were filled in whatever order the threads came; sorting makes it one order.
-        let mut rows = Vec::with_capacity(nodes);
-        let mut rest = edges.as_mut_slice();
-        for bounds in offsets.windows(2) {
-            let (row, tail) = rest.split_at_mut(bounds[1] - bounds[0]);
-            rows.push(row);
-            rest = tail;
-        }
-        rows.into_par_iter().with_min_len(256).for_each(|row| row.sort_unstable());
-        Self { offsets, edges }
+        Incoming::count(nodes, &edges_of).turn(0..nodes, &edges_of)
     }
 
     /// The sources of the edges to `node`, smallest rank first.
     pub(crate) fn sources(&self, node: u32) -> impl ExactSizeIterator<Item = u32> + '_ {
-        let node = node as usize;
+        let node = node as usize - self.first;
         self.edges[self.offsets[node]..self.offsets[node + 1]].iter().map(|&edge| edge as u32)
     }
 }
@@ -78,13 +125,26 @@ mod tests {
     #[test]
     fn sources_come_by_rank_and_then_by_id() {
         let edges: [&[(u32, u32)]; 4] = [&[(1, 5), (3, 0)], &[(3, 2)], &[(1, 5), (3, 1)], &[(1, 1)]];
-        let reverse = Reverse::new(4, |source, visit| {
+        let edges_of = |source: u32, visit: &mut dyn FnMut(u32, u32)| {
             edges[source as usize].iter().for_each(|&(target, rank)| visit(target, rank));
-        });
+        };
+        let reverse = Reverse::new(4, edges_of);
         let sources = |node| reverse.sources(node).collect::<Vec<_>>();
         assert!(sources(0).is_empty());
         assert_eq!(sources(1), [3, 0, 2]);
         assert!(sources(2).is_empty());
         assert_eq!(sources(3), [0, 2, 1]);
+
+        // In pieces they are the same; no piece has more edges than were allowed, unless it is one node.
+        for (most, expected) in [(0, vec![0..1, 1..2, 2..3, 3..4]), (5, vec![0..3, 3..4])] {
+            let incoming = Incoming::count(4, edges_of);
+            assert_eq!(incoming.pieces(most), expected);
+            for piece in expected {
+                let part = incoming.turn(piece.clone(), edges_of);
+                assert!(
+                    piece.map(|node| node as u32).all(|node| part.sources(node).eq(reverse.sources(node)))
+                );
+            }
+        }
     }
 }

@@ -10,11 +10,20 @@ use super::rows::Rows;
 use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::Result;
 use crate::descent::KnnGraph;
-use crate::descent::reverse::Reverse;
+use crate::descent::reverse::Incoming;
 use crate::parallel::for_each_row;
 use crate::progress::Progress;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
+
+/// Pieces in which the edges of full rows are turned round.
+const PIECES: usize = 8;
+
+/// The most edges that are turned round at a time: far fewer than rows have room for, of which one never knows how much a
+/// rule uses. To a single node there may go an edge from every other.
+pub(super) fn turned_at_once(nodes: usize, degree: usize) -> usize {
+    nodes * (degree / PIECES).max(1)
+}
 
 /// Prunes `graph` into an index of at most `strategy.degree` edges per node: rows and entry points.
 pub(super) fn prune(
@@ -45,53 +54,82 @@ pub(super) fn prune(
         row.iter().copied().take_while(|&key| key != key::NONE)
     };
 
-    let reverse = Reverse::new(nodes, |source, visit| {
+    let edges_of = |source: u32, visit: &mut dyn FnMut(u32, u32)| {
         for (key, place) in forward_of(source).zip(0..) {
             // CAGRA knows ranks, not distances.
             let rank = if strategy.counts_detours() { place } else { (key >> 32) as u32 };
             visit(key as u32, rank);
         }
-    });
+    };
+    let incoming = Incoming::count(nodes, edges_of);
 
     let mut ids = vec![u32::MAX; nodes * degree];
-    let scratch =
-        || (Pruner::new(space, graph, strategy), Visited::new(nodes), Vec::new(), Vec::new(), Vec::new());
-    for_each_row(&mut ids, degree, &stage, scratch, |scratch, node, row| {
-        let (pruner, seen, edges, distances, accepted) = scratch;
-        seen.clear();
-        let forward = || forward_of(node).map(|key| key as u32);
-        let mut slots = row.iter_mut();
-        let mut fill = |ids: &mut dyn Iterator<Item = u32>| {
-            // The id first: a slot that is taken and then finds no id would be lost.
-            for (id, slot) in ids.filter(|&id| seen.insert(id)).zip(&mut slots) {
-                *slot = id;
+    for piece in incoming.pieces(turned_at_once(nodes, degree)) {
+        let reverse = incoming.turn(piece.clone(), edges_of);
+        let rows = &mut ids[piece.start * degree..piece.end * degree];
+        let storer = || Storer::new(space, graph, strategy);
+        for_each_row(rows, degree, &stage, storer, |storer, place, row| {
+            let node = piece.start as u32 + place;
+            let forward = || forward_of(node).map(|key| key as u32);
+            match strategy.store {
+                Store::Interleave => storer.interleave(forward, reverse.sources(node), row),
+                Store::Refilter => storer.refilter(node, forward().chain(reverse.sources(node)), row),
             }
-        };
-        match strategy.store {
-            Store::Interleave => {
-                fill(&mut forward().take(degree.div_ceil(2)));
-                fill(&mut reverse.sources(node));
-                fill(&mut forward());
-            }
-            Store::Refilter => {
-                edges.clear();
-                edges.extend(forward().chain(reverse.sources(node)).filter(|&id| seen.insert(id)));
-                space.rule_distances(node, edges, distances);
-                let mut keys: Vec<Key> =
-                    edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
-                keys.sort_unstable();
-                // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is
-                // nearly always among them.
-                keys.truncate(MERGED as usize);
-                if keys.len() > degree {
-                    pruner.filter(&keys, degree, accepted);
-                    keys.clone_from(accepted);
-                }
-                row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);
-            }
-        }
-    })?;
+        })?;
+    }
     Ok((Rows::from_padded(ids, degree), entries))
+}
+
+/// Fills one row after another.
+struct Storer<'a> {
+    space: &'a Space<'a>,
+    pruner: Pruner<'a>,
+    seen: Visited,
+    edges: Vec<u32>,
+    distances: Vec<f32>,
+    accepted: Vec<Key>,
+}
+
+impl<'a> Storer<'a> {
+    fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
+        let (pruner, seen) = (Pruner::new(space, graph, strategy), Visited::new(space.len()));
+        Self { space, pruner, seen, edges: Vec::new(), distances: Vec::new(), accepted: Vec::new() }
+    }
+
+    /// The better half from the forward edges, then reverse edges, then the other forward edges.
+    fn interleave<I: Iterator<Item = u32>>(
+        &mut self,
+        forward: impl Fn() -> I,
+        reverse: impl Iterator<Item = u32>,
+        row: &mut [u32],
+    ) {
+        self.seen.clear();
+        let half = row.len().div_ceil(2);
+        let ids = forward().take(half).chain(reverse).chain(forward().skip(half));
+        // The id first: a slot that is taken and then finds no id would be lost.
+        for (id, slot) in ids.filter(|&id| self.seen.insert(id)).zip(row) {
+            *slot = id;
+        }
+    }
+
+    /// What the rule accepts of all edges, if they are more than the row has room for.
+    fn refilter(&mut self, node: u32, ids: impl Iterator<Item = u32>, row: &mut [u32]) {
+        let Self { space, pruner, seen, edges, distances, accepted } = self;
+        seen.clear();
+        edges.clear();
+        edges.extend(ids.filter(|&id| seen.insert(id)));
+        space.rule_distances(node, edges, distances);
+        let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
+        keys.sort_unstable();
+        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is nearly always
+        // among them.
+        keys.truncate(MERGED as usize);
+        if keys.len() > row.len() {
+            pruner.filter(&keys, row.len(), accepted);
+            keys.clone_from(accepted);
+        }
+        row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);
+    }
 }
 
 /// Where an index is entered.

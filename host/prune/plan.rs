@@ -4,12 +4,13 @@ use std::fmt;
 
 use tagore_device::descent::key::Key;
 
+use super::cpu::turned_at_once;
 use super::estimate;
 use super::gpu::Shape;
 use super::strategy::{Collect, Strategy};
 use super::{Builder, reach};
 use crate::descent::reverse::Reverse;
-use crate::descent::{PlannedStage, most_knn};
+use crate::descent::{PlannedStage, most_knn, with_kept};
 use crate::gpu::{Gpu, Overhead, Plan};
 use crate::index::IndexFile;
 use crate::search::exact::gpu::batch_of_all;
@@ -270,15 +271,14 @@ impl Memory<'_> {
         };
         let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
         let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
-        let edges = Reverse::plan(n, n * degree.min(self.shape.limit()));
-        let reverse = forward.clone().and(&edges);
+        let edges = (n * degree.min(self.shape.limit())).min(turned_at_once(n, degree));
         let store = forward
-            .and(&edges.only(&Reverse::KEPT))
+            .and(&Reverse::plan(n, edges))
             .and(&self.rows())
             .and(&Visited::plan(n, threads))
             .and(&places);
-        [("filter", filter), ("reverse edges", reverse), ("store", store)]
-            .map(|(name, buffers)| PlannedStage { name, buffers })
+        [("filter", filter), ("store", store)]
+            .map(|(name, buffers)| PlannedStage { name, buffers: with_kept(buffers) })
             .into()
     }
 

@@ -2,11 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::{ElementType, MAX_DIM, MAX_ROWS, Matrix, Metric, Rows, Vectors};
+use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, Rows, Vectors, spread_rows};
 use crate::{Error, Result};
-
-/// Rows that are looked at first, spread over the data set.
-const SAMPLE: usize = 512;
 
 /// Bytes of a data set of which all rows are looked at.
 const READ: usize = 4 << 30;
@@ -42,11 +39,7 @@ impl DataShape {
     /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all, unless there are
     /// more than 4 GiB of them.
     pub fn of(base: &Vectors) -> Self {
-        let bytes = match base.rows() {
-            Rows::F32(rows) => are_bytes(rows, base.len()),
-            _ => false,
-        };
-        Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes }
+        Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes: are_bytes(base) }
     }
 
     /// Of so many of its rows.
@@ -108,14 +101,13 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
     (f32::from(byte) == x && !(x == 0.0 && x.is_sign_negative())).then_some(byte)
 }
 
-fn are_bytes(rows: Matrix<'_, f32>, count: usize) -> bool {
+fn are_bytes(base: &Vectors) -> bool {
+    let Rows::F32(rows) = base.rows() else { return false };
     let is_byte = |row: usize| rows.row(row).iter().all(|&x| byte(x).is_some());
-    let step = count.div_ceil(SAMPLE).max(1);
-    sums_are_exact(rows.dim())
-        && (0..count).step_by(step).all(is_byte)
-        && (step == 1
-            || count.saturating_mul(rows.dim() * size_of::<f32>()) > READ
-            || (0..count).into_par_iter().with_min_len(1024).all(is_byte))
+    sums_are_exact(base.dim())
+        && base.far_apart(|| spread_rows(base.len()).all(is_byte))
+        && (base.len().saturating_mul(base.dim() * size_of::<f32>()) > READ
+            || (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod descent;
 mod dispatch;
+mod judge;
 mod kernels;
 mod outofcore;
 mod prune;

@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
-use tagore::{
-    Builder, Error, Evaluation, GroundTruth, Index, Result, Searcher, Strategy, Vectors, peak_host_bytes,
-};
+use tagore::{Builder, Error, Evaluation, Index, Result, Strategy, Vectors, peak_host_bytes};
 
 use super::super::build::PruneOptions;
 use super::super::limits::{LimitOptions, clusters_event, say_clusters};
-use super::super::options::{DescentOptions, Input, check_output, open};
+use super::super::options::{DescentOptions, Input, check_output};
 use super::super::output::{Output, grouped, save_events};
 use super::super::tasks::task_event;
+use super::judge::JudgeOptions;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -34,18 +33,8 @@ pub(crate) struct Args {
     /// The least time between two checkpoints
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     checkpoint: u64,
-    /// The queries
-    #[arg(long, value_name = "QUERIES", requires = "groundtruth")]
-    queries: Option<PathBuf>,
-    /// The exact nearest neighbours of the queries
-    #[arg(long, value_name = "GT", requires = "queries")]
-    groundtruth: Option<PathBuf>,
-    /// Neighbours asked for per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
-    /// Beam widths
-    #[arg(long, value_delimiter = ',', default_value = "20,50,100,200", value_name = "L,..")]
-    beams: Vec<usize>,
+    #[command(flatten)]
+    judge: JudgeOptions,
     /// The folder that work files and indexes are in while it runs
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
@@ -61,10 +50,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         [&self.plot, &self.output].into_iter().flatten().try_for_each(|path| check_output(path))?;
         let (base, _) = self.input.read()?;
-        let truth = match (&self.queries, &self.groundtruth) {
-            (Some(queries), Some(truth)) => Some((open(queries, None)?, GroundTruth::open(truth)?)),
-            _ => None,
-        };
+        let judge = self.judge.open()?;
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
@@ -89,16 +75,14 @@ impl Args {
             let found = Summary::new(&stats, base.len());
             found.say(order, &stats, total, output);
             let index = Index::open(&path)?;
-            let quality = match &truth {
-                Some((queries, truth)) => Searcher::new(&index, &base)?
-                    .device(self.descent.device.first())?
-                    .evaluate(queries, truth, self.k, &self.beams, output.progress())?,
+            let quality = match &judge {
+                Some(judge) => judge.evaluate(&index, &base, self.descent.device.first(), output)?,
                 None => Vec::new(),
             };
             for Evaluation { beam, recall, distances, .. } in &quality {
                 output.say(format_args!(
                     "beam {beam:>5}  recall@{} {recall:.4}  {distances:.0} distances",
-                    self.k
+                    self.judge.k
                 ));
             }
             stats.tasks.iter().for_each(|task| output.event(&task_event(task)));

@@ -6,13 +6,14 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tagore::gpu::KernelTime;
 use tagore::{
-    BuildStats, Builder, Device, Error, Evaluation, GroundTruth, Index, KnnGraph, Result, Searcher, Series,
-    Strategy, Vectors, recall_qps_plot,
+    BuildStats, Builder, Device, Error, Evaluation, Index, KnnGraph, Result, Series, Strategy, Vectors,
+    recall_qps_plot,
 };
 
 use super::super::options::{GraphOptions, Input, check_output};
 use super::super::output::{Output, save_events};
 use super::Runs;
+use super::judge::{Judge, JudgeOptions};
 use super::kernels::{kernels, say_kernels};
 
 #[derive(clap::Args)]
@@ -24,18 +25,8 @@ pub(crate) struct Args {
     /// The kinds of index to build
     #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
     indexes: Vec<Strategy>,
-    /// Queries to judge the indexes by
-    #[arg(long, value_name = "QUERIES", requires = "groundtruth")]
-    queries: Option<PathBuf>,
-    /// The exact nearest neighbours of the queries
-    #[arg(long, value_name = "GT", requires = "queries")]
-    groundtruth: Option<PathBuf>,
-    /// Neighbours asked for per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
-    /// Beam widths to judge at
-    #[arg(long, value_delimiter = ',', default_value = "20,50,100,200", value_name = "L,..")]
-    beams: Vec<usize>,
+    #[command(flatten)]
+    judge: JudgeOptions,
     /// Prune by the kernels of published code as well: one candidate after another (nsg, vamana), a warp per edge
     /// (cagra)
     #[arg(long)]
@@ -63,10 +54,7 @@ impl Args {
             check_output(path)?;
         }
         let (base, _) = self.input.read()?;
-        let judge = match (&self.queries, &self.groundtruth) {
-            (Some(queries), Some(truth)) => Some((Vectors::open(queries)?, GroundTruth::open(truth)?)),
-            _ => None,
-        };
+        let judge = self.judge.open()?;
         // For those that do not build their own.
         let graph = if self.plain || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
@@ -90,7 +78,7 @@ impl Args {
         }
         if let Some(path) = &self.plot {
             let title = format!("{} vectors of dimension {}", base.len(), base.dim());
-            recall_qps_plot(path, &title, self.k, &lines)?;
+            recall_qps_plot(path, &title, self.judge.k, &lines)?;
         }
         self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
     }
@@ -105,7 +93,7 @@ impl Args {
         base: &Vectors,
         strategy: &Strategy,
         graph: Option<&KnnGraph>,
-        judge: Option<&(Vectors, GroundTruth)>,
+        judge: Option<&Judge<'_>>,
         output: &Output,
     ) -> Result<(Value, Option<Series>)> {
         let builder = Builder::new(strategy.clone()).descent(self.descent(output));
@@ -132,13 +120,12 @@ impl Args {
             event["cpu_prune_seconds"] = seconds.into();
             output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
         }
-        let Some((queries, truth)) = judge else { return Ok((event, None)) };
-        let searcher = Searcher::new(&built.index, base)?.device(self.runs.device)?;
-        let evaluations = searcher.evaluate(queries, truth, self.k, &self.beams, output.progress())?;
+        let Some(judge) = judge else { return Ok((event, None)) };
+        let evaluations = judge.evaluate(&built.index, base, self.runs.device, output)?;
         for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
             output.say(format_args!(
                 "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {distances:.0} distances, {qps:.0} queries/s",
-                "", self.k
+                "", self.judge.k
             ));
         }
         event["quality"] = evaluations

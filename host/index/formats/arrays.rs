@@ -67,8 +67,7 @@ pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
     let mut indices = AtomicFile::create(&indices_path(path))?;
     indices.write_all(&npy::header("<u4", end, None))?;
     export.for_each_node(|node| indices.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
-    pointers.commit()?;
-    indices.commit()
+    AtomicFile::commit_all(vec![pointers, indices], &[])
 }
 
 pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {

@@ -46,9 +46,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
         graph.write_all(&(row.len() as u32).to_le_bytes())?;
         graph.write_all(bytemuck::cast_slice(row))
     })?;
-    data.commit()?;
-    stored.metadata(path)?.commit()?;
-    graph.commit()
+    AtomicFile::commit_all(vec![data, stored.metadata(path)?, graph], &[])
 }
 
 /// Reads what [`write`] or DiskANN writes; the vectors and the metadata are compared where they are there.

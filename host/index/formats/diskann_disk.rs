@@ -30,6 +30,11 @@ const MAX_CHUNKS: usize = 512;
 /// Where the first matrix of the pivots begins; before it are the places of all.
 const PIVOTS: u64 = 4096;
 
+/// Files of DiskANN's own builds that its readers take for parts of an index that begins alike: vectors on disk as codes,
+/// a rotation before the quantizer, labels.
+const OTHERS: [&str; 3] =
+    ["_disk.index_pq_pivots.bin", "_pq_pivots.bin_rotation_matrix.bin", "_disk.index_labels.txt"];
+
 /// Vectors that are encoded at a time.
 const BLOCK: usize = 1 << 16;
 
@@ -95,20 +100,28 @@ impl Layout {
     }
 }
 
-/// Writes all files; the index itself appears last.
+/// Writes all files; the index itself appears last. Those of an earlier export are replaced or deleted.
 pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
+    if let Some(other) = OTHERS.map(|suffix| beside(prefix, suffix)).iter().find(|path| path.exists()) {
+        let found = format!("a file that readers would take for a part of {}", prefix.display());
+        return Err(Error::file(other, found, "none of an index that was not written here"));
+    }
     let stored = Stored::of(export, Lift::Yes)?;
     let chunks = chunks(export, stored.dim())?;
     let mut files = vec![entries(export, prefix)?, centroids(export, &stored, prefix)?];
+    let mut stale = Vec::new();
+    let norm = index_file(prefix, "_max_base_norm.bin");
     if export.index.metric() == Metric::InnerProduct {
-        files.push(bin(&index_file(prefix, "_max_base_norm.bin"), 1, 1, bytemuck::bytes_of(&stored.norm))?);
+        files.push(bin(&norm, 1, 1, bytemuck::bytes_of(&stored.norm))?);
+    } else {
+        stale.push(norm);
     }
     files.push(stored.metadata(prefix)?);
     let quantizer = train(export, &stored, chunks)?;
     files.push(pivots(&quantizer, stored.dim(), prefix)?);
     files.push(codes(export, &stored, &quantizer, chunks, prefix)?);
     files.push(sectors(export, &stored, prefix)?);
-    files.into_iter().try_for_each(AtomicFile::commit)
+    AtomicFile::commit_all(files, &stale)
 }
 
 /// The number of chunks asked for, or else as many as `Export::pq_chunks` says.
