@@ -5,7 +5,7 @@
 //! is written, read and checked as a whole.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use tagore_device::descent::key::Key;
@@ -20,10 +20,25 @@ use crate::Result;
 /// Two clusters, the one that is built first before the other.
 type Pair = (u32, u32);
 
+/// Lists in memory: some of those that were brought there together.
+#[derive(Clone)]
+pub(super) struct Resident {
+    all: Arc<Vec<Key>>,
+    part: Range<usize>,
+}
+
+impl Deref for Resident {
+    type Target = [Key];
+
+    fn deref(&self) -> &[Key] {
+        &self.all[self.part.clone()]
+    }
+}
+
 /// The lists of the nodes that two clusters share, of the first.
 struct Parcel {
     /// The lists, as long as they are in memory.
-    keys: Option<Arc<Vec<Key>>>,
+    keys: Option<Resident>,
     /// Where they are on disk, if they are.
     piece: Option<Piece>,
     /// Whether they are being merged: then they need not be written any more.
@@ -34,19 +49,20 @@ struct Parcel {
 pub(super) struct Waiting {
     pair: Pair,
     pub places: Range<usize>,
-    keys: Option<Arc<Vec<Key>>>,
+    keys: Option<Resident>,
     piece: Option<Piece>,
 }
 
 impl Waiting {
-    /// The lists, and the bytes that were read for them.
-    pub(super) fn read(&self, spill: &mut Reader) -> Attempt<(Arc<Vec<Key>>, u64)> {
+    /// The lists.
+    pub(super) fn read(&self, spill: &mut Reader) -> Attempt<Resident> {
         if let Some(keys) = &self.keys {
-            return Ok((Arc::clone(keys), 0));
+            return Ok(keys.clone());
         }
         let lost = || Fault::Damage(Damage::Lists(self.pair));
         let content = spill.read(self.piece.ok_or_else(lost)?)?.ok_or_else(lost)?;
-        Ok((Arc::new(bytemuck::pod_collect_to_vec(&content)), content.len() as u64))
+        let all: Vec<Key> = bytemuck::pod_collect_to_vec(&content);
+        Ok(Resident { part: 0..all.len(), all: Arc::new(all) })
     }
 }
 
@@ -100,13 +116,15 @@ impl Merger {
         self.done.merged.contains(&(a.min(b), a.max(b)))
     }
 
-    /// Takes lists of `cluster` that wait for the other cluster of each; those that were not lost when it was built before
-    /// are there already. Clusters do this in the order of dispatch.
-    pub(super) fn add(&mut self, cluster: u32, lists: Vec<(u32, Vec<Key>)>) {
-        for (other, keys) in lists {
-            let pair = (cluster, other);
+    /// Takes the lists of `cluster` that wait for other clusters, those of the first places; those that were not lost when it
+    /// was built before are there already. Clusters do this in the order of dispatch.
+    pub(super) fn add(&mut self, cluster: u32, parcels: &[(u32, Range<usize>)], lists: Vec<Key>) {
+        let all = Arc::new(lists);
+        for (other, places) in parcels {
+            let pair = (cluster, *other);
             if !self.is_merged(pair) {
-                let keys = Some(Arc::new(keys));
+                let part = places.start * self.degree..places.end * self.degree;
+                let keys = Some(Resident { all: Arc::clone(&all), part });
                 self.parcels.entry(pair).or_insert(Parcel { keys, piece: None, taken: false });
             }
         }

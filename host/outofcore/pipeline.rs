@@ -19,6 +19,9 @@ use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
 
+/// Nodes whose lists are merged together, at least.
+const GROUP: usize = 1 << 16;
+
 /// The threads of a device.
 #[derive(Clone, Copy)]
 pub(super) struct Crew {
@@ -223,30 +226,41 @@ impl Pipeline<'_> {
         let (begin, cluster, turn) = (self.trace.now(), local.cluster, step.turn);
         let parcels = std::mem::take(&mut local.parcels);
         let to_come = parcels.partition_point(|&(other, _)| self.turns[other as usize] > turn);
-        let mut first = Vec::with_capacity(to_come);
-        for (other, places) in &parcels[..to_come] {
-            first.push((*other, local.lists.get(places.clone())?));
-        }
+        let (to_come, come) = parcels.split_at(to_come);
+        let first = local.lists.get(0..to_come.last().map_or(0, |(_, places)| places.end))?;
         self.trace.ended(TaskKind::Lists, thread, Some(cluster), begin, 0);
-        let come = || -> Result<_> {
+        let hand_over = || -> Result<_> {
             let begin = self.trace.now();
             let mut merging = lock(merging);
             let bytes = merging.evict(step)?;
-            merging.merger.add(cluster, first);
-            let waiting = merging.merger.take(cluster, &parcels[to_come..]);
+            merging.merger.add(cluster, to_come, first);
+            let waiting = merging.merger.take(cluster, come);
             if bytes > 0 {
                 self.trace.ended(TaskKind::Spill, thread, Some(cluster), begin, bytes);
             }
             Ok(waiting)
         };
-        let Some(waiting) = turns.take(turn, come)? else { return Ok(false) };
+        let Some(waiting) = turns.take(turn, hand_over)? else { return Ok(false) };
         let (begin, mut bytes) = (self.trace.now(), 0);
-        for waiting in waiting {
-            let (first, read) = waiting.read(spilled)?;
-            let records = local.lists.merge(waiting.places.clone(), &first)?;
-            drop(first);
-            bytes += read + size_of_val(&records[..]) as u64;
-            lock(merging).merger.finish(waiting, &records)?;
+        let mut waiting = waiting.into_iter().peekable();
+        while waiting.peek().is_some() {
+            let (mut group, mut nodes) = (Vec::new(), 0);
+            while nodes < GROUP
+                && let Some(waiting) = waiting.next()
+            {
+                nodes += waiting.places.len();
+                group.push((waiting.read(spilled)?, waiting));
+            }
+            let lists: Vec<_> =
+                group.iter().map(|(first, waiting)| (waiting.places.clone(), &first[..])).collect();
+            let records = local.lists.merge(&lists)?;
+            bytes += size_of_val(&records[..]) as u64;
+            let (mut merging, mut rest) = (lock(merging), &records[..]);
+            for (_, waiting) in group {
+                let (records, after) = rest.split_at(records.len() / nodes * waiting.places.len());
+                merging.merger.finish(waiting, records)?;
+                rest = after;
+            }
         }
         self.trace.ended(TaskKind::Merge, thread, Some(cluster), begin, bytes);
         let mut merging = lock(merging);

@@ -31,19 +31,21 @@ const OCCLUDED: u32 = u32::MAX - 1;
 /// It is there once more.
 const TWICE: u32 = u32::MAX - 2;
 
-/// The merging of lists. Ids are those of nodes, *rows* are those of the cluster's vectors.
+/// The merging of lists. Ids are those of nodes, *rows* those of the cluster's vectors; second lists have *places*.
 #[repr(C)]
 pub struct MergeLists<T> {
     /// In: the vectors of the second lists' cluster.
     pub rows: Rows<T>,
     /// In: the id of each of the `members` rows, ascending.
     pub ids: Global<u32>,
-    /// In: the row of each node.
+    /// In: the row at each place.
     pub order: Global<u32>,
+    /// In: `degree` keys at each place: ascending (rule distance, row), then [`NONE`].
+    pub second: Global<Key>,
+    /// In: the place of each node.
+    pub places: Global<u32>,
     /// In: `degree` keys of each node: ascending (rule distance, id), then [`NONE`].
     pub first: Global<Key>,
-    /// In: `degree` keys of each node: ascending (rule distance, row), then [`NONE`].
-    pub second: Global<Key>,
     /// Out: of each node its id and `degree` ids of neighbours, `u32::MAX` behind the last.
     pub records: GlobalMut<u32>,
     /// How many rows.
@@ -100,13 +102,13 @@ impl Left {
 }
 
 impl<T: Element> MergeLists<T> {
-    /// Puts the keys of both lists of `node` in order, with the row of each; `second` has room for a list. How many
-    /// they are.
+    /// Puts the keys of both lists of `node`, whose second is at `place`, in order, with the row of each; `second` has room
+    /// for a list. How many they are.
     #[inline(always)]
-    fn sorted(&self, node: u32, keys: Shared<Key>, rows: Shared<u32>, second: Shared<Key>) -> u32 {
+    fn sorted(&self, (node, place): (u32, u32), keys: Shared<Key>, rows: Shared<u32>, second: Shared<Key>) -> u32 {
         let lane = warp::lane_id();
         let first = self.first.offset(node as usize * self.degree as usize);
-        let of_rows = self.second.offset(node as usize * self.degree as usize);
+        let of_rows = self.second.offset(place as usize * self.degree as usize);
         let (mut firsts, mut seconds, mut begin) = (0, 0, 0);
         while begin < self.degree {
             keep_rolled();
@@ -165,7 +167,8 @@ fn merge<T: Element>(p: &MergeLists<T>) {
     let keys: Shared<Key> = values.cast::<u8>().offset(point_bytes(p.rows.dim) as usize).cast();
     let rows: Shared<u32> = keys.offset(2 * p.degree as usize).cast();
     let places = rows.offset(2 * p.degree as usize);
-    let count = p.sorted(node, keys, rows, places.cast());
+    let place = p.places.get(node as usize);
+    let count = p.sorted((node, place), keys, rows, places.cast());
 
     let mut here = Left { places, first: 0, end: 0 };
     let mut absent = Left { places: places.offset(2 * p.degree as usize), first: 0, end: 0 };
@@ -183,7 +186,7 @@ fn merge<T: Element>(p: &MergeLists<T>) {
     let record = p.records.offset(node as usize * (1 + p.degree as usize));
     let out = record.offset(1);
     if lane == 0 {
-        record.set(0, p.ids.get(p.order.get(node as usize) as usize));
+        record.set(0, p.ids.get(p.order.get(place as usize) as usize));
     }
     let mut taken = 0;
     while taken < p.degree {

@@ -29,9 +29,9 @@ pub(super) trait Lists {
     /// degree with [`NONE`](tagore_device::descent::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 
-    /// Merges the lists of the members at `places` with others of theirs, `first`, which are such as [`get`](Self::get)
-    /// gives them: of each its id, and the ids of as many neighbours as the degree allows, `u32::MAX` behind them.
-    fn merge(&mut self, places: Range<usize>, first: &[Key]) -> Result<Vec<u32>>;
+    /// Merges the lists of the members at places with others of theirs, which are such as [`get`](Self::get) gives them:
+    /// of each its id, and the ids of as many neighbours as the degree allows, `u32::MAX` behind them.
+    fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>>;
 }
 
 #[cfg(test)]
@@ -129,16 +129,22 @@ mod tests {
                 assert!(list.is_sorted() && list[0] != NONE);
             }
             let first = others(&lists, degree, &embedding, &base);
-            let merged = expected.merge(0..n, &first).unwrap();
-            assert_ne!(merged, expected.merge(0..n, &vec![NONE; n * degree]).unwrap());
+            let merged = expected.merge(&[(0..n, &first)]).unwrap();
+            assert_ne!(merged, expected.merge(&[(0..n, &vec![NONE; n * degree])]).unwrap());
             for gpu in [Some(Gpu::emulated(1)), Gpu::cuda(0).ok()].into_iter().flatten() {
                 let mut found = on_device(&gpu, &base, &embedding, &index);
                 let what = format!("{metric}, {}, degree {degree}", base.element_type());
                 assert!(found.get(0..n).unwrap() == lists, "{what}");
                 assert!(found.get(5..9).unwrap() == lists[5 * degree..9 * degree], "{what}");
-                assert!(found.merge(0..n, &first).unwrap() == merged, "{what}");
-                let some = found.merge(20..31, &first[20 * degree..31 * degree]).unwrap();
-                assert!(some == merged[20 * (degree + 1)..31 * (degree + 1)], "{what}");
+                assert!(found.merge(&[(0..n, &first)]).unwrap() == merged, "{what}");
+                let part = |places: Range<usize>| {
+                    let list = places.start * degree..places.end * degree;
+                    (places, &first[list])
+                };
+                let some = found.merge(&[part(20..31), part(0..1), part(31..n)]).unwrap();
+                let record = degree + 1;
+                let parts = [&merged[20 * record..31 * record], &merged[..record], &merged[31 * record..]];
+                assert!(some == parts.concat(), "{what}");
             }
         }
     }

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::descent::key::Key;
 use tagore_device::lists::lengths::{LENGTH_LISTS, LENGTH_THREADS, Lengths};
 use tagore_device::lists::merge::{MERGE_LISTS_NODES, MERGE_LISTS_THREADS, MergeLists};
 
 use super::{Lists, Members};
 use crate::gpu::{Buffer, Gpu, Plan};
+use crate::memory::zeros;
 use crate::vectors::gpu::{Base, OnDevice};
 use crate::{Index, Metric, Result};
 
@@ -25,6 +26,8 @@ pub(in crate::outofcore) struct DeviceLists<T: OnDevice> {
     order: Buffer<u32>,
     /// Ascending keys of rule distances and members, list after list in the order of the members.
     keys: Buffer<Key>,
+    /// Of the nodes that are merged at a time, their places, the lists that have waited, and what becomes of them.
+    places: Buffer<u32>,
     waiting: Buffer<Key>,
     merged: Buffer<u32>,
 }
@@ -37,6 +40,7 @@ fn plan(n: usize, degree: usize) -> Plan {
         .with::<u32>("order of members", n)
         .with::<u32>("edges", n * degree)
         .with::<Key>("lists", n * degree)
+        .with::<u32>("places", at_once)
         .with::<Key>("waiting lists", at_once * degree)
         .with::<u32>("merged rows", at_once * (1 + degree))
 }
@@ -81,46 +85,84 @@ impl<T: OnDevice> DeviceLists<T> {
         let bytes = n * degree * (base.row_bytes() + size_of::<u32>() + size_of::<Key>());
         gpu.count_work::<T::Lengths>(bytes as u64, 0);
         gpu.synchronize()?;
-        let (waiting, merged) = (memory.buffer("waiting lists")?, memory.buffer("merged rows")?);
-        Ok(Self { gpu: gpu.clone(), degree, members, base, ids, order, keys, waiting, merged })
+        Ok(Self {
+            gpu: gpu.clone(),
+            degree,
+            members,
+            base,
+            ids,
+            order,
+            keys,
+            places: memory.buffer("places")?,
+            waiting: memory.buffer("waiting lists")?,
+            merged: memory.buffer("merged rows")?,
+        })
     }
 }
 
 impl<T: OnDevice> Lists for DeviceLists<T> {
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>> {
-        let mut keys = vec![key::NONE; places.len() * self.degree];
+        let mut keys: Vec<Key> = zeros(places.len() * self.degree);
         self.keys.download_from(places.start * self.degree, &mut keys)?;
         keys.par_iter_mut().for_each(|key| *key = self.members.of_base(*key));
         Ok(keys)
     }
 
-    fn merge(&mut self, places: Range<usize>, first: &[Key]) -> Result<Vec<u32>> {
+    fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>> {
         let (degree, record) = (self.degree, 1 + self.degree);
-        let mut records = vec![u32::MAX; places.len() * record];
-        let chunks = first.chunks(AT_ONCE * degree).zip(records.chunks_mut(AT_ONCE * record));
-        for (chunk, (first, records)) in chunks.enumerate() {
-            let (begin, count) = (places.start + chunk * AT_ONCE, first.len() / degree);
-            self.waiting.upload(first)?;
-            let merge = MergeLists {
-                rows: self.base.rows(),
-                ids: self.ids.view(),
-                order: self.order.view().offset(begin),
-                first: self.waiting.view(),
-                second: self.keys.view().offset(begin * degree),
-                records: self.merged.view_mut(),
-                members: self.members.ids.len() as u32,
-                count: count as u32,
-                degree: degree as u32,
-                padding: 0,
-            };
-            let grid = [(count as u32).div_ceil(MERGE_LISTS_NODES), 1, 1];
-            // SAFETY: there are as many lists of both kinds and room for as many records; all memory outlives the
-            // download.
-            unsafe { self.gpu.launch::<T::MergeLists>(grid, MERGE_LISTS_THREADS, (merge,))? };
-            let bytes = count * (2 * degree * (size_of::<Key>() + self.base.row_bytes()) + 4 * record);
-            self.gpu.count_work::<T::MergeLists>(bytes as u64, 0);
-            self.merged.download(records)?;
+        let nodes: usize = waiting.iter().map(|(places, _)| places.len()).sum();
+        let mut records: Vec<u32> = zeros(nodes * record);
+        let mut rest = &mut records[..];
+        let mut places: Vec<u32> = Vec::new();
+        let mut merge_those_there = |lists: &mut Self, places: &mut Vec<u32>| {
+            let (records, after) = std::mem::take(&mut rest).split_at_mut(places.len() * record);
+            rest = after;
+            lists.merge_at(places, records)?;
+            places.clear();
+            Ok(())
+        };
+        for (at, first) in waiting {
+            for (part, first) in first.chunks(AT_ONCE * degree).enumerate() {
+                let (begin, count) = (at.start + part * AT_ONCE, first.len() / degree);
+                if places.len() + count > AT_ONCE {
+                    merge_those_there(self, &mut places)?;
+                }
+                self.waiting.upload_at(places.len() * degree, first)?;
+                places.extend(begin as u32..(begin + count) as u32);
+            }
         }
+        merge_those_there(self, &mut places)?;
         Ok(records)
+    }
+}
+
+impl<T: OnDevice> DeviceLists<T> {
+    /// Merges the lists at `places` with those that have been copied to the device.
+    fn merge_at(&mut self, places: &[u32], records: &mut [u32]) -> Result<()> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        self.places.upload(places)?;
+        let (count, degree) = (places.len() as u32, self.degree as u32);
+        let merge = MergeLists {
+            rows: self.base.rows(),
+            ids: self.ids.view(),
+            order: self.order.view(),
+            second: self.keys.view(),
+            places: self.places.view(),
+            first: self.waiting.view(),
+            records: self.merged.view_mut(),
+            members: self.members.ids.len() as u32,
+            count,
+            degree,
+            padding: 0,
+        };
+        let grid = [count.div_ceil(MERGE_LISTS_NODES), 1, 1];
+        // SAFETY: there is a list that waits, and room for a record, for each of the places; all memory outlives the
+        // download.
+        unsafe { self.gpu.launch::<T::MergeLists>(grid, MERGE_LISTS_THREADS, (merge,))? };
+        let list = self.degree * (size_of::<Key>() + self.base.row_bytes());
+        self.gpu.count_work::<T::MergeLists>((places.len() * (2 * list + 4 * (1 + self.degree))) as u64, 0);
+        self.merged.download(records)
     }
 }

@@ -51,15 +51,22 @@ impl Lists for HostLists {
         Ok(self.lists(&places).par_iter().map(|&key| self.members.of_base(key)).collect())
     }
 
-    fn merge(&mut self, places: Range<usize>, first: &[Key]) -> Result<Vec<u32>> {
+    fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>> {
         let Self { degree, members, space, .. } = &*self;
-        let mut records = vec![u32::MAX; places.len() * (1 + degree)];
-        let lists = first.par_chunks_exact(*degree).zip(self.lists(&places).par_chunks_exact(*degree));
-        let rows = records.par_chunks_exact_mut(1 + degree).zip(&members.order[places]).zip(lists);
-        rows.for_each_init(Room::default, |room, ((record, &member), lists)| {
-            record[0] = members.ids[member as usize];
-            room.merge(lists, (members, space), &mut record[1..]);
-        });
+        let nodes: usize = waiting.iter().map(|(places, _)| places.len()).sum();
+        let mut records = vec![u32::MAX; nodes * (1 + degree)];
+        let mut rest = &mut records[..];
+        for (places, first) in waiting {
+            let (records, after) = rest.split_at_mut(places.len() * (1 + degree));
+            rest = after;
+            let lists = first.par_chunks_exact(*degree).zip(self.lists(places).par_chunks_exact(*degree));
+            let members_there = &members.order[places.clone()];
+            let rows = records.par_chunks_exact_mut(1 + degree).zip(members_there).zip(lists);
+            rows.for_each_init(Room::default, |room, ((record, &member), lists)| {
+                record[0] = members.ids[member as usize];
+                room.merge(lists, (members, space), &mut record[1..]);
+            });
+        }
         Ok(records)
     }
 }
