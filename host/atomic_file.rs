@@ -71,7 +71,9 @@ impl AtomicFile {
     /// If they cannot be written.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         let write = self.writer.write_all(bytes);
-        write.and_then(|()| self.flush.wrote(bytes.len(), self.writer.get_ref())).map_err(Error::io(&self.target))
+        write
+            .and_then(|()| self.flush.wrote(bytes.len(), self.writer.get_ref()))
+            .map_err(Error::io(&self.target))
     }
 
     /// Puts the file in the place of its target once all of it is on the disk.

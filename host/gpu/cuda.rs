@@ -195,16 +195,22 @@ impl CudaMachine {
 
     /// The kernel `name` of `ptx`, which may use `shared` bytes; it is compiled when first used.
     fn function(&self, ptx: &'static str, name: &'static str, shared: u32) -> Result<Function> {
-        let mut kernels = lock(&self.device.kernels);
         let entry = (ptx.as_ptr() as usize, name);
-        if !kernels.functions.contains_key(&entry) {
+        let mut compiled = None;
+        if !lock(&self.device.kernels).functions.contains_key(&entry) {
+            // Others go on meanwhile; if they compile the same, one of both is kept.
             let began = Instant::now();
             let module = self.check(Module::from_ptx(&self.device.context, ptx::module(ptx, name), &[]))?;
-            kernels.jit_seconds += began.elapsed().as_secs_f64();
-            kernels.functions.insert(entry, (self.check(module.get_function(name))?, SHARED_BYTES));
+            compiled = Some((self.check(module.get_function(name))?, began.elapsed().as_secs_f64()));
         }
-        let Some((function, allowed)) = kernels.functions.get_mut(&entry) else {
-            unreachable!("inserted above");
+        let mut kernels = lock(&self.device.kernels);
+        let Kernels { functions, jit_seconds } = &mut *kernels;
+        if let Some((function, seconds)) = compiled {
+            *jit_seconds += seconds;
+            functions.entry(entry).or_insert((function, SHARED_BYTES));
+        }
+        let Some((function, allowed)) = functions.get_mut(&entry) else {
+            unreachable!("it was there, or has been inserted");
         };
         if shared > *allowed {
             self.check(function.set_max_dynamic_shared_memory(shared))?;
@@ -256,8 +262,7 @@ impl Drop for CudaMachine {
 
 impl Machine for CudaMachine {
     fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
-        let stream =
-            self.check(Stream::new(&self.device.context, StreamFlags::NON_BLOCKING, None))?;
+        let stream = self.check(Stream::new(&self.device.context, StreamFlags::NON_BLOCKING, None))?;
         Ok(Some(Arc::new(Self::with(Arc::clone(&self.device), stream))))
     }
 

@@ -18,6 +18,7 @@ use super::partition::{Partition, Table};
 use super::pipeline::{Merging, Pipeline, Step};
 use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
+use super::warm::warm;
 use super::work::{Manifest, WorkFolder, save};
 use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS};
 use crate::gpu::KernelTime;
@@ -286,8 +287,18 @@ impl Run<'_> {
         let begin = trace.now();
         let log = folder.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
         let descent = &builder.descent;
-        let mut partition =
-            Partition::new(base, embedding, (plan, devices[0]), log, (descent.seed, &descent.progress))?;
+        let mut partition = thread::scope(|scope| {
+            for device in devices.iter().filter(|device| matches!(device, Device::Cuda(_))) {
+                let builder = builder.clone().device(*device);
+                scope.spawn(move || {
+                    // Whatever is wrong is found again, and said, when a cluster is built.
+                    if let Err(error) = warm(&builder, base, embedding, plan.cluster_size) {
+                        tracing::debug!(%error, "kernels were not compiled beforehand");
+                    }
+                });
+            }
+            Partition::new(base, embedding, (plan, devices[0]), log, (descent.seed, &descent.progress))
+        })?;
         save(&folder.state(TABLE), &partition.table()?)?;
         trace.ended(TaskKind::Partition, "partition", None, begin, partition.bytes());
         Ok(partition)

@@ -41,6 +41,7 @@ mod plan;
 pub(crate) mod timeline;
 mod trace;
 mod turns;
+mod warm;
 mod work;
 
 pub use build::{OutOfCore, OutOfCoreStats};

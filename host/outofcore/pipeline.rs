@@ -194,8 +194,7 @@ impl Pipeline<'_> {
         let (number, bytes) = (cluster.number, cluster.bytes());
         let turn = self.turns[number as usize];
         let is_to_come = |other: u32| self.turns[other as usize] > turn;
-        let local =
-            LocalIndex::build(builder, cluster, (self.embedding, &self.partition.mean), is_to_come)?;
+        let local = LocalIndex::build(builder, cluster, (self.embedding, &self.partition.mean), is_to_come)?;
         let (descent, prune) = (&local.stats.descent, &local.stats.prune);
         self.peak_gpu_bytes.fetch_max(descent.peak_gpu_bytes.max(prune.peak_gpu_bytes), Ordering::Relaxed);
         for (kind, seconds) in [

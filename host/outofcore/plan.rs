@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::centres::SAMPLE_PER_CLUSTER;
-use super::partition::RECORD_HEAD;
 use super::lists::DeviceLists;
+use super::partition::RECORD_HEAD;
 use super::pipeline::Crew;
 use crate::descent::STEPS;
 use crate::gpu::{Overhead, Plan};

@@ -18,7 +18,11 @@ impl Turns {
 
     /// Waits for `turn`, and passes it on once `work` is done. None if the turn will not come; if the work fails, no other
     /// comes.
-    pub(super) fn take<R, E>(&self, turn: usize, work: impl FnOnce() -> Result<R, E>) -> Result<Option<R>, E> {
+    pub(super) fn take<R, E>(
+        &self,
+        turn: usize,
+        work: impl FnOnce() -> Result<R, E>,
+    ) -> Result<Option<R>, E> {
         let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |next: &mut Option<usize>| next.is_some_and(|next| next != turn);
         let mut next = self.changed.wait_while(next, waits).unwrap_or_else(PoisonError::into_inner);

@@ -105,7 +105,13 @@ impl<T: Element> MergeLists<T> {
     /// Puts the keys of both lists of `node`, whose second is at `place`, in order, with the row of each; `second` has room
     /// for a list. How many they are.
     #[inline(always)]
-    fn sorted(&self, (node, place): (u32, u32), keys: Shared<Key>, rows: Shared<u32>, second: Shared<Key>) -> u32 {
+    fn sorted(
+        &self,
+        (node, place): (u32, u32),
+        keys: Shared<Key>,
+        rows: Shared<u32>,
+        second: Shared<Key>,
+    ) -> u32 {
         let lane = warp::lane_id();
         let first = self.first.offset(node as usize * self.degree as usize);
         let of_rows = self.second.offset(place as usize * self.degree as usize);

@@ -99,12 +99,7 @@ struct Room {
 impl Room {
     /// Writes the ids of neighbours from two lists, keys of ids and keys of members, to `row`: as many as it has room for,
     /// `u32::MAX` behind them.
-    fn merge(
-        &mut self,
-        (a, b): (&[Key], &[Key]),
-        (members, space): (&Members, &Space<'_>),
-        row: &mut [u32],
-    ) {
+    fn merge(&mut self, (a, b): (&[Key], &[Key]), (members, space): (&Members, &Space<'_>), row: &mut [u32]) {
         self.accepted.clear();
         self.occluded.clear();
         let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());

@@ -1,0 +1,47 @@
+//! Having kernels compiled before they are needed.
+
+use super::local::LocalIndex;
+use super::partition::Cluster;
+use crate::vectors::embedding::Embedding;
+use crate::{Builder, DataShape, Result, Target, Vectors};
+
+/// Rows that are built with for it: fewer would be done in another way.
+const ROWS: usize = 16_384;
+
+/// Builds a little of `base` on a device, as clusters of `size` vectors will be, and forgets it: a kernel is compiled when it is first
+/// launched, all of them in a second or two.
+pub(super) fn warm(builder: &Builder, base: &Vectors, embedding: &Embedding, size: usize) -> Result<()> {
+    let rows = ROWS.min(size);
+    let descent = builder.descent.of_part(rows);
+    let k = descent.k_of(rows, "the sample")?;
+    let start = builder.plan_of(&DataShape::of(base).part(size), k, Target::cuda()).start;
+    let builder = builder.clone().descent(descent.forked()?).start(start);
+    let sample: Vec<u32> = (0..rows).map(|row| (row * (base.len() / rows)) as u32).collect();
+    let cluster = Cluster {
+        number: 0,
+        ids: (0..rows as u32).collect(),
+        others: vec![1; rows],
+        vectors: base.far_apart(|| base.select(&sample)),
+    };
+    let mean = vec![0.0; embedding.dim(base.dim())];
+    let mut lists = LocalIndex::build(&builder, cluster, (embedding, &mean), |_| true)?.lists;
+    let first = lists.get(0..rows)?;
+    lists.merge(&[(0..rows, &first)]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Metric, Strategy, Synth};
+
+    #[test]
+    fn a_little_of_any_base_can_be_built() {
+        for (rows, size, metric) in
+            [(90, 40, Metric::L2), (50, 1, Metric::Cosine), (70, 30, Metric::InnerProduct)]
+        {
+            let base = Synth::new(rows, 5, 0).unwrap().base();
+            let builder = Builder::new(Strategy::vamana()).metric(metric).knn(64).device(Device::Emulated);
+            warm(&builder, &base, &Embedding::new(&base, metric), size).unwrap();
+        }
+    }
+}
