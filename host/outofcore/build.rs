@@ -173,8 +173,9 @@ impl OutOfCore {
         let devices = builder.devices_for(plan.cluster_size)?;
         let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
         let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;
-        folder.check_free(plan.disk_bytes)?;
+        // Of the build that goes on, however much memory is free by now.
         let plan = manifest.plan;
+        folder.check_free(plan.disk_bytes)?;
         let trace = Trace::new();
         let parameters = manifest.parameters.clone();
         let mut stats = OutOfCoreStats { devices: devices.clone(), parameters, ..OutOfCoreStats::default() };

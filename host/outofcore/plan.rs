@@ -179,7 +179,7 @@ impl Sizes<'_> {
 
     /// Bytes of a device for clusters of so many nodes.
     fn device(&self, nodes: usize) -> u64 {
-        let context = self.target.gpu.map_or(0, |gpu| gpu.context);
+        let Some(Overhead { context, .. }) = self.target.gpu else { return 0 };
         let lists = |plan: &BuildPlan| {
             let (shape, degree) = ((nodes, self.data.dim), self.builder.strategy.max_degree());
             with_type!(plan.element, T => DeviceLists::<T>::plan(shape, degree, self.builder.descent.metric))
