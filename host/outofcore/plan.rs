@@ -166,15 +166,16 @@ impl Sizes<'_> {
         let staging = self.target.gpu.map_or(0, |Overhead { staging, .. }| staging);
         let process = self.build(nodes).process.bytes() + (threads - 1) * staging;
         let record = (self.data.row_bytes() + RECORD_HEAD) as u64;
-        // Vectors are read, and built with. Lists that wait are copied for it, and those that have waited are read again
-        // from the disk; without a GPU there are the lists of the build itself.
-        let lists = if self.target.gpu.is_some() { threads + 1 } else { 2 * threads + 1 };
-        [
-            process,
-            (readers + builds) * record * nodes as u64,
-            builds * self.most(nodes, BuildPlan::peak_of_stages),
-            lists * self.list() * nodes as u64,
-        ]
+        let (of_builds, list) =
+            (builds * self.most(nodes, BuildPlan::peak_of_stages), self.list() * nodes as u64);
+        // Those of the cluster before may still wait. Lists that wait are copied for it, and those that have waited are read
+        // again from the disk; without a GPU there are the lists of the build itself, once it is over.
+        let lists = match self.target.gpu {
+            Some(_) => (threads + 1) * list,
+            None => threads * list.max((3 * list).saturating_sub(of_builds / builds)),
+        };
+        // Vectors are read, and built with.
+        [process, (readers + builds) * record * nodes as u64, of_builds, lists]
     }
 
     /// Bytes of a device for clusters of so many nodes.
