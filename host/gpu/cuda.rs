@@ -41,6 +41,8 @@ struct OpenDevice {
     overhead: Overhead,
     kernels: Mutex<Kernels>,
     times: Mutex<Times>,
+    /// Pinned memory that streams have left, which others begin with: it takes long to get.
+    spare: Mutex<Vec<Staging>>,
     /// Where memory comes from; none where the device has no pools, and allocations wait for all work.
     pool: Option<MemoryPool>,
     allocations: AtomicUsize,
@@ -167,6 +169,7 @@ impl CudaMachine {
             overhead: Overhead::measured((total - free) as u64),
             kernels: Mutex::default(),
             times: Mutex::default(),
+            spare: Mutex::default(),
             pool,
             allocations: AtomicUsize::new(0),
             epoch,
@@ -223,6 +226,10 @@ impl CudaMachine {
     fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
         let mut staging = lock(&self.staging);
         while staging.len() < PIECES {
+            if let Some(spare) = lock(&self.device.spare).pop() {
+                staging.push(spare);
+                continue;
+            }
             let memory = self.check(LockedBuffer::new(&self.device.context, &0, PIECE))?;
             let copied = self.check(Event::new(&self.device.context, EventFlags::DisableTiming))?;
             staging.push(Staging { memory, copied });
@@ -257,6 +264,7 @@ impl Drop for CudaMachine {
     fn drop(&mut self) {
         // Of a device that has failed, nobody asks for times.
         let _ = self.settle(&mut lock(&self.launches));
+        lock(&self.device.spare).append(&mut lock(&self.staging));
     }
 }
 

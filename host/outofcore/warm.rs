@@ -1,7 +1,9 @@
-//! Having kernels compiled before they are needed.
+//! Having kernels compiled, and memory pinned, before they are needed.
 
 use super::local::LocalIndex;
 use super::partition::Cluster;
+use super::pipeline::Crew;
+use crate::gpu::{Gpu, Plan};
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, DataShape, Result, Target, Vectors};
 
@@ -15,7 +17,11 @@ pub(super) fn warm(builder: &Builder, base: &Vectors, embedding: &Embedding, siz
     let descent = builder.descent.of_part(rows);
     let k = descent.k_of(rows, "the sample")?;
     let start = builder.plan_of(&DataShape::of(base).part(size), k, Target::cuda()).start;
-    let builder = builder.clone().descent(descent.forked()?).start(start);
+    let descent = descent.forked()?;
+    if let Some(gpu) = descent.gpu(size)? {
+        pin(&gpu)?;
+    }
+    let builder = builder.clone().descent(descent).start(start);
     let sample: Vec<u32> = (0..rows).map(|row| (row * (base.len() / rows)) as u32).collect();
     let cluster = Cluster {
         number: 0,
@@ -27,6 +33,16 @@ pub(super) fn warm(builder: &Builder, base: &Vectors, embedding: &Embedding, siz
     let mut lists = LocalIndex::build(&builder, cluster, (embedding, &mean), |_| true)?.lists;
     let first = lists.get(0..rows)?;
     lists.merge(&[(0..rows, &first)]).map(drop)
+}
+
+/// Has memory pinned for the copies of all threads of a device.
+fn pin(gpu: &Gpu) -> Result<()> {
+    let forks = (1..Crew::GPU.threads).map(|_| gpu.fork()).collect::<Result<Vec<_>>>()?;
+    for fork in &forks {
+        let memory = Plan::new().with::<u8>("byte", 1).reserve(fork)?;
+        memory.buffer::<u8>("byte")?.upload(&[0])?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ fn builds_leave_a_report_that_inspect_makes_again() {
     let built = &s.succeeds(large).pop().unwrap()["report"];
     assert!(built["knn"].is_null() && built["search"]["recall"].as_f64() > Some(0.9));
     assert_eq!(built["build"]["parameters"]["cluster-size"], "200");
-    assert!(std::fs::read_to_string(s.path("large.html")).unwrap().contains("merger"));
+    assert!(std::fs::read_to_string(s.path("large.html")).unwrap().contains("reader 0"));
 }
 
 #[test]
