@@ -293,7 +293,7 @@ impl Run<'_> {
                 let builder = builder.clone().device(*device);
                 scope.spawn(move || {
                     // Whatever is wrong is found again, and said, when a cluster is built.
-                    if let Err(error) = warm(&builder, base, embedding, plan.cluster_size) {
+                    if let Err(error) = warm(&builder, base, embedding, (plan.cluster_size, devices.len())) {
                         tracing::debug!(%error, "kernels were not compiled beforehand");
                     }
                 });

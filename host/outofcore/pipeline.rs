@@ -32,15 +32,19 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// While the host is busy with one build, the device works on the other, and while their lists are merged, which takes
-    /// less memory, one more begins.
-    pub(super) const GPU: Self = Self { threads: 3, builds: 2 };
-
     /// A build takes all threads of the CPU.
     pub(super) const CPU: Self = Self { threads: 1, builds: 1 };
 
-    fn of(device: Device) -> Self {
-        if device == Device::Cpu { Self::CPU } else { Self::GPU }
+    /// Of each of so many GPUs: while the host is busy with one build, the device works on another, and while lists are
+    /// merged, which takes less memory, one more begins. With several GPUs the host is busier, and each has one more to
+    /// work on.
+    pub(super) fn of_gpus(count: usize) -> Self {
+        let builds = if count > 1 { 3 } else { 2 };
+        Self { threads: builds + 1, builds }
+    }
+
+    fn of(device: Device, devices: usize) -> Self {
+        if device == Device::Cpu { Self::CPU } else { Self::of_gpus(devices) }
     }
 }
 
@@ -102,7 +106,7 @@ impl Pipeline<'_> {
             // Shared by those that build, and gone with the last of them, so that readers do not wait in vain.
             let clusters = Arc::new(Mutex::new(clusters));
             let mut places = self.devices.iter().flat_map(|&device| {
-                let Crew { threads, builds } = Crew::of(device);
+                let Crew { threads, builds } = Crew::of(device, self.devices.len());
                 let permits = Arc::new(Permits::new(builds));
                 (0..threads).map(move |thread| Place { device, thread, permits: Arc::clone(&permits) })
             });

@@ -139,7 +139,7 @@ impl Sizes<'_> {
 
     /// The threads of each device.
     fn crew(&self) -> Crew {
-        if self.target.gpu.is_some() { Crew::GPU } else { Crew::CPU }
+        if self.target.gpu.is_some() { Crew::of_gpus(self.devices as usize) } else { Crew::CPU }
     }
 
     /// The build of so many nodes.

@@ -10,16 +10,21 @@ use crate::{Builder, DataShape, Result, Target, Vectors};
 /// Rows that are built with for it: fewer would be done in another way.
 const ROWS: usize = 16_384;
 
-/// Builds a little of `base` on a device, as clusters of `size` vectors will be, and forgets it: a kernel is compiled when it is first
+/// Builds a little of `base` on one of `devices` devices, as clusters of `size` vectors will be, and forgets it: a kernel is compiled when it is first
 /// launched, all of them in a second or two.
-pub(super) fn warm(builder: &Builder, base: &Vectors, embedding: &Embedding, size: usize) -> Result<()> {
+pub(super) fn warm(
+    builder: &Builder,
+    base: &Vectors,
+    embedding: &Embedding,
+    (size, devices): (usize, usize),
+) -> Result<()> {
     let rows = ROWS.min(size);
     let descent = builder.descent.of_part(rows);
     let k = descent.k_of(rows, "the sample")?;
     let start = builder.plan_of(&DataShape::of(base).part(size), k, Target::cuda()).start;
     let descent = descent.forked()?;
     if let Some(gpu) = descent.gpu(size)? {
-        pin(&gpu)?;
+        pin(&gpu, Crew::of_gpus(devices))?;
     }
     let builder = builder.clone().descent(descent).start(start);
     let sample: Vec<u32> = (0..rows).map(|row| (row * (base.len() / rows)) as u32).collect();
@@ -36,8 +41,8 @@ pub(super) fn warm(builder: &Builder, base: &Vectors, embedding: &Embedding, siz
 }
 
 /// Has memory pinned for the copies of all threads of a device.
-fn pin(gpu: &Gpu) -> Result<()> {
-    let forks = (1..Crew::GPU.threads).map(|_| gpu.fork()).collect::<Result<Vec<_>>>()?;
+fn pin(gpu: &Gpu, crew: Crew) -> Result<()> {
+    let forks = (1..crew.threads).map(|_| gpu.fork()).collect::<Result<Vec<_>>>()?;
     for fork in &forks {
         let memory = Plan::new().with::<u8>("byte", 1).reserve(fork)?;
         memory.buffer::<u8>("byte")?.upload(&[0])?;
@@ -57,7 +62,7 @@ mod tests {
         {
             let base = Synth::new(rows, 5, 0).unwrap().base();
             let builder = Builder::new(Strategy::vamana()).metric(metric).knn(64).device(Device::Emulated);
-            warm(&builder, &base, &Embedding::new(&base, metric), size).unwrap();
+            warm(&builder, &base, &Embedding::new(&base, metric), (size, 1)).unwrap();
         }
     }
 }
