@@ -134,7 +134,8 @@ impl Args {
             "stages": stages(&on_gpu.device), "peak_gpu_bytes": on_gpu.peak_device_bytes(),
             "peak_stage": peak.map(|stage| stage.name),
             "bytes_per_vector": on_gpu.peak_device_bytes() as f64 / data.rows as f64,
-            "context_bytes": on_gpu.context, "host": buffers(&on_gpu.process.clone().and(&host)),
+            "context_bytes": on_gpu.context, "pool_bytes": on_gpu.pool,
+            "device_bytes": on_gpu.device_bytes(), "host": buffers(&on_gpu.process.clone().and(&host)),
             "host_bytes": on_gpu.peak_host_bytes(), "host_stages": stages(&on_gpu.host),
             "disk": buffers(&on_gpu.disk), "disk_bytes": on_gpu.disk.bytes(), "seconds": seconds(&on_gpu),
             "cpu": {
@@ -197,7 +198,11 @@ fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Output) {
     say_plan("disk", &plan.disk, output);
     if !plan.device.is_empty() {
         say_peak(plan.largest_on_device(), rows, output);
-        output.say(format_args!("and {} bytes of the context", grouped(plan.context)));
+        output.say(format_args!(
+            "and {} bytes of the context, {} of the driver's pool",
+            grouped(plan.context),
+            grouped(plan.pool)
+        ));
     }
     let stage = plan.largest_on_host().map_or("no stage", |stage| stage.name);
     output.say(format_args!(

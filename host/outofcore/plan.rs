@@ -180,7 +180,7 @@ impl Sizes<'_> {
 
     /// Bytes of a device for clusters of so many nodes.
     fn device(&self, nodes: usize) -> u64 {
-        let Some(Overhead { context, .. }) = self.target.gpu else { return 0 };
+        let Some(overhead) = self.target.gpu else { return 0 };
         let lists = |plan: &BuildPlan| {
             let (shape, degree) = ((nodes, self.data.dim), self.builder.strategy.max_degree());
             with_type!(plan.element, T => DeviceLists::<T>::plan(shape, degree, self.builder.descent.metric))
@@ -188,7 +188,8 @@ impl Sizes<'_> {
         let Crew { threads, builds } = self.crew();
         let of_build = |plan: &BuildPlan| plan.peak_device_bytes().max(lists(plan).bytes());
         let merging = (threads - builds) as u64 * lists(&self.build(nodes)).bytes();
-        context + builds as u64 * self.most(nodes, of_build) + merging
+        let buffers = builds as u64 * self.most(nodes, of_build) + merging;
+        overhead.context + overhead.pool(buffers) + buffers
     }
 
     /// Bytes on the host while vectors are put into their clusters, beside buffers.

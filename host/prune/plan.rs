@@ -71,6 +71,8 @@ pub struct BuildPlan {
     pub element: ElementType,
     /// Bytes of device memory of the CUDA context, once for a process.
     pub context: u64,
+    /// Bytes of device memory that the driver's pool takes beside buffers.
+    pub pool: u64,
     /// The stages on the device, in their order; none on the CPU.
     pub device: Vec<PlannedStage>,
     /// What the process has on the host throughout, however many builds are at work.
@@ -114,9 +116,14 @@ impl BuildPlan {
         self.seconds.iter().map(|stage| stage.1).sum()
     }
 
+    /// The most bytes of memory that the process has on the device at once: buffers, the context and the driver's pool.
+    pub fn device_bytes(&self) -> u64 {
+        self.context + self.pool + self.peak_device_bytes()
+    }
+
     /// Whether it fits so many bytes of memory of a device, the context among them, and of the host.
     pub fn fits(&self, device: u64, host: u64) -> bool {
-        self.context + self.peak_device_bytes() <= device && self.peak_host_bytes() <= host
+        self.device_bytes() <= device && self.peak_host_bytes() <= host
     }
 }
 
@@ -136,9 +143,10 @@ impl fmt::Display for BuildPlan {
         say(f, "disk", &self.disk)?;
         write!(
             f,
-            "peak {} bytes of device memory and {} of the context, {} of host memory",
+            "peak {} bytes of device memory, {} of the context and {} of the driver's pool, {} of host memory",
             self.peak_device_bytes(),
             self.context,
+            self.pool,
             self.peak_host_bytes()
         )
     }
@@ -208,6 +216,7 @@ impl Builder {
             start,
             element,
             context: gpu.map_or(0, |gpu| gpu.context),
+            pool: gpu.map_or(0, |gpu| gpu.pool(largest(&device).map_or(0, |stage| stage.buffers.bytes()))),
             device,
             process,
             host,
@@ -223,7 +232,7 @@ impl Builder {
     /// As [`plan`](Self::plan).
     pub fn what_fits(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<String>> {
         let plan = self.plan(data, target)?;
-        let fits = |plan: &BuildPlan| plan.peak_device_bytes() <= free;
+        let fits = |plan: &BuildPlan| plan.pool + plan.peak_device_bytes() <= free;
         let mut ways = Vec::new();
         if !fits(&plan) {
             ways.push(format!("--gpu-memory {} builds it cluster by cluster", plan.context + free));

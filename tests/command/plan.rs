@@ -64,6 +64,8 @@ fn an_index_is_planned_on_both_backends() {
     let sum =
         |buffers: &Value| buffers.as_object().unwrap().values().map(|b| b.as_u64().unwrap()).sum::<u64>();
     assert_eq!(plan["host_bytes"], sum(&plan["host"]));
+    let of_device = ["peak_gpu_bytes", "context_bytes", "pool_bytes"].map(|key| plan[key].as_u64().unwrap());
+    assert_eq!(plan["device_bytes"], of_device.iter().sum::<u64>());
     assert_eq!(plan["disk_bytes"], sum(&plan["disk"]));
     s.succeeds("build -i base.fbin -o index --knn 20 --index nsg --degree 40");
     assert_eq!(plan["disk_bytes"], std::fs::metadata(s.path("index")).unwrap().len());
