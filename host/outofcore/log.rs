@@ -68,7 +68,7 @@ impl Log {
     }
 
     /// What asks, from any thread, that all that has been appended is on the disk.
-    pub(super) fn to_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+    pub(super) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
         let (file, path) = (self.file.try_clone().map_err(Error::io(&self.path))?, self.path.clone());
         let mut flush = std::mem::take(&mut self.flush);
         Ok(move || flush.wait().and_then(|()| file.sync_data()).map_err(Error::io(&path)))
@@ -198,9 +198,9 @@ impl Bins {
         Ok(&self.pieces)
     }
 
-    /// As [`Log::to_sync`], of all that has been written.
-    pub(super) fn to_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
-        self.log.to_sync()
+    /// As [`Log::flushing`], of all that has been written.
+    pub(super) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+        self.log.flushing()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -318,7 +318,7 @@ mod tests {
         let mut log = open(&path, 0).unwrap();
         let kept = log.append(&[1, 2, 3]).unwrap();
         log.append(&[4, 5]).unwrap();
-        log.to_sync().unwrap()().unwrap();
+        log.flushing().unwrap()().unwrap();
         let mut log = open(&path, 3).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 3);
         let next = log.append(&[6]).unwrap();

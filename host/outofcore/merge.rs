@@ -188,8 +188,8 @@ impl Merger {
         self.done.rows = self.rows.pieces()?.to_vec();
         self.done.bytes = (self.spill.bytes(), self.rows.bytes());
         let waits = self.done.waiting.values().any(Option::is_some);
-        let lists = if waits { Some(self.spill.to_sync()?) } else { None };
-        let rows = self.rows.to_sync()?;
+        let lists = if waits { Some(self.spill.flushing()?) } else { None };
+        let rows = self.rows.flushing()?;
         let sync = move || {
             lists.map_or(Ok(()), |sync| sync())?;
             rows()

@@ -176,7 +176,7 @@ impl Partition {
     /// What opens it again, once all is on the disk.
     pub(super) fn table(&mut self) -> Result<Table> {
         let members = self.files.pieces()?.to_vec();
-        self.files.to_sync()?()?;
+        self.files.flushing()?()?;
         let Self { files, graph, mean, .. } = self;
         let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
