@@ -8,9 +8,10 @@ use std::thread::{self, ScopedJoinHandle};
 use super::Dispatch;
 use super::checkpoint::Checkpoints;
 use super::fault::Attempt;
+use super::lists::Lists;
 use super::local::LocalIndex;
 use super::log::Reader;
-use super::merge::Merger;
+use super::merge::{Merger, Waiting};
 use super::partition::{Cluster, Partition};
 use super::permits::Permits;
 use super::trace::{Task, TaskKind, Trace};
@@ -89,8 +90,9 @@ pub(super) struct Merging<'a> {
 }
 
 impl Pipeline<'_> {
-    /// Builds and merges clusters. A thread per device reads clusters, and its [`Crew`] builds them. What is read is handed on in the order of the steps, one at a time, and waits until it is taken; and in their
-    /// order clusters come to those that wait for them.
+    /// Builds and merges clusters. A thread per device reads clusters, and its [`Crew`] builds them. What is read is handed
+    /// on in the order of the steps, one at a time, and waits until it is taken; and in their order clusters come to those
+    /// that wait for them.
     pub(super) fn run(self, steps: Vec<Step>, merging: Merging<'_>) -> Attempt<()> {
         let steps = &Mutex::new(steps.into_iter());
         let merging = &Mutex::new(merging);
@@ -160,11 +162,11 @@ impl Pipeline<'_> {
         turns: &Turns,
         merging: &Mutex<Merging<'_>>,
     ) -> Attempt<()> {
-        let descent = self.builder.descent.clone().device(device);
-        let descent = if thread > 0 { descent.forked()? } else { descent };
-        let builder = self.builder.clone().descent(descent);
-        let thread = format!("{device} {}", char::from(b'a' + thread as u8));
         let run = || {
+            let descent = self.builder.descent.clone().device(device);
+            let descent = if thread > 0 { descent.forked()? } else { descent };
+            let builder = self.builder.clone().descent(descent);
+            let thread = format!("{device} {}", char::from(b'a' + thread as u8));
             let mut spilled = lock(merging).merger.spilled()?;
             loop {
                 let permit = permits.take();
@@ -245,25 +247,8 @@ impl Pipeline<'_> {
         };
         let Some(waiting) = turns.take(turn, hand_over)? else { return Ok(false) };
         let (begin, mut bytes) = (self.trace.now(), 0);
-        let mut waiting = waiting.into_iter().peekable();
-        while waiting.peek().is_some() {
-            let (mut group, mut nodes) = (Vec::new(), 0);
-            while nodes < GROUP
-                && let Some(waiting) = waiting.next()
-            {
-                nodes += waiting.places.len();
-                group.push((waiting.read(spilled)?, waiting));
-            }
-            let lists: Vec<_> =
-                group.iter().map(|(first, waiting)| (waiting.places.clone(), &first[..])).collect();
-            let records = local.lists.merge(&lists)?;
-            bytes += size_of_val(&records[..]) as u64;
-            let (mut merging, mut rest) = (lock(merging), &records[..]);
-            for (_, waiting) in group {
-                let (records, after) = rest.split_at(records.len() / nodes * waiting.places.len());
-                merging.merger.finish(waiting, records)?;
-                rest = after;
-            }
+        for group in groups(waiting) {
+            bytes += merge_group(&mut *local.lists, group, merging, spilled)?;
         }
         self.trace.ended(TaskKind::Merge, thread, Some(cluster), begin, bytes);
         let mut merging = lock(merging);
@@ -284,6 +269,41 @@ impl Merging<'_> {
     fn evict(&mut self, step: Step) -> Result<u64> {
         step.dispatch.evict.map_or(Ok(0), |cluster| self.merger.evict(cluster))
     }
+}
+
+/// What has waited, in groups of [`GROUP`] nodes or a few more.
+fn groups(mut waiting: Vec<Waiting>) -> impl Iterator<Item = Vec<Waiting>> {
+    std::iter::from_fn(move || {
+        let mut nodes = 0;
+        let count = waiting.iter().take_while(|next| {
+            let has_room = nodes < GROUP;
+            nodes += next.places.len();
+            has_room
+        });
+        let count = count.count();
+        (count > 0).then(|| waiting.drain(..count).collect())
+    })
+}
+
+/// Merges lists with those that have waited for them. The bytes of the rows.
+fn merge_group(
+    lists: &mut dyn Lists,
+    group: Vec<Waiting>,
+    merging: &Mutex<Merging<'_>>,
+    spilled: &mut Reader,
+) -> Attempt<u64> {
+    let first = group.iter().map(|waiting| waiting.read(spilled)).collect::<Attempt<Vec<_>>>()?;
+    let both: Vec<_> =
+        group.iter().zip(&first).map(|(waiting, first)| (waiting.places.clone(), &first[..])).collect();
+    let records = lists.merge(&both)?;
+    let nodes: usize = group.iter().map(|waiting| waiting.places.len()).sum();
+    let (mut merging, mut rest) = (lock(merging), &records[..]);
+    for waiting in group {
+        let (rows, after) = rest.split_at(records.len() / nodes * waiting.places.len());
+        merging.merger.finish(waiting, rows)?;
+        rest = after;
+    }
+    Ok(size_of_val(&records[..]) as u64)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
