@@ -162,37 +162,33 @@ impl Pipeline<'_> {
         turns: &Turns,
         merging: &Mutex<Merging<'_>>,
     ) -> Attempt<()> {
-        let run = || {
-            let descent = self.builder.descent.clone().device(device);
-            let descent = if thread > 0 { descent.forked()? } else { descent };
-            let builder = self.builder.clone().descent(descent);
-            let thread = format!("{device} {}", char::from(b'a' + thread as u8));
-            let mut spilled = lock(merging).merger.spilled()?;
-            loop {
-                let permit = permits.take();
-                let Ok(read) = lock(clusters).recv() else { return Ok(()) };
-                let (step, cluster) = read?;
-                // Where vectors are equal, clusters may be empty.
-                let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
-                let local = cluster.map(|cluster| self.local(&builder, cluster, &thread)).transpose()?;
-                drop(permit);
-                let came = match local {
-                    Some(local) => self.merge(step, local, (turns, merging), (&mut spilled, &thread))?,
-                    None => turns.take(step.turn, || lock(merging).evict(step))?.is_some(),
-                };
-                if !came {
-                    return Ok(());
-                }
-                if !step.built {
-                    self.stage.advance(1)?;
-                }
+        let stop = turns.stop();
+        let descent = self.builder.descent.clone().device(device);
+        let descent = if thread > 0 { descent.forked()? } else { descent };
+        let builder = self.builder.clone().descent(descent);
+        let thread = format!("{device} {}", char::from(b'a' + thread as u8));
+        let mut spilled = lock(merging).merger.spilled()?;
+        loop {
+            let permit = permits.take();
+            let Ok(read) = lock(clusters).recv() else { break };
+            let (step, cluster) = read?;
+            // Where vectors are equal, clusters may be empty.
+            let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
+            let local = cluster.map(|cluster| self.local(&builder, cluster, &thread)).transpose()?;
+            drop(permit);
+            let came = match local {
+                Some(local) => self.merge(step, local, (turns, merging), (&mut spilled, &thread))?,
+                None => turns.take(step.turn, || lock(merging).evict(step))?.is_some(),
+            };
+            if !came {
+                return Ok(());
             }
-        };
-        let result = run();
-        if result.is_err() {
-            turns.stop();
+            if !step.built {
+                self.stage.advance(1)?;
+            }
         }
-        result
+        stop.cancel();
+        Ok(())
     }
 
     fn local(self, builder: &Builder, cluster: Cluster, thread: &str) -> Result<LocalIndex> {

@@ -35,10 +35,27 @@ impl Turns {
         done.map(Some)
     }
 
-    /// Says that no other turn comes.
-    pub(super) fn stop(&self) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.changed.notify_all();
+    /// What says, when it is dropped, that no other turn comes: nobody waits then for a thread that has ended early, by an
+    /// error or a panic.
+    pub(super) fn stop(&self) -> Stop<'_> {
+        Stop(self)
+    }
+}
+
+/// Says when it is dropped that no other turn comes.
+pub(super) struct Stop<'a>(&'a Turns);
+
+impl Stop<'_> {
+    /// All turns may come.
+    pub(super) fn cancel(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        *self.0.next.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.changed.notify_all();
     }
 }
 
@@ -75,7 +92,8 @@ mod tests {
         let turns = Turns::new();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| turns.take(1, || Ok::<_, ()>(())));
-            turns.stop();
+            turns.stop().cancel();
+            drop(turns.stop());
             assert_eq!(waiting.join().unwrap(), Ok(None));
         });
     }
