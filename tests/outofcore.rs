@@ -291,3 +291,19 @@ fn an_early_error_leaves_nothing_behind() {
     assert!(matches!(build(), Err(Error::Cancelled)));
     assert!(!work.exists() && !path.exists());
 }
+
+#[test]
+fn a_bad_value_is_found_as_it_is_put_into_a_cluster() {
+    let mut values: Vec<f32> = (0..4000u16).map(|i| f32::from(i * 7 % 1000)).collect();
+    let (builder, folder) =
+        (Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu), tempfile::tempdir().unwrap());
+    let (path, file) = (folder.path().join("index"), folder.path().join("base.fbin"));
+    Vectors::from_f32(values.clone(), 4).unwrap().save(&file).unwrap();
+    values[4 * 777 + 2] = f32::NAN;
+    let header = fs::read(&file).unwrap()[..8].to_vec();
+    fs::write(&file, [header, values.iter().flat_map(|x| x.to_le_bytes()).collect()].concat()).unwrap();
+    let base = Vectors::open(&file).unwrap();
+    let error = OutOfCore::new(builder.clone(), plan(&builder, &base, 300)).build(&base, &path).unwrap_err();
+    assert!(matches!(error, Error::Value { row: 777, .. }), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was left behind");
+}

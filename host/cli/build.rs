@@ -134,15 +134,17 @@ impl Args {
         strategy.check()?;
         check_output(&self.output)?;
         self.report.check()?;
-        let (base, read) = self.input.read()?;
-        let reading = StageCost::ended("read", read);
+        let base = self.input.open()?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
         // A graph that is given is pruned in memory, unless a limit was asked for.
         let may_be_out = self.limits.are_given() || self.graph.is_none();
         if may_be_out && let Some(plan) = self.limits.plan(&builder, &base, self.descent.device.first())? {
-            return self.out_of_core(builder, &base, (plan, reading, began), output);
+            return self.out_of_core(builder, &base, (plan, began), output);
         }
+        base.validate()?;
+        let read = began.elapsed().as_secs_f64();
+        let reading = StageCost::ended("read", read);
         if self.descent.device.0.len() > 1 {
             output.warn(format_args!("built in memory: on {} alone", self.descent.device.first()));
         }
@@ -202,7 +204,7 @@ impl Args {
         &self,
         builder: Builder,
         base: &Vectors,
-        (plan, reading, began): (ClusterPlan, StageCost, Instant),
+        (plan, began): (ClusterPlan, Instant),
         output: &Output,
     ) -> Result<()> {
         if self.graph.is_some() {
@@ -215,6 +217,8 @@ impl Args {
         if !searched {
             self.report.no_recall("none with --metric cosine out of core")?;
         }
+        // All of it is checked as it is put into clusters.
+        let reading = StageCost::ended("read", began.elapsed().as_secs_f64());
         say_clusters(&plan, output);
         let every = Duration::from_secs(self.checkpoint);
         let mut build = OutOfCore::new(builder, plan).order(self.order).resume(self.resume).checkpoint(every);

@@ -29,9 +29,14 @@ impl Input {
     /// Opens the base and checks all of it; the seconds that took.
     pub(crate) fn read(&self) -> Result<(Vectors, f64)> {
         let began = Instant::now();
-        let base = open(&self.input, self.format)?;
+        let base = self.open()?;
         base.validate()?;
         Ok((base, began.elapsed().as_secs_f64()))
+    }
+
+    /// Opens the base, of which nothing else is read.
+    pub(crate) fn open(&self) -> Result<Vectors> {
+        open(&self.input, self.format)
     }
 }
 

@@ -169,7 +169,6 @@ impl OutOfCore {
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
         builder.strategy.check()?;
-        base.validate()?;
         let devices = builder.devices_for(plan.cluster_size)?;
         let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
         let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;

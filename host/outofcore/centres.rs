@@ -1,5 +1,6 @@
 //! Centres of the clusters of a base that is not in memory.
 
+use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
@@ -29,8 +30,10 @@ pub(super) fn centres(
     let count = (plan.clusters * SAMPLE_PER_CLUSTER).min(n);
     let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
     base.advise(Access::AtRandom);
-    let sample =
-        embedding.rows(base, count, |i| drawn(draws(0, i as u32), i as u32, count as u32, n as u32) as usize);
+    let row_of = |i: u32| drawn(draws(0, i), i, count as u32, n as u32) as usize;
+    let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
+    base.validate_rows(rows.par_iter().copied())?;
+    let sample = embedding.rows(base, count, |i| rows[i]);
     let unwatched = progress.unwatched();
     let stage = unwatched.stage("partition", 0);
     // A split makes two of a cluster at most.

@@ -140,7 +140,9 @@ impl Partition {
                 base.prefetch(0..AHEAD * rows);
                 for first in (0..n).step_by(rows) {
                     base.prefetch(first + AHEAD * rows..first + (AHEAD + 1) * rows);
-                    let rows = embedding.rows(base, rows.min(n - first), |index| first + index);
+                    let end = n.min(first + rows);
+                    base.validate_rows((first..end).into_par_iter().with_min_len(1024))?;
+                    let rows = embedding.rows(base, end - first, |index| first + index);
                     let nearest = nearest.two(&rows, &stage)?;
                     add_sums(&rows, &mut mean);
                     if send_chunk.send(Chunk { first, rows, nearest }).is_err() {
@@ -155,6 +157,7 @@ impl Partition {
             let shared = join(placing)?;
             assigned.map(|()| (files, shared))
         })?;
+        base.validated();
         mean.iter_mut().for_each(|sum| *sum /= n as f64);
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         Ok(Self { files, graph, mean, element: base.element_type(), dim: base.dim() })

@@ -300,9 +300,22 @@ impl Vectors {
     pub fn validate(&self) -> Result<()> {
         if self.checked.get().is_none() {
             self.check_values((0..self.len()).into_par_iter().with_min_len(1024))?;
-            self.checked.get_or_init(|| ());
+            self.validated();
         }
         Ok(())
+    }
+
+    /// Checks as [`validate`](Self::validate) does, but only some rows, which are about to be read anyway.
+    pub(crate) fn validate_rows(
+        &self,
+        rows: impl IndexedParallelIterator<Item = usize> + Clone,
+    ) -> Result<()> {
+        if self.checked.get().is_some() { Ok(()) } else { self.check_values(rows) }
+    }
+
+    /// Says that all rows have been checked.
+    pub(crate) fn validated(&self) {
+        self.checked.get_or_init(|| ());
     }
 
     /// Checks as [`validate`](Self::validate) does, but only 1,024 rows spread over all: however large the file is, this takes

@@ -49,7 +49,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         [&self.plot, &self.output].into_iter().flatten().try_for_each(|path| check_output(path))?;
-        let (base, _) = self.input.read()?;
+        let base = self.input.open()?;
         let judge = self.judge.open()?;
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
