@@ -212,7 +212,11 @@ impl Partition {
         let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);
         let room = |bytes| {
             let count = bytes / (RECORD_HEAD + row);
-            (first(&mut of_ids, count), first(&mut of_others, count), first(&mut of_values, count * self.dim))
+            (
+                of_ids.split_off_mut(..count).unwrap_or_default(),
+                of_others.split_off_mut(..count).unwrap_or_default(),
+                of_values.split_off_mut(..count * self.dim).unwrap_or_default(),
+            )
         };
         let sound = self.files.read_into(number as usize, room, |piece, (ids, others, values)| {
             let records = piece.chunks_exact(RECORD_HEAD + row).zip(values.chunks_exact_mut(self.dim));
@@ -227,14 +231,6 @@ impl Partition {
         }
         Ok(Cluster { number, ids, others, vectors: vectors(values, self.dim)? })
     }
-}
-
-/// Takes the first `count` values, or all there are.
-fn first<'a, T>(values: &mut &'a mut [T], count: usize) -> &'a mut [T] {
-    let count = count.min(values.len());
-    let (first, rest) = std::mem::take(values).split_at_mut(count);
-    *values = rest;
-    first
 }
 
 /// Adds all rows to `sums`, in an order that does not depend on threads.

@@ -115,8 +115,7 @@ impl<T: OnDevice> Lists for DeviceLists<T> {
         let mut rest = &mut records[..];
         let mut places: Vec<u32> = Vec::new();
         let mut merge_those_there = |lists: &mut Self, places: &mut Vec<u32>| {
-            let (records, after) = std::mem::take(&mut rest).split_at_mut(places.len() * record);
-            rest = after;
+            let records = rest.split_off_mut(..places.len() * record).unwrap_or_default();
             lists.merge_at(places, records)?;
             places.clear();
             Ok(())
