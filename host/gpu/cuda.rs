@@ -150,9 +150,9 @@ impl CudaMachine {
         }
         let context = Context::new(device).map_err(|failure| problem(failure.to_string()))?;
         let (free, total) = context.mem_get_info().map_err(|failure| problem(failure.to_string()))?;
-        let stream = |context| Stream::new(context, StreamFlags::NON_BLOCKING, None);
         let begin = || {
-            let (epoch, stream) = (Event::new(&context, EventFlags::Default)?, stream(&context)?);
+            let epoch = Event::new(&context, EventFlags::Default)?;
+            let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)?;
             epoch.record(&stream)?;
             let pool = has_pool.then(|| MemoryPool::of(&context)).transpose()?;
             // What is freed is soon asked for again: getting it from the system takes longer than some kernels.
