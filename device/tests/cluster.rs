@@ -83,6 +83,8 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         (1, 1, 1, 1, 9),
         (130, 3, 97, 8, 9),
         (257, 300, 12, 6, 2),
+        (130, 700, 24, 32, 100),
+        (33, 40, 8, 21, 3),
         (70, 129, 300, 3, 9),
         (128, 128, 64, 1, 1),
     ];
@@ -149,10 +151,11 @@ fn vectors_find_their_nearest_centres() {
 /// With guides: the vectors of each are compared with the centres of its list.
 fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
     // Vectors of each guide, centres, of which a list has so many, dimension, memberships.
-    let cases: [(&[usize], usize, usize, usize, usize); 3] = [
+    let cases: [(&[usize], usize, usize, usize, usize); 4] = [
         (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
         (&[0, 0, 127, 130], 300, 200, 97, 3),
         (&[5], 9, 4, 300, 6),
+        (&[140, 3], 260, 200, 20, 31),
     ];
     let cases = cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case)));
     for (seed, (of_guides, centre_count, length, dim, memberships)) in cases {

@@ -1,27 +1,34 @@
 //! The nearest centres of vectors, by products on tensor cores.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::{copy, shared};
+use cuda_std::thread::{block_idx_x, sync_threads};
+use cuda_std::{copy, keep_rolled, shared};
 
 use super::NOWHERE;
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
+use crate::block::sort::sort_warp;
 use crate::block::tile;
 
-/// The most centres of a vector.
-pub const MAX_MEMBERSHIPS: u32 = 8;
+/// The most centres of a vector: a lane each.
+pub const MAX_MEMBERSHIPS: u32 = 32;
 
 /// Chunks of the vectors that stay in shared memory while centres pass by; longer vectors pass with
 /// the centres.
 const RESIDENT_CHUNKS: u32 = 2;
 
-/// Columns of a tile whose values are in shared memory at once.
-const COLUMNS: u32 = 64;
+/// Columns of a tile whose values are in shared memory at once: a lane each.
+const COLUMNS: u32 = 32;
 
-/// From a column's values in shared memory to those of the next: neither writing the fragments of a warp nor
-/// reading a column meets a bank twice.
-const COLUMN_STRIDE: u32 = tile::SIDE + 4;
+/// From a column's values in shared memory to those of the next: the lanes that read a row meet no bank twice, and
+/// those that write a fragment hardly.
+const COLUMN_STRIDE: u32 = tile::SIDE + 5;
+
+/// Vectors that each warp finds the best for.
+const LINES_PER_WARP: u32 = tile::SIDE / (tile::THREADS / 32);
+
+/// From so many keys at once on they are sorted and merged, rather than put in one by one.
+const MANY: u32 = 6;
 
 /// Bytes of the values that are in shared memory at once.
 const VALUE_BYTES: u32 = COLUMNS * COLUMN_STRIDE * 4;
@@ -36,9 +43,9 @@ const fn chunk_bytes(units: u32) -> u32 {
     (vectors + STAGES) * tile::SIDE_BYTES
 }
 
-/// Bytes of dynamic shared memory of the kernels for vectors of `units` units of 16 bytes.
-pub const fn assign_shared_bytes(units: u32) -> u32 {
-    chunk_bytes(units) + VALUE_BYTES + tile::THREADS * MAX_MEMBERSHIPS * 8
+/// Bytes of dynamic shared memory of the kernels for vectors of `units` units of 16 bytes, and so many centres each.
+pub const fn assign_shared_bytes(units: u32, memberships: u32) -> u32 {
+    chunk_bytes(units) + VALUE_BYTES + tile::SIDE * memberships * 8
 }
 
 /// Blocks of the kernels for `count` vectors of `guide_count` guides, or of none.
@@ -98,59 +105,41 @@ copied! {
     Assign<S>;
 }
 
-/// The smallest keys so far, ascending; as they are always all indexed by constants, they stay in
-/// registers while they are used. In between they are in shared memory, a place of each thread after
-/// another, so that the sums have the registers.
-type Best = [u64; MAX_MEMBERSHIPS as usize];
-
-/// The keys of `thread`.
+/// The smallest `memberships` of the warp's `best` keys, ascending, and of other keys, one of each lane; what the lanes
+/// from `memberships` on hold is nothing. The whole warp calls this.
 #[inline(always)]
-#[track_caller]
-fn load(kept: Shared<u64>, thread: u32) -> Best {
-    let mut best = [0; MAX_MEMBERSHIPS as usize];
-    unroll!(8, I => best[I] = kept.get(I * tile::THREADS as usize + thread as usize));
-    best
-}
-
-#[inline(always)]
-#[track_caller]
-fn store(kept: Shared<u64>, thread: u32, best: &Best) {
-    unroll!(8, I => kept.set(I * tile::THREADS as usize + thread as usize, best[I]));
-}
-
-/// No keys. Of the places, `memberships` are open; those before hold zero, below every key, for ever.
-#[inline(always)]
-fn none(memberships: u32) -> Best {
-    let mut best = [u64::MAX; MAX_MEMBERSHIPS as usize];
-    unroll!(8, I => {
-        if (I as u32) < MAX_MEMBERSHIPS - memberships {
-            best[I] = 0;
+fn select(mut best: u64, key: u64, memberships: u32) -> u64 {
+    let lane = warp::lane_id();
+    let mut farthest = warp::broadcast(best, memberships - 1);
+    let mut nearer = warp::ballot(key < farthest);
+    if nearer.count_ones() >= MANY {
+        // Against the other order, the smaller of each pair are the smallest of all; they rise, then fall.
+        let others = warp::shuffle_xor(sort_warp(key), 31);
+        best = if others < best { others } else { best };
+        let mut distance = 16;
+        while distance > 0 {
+            let other = warp::shuffle_xor(best, distance);
+            best = if (lane & distance == 0) == (other < best) { other } else { best };
+            distance /= 2;
         }
-    });
-    best
-}
-
-/// Puts `key` in its place; the largest falls out.
-#[inline(always)]
-fn insert(best: &mut Best, key: u64) {
-    let old = *best;
-    unroll!(8, I => {
-        let before = I.saturating_sub(1);
-        best[I] = if I != 0 && key < old[before] {
-            old[before]
-        } else if key < old[I] {
-            key
+        return best;
+    }
+    while nearer != 0 {
+        let new = warp::broadcast(key, nearer.trailing_zeros());
+        let before = warp::shuffle_up(best, 1);
+        let place = warp::ballot(best < new).count_ones();
+        best = if lane < place {
+            best
+        } else if lane == place {
+            new
         } else {
-            old[I]
+            before
         };
-    });
-}
-
-/// The value of the last key: what is above it is none of the best.
-#[inline(always)]
-fn farthest_of<S: TileSum>(best: &Best) -> S {
-    let last = best[MAX_MEMBERSHIPS as usize - 1];
-    if last == u64::MAX { S::NEVER } else { S::from_ordered((last >> 32) as u32) }
+        farthest = warp::broadcast(best, memberships - 1);
+        nearer &= nearer - 1;
+        nearer &= warp::ballot(key < farthest);
+    }
+    best
 }
 
 /// What one block compares.
@@ -184,7 +173,6 @@ fn part<S: Plain>(p: &Assign<S>) -> Part {
 
 #[inline(always)]
 fn assign<E: TileElement>(p: &Assign<E::Sum>) {
-    let thread = thread_idx_x();
     let part = part(p);
     let first = part.first;
     if first >= part.end {
@@ -228,9 +216,17 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     let lane = warp::lane_id();
     let (part_row, part_column) = tile::part_of_warp();
     let (lane_row, lane_column) = (part_row + lane / 4, lane % 4 * 2);
-    // Two threads look for the best of each vector, each in half of the columns.
-    let (row, half) = (thread % tile::SIDE, thread / tile::SIDE);
-    store(kept, thread, &none(p.memberships));
+    // The vectors whose best keys this warp finds. They are in shared memory in between, so that the sums have the
+    // registers; a lane only meets its own.
+    let first_line = thread::warp_idx() * LINES_PER_WARP;
+    let kept_of = |line: u32| kept.offset((line * p.memberships) as usize);
+    let mut line = first_line;
+    while line < first_line + LINES_PER_WARP {
+        if lane < p.memberships {
+            kept_of(line).set(lane as usize, u64::MAX);
+        }
+        line += 1;
+    }
 
     if resident {
         let mut chunk = 0;
@@ -267,67 +263,56 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
             chunk += 1;
         }
 
-        // Half of each warp's columns at a time: column 16 w + c in shared memory is column
-        // 32 w + 16 PASS + c of the tile.
-        unroll!(2, PASS => {
-            unroll!(2, N => {
-                unroll!(2, C => {
-                    let column = lane_column + (8 * N + C) as u32;
-                    let centre = first_centre + part_column + 16 * PASS as u32 + column;
-                    let bias =
-                        if centre < p.centre_count { biases.get(centre as usize) } else { E::Sum::NEVER };
-                    let to = values.offset(((part_column / 2 + column) * COLUMN_STRIDE + lane_row) as usize);
-                    unroll!(4, M => {
-                        unroll!(2, H => {
-                            let product = sums[4 * M + 2 * PASS + N][2 * H + C];
-                            to.set(16 * M + 8 * H, E::Sum::value(bias, p.weight, product));
-                        });
+        // A quarter of each warp's columns at a time: column 8 w + c in shared memory is column 32 w + 8 PASS + c
+        // of the tile.
+        unroll!(4, PASS => {
+            unroll!(2, C => {
+                let column = lane_column + C as u32;
+                let centre = first_centre + part_column + 8 * PASS as u32 + column;
+                let bias = if centre < p.centre_count { biases.get(centre as usize) } else { E::Sum::NEVER };
+                let to = values.offset(((part_column / 4 + column) * COLUMN_STRIDE + lane_row) as usize);
+                unroll!(4, M => {
+                    unroll!(2, H => {
+                        let product = sums[4 * M + PASS][2 * H + C];
+                        to.set(16 * M + 8 * H, E::Sum::value(bias, p.weight, product));
                     });
                 });
             });
             sync_threads();
-            let mut best = load(kept, thread);
-            let mut farthest = farthest_of::<E::Sum>(&best);
-            let mut column = 0;
-            while column < COLUMNS / 2 {
-                let place = half * (COLUMNS / 2) + column;
-                let value = values.get((place * COLUMN_STRIDE + row) as usize);
-                if !E::Sum::above(value, farthest) {
-                    let centre = first_centre + place / 16 * 32 + 16 * PASS as u32 + place % 16;
-                    if centre < p.centre_count {
-                        insert(&mut best, (value.ordered() as u64) << 32 | centre as u64);
-                        farthest = farthest_of(&best);
+            let centre = first_centre + lane / 8 * 32 + 8 * PASS as u32 + lane % 8;
+            let mut line = first_line;
+            while line < first_line + LINES_PER_WARP && line < here {
+                keep_rolled();
+                let value = values.get((lane * COLUMN_STRIDE + line) as usize);
+                let there = centre < p.centre_count;
+                let key = if there { (value.ordered() as u64) << 32 | centre as u64 } else { u64::MAX };
+                let kept = kept_of(line);
+                let best = if lane < p.memberships { kept.get(lane as usize) } else { u64::MAX };
+                let farthest = warp::broadcast(best, p.memberships - 1);
+                if warp::any(key < farthest) {
+                    let best = select(best, key, p.memberships);
+                    if lane < p.memberships {
+                        kept.set(lane as usize, best);
                     }
                 }
-                column += 1;
+                line += 1;
             }
-            store(kept, thread, &best);
             sync_threads();
         });
         first_centre += tile::SIDE;
     }
 
-    // The best of the two threads of a vector; the last barrier is behind them.
-    if half == 0 && row < here {
-        let mut best = load(kept, thread);
-        let others = load(kept, thread + tile::SIDE);
-        unroll!(8, I => {
-            // Zero is no key.
-            if others[I] != 0 {
-                insert(&mut best, others[I]);
-            }
-        });
-        let place = first + row;
+    let mut line = first_line;
+    while line < first_line + LINES_PER_WARP && line < here {
+        let place = first + line;
         let to = if p.by_number != 0 { p.ids.get(place as usize) } else { place };
-        let out = p.nearest.offset(to as usize * p.memberships as usize);
-        let closed = MAX_MEMBERSHIPS - p.memberships;
-        unroll!(8, I => {
-            if I as u32 >= closed {
-                // The low half of a place that no key has taken is that of `NOWHERE`.
-                let centre = best[I] as u32;
-                out.set(I - closed as usize, if centre == NOWHERE { NOWHERE } else { number(centre) });
-            }
-        });
+        if lane < p.memberships {
+            // The low half of a place that no key has taken is that of `NOWHERE`.
+            let centre = kept_of(line).get(lane as usize) as u32;
+            let centre = if centre == NOWHERE { NOWHERE } else { number(centre) };
+            p.nearest.set(to as usize * p.memberships as usize + lane as usize, centre);
+        }
+        line += 1;
     }
 }
 
@@ -341,7 +326,7 @@ macro_rules! assign_kernels {
         ///
         /// # Safety
         /// - The views hold what [`Assign`] says.
-        #[kernel(block = tile::THREADS, shared = assign_shared_bytes(p.units), blocks_per_multiprocessor = 2)]
+        #[kernel(block = tile::THREADS, shared = assign_shared_bytes(p.units, p.memberships), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: Assign<$sum>) {
             assign::<$element>(&p);
         }

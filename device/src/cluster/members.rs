@@ -5,7 +5,7 @@ use cuda_std::prelude::*;
 use super::{ID_BITS, VALUE_THREADS};
 
 /// Bits above a vector in the keys of members that hold the rank of its centre.
-pub const RANK_BITS: u32 = 3;
+pub const RANK_BITS: u32 = 5;
 
 /// Number `index` of an order of `0..n` that looks drawn: each number once. `index` is below `n`.
 #[inline(always)]
