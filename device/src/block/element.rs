@@ -319,8 +319,6 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     const UNBOUNDED: Self;
     /// The bound that no row is below.
     const CLOSED: Self;
-    /// The byte that bounds are filled with which any row but those of bias [`NEVER`](Self::NEVER) is below.
-    const OPEN_BYTE: u8;
 
     /// `a + b`.
     fn plus(a: Self, b: Self) -> Self;
@@ -343,7 +341,7 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The value as part of a key; i32 is rounded.
     fn to_f32(self) -> f32;
 
-    /// The bound that the value of a key is.
+    /// The bound that the value of a key is; that of the largest is [`UNBOUNDED`](Self::UNBOUNDED).
     fn from_f32(value: f32) -> Self;
 
     /// The bound of a query whose present k-th distance is `farthest`: no row whose distance,
@@ -381,7 +379,6 @@ impl TileSum for f32 {
     const NEVER: Self = f32::INFINITY;
     const UNBOUNDED: Self = f32::INFINITY;
     const CLOSED: Self = f32::NEG_INFINITY;
-    const OPEN_BYTE: u8 = 0x7f;
 
     #[inline(always)]
     fn plus(a: Self, b: Self) -> Self {
@@ -451,7 +448,6 @@ impl TileSum for i32 {
     const NEVER: Self = 0x4000_0000;
     const UNBOUNDED: Self = 0x3fff_ffff;
     const CLOSED: Self = i32::MIN;
-    const OPEN_BYTE: u8 = 0x3f;
 
     #[inline(always)]
     fn plus(a: Self, b: Self) -> Self {
@@ -491,7 +487,7 @@ impl TileSum for i32 {
 
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
-        value as i32
+        (value as i32).min(Self::UNBOUNDED)
     }
 
     // Products are exact; only the distance as f32 is rounded.

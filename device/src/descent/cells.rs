@@ -9,16 +9,25 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::GROUP;
-use crate::block::element::{Element, TileSum};
+use crate::block::element::Element;
 use crate::block::exact::{Metric, Point, point_bytes};
-use crate::block::sort::{merge_block, rank, sort_block};
+use crate::block::sort::{merge_block, rank, sort_block, sort_warp};
 use crate::block::tile;
-use crate::descent::key::{self, Key, NONE};
+use crate::descent::key::{self, Key, NONE, UNVISITED};
+use crate::descent::merge::{MERGE_NODES, MERGE_THREADS, merge_flagged};
+use crate::descent::slots::two_slots;
 use crate::search::exact::{Job, SETTLE_THREADS, settle_shared_bytes};
 
+/// Slots of each node for what is offered to it where cells meet those near them.
+pub const OFFERS: u32 = 1 << OFFER_BITS;
+
+/// [`OFFERS`] is 2 to this.
+pub const OFFER_BITS: u32 = 7;
+
 /// The merging of what the filter of cells noted.
+#[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Merge<S> {
+pub struct MergeNoted {
     /// In: `capacity` keys of each line of the jobs' query tiles.
     pub found: Global<Key>,
     /// In: of each line, keys that were to be noted. A line with more than `capacity` is passed over, since which
@@ -30,20 +39,22 @@ pub struct Merge<S> {
     pub jobs: Global<u32>,
     /// In and out: `k` ascending keys of each node.
     pub lists: GlobalMut<Key>,
-    /// In and out: of each node, for the filter; set where the list has changed.
-    pub bounds: GlobalMut<S>,
+    /// In and out: of each node, for the filter: the distance of the last of its list, once that is full.
+    pub bounds: GlobalMut<f32>,
     /// Keys that are noted per line.
     pub capacity: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
 }
 
-copied! {
-    Merge<S>;
-}
-
-#[inline(always)]
-fn merge<S: TileSum>(p: &Merge<S>) {
+/// Merges what the filter of cells noted into the lists, and tightens the bounds (see [`MergeNoted`]).
+///
+/// Launch: a block of [`SETTLE_THREADS`] per line; [`settle_shared_bytes`] of dimension 0.
+///
+/// # Safety
+/// - The views hold what [`MergeNoted`] says.
+#[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, 0))]
+pub unsafe fn cells_merge_noted(p: MergeNoted) {
     let (thread, line) = (thread_idx_x(), block_idx_x());
     let job = Job::read(p.jobs, line / tile::SIDE);
     let count = p.counts.get(line as usize);
@@ -84,10 +95,142 @@ fn merge<S: TileSum>(p: &Merge<S>) {
     let sorted = sort_block(keys, spare, len);
     merge_block((list, p.k), (sorted, len), |place, key| {
         out.set(place as usize, key);
-        if place == job.bound_place && key != NONE {
-            p.bounds.set(node as usize, S::from_f32(key::distance(key)));
+        if place + 1 == p.k && key != NONE {
+            p.bounds.set(node as usize, key::distance(key));
         }
     });
+}
+
+/// The merging of what was offered where cells met those near them.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct MergeOffers {
+    /// In and out: `k` ascending keys of each node; those that are new become unvisited.
+    pub lists: GlobalMut<Key>,
+    /// In: [`OFFERS`] slots of each node, as [`Meet`](crate::search::exact::Meet) leaves them; out: [`NONE`].
+    pub offers: GlobalMut<Key>,
+    /// In and out: the distance of the last of each list, once that is full.
+    pub bounds: GlobalMut<f32>,
+    /// How many nodes.
+    pub nodes: u32,
+    /// Length of the lists, at least 1.
+    pub k: u32,
+    /// Mixed nodes in the slots.
+    pub draw: u32,
+    /// Nothing.
+    pub padding: u32,
+}
+
+/// Bytes of dynamic shared memory of [`cells_merge_offers()`].
+pub const fn merge_offers_shared_bytes(k: u32) -> u32 {
+    MERGE_NODES * (k + 2 * OFFERS) * 8
+}
+
+/// Merges what was offered to each node into its list, but what it has already, and tightens its bound.
+///
+/// Launch: a block of [`MERGE_THREADS`] per [`MERGE_NODES`] nodes; [`merge_offers_shared_bytes`].
+///
+/// # Safety
+/// - The views hold what [`MergeOffers`] says.
+#[kernel(block = MERGE_THREADS, shared = merge_offers_shared_bytes(p.k))]
+pub unsafe fn cells_merge_offers(p: MergeOffers) {
+    const { assert!(OFFERS == 128, "four keys to a lane") };
+    let node = block_idx_x() * MERGE_NODES + thread::warp_idx();
+    if node >= p.nodes {
+        return;
+    }
+    let (lane, k) = (warp::lane_id(), p.k as usize);
+    let list: Shared<Key> =
+        shared::dynamic::<Key>(0).offset(thread::warp_idx() as usize * (k + 2 * OFFERS as usize));
+    let runs = list.offset(k);
+    let sorted = runs.offset(OFFERS as usize);
+    let out = p.lists.offset(node as usize * k);
+    let offers = p.offers.offset(node as usize * OFFERS as usize);
+    let mut keys = [NONE; 4];
+    unroll!(4, I => keys[I] = offers.get(lane as usize + 32 * I));
+    if !warp::any(keys[0] & keys[1] & keys[2] & keys[3] != NONE) {
+        return;
+    }
+    unroll!(4, I => {
+        offers.set(lane as usize + 32 * I, NONE);
+        runs.set(lane as usize + 32 * I, keys[I]);
+    });
+    let mut i = lane;
+    while i < p.k {
+        list.set(i as usize, out.get(i as usize));
+        i += 32;
+    }
+    warp::sync();
+
+    // What is in both of its slots counts in the first; what is too far or known does not count.
+    let last = key::plain(list.get(k - 1));
+    let mut known = [false; 4];
+    unroll!(4, I => {
+        let first = two_slots(key::id(keys[I]), p.draw, OFFER_BITS).0;
+        let is_second = first != lane + 32 * I as u32 && runs.get(first as usize) == keys[I];
+        known[I] = keys[I] >= last || is_second;
+    });
+    let ids: Shared<u32> = list.cast();
+    let mut i = 0;
+    while i < k {
+        keep_rolled();
+        // The low word of a key.
+        let id = ids.get(2 * i) & !(UNVISITED as u32);
+        unroll!(4, I => known[I] |= id == key::id(keys[I]));
+        i += 1;
+    }
+    warp::sync();
+    // Those that are left, in runs without gaps.
+    let mut len = 0;
+    unroll!(4, I => {
+        let left = warp::ballot(!known[I]);
+        if !known[I] {
+            runs.set((len + (left & ((1 << lane) - 1)).count_ones()) as usize, keys[I]);
+        }
+        len += left.count_ones();
+    });
+    if len == 0 {
+        return;
+    }
+    let end = len.next_multiple_of(32);
+    if len + lane < end {
+        runs.set((len + lane) as usize, NONE);
+    }
+    warp::sync();
+    let mut run = 0;
+    while run < end {
+        keep_rolled();
+        let place = (run + lane) as usize;
+        runs.set(place, sort_warp(runs.get(place)));
+        run += 32;
+    }
+    warp::sync();
+    let mut run = 0;
+    while run < end {
+        keep_rolled();
+        let key = runs.get((run + lane) as usize);
+        let mut place = lane;
+        let mut other = 0;
+        while other < end {
+            if other != run {
+                place += rank(runs.offset(other as usize), 32, key);
+            }
+            other += 32;
+        }
+        if key != NONE {
+            sorted.set(place as usize, key);
+        }
+        run += 32;
+    }
+    warp::sync();
+    merge_flagged((list, p.k), (sorted, len), out, (lane, 32));
+    warp::sync();
+    if lane == 0 {
+        let last = out.get(k - 1);
+        if last != NONE {
+            p.bounds.set(node as usize, key::distance(last));
+        }
+    }
 }
 
 /// The end of a descent: distances become exact, and ids those of rows.
@@ -185,26 +328,6 @@ fn finish<T: Element>(p: &Finish<T>) {
             p.lacking.set(p.lacking_count.fetch_add(0, 1, Scope::Device) as usize, own as u32);
         }
     }
-}
-
-macro_rules! merge_kernels {
-    ($($name:ident $sum:ty;)*) => {$(
-        /// Merges what the filter of cells noted into the lists, and tightens the bounds (see [`Merge`]).
-        ///
-        /// Launch: a block of [`SETTLE_THREADS`] per line; [`settle_shared_bytes`] of dimension 0.
-        ///
-        /// # Safety
-        /// - The views hold what [`Merge`] says.
-        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, 0))]
-        pub unsafe fn $name(p: Merge<$sum>) {
-            merge(&p);
-        }
-    )*};
-}
-
-merge_kernels! {
-    cells_merge_f32 f32;
-    cells_merge_i32 i32;
 }
 
 macro_rules! finish_kernels {

@@ -122,7 +122,7 @@ impl Build<'_> {
     }
 
     /// What an iteration's ids are mixed by.
-    fn draw(&self, iteration: u32) -> u32 {
+    pub(super) fn draw(&self, iteration: u32) -> u32 {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }
 

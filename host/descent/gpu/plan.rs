@@ -141,7 +141,7 @@ impl Shape {
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists.only(&["lists"]));
         if start == Start::Cells {
             let asked = self.settings.cells(self.n, self.dim, start);
-            let cells = super::cells::plan::<T>(self.n, self.k, asked.cells, asked.memberships);
+            let cells = super::cells::plan(self.n, asked.cells, (asked.memberships, self.settings.hosts(self.n)));
             stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
         }
         let (joins, expands) = Settings::iterations(self.iterations, start, self.n);

@@ -1,5 +1,7 @@
 //! What a descent on a GPU does unless it is told otherwise, by measurement (docs/descent.md).
 
+use tagore_device::cluster::MAX_MEMBERSHIPS;
+
 use crate::cluster::Clustering;
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
@@ -18,9 +20,12 @@ pub(in crate::descent) const MANY: usize = 2_000_000;
 /// of its cells then costs more for a node of many. A cell has as many members for each of a node's memberships.
 const NODES_PER_CELL: (usize, usize) = (500, 750);
 
-/// Cells that each node is in: of vectors of up to [`SHORT`] components, and of longer ones, whose cells cost
-/// more and miss less.
-const MEMBERSHIPS: (usize, usize) = (8, 5);
+/// Cells that each node visits, its own among them: of vectors of up to [`SHORT`] components, and of longer ones, whose
+/// cells cost more and miss less.
+const MEMBERSHIPS: (usize, usize) = (32, 16);
+
+/// Of its cells, those in which a node is visited, of fewer nodes than [`MANY`] and of many.
+const HOSTS: (usize, usize) = (1, 2);
 
 /// Components of short vectors.
 const SHORT: usize = 256;
@@ -41,8 +46,8 @@ impl Settings {
             return Err(Error::argument("nodes-per-cell", nodes, "at least 32"));
         }
         match self.memberships {
-            Some(memberships) if !(1..=8).contains(&memberships) => {
-                Err(Error::argument("memberships", memberships, "1 to 8"))
+            Some(memberships) if !(1..=MAX_MEMBERSHIPS as usize).contains(&memberships) => {
+                Err(Error::argument("memberships", memberships, format_args!("1 to {MAX_MEMBERSHIPS}")))
             }
             _ => Ok(()),
         }
@@ -60,6 +65,12 @@ impl Settings {
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         Clustering::new((n / nodes).max((n / 64).min(16)).max(1), memberships)
+    }
+
+    /// Of its cells, those in which each of `n` nodes is visited.
+    pub(super) fn hosts(&self, n: usize) -> usize {
+        let best = if n < MANY { HOSTS.0 } else { HOSTS.1 };
+        std::env::var("TAGORE_HOSTS").ok().map_or(best, |x| x.parse().unwrap())
     }
 
     /// The most iterations of each phase for `n` nodes.

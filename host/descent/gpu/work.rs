@@ -1,13 +1,15 @@
 //! What the kernels of a descent have to do at the least, so that their times can be judged: bytes that come from
 //! or go to memory if a vector is read once for each use of it, and the operations of its products.
 
+use tagore_device::block::tile;
+use tagore_device::descent::cells::{OFFERS, cells_merge_noted, cells_merge_offers};
 use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{CANDIDATES, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
-use tagore_device::search::exact::Job;
 
 use super::Build;
+use crate::cluster::Cells;
 use crate::descent::{DescentStats, Start};
 use crate::vectors::gpu::OnDevice;
 
@@ -39,19 +41,34 @@ impl Build<'_> {
         self.gpu.count_work::<renumber_vectors>(bytes, 0);
     }
 
-    /// What the filter and the merging of cells have to do for `jobs`. Keys that are noted are not counted, nor
-    /// lists that nothing is noted for.
-    pub(super) fn count_cells<'j, T: OnDevice>(&self, stride: u32, jobs: impl Iterator<Item = &'j Job>) {
-        let (mut vectors, mut pairs, mut queries) = (0, 0, 0);
-        for job in jobs {
-            let (here, rows) = (u64::from(job.query_count), u64::from(job.row_count));
-            vectors += here + rows;
-            pairs += here * rows;
-            queries += here;
+    /// What the meetings in cells, and the mergings after them, have to do; returns how many pairs meet. Keys that are
+    /// noted are not counted, nor lists that nothing is noted for.
+    pub(super) fn count_cells<T: OnDevice>(
+        &self,
+        stride: u32,
+        cells: &Cells,
+        (hosts, most): (usize, usize),
+        passes: usize,
+    ) -> u64 {
+        let m = cells.memberships;
+        let tiles = |members: usize| members.div_ceil(tile::SIDE as usize);
+        let (mut own, mut visits) = ((0, 0), (0, 0));
+        for cell in 0..(cells.starts.len() - 1) / m {
+            let starts = &cells.starts[cell * m..=(cell + 1) * m];
+            let (members, rows) = (starts[1] - starts[0], (starts[1] - starts[0]).min(most));
+            own = (own.0 + tiles(members) * rows + members, own.1 + members * rows);
+            let (members, visitors) = (starts[hosts] - starts[0], starts[m] - starts[1]);
+            visits =
+                (visits.0 + tiles(members) * visitors + passes * members, visits.1 + members * visitors);
         }
-        let filtered = vectors * (u64::from(stride) + 2 * WORD);
-        self.gpu.count_work::<T::CellFilter>(filtered, pairs * self.operations());
-        self.gpu.count_work::<T::Merge>(queries * (WORD + 2 * self.list_bytes()), 0);
+        let bytes = |vectors: usize| vectors as u64 * (u64::from(stride) + 2 * WORD);
+        let (n, lists) = (self.nodes(), 2 * self.list_bytes());
+        self.gpu.count_work::<T::CellFilter>(bytes(own.0), own.1 as u64 * self.operations());
+        self.gpu.count_work::<cells_merge_noted>(n * (WORD + lists), 0);
+        self.gpu.count_work::<T::Meet>(bytes(visits.0), visits.1 as u64 * self.operations());
+        let offers = 2 * u64::from(OFFERS) * KEY;
+        self.gpu.count_work::<cells_merge_offers>(passes as u64 * n * (offers + lists + WORD), 0);
+        (own.1 + visits.1) as u64
     }
 
     /// What phase 1 had to do, as `stats` say. The device counts pairs; the vectors of a join are as many as give

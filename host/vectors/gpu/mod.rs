@@ -14,8 +14,7 @@ use tagore_device::cluster::{
     cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
 };
 use tagore_device::descent::cells::{
-    Finish, Merge, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_merge_f32,
-    cells_merge_i32,
+    Finish, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8,
 };
 use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
 use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
@@ -41,8 +40,8 @@ use tagore_device::search::beam::search::{
     beam_search_512_i8, beam_search_512_u8,
 };
 use tagore_device::search::exact::{
-    CellFilter, Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
-    cells_filter_i8, cells_filter_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
+    CellFilter, Filter, Meet, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
+    cells_filter_i8, cells_filter_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
     exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
     exact_settle_i8, exact_settle_u8, total_error,
 };
@@ -68,8 +67,8 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Sum: TileSum + Pod;
     type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
     type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;
+    type Meet: Kernel<Arguments = (Meet<Self::Sum>,)>;
     type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
-    type Merge: Kernel<Arguments = (Merge<Self::Sum>,)>;
     type Finish: Kernel<Arguments = (Finish<Self>,)>;
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
@@ -150,7 +149,7 @@ macro_rules! rounded_types {
             type Sum = f32;
             type Filter = exact_filter_f16;
             type CellFilter = cells_filter_f16;
-            type Merge = cells_merge_f32;
+            type Meet = cells_meet_f16;
             type Join = descent_join_f16;
             type Expand = descent_expand_f16;
             type Assign = cluster_assign_f16;
@@ -230,7 +229,6 @@ macro_rules! byte_types {
     ($($type:ty, $variant:ident, $norms:ty { $($kind:ident = $kernel:ty,)* })*) => {$(
         impl OnDevice for $type {
             type Sum = i32;
-            type Merge = cells_merge_i32;
             $(type $kind = $kernel;)*
 
             const ROUNDED: bool = false;
@@ -265,6 +263,7 @@ byte_types! {
     u8, U8, exact_norms_u8 {
         Filter = exact_filter_u8,
         CellFilter = cells_filter_u8,
+        Meet = cells_meet_u8,
         Settle = exact_settle_u8,
         Finish = cells_finish_u8,
         Join = descent_join_u8,
@@ -286,6 +285,7 @@ byte_types! {
     i8, I8, exact_norms_i8 {
         Filter = exact_filter_i8,
         CellFilter = cells_filter_i8,
+        Meet = cells_meet_i8,
         Settle = exact_settle_i8,
         Finish = cells_finish_i8,
         Join = descent_join_i8,

@@ -68,7 +68,19 @@ pub(super) struct Walk {
 
 /// What becomes of the rows that are below the bounds of a tile's queries, which `bounds` holds for this lane: of
 /// the queries `line + 8 r` of the tile.
-pub(super) trait Epilogue<S> {
+pub(super) trait Epilogue<S: TileSum> {
+    /// Where the bounds of a tile's rows are wanted, if they are: one of each.
+    #[inline(always)]
+    fn row_bounds(&self) -> Option<Shared<S>> {
+        None
+    }
+
+    /// The bound of a row that is this vector.
+    #[inline(always)]
+    fn row_bound(&self, _vector: u32) -> S {
+        S::CLOSED
+    }
+
     /// Called by all lanes of a warp with the products of a tile of rows. `column` is the first column of this
     /// lane, of which it has `column + 8 n + c`; of each column of the tile the biases and vectors are in
     /// shared memory.
@@ -199,9 +211,16 @@ pub(super) fn filter<E: TileElement>(
     let (mut stage, mut next_stage) = (0, STAGES - 1);
     let mut visit = 0;
     while visit < walk.visits {
-        // Half of the threads fetch a row's bias each, and look a later row up; both are there when the products
-        // are.
+        // Half of the threads fetch a row's bias each, and look a later row up, the others a row's bound; all are
+        // there when the products are.
         let (mut bias, mut far) = (E::Sum::NEVER, NOTHING);
+        let mut row_bound = E::Sum::CLOSED;
+        if epilogue.row_bounds().is_some() && thread >= tile::SIDE {
+            let vector = row_vectors(visit).get((thread - tile::SIDE) as usize);
+            if vector != NOTHING {
+                row_bound = epilogue.row_bound(vector);
+            }
+        }
         if thread < tile::SIDE {
             let vector = row_vectors(visit).get(thread as usize);
             if vector != NOTHING {
@@ -240,6 +259,8 @@ pub(super) fn filter<E: TileElement>(
         if thread < tile::SIDE {
             biases.set(thread as usize, bias);
             row_vectors(visit + AHEAD).set(thread as usize, far);
+        } else if let Some(row_bounds) = epilogue.row_bounds() {
+            row_bounds.set((thread - tile::SIDE) as usize, row_bound);
         }
         sync_threads();
         let of_tile = Columns { biases, vectors: row_vectors(visit) };

@@ -20,8 +20,8 @@ pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
 pub struct CellFilter<S> {
     /// What is compared; queries and rows are the same vectors.
     pub tiles: Tiles<S>,
-    /// In: one of each vector.
-    pub bounds: Global<S>,
+    /// In: one of each vector, f32 whatever the products are.
+    pub bounds: Global<f32>,
     /// In: the vectors of all cells' members, cell by cell.
     pub members: Global<u32>,
     /// In: a [`Job`] of each block.
@@ -50,9 +50,6 @@ pub struct Job {
     pub first_row: u32,
     /// How many rows.
     pub row_count: u32,
-    /// The place in the list, once what this job notes is merged, whose distance is the bound from then on: the
-    /// last, or a nearer one where enough nearer ones are sure to follow.
-    pub bound_place: u32,
 }
 
 /// Words of a [`Job`].
@@ -68,7 +65,6 @@ impl Job {
             query_count: job.get(1),
             first_row: job.get(2),
             row_count: job.get(3),
-            bound_place: job.get(4),
         }
     }
 }
@@ -152,7 +148,7 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         ends.set(thread as usize, begin + p.capacity);
     }
     let vector = |member: u32| p.members.get(member as usize);
-    let bound = |line: u32| p.bounds.get(vector(job.first_query + line) as usize);
+    let bound = |line: u32| E::Sum::from_f32(p.bounds.get(vector(job.first_query + line) as usize));
     let mut epilogue = NoteKeys { found: p.found, next, ends, weight: p.tiles.weight };
     filter::<E>(&p.tiles, walk, vector, vector, bound, &mut epilogue);
     sync_threads();

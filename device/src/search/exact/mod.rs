@@ -7,12 +7,14 @@
 //! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
 
 mod filter;
+mod meet;
 mod members;
 mod prepare;
 mod rows;
 mod settle;
 
 pub use filter::{Tiles, filter_shared_bytes};
+pub use meet::*;
 pub use members::*;
 pub use prepare::*;
 pub use rows::*;
