@@ -7,7 +7,9 @@ use tagore_device::block::element::TileElement;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::tile;
 use tagore_device::descent::cells::*;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::descent::key::{self, Key, NONE, UNVISITED};
+use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::descent::slots::two_slots;
 use tagore_device::search::exact::*;
 
 use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};
@@ -21,13 +23,8 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let (count, dim) = (200usize, units * 16 / size_of::<E>());
         let vectors = integers(count * dim, 0, 7, seed + 30);
         let members: Vec<u32> = (0..150).chain(80..200).rev().collect();
-        let job = |first_query, query_count, first_row, row_count| Job {
-            first_query,
-            query_count,
-            first_row,
-            row_count,
-            bound_place: 0,
-        };
+        let job =
+            |first_query, query_count, first_row, row_count| Job { first_query, query_count, first_row, row_count };
         let jobs = [job(5, 100, 0, 120), job(130, 128, 140, 130), job(0, 1, 119, 1), job(3, 7, 10, 0)];
         let lines = jobs.len() * tile::SIDE as usize;
         // Too little room for some.
@@ -43,9 +40,10 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let emulator = Emulator::with_seed(seed);
         let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
         let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
-        let (biases_there, bounds_there) = (emulator.upload(&sums(&biases)), emulator.upload(&sums(&bounds)));
+        let bounds_there = emulator.upload(&bounds.iter().map(|&x| x as f32).collect::<Vec<f32>>());
+        let biases_there = emulator.upload(&sums(&biases));
         let (members_there, counts) = (emulator.upload(&members), room::<u32>(&emulator, lines));
-        let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count, j.bound_place]);
+        let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count]);
         let jobs_there = emulator.upload(&words.concat());
         let found = room::<Key>(&emulator, lines * capacity);
         let arguments = CellFilter {
@@ -106,29 +104,29 @@ fn the_filter_of_cells_notes_members_below_the_bound() {
     filter_cells::<i8, cells_filter_i8>(|x| x as i8);
 }
 
-fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
+#[test]
+fn noted_members_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
-        let (queries, nodes, capacity) = (5usize, 9, 64usize);
+        let (queries, nodes, capacity) = (5usize, 9, 400usize);
         let members = [99u32, 8, 0, 3, 4, 7];
         let who = &members[1..];
         // Nothing, a little, some, all that there is room for, too much.
-        let counts = [0u32, 1, 33, 64, 90];
-        let job =
-            Job { first_query: 1, query_count: 5, first_row: 0, row_count: 9, bound_place: k as u32 / 2 };
-        let key = |value: i64, id: u32| key::pack(S::of(value).to_f32(), id);
-        let values = integers(queries * capacity, -1000, 1000, seed + 40);
+        let counts = [0u32, 1, 133, 400, 490];
+        let key = |value: i64, id: u32| key::pack(value as f32, id);
+        let mut values = integers(queries * capacity, -1000, 1000, seed + 40);
+        // Many that are alike beside one far away: none is told from another by its bin.
+        values[2 * capacity..3 * capacity].iter_mut().for_each(|value| *value = *value % 5 + 60);
+        values[2 * capacity + 7] = 1 << 40;
         let mut found: Vec<Key> =
             (0..queries * capacity).map(|i| key(values[i], (i % capacity) as u32 + 20)).collect();
-        // Lists: one empty, the others partly made of what is noted again.
+        // Lists: one empty, the others of what is not noted.
         let mut lists = vec![NONE; nodes * k];
         for (query, &node) in who.iter().enumerate().skip(1) {
-            let mut old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 200 + i)).collect();
-            old[k / 2] = found[query * capacity];
-            old.sort_unstable();
-            old.truncate(if query == 2 { k / 2 } else { k });
-            lists[node as usize * k..][..old.len()].copy_from_slice(&old);
+            let old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 900 + i)).collect();
+            let len = if query == 2 { k / 2 } else { k };
+            lists[node as usize * k..][..len].copy_from_slice(&old[..len]);
             // The node itself, nearest of all.
-            found[query * capacity + counts[query].min(64) as usize - 1] = key(-2000, node);
+            found[query * capacity + (counts[query] as usize).min(capacity) - 1] = key(-2000, node);
         }
         let emulator = Emulator::with_seed(seed);
         let lines = tile::SIDE as usize;
@@ -137,11 +135,10 @@ fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
         found.resize(lines * capacity, NONE);
         let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts_of_lines));
         let (members_there, lists_there) = (emulator.upload(&members), emulator.upload(&lists));
-        let words = [job.first_query, job.query_count, job.first_row, job.row_count, job.bound_place];
-        let jobs_there = emulator.upload(&words);
-        let open = S::of(123_456);
+        let jobs_there = emulator.upload(&[1u32, 5, 0, 9]);
+        let open = 123_456f32;
         let bounds = emulator.upload(&vec![open; nodes]);
-        let arguments = Merge {
+        let arguments = MergeNoted {
             found: found_there.view().read_only(),
             counts: counts_there.view().read_only(),
             members: members_there.view().read_only(),
@@ -151,32 +148,176 @@ fn merge<S: Sum, K: Kernel<Arguments = (Merge<S>,)>>() {
             capacity: capacity as u32,
             k: k as u32,
         };
-        emulator.launch::<K>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
-        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<S>().unwrap());
+        emulator.launch::<cells_merge_noted>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
         for (query, &node) in who.iter().enumerate() {
             let old = &lists[node as usize * k..][..k];
-            let count = if counts[query] > 64 { 0 } else { counts[query] as usize };
+            let count = if counts[query] as usize > capacity { 0 } else { counts[query] as usize };
             let mut expected: Vec<Key> = [old, &found[query * capacity..][..count]].concat();
             expected.retain(|&key| key == NONE || key as u32 != node);
             expected.sort_unstable();
-            expected.dedup_by(|a, b| a == b && *a != NONE);
             expected.resize(k.max(expected.len()), NONE);
             assert_eq!(after[node as usize * k..][..k], expected[..k], "query {query}, seed {seed}");
-            let changed = expected[..k] != *old;
-            match expected[k / 2] {
-                last if changed && last != NONE => {
-                    assert!(bounds[node as usize] == S::of(key::distance(last) as i64), "query {query}");
+            let last = expected[k - 1];
+            let changed = last != NONE && expected[..k] != *old;
+            let bound = if changed { key::distance(last) } else { open };
+            assert!(bounds[node as usize] == bound || last == old[k - 1], "query {query}, seed {seed}");
+        }
+    }
+}
+
+/// Offers a key to both of its slots.
+fn offer(slots: &mut [Key], key: Key, draw: u32) {
+    let (first, second) = two_slots(key::id(key), draw, OFFER_BITS);
+    for slot in [first, second] {
+        slots[slot as usize] = slots[slot as usize].min(key);
+    }
+}
+
+// Two cells, of which each has members of three ranks: hosts of the first two meet visitors of the last two.
+fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: impl Fn(i64) -> E) {
+    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
+        let (count, dim, m, draw) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
+        let vectors = integers(count * dim, 0, 7, seed + 50);
+        let biases = integers(count, 0, 50, seed);
+        // A vector may be a host and a visitor of a cell: it does not meet itself.
+        let members: Vec<u32> = (0..150).chain(100..280).chain([7, 9, 299]).collect();
+        let starts = [0u32, 130, 140, 270, 270, 300, 333];
+        // 130 hosts in two parties, some of a third rank; and one that nobody visits but itself.
+        let parties = [
+            Party { cell: 0, first: 0, count: 128 },
+            Party { cell: 0, first: 128, count: 12 },
+            Party { cell: 1, first: 270, count: 30 },
+        ];
+        let most = 120;
+        let dot = |a: u32, b: u32| -> i64 {
+            let (a, b) = (a as usize * dim, b as usize * dim);
+            vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
+        };
+        let value = |to: u32, other: u32| biases[other as usize] - 2 * dot(to, other);
+        let middle = -2 * dot(0, 1);
+        let bounds: Vec<i64> = (0..count as i64).map(|vector| middle + vector % 5 * 10 - 20).collect();
+        let emulator = Emulator::with_seed(seed);
+        let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
+        let biases_there = emulator.upload(&biases.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>());
+        let bounds_there = emulator.upload(&bounds.iter().map(|&x| x as f32).collect::<Vec<f32>>());
+        let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
+        let parties_there = emulator.upload(&parties.map(|p| [p.cell, p.first, p.count]).concat());
+        let offers = emulator.upload(&vec![NONE; count * OFFERS as usize]);
+        for ranks in [1..2u32, 1..3, 2..3] {
+            let arguments = Meet {
+                tiles: Tiles {
+                    queries: there.view().read_only(),
+                    rows: there.view().read_only(),
+                    biases: biases_there.view().read_only(),
+                    query_stride: units as u32 * 16,
+                    row_stride: units as u32 * 16,
+                    units: units as u32,
+                    weight: E::Sum::of(-2),
+                },
+                bounds: bounds_there.view().read_only(),
+                members: members_there.view().read_only(),
+                starts: starts_there.view().read_only(),
+                parties: parties_there.view().read_only(),
+                offers: offers.view(),
+                memberships: m as u32,
+                first_rank: ranks.start,
+                end_rank: ranks.end,
+                most,
+                draw,
+                padding: 0,
+            };
+            emulator.launch::<K>([parties.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
+            let mut expected = vec![NONE; count * OFFERS as usize];
+            let mut offered = 0;
+            for party in parties {
+                let of_cell = &starts[party.cell as usize * m..];
+                let rows = of_cell[ranks.start as usize]..of_cell[ranks.end as usize];
+                for host in &members[party.first as usize..][..party.count as usize] {
+                    for visitor in &members[rows.start as usize..rows.end.min(rows.start + most) as usize] {
+                        for (to, other) in [(*host, *visitor), (*visitor, *host)] {
+                            if to != other && value(to, other) < bounds[to as usize] {
+                                let slots = &mut expected[to as usize * OFFERS as usize..][..OFFERS as usize];
+                                offer(slots, key::pack(value(to, other) as f32, other), draw);
+                                offered += 1;
+                            }
+                        }
+                    }
                 }
-                _ => assert!(bounds[node as usize] == open),
             }
+            let found = offers.values::<Key>().unwrap();
+            assert!(found == expected, "ranks {ranks:?}, seed {seed}: {offered} offers");
+            assert!(offered > 100, "{offered} offers");
+            offers.upload(0, &vec![0xff; found.len() * 8]).unwrap();
         }
     }
 }
 
 #[test]
-fn noted_members_are_merged_once() {
-    merge::<f32, cells_merge_f32>();
-    merge::<i32, cells_merge_i32>();
+fn hosts_and_visitors_are_offered_each_other() {
+    meet::<f16, cells_meet_f16>(|x| f16::from_f32(x as f32));
+    meet::<u8, cells_meet_u8>(|x| x as u8);
+    meet::<i8, cells_meet_i8>(|x| x as i8);
+}
+
+#[test]
+fn offers_are_merged_once() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
+        let (nodes, draw) = (11usize, 5);
+        let slots = OFFERS as usize;
+        // Nothing, a few, a run, as many as there are slots, many more.
+        let counts = [0, 3, 32, 128, 1000];
+        let full = |node: usize| [k, k / 2, 0][node % 3];
+        let mut lists = vec![NONE; nodes * k];
+        let mut offers = vec![NONE; nodes * slots];
+        for node in 0..nodes {
+            let old: Vec<Key> = (0..full(node) as u32).map(|i| key::pack((3 * i + 1) as f32, 2000 + i)).collect();
+            lists[node * k..][..old.len()].copy_from_slice(&old);
+            for (id, value) in (0..).zip(integers(counts[node % 5], 0, 4 * k as i64, seed + node as u64)) {
+                // Some are in the list.
+                let key = if id % 4 == 1 && !old.is_empty() {
+                    old[id as usize % old.len()]
+                } else {
+                    key::pack(value as f32 + 0.5, id)
+                };
+                offer(&mut offers[node * slots..][..slots], key, draw);
+            }
+            // The first nodes are flagged.
+            lists[node * k..][..old.len()].iter_mut().for_each(|key| *key |= if node < 6 { UNVISITED } else { 0 });
+        }
+        let emulator = Emulator::with_seed(seed);
+        let (lists_there, offers_there) = (emulator.upload(&lists), emulator.upload(&offers));
+        let bounds = emulator.upload(&vec![-1f32; nodes]);
+        let arguments = MergeOffers {
+            lists: lists_there.view(),
+            offers: offers_there.view(),
+            bounds: bounds.view(),
+            nodes: nodes as u32,
+            k: k as u32,
+            draw,
+            padding: 0,
+        };
+        let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
+        emulator.launch::<cells_merge_offers>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
+        for node in 0..nodes {
+            let old = &lists[node * k..][..k];
+            let known: Vec<Key> = old.iter().map(|&key| key::plain(key)).collect();
+            let mut new = offers[node * slots..][..slots].to_vec();
+            new.retain(|key| *key != NONE && !known.contains(key));
+            new.sort_unstable();
+            new.dedup();
+            let mut expected: Vec<Key> = new.iter().map(|key| key | UNVISITED).collect();
+            expected.extend(old);
+            expected.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
+            expected.truncate(k);
+            assert_eq!(after[node * k..][..k], expected, "node {node}, seed {seed}");
+            if expected != *old && expected[k - 1] != NONE {
+                assert_eq!(bounds[node], key::distance(expected[k - 1]), "node {node}, seed {seed}");
+            }
+        }
+        assert!(offers_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
+    }
 }
 
 fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {

@@ -1,5 +1,6 @@
 //! Element types of vectors, and how the kernels compute with them.
 
+use cuda_std::compare::{mark_below_f32, mark_below_i32, mark_either_f32, mark_either_i32};
 use cuda_std::float16::f16x2;
 use cuda_std::memory::{Global, Plain, Quad};
 use cuda_std::shared::Shared;
@@ -326,8 +327,11 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// `bias + weight * product`.
     fn value(bias: Self, weight: Self, product: Self) -> Self;
 
-    /// Whether `bias + weight * product < bound`.
-    fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool;
+    /// `bits`, with `mask` set if the first is below the second.
+    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32;
+
+    /// `bits`, with `mask` set if the first of either pair is below the second.
+    fn mark_either(bits: u32, mask: u32, one: (Self, Self), other: (Self, Self)) -> u32;
 
     /// Whether `a` is above `b`.
     fn above(a: Self, b: Self) -> bool;
@@ -345,7 +349,7 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     fn from_f32(value: f32) -> Self;
 
     /// The bound of a query whose present k-th distance is `farthest`: no row whose distance,
-    /// computed exactly, is below `farthest` fails [`below`](Self::below).
+    /// computed exactly, is below `farthest` has a [`value`](Self::value) that is not below it.
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self;
 }
 
@@ -391,8 +395,13 @@ impl TileSum for f32 {
     }
 
     #[inline(always)]
-    fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
-        Self::value(bias, weight, product) < bound
+    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32 {
+        mark_below_f32(bits, mask, pair)
+    }
+
+    #[inline(always)]
+    fn mark_either(bits: u32, mask: u32, one: (Self, Self), other: (Self, Self)) -> u32 {
+        mark_either_f32(bits, mask, one, other)
     }
 
     #[inline(always)]
@@ -460,8 +469,13 @@ impl TileSum for i32 {
     }
 
     #[inline(always)]
-    fn below(bias: Self, weight: Self, product: Self, bound: Self) -> bool {
-        Self::value(bias, weight, product) < bound
+    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32 {
+        mark_below_i32(bits, mask, pair)
+    }
+
+    #[inline(always)]
+    fn mark_either(bits: u32, mask: u32, one: (Self, Self), other: (Self, Self)) -> u32 {
+        mark_either_i32(bits, mask, one, other)
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 pub mod element;
 pub mod exact;
+pub mod nearest;
 pub mod rows;
 pub mod scan;
 pub mod sort;

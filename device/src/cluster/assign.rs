@@ -220,6 +220,8 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     // registers; a lane only meets its own.
     let first_line = thread::warp_idx() * LINES_PER_WARP;
     let kept_of = |line: u32| kept.offset((line * p.memberships) as usize);
+    // Of the warp's line number `lane`, what the value of the last key sorts as.
+    let mut farthest_of_lines = u32::MAX;
     let mut line = first_line;
     while line < first_line + LINES_PER_WARP {
         if lane < p.memberships {
@@ -280,19 +282,25 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
             });
             sync_threads();
             let centre = first_centre + lane / 8 * 32 + 8 * PASS as u32 + lane % 8;
+            let there = centre < p.centre_count;
             let mut line = first_line;
             while line < first_line + LINES_PER_WARP && line < here {
                 keep_rolled();
                 let value = values.get((lane * COLUMN_STRIDE + line) as usize);
-                let there = centre < p.centre_count;
-                let key = if there { (value.ordered() as u64) << 32 | centre as u64 } else { u64::MAX };
-                let kept = kept_of(line);
-                let best = if lane < p.memberships { kept.get(lane as usize) } else { u64::MAX };
-                let farthest = warp::broadcast(best, p.memberships - 1);
-                if warp::any(key < farthest) {
+                let value = value.ordered();
+                let farthest = warp::broadcast(farthest_of_lines, line - first_line);
+                // Hardly any is nearer once the first have passed.
+                if warp::any(there && value <= farthest) {
+                    let kept = kept_of(line);
+                    let key = if there { (value as u64) << 32 | centre as u64 } else { u64::MAX };
+                    let best = if lane < p.memberships { kept.get(lane as usize) } else { u64::MAX };
                     let best = select(best, key, p.memberships);
                     if lane < p.memberships {
                         kept.set(lane as usize, best);
+                    }
+                    let farthest = (warp::broadcast(best, p.memberships - 1) >> 32) as u32;
+                    if lane == line - first_line {
+                        farthest_of_lines = farthest;
                     }
                 }
                 line += 1;

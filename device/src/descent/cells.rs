@@ -11,12 +11,13 @@ use crate::block::copied;
 use crate::block::element::GROUP;
 use crate::block::element::Element;
 use crate::block::exact::{Metric, Point, point_bytes};
-use crate::block::sort::{merge_block, rank, sort_block, sort_warp};
+use crate::block::nearest::{KEEP_ROOM_BYTES, append, keep_smallest};
+use crate::block::sort::{merge_block, partition_point, rank, sort_block, sort_warp};
 use crate::block::tile;
-use crate::descent::key::{self, Key, NONE, UNVISITED};
+use crate::descent::key::{self, Key, NONE};
 use crate::descent::merge::{MERGE_NODES, MERGE_THREADS, merge_flagged};
 use crate::descent::slots::two_slots;
-use crate::search::exact::{Job, SETTLE_THREADS, settle_shared_bytes};
+use crate::search::exact::{Job, SETTLE_THREADS};
 
 /// Slots of each node for what is offered to it where cells meet those near them.
 pub const OFFERS: u32 = 1 << OFFER_BITS;
@@ -47,13 +48,21 @@ pub struct MergeNoted {
     pub k: u32,
 }
 
+/// Bytes of dynamic shared memory of [`cells_merge_noted()`].
+pub const fn merge_noted_shared_bytes(capacity: u32, k: u32) -> u32 {
+    (2 * capacity + k) * 8 + 16 + KEEP_ROOM_BYTES
+}
+
+/// From so many keys more than a list holds, the smallest are looked for before they are sorted.
+const FEW_MORE: u32 = 64;
+
 /// Merges what the filter of cells noted into the lists, and tightens the bounds (see [`MergeNoted`]).
 ///
-/// Launch: a block of [`SETTLE_THREADS`] per line; [`settle_shared_bytes`] of dimension 0.
+/// Launch: a block of [`SETTLE_THREADS`] per line; [`merge_noted_shared_bytes`].
 ///
 /// # Safety
 /// - The views hold what [`MergeNoted`] says.
-#[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, 0))]
+#[kernel(block = SETTLE_THREADS, shared = merge_noted_shared_bytes(p.capacity, p.k))]
 pub unsafe fn cells_merge_noted(p: MergeNoted) {
     let (thread, line) = (thread_idx_x(), block_idx_x());
     let job = Job::read(p.jobs, line / tile::SIDE);
@@ -78,19 +87,23 @@ pub unsafe fn cells_merge_noted(p: MergeNoted) {
     }
     sync_threads();
     let farthest = list.get(k - 1);
-    let mut i = thread;
-    while i < count {
-        let key = p.found.get((line * p.capacity + i) as usize);
-        // Another cell may have found it before, at the same value.
-        if key < farthest && key as u32 != node && list.get(rank(list, p.k, key) as usize) != key {
-            keys.set(kept.fetch_add(0, 1) as usize, key);
-        }
-        i += SETTLE_THREADS;
+    let mut first = thread & !31;
+    while first < count {
+        keep_rolled();
+        let i = first + warp::lane_id();
+        let key = if i < count { p.found.get((line * p.capacity + i) as usize) } else { NONE };
+        append(keys, kept, key, key < farthest && key as u32 != node);
+        first += SETTLE_THREADS;
     }
     sync_threads();
-    let len = kept.get(0);
+    let mut len = kept.get(0);
     if len == 0 {
         return;
+    }
+    let (mut keys, mut spare) = (keys, spare);
+    if len > p.k + FEW_MORE {
+        len = keep_smallest(keys, len, p.k, spare, kept.offset(4));
+        (keys, spare) = (spare, keys);
     }
     let sorted = sort_block(keys, spare, len);
     merge_block((list, p.k), (sorted, len), |place, key| {
@@ -152,8 +165,11 @@ pub unsafe fn cells_merge_offers(p: MergeOffers) {
         return;
     }
     unroll!(4, I => {
-        offers.set(lane as usize + 32 * I, NONE);
-        runs.set(lane as usize + 32 * I, keys[I]);
+        let slot = lane as usize + 32 * I;
+        if keys[I] != NONE {
+            offers.set(slot, NONE);
+        }
+        runs.set(slot, keys[I]);
     });
     let mut i = lane;
     while i < p.k {
@@ -162,52 +178,48 @@ pub unsafe fn cells_merge_offers(p: MergeOffers) {
     }
     warp::sync();
 
-    // What is in both of its slots counts in the first; what is too far or known does not count.
+    // What is in both of its slots counts in the first; what is too far does not count.
     let last = key::plain(list.get(k - 1));
-    let mut known = [false; 4];
+    let mut counts = [false; 4];
     unroll!(4, I => {
         let first = two_slots(key::id(keys[I]), p.draw, OFFER_BITS).0;
         let is_second = first != lane + 32 * I as u32 && runs.get(first as usize) == keys[I];
-        known[I] = keys[I] >= last || is_second;
+        counts[I] = keys[I] < last && !is_second;
     });
-    let ids: Shared<u32> = list.cast();
-    let mut i = 0;
-    while i < k {
-        keep_rolled();
-        // The low word of a key.
-        let id = ids.get(2 * i) & !(UNVISITED as u32);
-        unroll!(4, I => known[I] |= id == key::id(keys[I]));
-        i += 1;
-    }
     warp::sync();
-    // Those that are left, in runs without gaps.
-    let mut len = 0;
+    // Those that are left, without gaps.
+    let mut end = 0;
     unroll!(4, I => {
-        let left = warp::ballot(!known[I]);
-        if !known[I] {
-            runs.set((len + (left & ((1 << lane) - 1)).count_ones()) as usize, keys[I]);
+        let left = warp::ballot(counts[I]);
+        if counts[I] {
+            runs.set((end + (left & ((1 << lane) - 1)).count_ones()) as usize, keys[I]);
         }
-        len += left.count_ones();
+        end += left.count_ones();
     });
+    warp::sync();
+    // Sorted runs of those that are not known: the tensor cores compute the same bits for a pair every time.
+    let (mut len, mut run) = (0, 0);
+    while run < end {
+        keep_rolled();
+        let place = run + lane;
+        let mut key = if place < end { runs.get(place as usize) } else { NONE };
+        let known = partition_point(p.k, |i| key::plain(list.get(i as usize)) < key);
+        if key != NONE && key::plain(list.get(known as usize)) == key {
+            key = NONE;
+        }
+        let key = sort_warp(key);
+        len += warp::ballot(key != NONE).count_ones();
+        runs.set(place as usize, key);
+        run += 32;
+    }
     if len == 0 {
         return;
     }
-    let end = len.next_multiple_of(32);
-    if len + lane < end {
-        runs.set((len + lane) as usize, NONE);
-    }
     warp::sync();
-    let mut run = 0;
-    while run < end {
+    let (mut keys, mut run) = (runs, 0);
+    while end > 32 && run < end {
         keep_rolled();
-        let place = (run + lane) as usize;
-        runs.set(place, sort_warp(runs.get(place)));
-        run += 32;
-    }
-    warp::sync();
-    let mut run = 0;
-    while run < end {
-        keep_rolled();
+        keys = sorted;
         let key = runs.get((run + lane) as usize);
         let mut place = lane;
         let mut other = 0;
@@ -223,7 +235,7 @@ pub unsafe fn cells_merge_offers(p: MergeOffers) {
         run += 32;
     }
     warp::sync();
-    merge_flagged((list, p.k), (sorted, len), out, (lane, 32));
+    merge_flagged((list, p.k), (keys, len), out, (lane, 32));
     warp::sync();
     if lane == 0 {
         let last = out.get(k - 1);

@@ -35,8 +35,8 @@ const NOTED: (usize, usize) = (1 << 25, 1 << 27);
 /// so that the bounds are tight when the many come, and few that stay are offered to a node at once.
 const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// Members of a cell that others meet, at most, in multiples of what a cell has on average: where clusters
-/// are bad, as among equal vectors, not all pairs of a huge one are compared.
+/// Members of a rank of a cell that others meet, at most, in multiples of what a cell has on average: where
+/// clusters are bad, as among equal vectors, not all pairs of a huge one are compared.
 const MOST_MEMBERS: usize = 8;
 
 /// What the passes work with on the device, beside the nodes.
@@ -50,7 +50,7 @@ struct Memory {
     keys: Buffer<Key>,
 }
 
-/// The members of a cell that others meet at most, of `n` nodes in `count` cells.
+/// The members of a cell, of a rank, that others meet at most, of `n` nodes in `count` cells.
 fn most_members(n: usize, count: usize) -> usize {
     MOST_MEMBERS * (n / count.max(1)).max(tile::SIDE as usize)
 }
@@ -168,7 +168,7 @@ impl Build<'_> {
         }
     }
 
-    /// All `parties` of hosts meet those whose cells of these ranks theirs are, at most `most` each.
+    /// All `parties` of hosts meet those whose cells of these ranks theirs are, at most `most` for each rank.
     fn meet_visitors<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
@@ -188,7 +188,7 @@ impl Build<'_> {
             memberships: cells.memberships as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
-            most: most as u32,
+            most: (most * ranks.len()) as u32,
             draw,
             padding: 0,
         };

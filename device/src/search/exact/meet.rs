@@ -126,11 +126,9 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
                 let (bias, bound) = (of_tile.biases.get(column), self.row_bounds.get(column));
                 unroll!(4, R => {
                     let product = product(4 * W + R, C);
-                    let to_line = S::value(bias, weight, product) < bounds[R];
-                    let to_row = S::value(biases[R], weight, product) < bound;
-                    if to_line | to_row {
-                        bits |= 1 << (8 * R + C);
-                    }
+                    let to_line = (S::value(bias, weight, product), bounds[R]);
+                    let to_row = (S::value(biases[R], weight, product), bound);
+                    bits = S::mark_either(bits, 1 << (8 * R + C), to_line, to_row);
                 });
             });
             while bits != 0 {

@@ -91,9 +91,8 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
         unroll!(8, C => {
             let bias = of_tile.biases.get((column + column_of(C)) as usize);
             unroll!(8, R => {
-                if S::value(bias, self.weight, product(R, C)) < bounds[R] {
-                    below[R / 4] |= 1 << (8 * (R % 4) + C);
-                }
+                let value = S::value(bias, self.weight, product(R, C));
+                below[R / 4] = S::mark_below(below[R / 4], 1 << (8 * (R % 4) + C), (value, bounds[R]));
             });
         });
         // All places of a line are taken at once, and of all lines one after another, without waiting in between.

@@ -83,9 +83,9 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
         unroll!(4, M => {
             unroll!(4, N => {
                 unroll!(4, V => {
-                    if S::below(biases[2 * N + V % 2], p.tiles.weight, sums[4 * M + N][V], bounds[2 * M + V / 2]) {
-                        below[M / 2] |= 1 << (16 * (M % 2) + 4 * N + V);
-                    }
+                    let value = S::value(biases[2 * N + V % 2], p.tiles.weight, sums[4 * M + N][V]);
+                    let mask = 1 << (16 * (M % 2) + 4 * N + V);
+                    below[M / 2] = S::mark_below(below[M / 2], mask, (value, bounds[2 * M + V / 2]));
                 });
             });
         });
