@@ -23,8 +23,12 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let (count, dim) = (200usize, units * 16 / size_of::<E>());
         let vectors = integers(count * dim, 0, 7, seed + 30);
         let members: Vec<u32> = (0..150).chain(80..200).rev().collect();
-        let job =
-            |first_query, query_count, first_row, row_count| Job { first_query, query_count, first_row, row_count };
+        let job = |first_query, query_count, first_row, row_count| Job {
+            first_query,
+            query_count,
+            first_row,
+            row_count,
+        };
         let jobs = [job(5, 100, 0, 120), job(130, 128, 140, 130), job(0, 1, 119, 1), job(3, 7, 10, 0)];
         let lines = jobs.len() * tile::SIDE as usize;
         // Too little room for some.
@@ -271,7 +275,8 @@ fn offers_are_merged_once() {
         let mut lists = vec![NONE; nodes * k];
         let mut offers = vec![NONE; nodes * slots];
         for node in 0..nodes {
-            let old: Vec<Key> = (0..full(node) as u32).map(|i| key::pack((3 * i + 1) as f32, 2000 + i)).collect();
+            let old: Vec<Key> =
+                (0..full(node) as u32).map(|i| key::pack((3 * i + 1) as f32, 2000 + i)).collect();
             lists[node * k..][..old.len()].copy_from_slice(&old);
             for (id, value) in (0..).zip(integers(counts[node % 5], 0, 4 * k as i64, seed + node as u64)) {
                 // Some are in the list.
@@ -283,7 +288,9 @@ fn offers_are_merged_once() {
                 offer(&mut offers[node * slots..][..slots], key, draw);
             }
             // The first nodes are flagged.
-            lists[node * k..][..old.len()].iter_mut().for_each(|key| *key |= if node < 6 { UNVISITED } else { 0 });
+            lists[node * k..][..old.len()]
+                .iter_mut()
+                .for_each(|key| *key |= if node < 6 { UNVISITED } else { 0 });
         }
         let emulator = Emulator::with_seed(seed);
         let (lists_there, offers_there) = (emulator.upload(&lists), emulator.upload(&offers));
@@ -333,7 +340,7 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
         let lists: Vec<Key> = (0..count)
             .flat_map(|node| {
                 let keys =
-                    others(node).map(|id| key::pack(0.5, id) | if id % 3 == 0 { key::UNVISITED } else { 0 });
+                    others(node).map(|id| key::pack(0.5, id) | if id % 3 == 0 { UNVISITED } else { 0 });
                 keys.chain(vec![NONE; k - full(node)])
             })
             .collect();

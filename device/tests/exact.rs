@@ -371,7 +371,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (Settle<T, S>,)>>() {
             assert_eq!(after[query * k..][..k], expected[..k], "{metric:?}, query {query}, seed {seed}");
         }
         assert_eq!(counts_there.values::<u32>().unwrap(), [0, 0, 0, CLOSED]);
-        let compare = |a: S, b: S| S::below(a, S::of(0), S::of(0), b);
+        let compare = |a: S, b: S| S::mark_below(0, 1, (a, b)) == 1;
         for (query, bound) in bounds.values::<S>().unwrap().into_iter().enumerate() {
             let last = after[query * k + k - 1];
             if query == 3 {

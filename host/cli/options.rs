@@ -60,7 +60,7 @@ pub(crate) struct GraphOptions {
     /// Nodes per cell of a start from cells
     #[arg(long, value_name = "N")]
     pub nodes_per_cell: Option<usize>,
-    /// Cells that each node is in, 1 to 8
+    /// Cells that each node visits, 1 to 32
     #[arg(long, value_name = "M")]
     pub memberships: Option<usize>,
 }

@@ -227,7 +227,7 @@ impl Descent {
         self
     }
 
-    /// How a start from cells is made: nodes per centre, at least 32, and cells that each node is in, 1 to 8;
+    /// How a start from cells is made: nodes per centre, at least 32, and cells that each node visits, 1 to 32;
     /// what was measured to be best for the data unless set.
     pub fn cells(mut self, nodes_per_cell: Option<usize>, memberships: Option<usize>) -> Self {
         self.settings = gpu::Settings { nodes_per_cell, memberships };
@@ -480,7 +480,7 @@ impl DescentStats {
 }
 
 /// Numbers of nodes up to which a build works in another way than beyond, on the CPU or on a GPU.
-pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::MANY - 1];
+pub(crate) const STEPS: [usize; 2] = [ALL_PAIRS, gpu::ALL_PAIRS];
 
 /// The most nodes for which `Start::Auto` compares all pairs.
 const ALL_PAIRS: usize = 4096;

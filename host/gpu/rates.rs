@@ -12,7 +12,8 @@ pub struct Rates {
 }
 
 /// Kernels that compute on tensor cores, by how their names begin.
-const ON_TENSOR_CORES: [&str; 4] = ["descent_join_", "cells_filter_", "cluster_assign_", "exact_filter_"];
+const ON_TENSOR_CORES: [&str; 5] =
+    ["descent_join_", "cells_filter_", "cells_meet_", "cluster_assign_", "exact_filter_"];
 
 impl Rates {
     /// Those of a device, by its name, such as `NVIDIA H200`; none if they are not known.

@@ -23,13 +23,13 @@ mod rates {
     pub const PAIR: (f64, f64) = (0.2e-12, 9.3e-15);
 
     /// Descent on a GPU at K = 96: seconds of a node, and more of each byte of its vector on tensor cores.
-    pub const DESCENT: (f64, f64) = (2.0e-7, 1.4e-10);
+    pub const DESCENT: (f64, f64) = (1.2e-7, 1.3e-10);
 
     /// What other K take of that: this, and more of each neighbour.
     pub const DESCENT_LIST: (f64, f64) = (0.6, 0.0042);
 
     /// From so many nodes on a node takes longer, so many times.
-    pub const MANY: (usize, f64) = (2_000_000, 1.3);
+    pub const MANY: (usize, f64) = (2_000_000, 1.5);
 
     /// Pruning on a GPU at K = 96: seconds of a node, and more of each byte of its vector: by detours, 1-hop, 2-hop, path.
     pub const DETOURS: (f64, f64) = (1.6e-8, 0.0);

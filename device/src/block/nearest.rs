@@ -74,7 +74,7 @@ pub fn keep_smallest(keys: Shared<Key>, len: u32, k: u32, to: Shared<Key>, room:
         warp += 1;
     }
     let bits = 32 - (greatest - least).leading_zeros();
-    let shift = if bits > 8 { bits - 8 } else { 0 };
+    let shift = bits.saturating_sub(8);
     let bin = |value: u32| (value - least) >> shift;
 
     let mut i = thread;

@@ -8,8 +8,8 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
-use crate::block::element::GROUP;
 use crate::block::element::Element;
+use crate::block::element::GROUP;
 use crate::block::exact::{Metric, Point, point_bytes};
 use crate::block::nearest::{KEEP_ROOM_BYTES, append, keep_smallest};
 use crate::block::sort::{merge_block, partition_point, rank, sort_block, sort_warp};

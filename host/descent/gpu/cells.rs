@@ -17,7 +17,7 @@ use tagore_device::search::exact::{
     CellFilter, JOB_WORDS, Job, Meet, PARTY_WORDS, Party, SETTLE_THREADS, Tiles,
 };
 
-use super::{Build, Nodes};
+use super::{Build, Nodes, Settings};
 use crate::cluster::Cells;
 use crate::descent::DescentStats;
 use crate::gpu::{Buffer, Plan};
@@ -91,7 +91,7 @@ impl Build<'_> {
     ) -> Result<()> {
         let m = cells.memberships;
         let count = (cells.starts.len() - 1) / m;
-        let hosts = self.settings.hosts(self.space.len()).min(m);
+        let hosts = Settings::hosts(self.space.dim()).min(m);
         let most = most_members(self.space.len(), count);
         let slabs = slabs(cells, (tiles_of_slab(self.space.len()), most));
         let parties = parties(cells, (hosts, most));
@@ -274,4 +274,76 @@ fn parties(cells: &Cells, (hosts, most): (usize, usize)) -> Vec<Party> {
         }));
     }
     parties
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Gpu;
+
+    /// Cells with so many members of each of two ranks.
+    fn cells(sizes: &[(usize, usize)]) -> Cells {
+        let mut starts = vec![0];
+        for &(own, second) in sizes {
+            let first = starts[starts.len() - 1];
+            starts.extend([first + own, first + own + second]);
+        }
+        let memory = Plan::new().with::<u32>("members", 1).with::<u32>("order", 1);
+        let memory = memory.reserve(&Gpu::emulated(0)).unwrap();
+        let (members, order) = (memory.buffer("members").unwrap(), memory.buffer("order").unwrap());
+        Cells { members, starts, order, memberships: 2 }
+    }
+
+    #[test]
+    fn every_member_meets_its_cell_once() {
+        let sizes = [(0, 40), (1, 0), (128, 7), (3000, 9), (129, 1), (2049, 0), (5, 5)];
+        let cells = cells(&sizes);
+        let most = 2500;
+        let slabs = slabs(&cells, (10, most));
+        // Where each member is, and how many rows its tile has met.
+        let mut met = vec![0; cells.starts[cells.starts.len() - 1]];
+        for slab in &slabs {
+            assert!(!slab.is_empty() && slab.len() <= 10);
+            assert!(slab.is_sorted_by_key(|job| Reverse(job.row_count)));
+            for job in slab {
+                assert!(job.query_count as usize <= tile::SIDE as usize && job.row_count as usize <= ROUND);
+                let cell = cells.starts.iter().rposition(|&start| start <= job.first_query as usize).unwrap();
+                for member in job.first_query..job.first_query + job.query_count {
+                    let met = &mut met[member as usize];
+                    assert_eq!(job.first_row as usize, cells.starts[cell] + *met, "rows in order");
+                    *met += job.row_count as usize;
+                }
+            }
+        }
+        for (cell, (own, _)) in sizes.into_iter().enumerate() {
+            let (first, end) = (cells.starts[2 * cell], cells.starts[2 * cell + 1]);
+            assert!(met[first..end].iter().all(|&met| met == own.min(most)), "cell {cell}");
+            assert!(met[end..cells.starts[2 * cell + 2]].iter().all(|&met| met == 0), "cell {cell}");
+        }
+    }
+
+    #[test]
+    fn every_host_is_in_one_party() {
+        let sizes = [(0, 40), (1, 0), (128, 7), (300, 90), (129, 1)];
+        let cells = cells(&sizes);
+        for hosts in [1, 2] {
+            let parties = parties(&cells, (hosts, 1000));
+            assert!(parties.len() <= most_tiles(cells.starts[10], sizes.len()));
+            let of = |party: &Party| party.first as usize..(party.first + party.count) as usize;
+            let mut all: Vec<usize> = parties.iter().flat_map(of).collect();
+            all.sort_unstable();
+            let expected: Vec<usize> = (0..sizes.len())
+                .flat_map(|cell| cells.starts[2 * cell]..cells.starts[2 * cell + hosts])
+                .collect();
+            assert_eq!(all, expected);
+            for party in &parties {
+                let cell = 2 * party.cell as usize;
+                assert!((1..=tile::SIDE).contains(&party.count));
+                let members = cells.starts[cell]..cells.starts[cell + hosts];
+                assert!(members.contains(&of(party).start) && of(party).end <= members.end);
+            }
+            // The cell with the most visitors comes first.
+            assert_eq!(parties[0].cell, 3);
+        }
+    }
 }

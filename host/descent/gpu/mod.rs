@@ -22,7 +22,7 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids,
 
 pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;
-pub(super) use settings::{MANY, Settings};
+pub(super) use settings::Settings;
 
 use super::{DescentStats, Iterations, Start};
 use crate::cluster::{self, Cells};
@@ -164,7 +164,7 @@ impl Build<'_> {
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
-        let (joins, expands) = Settings::iterations(self.iterations, start, self.space.len());
+        let (joins, expands) = Settings::iterations(self.iterations, start);
         let mut filling = 0.0;
         if start == Start::Random && joins == 0 && expands > 0 {
             let began = Instant::now();

@@ -141,10 +141,11 @@ impl Shape {
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists.only(&["lists"]));
         if start == Start::Cells {
             let asked = self.settings.cells(self.n, self.dim, start);
-            let cells = super::cells::plan(self.n, asked.cells, (asked.memberships, self.settings.hosts(self.n)));
+            let cells =
+                super::cells::plan(self.n, asked.cells, (asked.memberships, Settings::hosts(self.dim)));
             stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
         }
-        let (joins, expands) = Settings::iterations(self.iterations, start, self.n);
+        let (joins, expands) = Settings::iterations(self.iterations, start);
         let iterations = self.iterations(joins + expands);
         if joins > 0 {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);

@@ -58,8 +58,7 @@ impl Build<'_> {
             let (members, rows) = (starts[1] - starts[0], (starts[1] - starts[0]).min(most));
             own = (own.0 + tiles(members) * rows + members, own.1 + members * rows);
             let (members, visitors) = (starts[hosts] - starts[0], starts[m] - starts[1]);
-            visits =
-                (visits.0 + tiles(members) * visitors + passes * members, visits.1 + members * visitors);
+            visits = (visits.0 + tiles(members) * visitors + passes * members, visits.1 + members * visitors);
         }
         let bytes = |vectors: usize| vectors as u64 * (u64::from(stride) + 2 * WORD);
         let (n, lists) = (self.nodes(), 2 * self.list_bytes());

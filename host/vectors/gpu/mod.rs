@@ -41,9 +41,9 @@ use tagore_device::search::beam::search::{
 };
 use tagore_device::search::exact::{
     CellFilter, Filter, Meet, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
-    cells_filter_i8, cells_filter_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8, exact_filter_f16, exact_filter_i8, exact_filter_u8, exact_norms_i8,
-    exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16, exact_settle_f32,
-    exact_settle_i8, exact_settle_u8, total_error,
+    cells_filter_i8, cells_filter_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8, exact_filter_f16,
+    exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
 };
 
 use rayon::prelude::*;
