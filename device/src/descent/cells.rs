@@ -1,5 +1,6 @@
-//! Graphs of cells: the merging of what the filter of cells noted
-//! ([`CellFilter`](crate::search::exact::CellFilter)), and the exact distances of the lists at the end.
+//! Graphs of cells: the merging of what members of a cell noted of each other
+//! ([`CellFilter`](crate::search::exact::CellFilter)) and of what hosts and visitors were offered
+//! ([`Meet`](crate::search::exact::Meet)), and the exact distances of the lists at the end.
 
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;

@@ -34,6 +34,7 @@ const MOST_EXPANSIONS: u32 = 20;
 /// Memberships where clusters are for the order alone.
 const FOR_ORDER: usize = 3;
 
+/// Cells that each node visits, and those in which it is met.
 fn visits(dim: usize) -> (usize, usize) {
     if dim <= SHORT { SHORT_VISITS } else { LONG_VISITS }
 }
