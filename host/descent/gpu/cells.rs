@@ -24,8 +24,15 @@ use crate::gpu::{Buffer, Plan};
 use crate::vectors::gpu::OnDevice;
 use crate::{Metric, Result};
 
-/// Members of its cell that a node meets, and notes, between two mergings.
+/// Members of its cell that a node meets between two mergings, at most.
 const ROUND: usize = 1024;
+
+/// Members of its cell that a node meets first, if it is a large one: it notes all of them, and of the others only those
+/// that are nearer than the last of its list.
+const FIRST_ROUND: usize = 384;
+
+/// The most members of a cell that a node meets at once.
+const ONE_ROUND: usize = 640;
 
 /// Keys that are noted between two mergings, of all queries that are worked on together, at least if there are so
 /// many, and at most: the room is that of the offers later.
@@ -70,7 +77,7 @@ fn tiles_of_slab(n: usize) -> usize {
 /// is visited.
 pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> Plan {
     let tiles = most_tiles(n, count);
-    let rounds = most_members(n, count).div_ceil(ROUND);
+    let rounds = 1 + most_members(n, count).div_ceil(ROUND);
     let lines = tiles.min(tiles_of_slab(n)) * tile::SIDE as usize;
     Plan::new()
         .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
@@ -239,21 +246,39 @@ fn slabs(cells: &Cells, (tiles, most): (usize, usize)) -> Vec<Vec<Job>> {
     }
     let mut slabs = Vec::new();
     for own in own.chunks_mut(tiles) {
-        // The longest first, so that those that are left in the end are short.
         own.sort_by_key(|(_, rows)| Reverse(rows.len()));
-        let longest = own[0].1.len();
-        for begin in (0..longest).step_by(ROUND) {
-            let there = own.iter().take_while(|(_, rows)| rows.len() > begin);
-            let jobs = there.map(|(queries, rows)| Job {
-                first_query: queries.start as u32,
-                query_count: queries.len() as u32,
-                first_row: (rows.start + begin) as u32,
-                row_count: ROUND.min(rows.len() - begin) as u32,
-            });
-            slabs.push(jobs.collect());
+        for round in 0.. {
+            let mut jobs: Vec<Job> = own
+                .iter()
+                .map_while(|(queries, rows)| {
+                    let met = round_of(rows.len(), round)?;
+                    Some(Job {
+                        first_query: queries.start as u32,
+                        query_count: queries.len() as u32,
+                        first_row: (rows.start + met.start) as u32,
+                        row_count: met.len() as u32,
+                    })
+                })
+                .collect();
+            if jobs.is_empty() {
+                break;
+            }
+            // The longest first, so that those that are left in the end are short.
+            jobs.sort_by_key(|job| Reverse(job.row_count));
+            slabs.push(jobs);
         }
     }
     slabs
+}
+
+/// Which of a cell's `rows` members are met in this round, if any are left; the larger a cell, the more rounds.
+fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
+    if rows <= ONE_ROUND {
+        return (round == 0).then_some(0..rows);
+    }
+    let begin = if round == 0 { 0 } else { FIRST_ROUND + (round - 1) * ROUND };
+    let end = FIRST_ROUND + round * ROUND;
+    (begin < rows).then_some(begin..end.min(rows))
 }
 
 /// The first `hosts` ranks of all cells, in parties: those that meet the most come first.
