@@ -88,7 +88,7 @@ pub enum Start {
     Auto,
     /// Random neighbours, as in the paper.
     Random,
-    /// Overlapping cells of near vectors, in which all pairs are compared; on a GPU.
+    /// Cells of near vectors: the members of each are compared with one another and with vectors near it; on a GPU.
     Cells,
 }
 
