@@ -10,12 +10,13 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use tagore_device::block::tile;
-use tagore_device::descent::cells::{MergeNoted, MergeOffers, OFFERS, cells_merge_noted, cells_merge_offers};
+use tagore_device::descent::cells::{
+    CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, Party, cells_merge_noted,
+    cells_merge_offers,
+};
 use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
-use tagore_device::search::exact::{
-    CellFilter, JOB_WORDS, Job, Meet, PARTY_WORDS, Party, SETTLE_THREADS, Tiles,
-};
+use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
 
 use super::{Build, Nodes, Settings};
 use crate::cluster::Cells;

@@ -14,7 +14,8 @@ use tagore_device::cluster::{
     cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
 };
 use tagore_device::descent::cells::{
-    Finish, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8,
+    CellFilter, Finish, Meet, cells_filter_f16, cells_filter_i8, cells_filter_u8, cells_finish_f16,
+    cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8,
 };
 use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
 use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
@@ -40,10 +41,9 @@ use tagore_device::search::beam::search::{
     beam_search_512_i8, beam_search_512_u8,
 };
 use tagore_device::search::exact::{
-    CellFilter, Filter, Meet, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, cells_filter_f16,
-    cells_filter_i8, cells_filter_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8, exact_filter_f16,
-    exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
-    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
+    Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, exact_filter_f16, exact_filter_i8,
+    exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16,
+    exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
 };
 
 use rayon::prelude::*;

@@ -55,7 +55,7 @@ copied! {
 /// What one block compares: `query_count` queries from `first_query` on, with the tiles of 128 rows from
 /// `first_row` on that the walk names, rows from `end_row` on left out.
 #[derive(Clone, Copy)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     pub first_query: u32,
     pub query_count: u32,
     pub first_row: u32,
@@ -68,7 +68,7 @@ pub(super) struct Walk {
 
 /// What becomes of the rows that are below the bounds of a tile's queries, which `bounds` holds for this lane: of
 /// the queries `line + 8 r` of the tile.
-pub(super) trait Epilogue<S: TileSum> {
+pub(crate) trait Epilogue<S: TileSum> {
     /// Where the bounds of a tile's rows are wanted, if they are: one of each.
     #[inline(always)]
     fn row_bounds(&self) -> Option<Shared<S>> {
@@ -89,13 +89,13 @@ pub(super) trait Epilogue<S: TileSum> {
 
 /// Where the eight columns of a lane are, from its first on.
 #[inline(always)]
-pub(super) const fn column_of(index: usize) -> u32 {
+pub(crate) const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
 /// Of each row of a tile, its bias and its vector.
 #[derive(Clone, Copy)]
-pub(super) struct Columns<S> {
+pub(crate) struct Columns<S> {
     pub biases: Shared<S>,
     pub vectors: Shared<u32>,
 }
@@ -116,7 +116,7 @@ impl<S: Plain> Columns<S> {
 /// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
 /// a line of the query tile.
 #[inline(always)]
-pub(super) fn filter<E: TileElement>(
+pub(crate) fn filter<E: TileElement>(
     p: &Tiles<E::Sum>,
     walk: Walk,
     query_vector: impl Fn(u32) -> u32,

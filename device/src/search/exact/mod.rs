@@ -6,16 +6,12 @@
 //! original vectors, merge them into the query's list of the k nearest, and tighten the bound. As the
 //! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
 
-mod filter;
-mod meet;
-mod members;
+pub(crate) mod filter;
 mod prepare;
 mod rows;
 mod settle;
 
 pub use filter::{Tiles, filter_shared_bytes};
-pub use meet::*;
-pub use members::*;
 pub use prepare::*;
 pub use rows::*;
 pub use settle::*;

@@ -4,11 +4,12 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-use super::filter::{Columns, Epilogue, Tiles, Walk, column_of, filter, filter_shared_bytes};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
 use crate::descent::key::{self, Key};
+use crate::search::exact::filter::{Columns, Epilogue, Walk, column_of, filter};
+use crate::search::exact::{Tiles, filter_shared_bytes};
 
 /// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {

@@ -5,13 +5,14 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 
-use super::filter::{Columns, Epilogue, Tiles, Walk, column_of, filter, filter_shared_bytes};
+use super::{OFFER_BITS, OFFERS};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
-use crate::descent::cells::{OFFER_BITS, OFFERS};
 use crate::descent::key::{self, Key};
 use crate::descent::slots::two_slots;
+use crate::search::exact::filter::{Columns, Epilogue, Walk, column_of, filter};
+use crate::search::exact::{Tiles, filter_shared_bytes};
 
 /// Bytes of dynamic shared memory of the meeting kernels: with the filter's, of each line its vector, bias and bound,
 /// and the bounds of a tile's rows.
