@@ -21,7 +21,7 @@ pub const OFFER_BITS: u32 = 7;
 pub struct MergeOffers {
     /// In and out: `k` ascending keys of each node; those that are new become unvisited.
     pub lists: GlobalMut<Key>,
-    /// In: [`OFFERS`] slots of each node, as [`Meet`](crate::search::exact::Meet) leaves them; out: [`NONE`].
+    /// In: [`OFFERS`] slots of each node, as [`Meet`](super::Meet) leaves them; out: [`NONE`].
     pub offers: GlobalMut<Key>,
     /// In and out: the distance of the last of each list, once that is full.
     pub bounds: GlobalMut<f32>,
