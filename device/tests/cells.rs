@@ -15,6 +15,25 @@ use tagore_device::search::exact::*;
 use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};
 use crate::{SEEDS, integers, room};
 
+/// Vectors of `units` units that are compared with one another.
+fn tiles<S: Sum>(vectors: &emulator::Allocation, biases: &emulator::Allocation, units: u32) -> Tiles<S> {
+    Tiles {
+        queries: vectors.view().read_only(),
+        rows: vectors.view().read_only(),
+        biases: biases.view().read_only(),
+        query_stride: units * 16,
+        row_stride: units * 16,
+        units,
+        weight: S::of(-2),
+    }
+}
+
+/// The product of two of the vectors of `dim` components.
+fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
+    let (a, b) = (a as usize * dim, b as usize * dim);
+    vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
+}
+
 // Two cells that overlap, their members in no order; jobs of some members against parts of their cell.
 fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::Sum>,)>>(
     of: impl Fn(i64) -> E,
@@ -34,10 +53,7 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         // Too little room for some.
         let capacity = 50;
         let biases = integers(count, 0, 50, seed);
-        let dot = |a: u32, b: u32| -> i64 {
-            let (a, b) = (a as usize * dim, b as usize * dim);
-            vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
-        };
+        let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
         let value = |query: u32, row: u32| biases[row as usize] - 2 * dot(query, row);
         let middle = -2 * dot(0, 1);
         let bounds: Vec<i64> = (0..count as i64).map(|vector| middle + vector % 3 * 10).collect();
@@ -51,15 +67,7 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let jobs_there = emulator.upload(&words.concat());
         let found = room::<Key>(&emulator, lines * capacity);
         let arguments = CellFilter {
-            tiles: Tiles {
-                queries: there.view().read_only(),
-                rows: there.view().read_only(),
-                biases: biases_there.view().read_only(),
-                query_stride: units as u32 * 16,
-                row_stride: units as u32 * 16,
-                units: units as u32,
-                weight: E::Sum::of(-2),
-            },
+            tiles: tiles(&there, &biases_there, units as u32),
             bounds: bounds_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
@@ -194,10 +202,7 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
             Party { cell: 1, first: 270, count: 30 },
         ];
         let most = 120;
-        let dot = |a: u32, b: u32| -> i64 {
-            let (a, b) = (a as usize * dim, b as usize * dim);
-            vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
-        };
+        let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
         let value = |to: u32, other: u32| biases[other as usize] - 2 * dot(to, other);
         let middle = -2 * dot(0, 1);
         let bounds: Vec<i64> = (0..count as i64).map(|vector| middle + vector % 5 * 10 - 20).collect();
@@ -210,15 +215,7 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
         let offers = emulator.upload(&vec![NONE; count * OFFERS as usize]);
         for ranks in [1..2u32, 1..3, 2..3] {
             let arguments = Meet {
-                tiles: Tiles {
-                    queries: there.view().read_only(),
-                    rows: there.view().read_only(),
-                    biases: biases_there.view().read_only(),
-                    query_stride: units as u32 * 16,
-                    row_stride: units as u32 * 16,
-                    units: units as u32,
-                    weight: E::Sum::of(-2),
-                },
+                tiles: tiles(&there, &biases_there, units as u32),
                 bounds: bounds_there.view().read_only(),
                 members: members_there.view().read_only(),
                 starts: starts_there.view().read_only(),
