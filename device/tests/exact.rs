@@ -169,16 +169,23 @@ fn norms_of_bytes_are_exact() {
 
 /// What a tile sums, from and to numbers that are exact in both types.
 pub trait Sum: TileSum {
+    /// How far above its bound a value may be that is asked for by nearness: half of integers is rounded.
+    const BEYOND: i64;
+
     fn of(integer: i64) -> Self;
 }
 
 impl Sum for f32 {
+    const BEYOND: i64 = 0;
+
     fn of(integer: i64) -> Self {
         integer as f32
     }
 }
 
 impl Sum for i32 {
+    const BEYOND: i64 = 2;
+
     fn of(integer: i64) -> Self {
         integer as i32
     }

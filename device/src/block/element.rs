@@ -1,6 +1,6 @@
 //! Element types of vectors, and how the kernels compute with them.
 
-use cuda_std::compare::{mark_below_f32, mark_below_i32, mark_either_f32, mark_either_i32};
+use cuda_std::compare::{mark_below_f32, mark_below_i32};
 use cuda_std::float16::f16x2;
 use cuda_std::memory::{Global, Plain, Quad};
 use cuda_std::shared::Shared;
@@ -330,8 +330,23 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// `bits`, with `mask` set if the first is below the second.
     fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32;
 
-    /// `bits`, with `mask` set if the first of either pair is below the second.
-    fn mark_either(bits: u32, mask: u32, one: (Self, Self), other: (Self, Self)) -> u32;
+    /// `bits` moved up by one, the lowest set if `a` is below `b`: that is the sign of their difference.
+    fn push_below(bits: u32, a: Self, b: Self) -> u32;
+
+    /// The smaller one.
+    fn smaller(a: Self, b: Self) -> Self;
+
+    /// What the nearness of two vectors begins at, from their squared norms: minus half of both, of integers rounded
+    /// down each. Products added, it is minus half of their squared distance.
+    fn begin_nearness(norm: Self, other: Self) -> Self;
+
+    /// The squared distance of two vectors of this nearness, less the squared norm of one of them, whatever that of
+    /// the other; the same bits whichever of the two it is.
+    fn from_nearness(nearness: Self, norm: Self, other: Self) -> Self;
+
+    /// A nearness that those with a vector of this squared norm are above if what [`from_nearness`](Self::from_nearness)
+    /// makes of them is below `bound`; of integers, some at `bound` or one beyond it are too.
+    fn nearness(bound: Self, norm: Self) -> Self;
 
     /// Whether `a` is above `b`.
     fn above(a: Self, b: Self) -> bool;
@@ -400,8 +415,28 @@ impl TileSum for f32 {
     }
 
     #[inline(always)]
-    fn mark_either(bits: u32, mask: u32, one: (Self, Self), other: (Self, Self)) -> u32 {
-        mark_either_f32(bits, mask, one, other)
+    fn push_below(bits: u32, a: Self, b: Self) -> u32 {
+        bits << 1 | (a - b).to_bits() >> 31
+    }
+
+    #[inline(always)]
+    fn smaller(a: Self, b: Self) -> Self {
+        a.min(b)
+    }
+
+    #[inline(always)]
+    fn begin_nearness(norm: Self, other: Self) -> Self {
+        -0.5 * norm - 0.5 * other
+    }
+
+    #[inline(always)]
+    fn from_nearness(nearness: Self, norm: Self, _: Self) -> Self {
+        float::mul_add(-2.0, nearness, -norm)
+    }
+
+    #[inline(always)]
+    fn nearness(bound: Self, norm: Self) -> Self {
+        -0.5 * (bound + norm)
     }
 
     #[inline(always)]
@@ -474,8 +509,29 @@ impl TileSum for i32 {
     }
 
     #[inline(always)]
-    fn mark_either(bits: u32, mask: u32, one: (Self, Self), other: (Self, Self)) -> u32 {
-        mark_either_i32(bits, mask, one, other)
+    fn push_below(bits: u32, a: Self, b: Self) -> u32 {
+        bits << 1 | (a - b) as u32 >> 31
+    }
+
+    #[inline(always)]
+    fn smaller(a: Self, b: Self) -> Self {
+        a.min(b)
+    }
+
+    #[inline(always)]
+    fn begin_nearness(norm: Self, other: Self) -> Self {
+        -(norm >> 1) - (other >> 1)
+    }
+
+    // What halving cut off comes back.
+    #[inline(always)]
+    fn from_nearness(nearness: Self, norm: Self, other: Self) -> Self {
+        (other & 1) - (norm & !1) - 2 * nearness
+    }
+
+    #[inline(always)]
+    fn nearness(bound: Self, norm: Self) -> Self {
+        -((bound + norm + 1) >> 1)
     }
 
     #[inline(always)]

@@ -26,31 +26,39 @@ pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
 /// part of the tile.
 pub type Sums<S> = [[S; 4]; 16];
 
-/// Starts copies of chunk `chunk` of 128 vectors to `to`: `source` says which vector a line has; lines
-/// that have none, and units from `units` on, are zero. The whole block calls this.
+/// Starts copies of `chunks` chunks of 128 vectors from number `first` on to `to`, one after another: `source` says
+/// which vector a line has; lines that have none, and units from `units` on, are zero. The whole block calls this.
 #[inline(always)]
 pub fn start_copy(
     to: Shared<u8>,
     vectors: Global<u8>,
     stride: u32,
-    chunk: u32,
+    (first, chunks): (u32, u32),
     units: u32,
     source: &impl Fn(u32) -> Option<u32>,
 ) {
     let thread = thread::thread_idx_x();
-    let unit = thread % UNITS;
-    let source_unit = chunk * UNITS + unit;
+    let (line, unit) = (thread / UNITS, thread % UNITS);
+    // All sources first: copies that follow one another need not wait for reads of shared memory.
+    let (mut from, mut there) = ([vectors; 4], [false; 4]);
     unroll!(4, I => {
-        let line = thread / UNITS + 32 * I as u32;
-        let (from, bytes) = match source(line) {
-            Some(vector) if source_unit < units => {
-                (vector as usize * stride as usize + source_unit as usize * 16, 16)
-            }
-            _ => (0, 0),
-        };
-        let place = line * CHUNK_BYTES + (unit ^ (line % 8)) * 16;
-        copy::quad(to.offset(place as usize), vectors.offset(from), bytes);
+        let vector = source(line + 32 * I as u32);
+        there[I] = vector.is_some();
+        from[I] = vectors.offset(vector.unwrap_or(0) as usize * stride as usize);
     });
+    let place = to.offset((line * CHUNK_BYTES + (unit ^ (line % 8)) * 16) as usize);
+    let mut chunk = 0;
+    while chunk < chunks {
+        let source_unit = (first + chunk) * UNITS + unit;
+        let is_part = source_unit < units;
+        let (begin, place) =
+            (if is_part { source_unit * 16 } else { 0 }, place.offset((chunk * SIDE_BYTES) as usize));
+        unroll!(4, I => {
+            let bytes = if there[I] && is_part { 16 } else { 0 };
+            copy::quad(place.offset(32 * I * CHUNK_BYTES as usize), from[I].offset(begin as usize), bytes);
+        });
+        chunk += 1;
+    }
 }
 
 /// Which part of the tile a warp computes: its first row and its first column.

@@ -3,21 +3,21 @@
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, thread_idx_x};
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-use super::{OFFER_BITS, OFFERS};
+use super::{OFFER_BITS, OFFERS, nearness};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
 use crate::descent::key::{self, Key};
 use crate::descent::slots::two_slots;
-use crate::search::exact::filter::{Columns, Epilogue, Walk, column_of, filter};
+use crate::search::exact::filter::{Columns, Epilogue, NOTHING, Walk, column_of, filter};
 use crate::search::exact::{Tiles, filter_shared_bytes};
 
-/// Bytes of dynamic shared memory of the meeting kernels: with the filter's, of each line its vector, bias and bound,
-/// and the bounds of a tile's rows.
+/// Bytes of dynamic shared memory of the meeting kernels: with the filter's, of each line its vector, norm and
+/// threshold.
 pub const fn meet_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 16
+    filter_shared_bytes(units) + tile::SIDE * 12
 }
 
 /// The meeting of members of cells with vectors to which their cell is less near: for each pair whose distance is
@@ -70,92 +70,100 @@ pub struct Party {
 /// Words of a [`Party`].
 pub const PARTY_WORDS: usize = size_of::<Party>() / 4;
 
-/// What the epilogue needs of the lines of a party.
+/// Of each line of a party, what the epilogue needs.
 #[derive(Clone, Copy)]
 struct Lines<S> {
     vectors: Shared<u32>,
-    biases: Shared<S>,
-    bounds: Shared<S>,
+    norms: Shared<S>,
+    thresholds: Shared<S>,
 }
 
 /// Offers the members of a party and those that it meets to each other.
 struct Offer<'a, S> {
     p: &'a Meet<S>,
     lines: Lines<S>,
-    row_bounds: Shared<S>,
 }
 
-impl<S: TileSum> Offer<'_, S> {
+impl<S: TileSum> Meet<S> {
+    /// The nearness that a vector asks for.
+    #[inline(always)]
+    fn threshold(&self, vector: u32) -> S {
+        let bound = S::from_f32(self.bounds.get(vector as usize));
+        S::nearness(bound, self.tiles.biases.get(vector as usize))
+    }
+
     /// Offers `other`, at this distance, to `vector`.
     #[inline(always)]
     fn offer(&self, vector: u32, value: S, other: u32) {
-        let slots = self.p.offers.offset(vector as usize * OFFERS as usize);
+        let slots = self.offers.offset(vector as usize * OFFERS as usize);
         let key = key::pack(value.to_f32(), other);
-        let (first, second) = two_slots(other, self.p.draw, OFFER_BITS);
+        let (first, second) = two_slots(other, self.draw, OFFER_BITS);
         slots.fetch_min(first as usize, key, Scope::Device);
         slots.fetch_min(second as usize, key, Scope::Device);
     }
 }
 
 impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
+    const THRESHOLDS: bool = true;
+
     #[inline(always)]
-    fn row_bounds(&self) -> Option<Shared<S>> {
-        Some(self.row_bounds)
+    fn threshold(&self, vector: u32) -> S {
+        self.p.threshold(vector)
     }
 
     #[inline(always)]
-    fn row_bound(&self, vector: u32) -> S {
-        S::from_f32(self.p.bounds.get(vector as usize))
+    fn begin(&self, line: u32, column: u32, of_tile: Columns<S>) -> tile::Sums<S> {
+        nearness::begin(self.lines.norms, line, column, of_tile)
     }
 
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
-        let weight = self.p.tiles.weight;
-        // Constant indices: the sums stay in registers.
-        let product = |row: usize, c: usize| sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2];
-        // Half of the lines at a time: there are no registers for all of their biases and bounds.
+        let lines = self.lines;
+        // Half of the lines at a time, whose thresholds are about the same: what is above the least of them or that
+        // of the column is looked at once more.
         unroll!(2, W => {
-            let (mut biases, mut bounds) = ([S::NEVER; 4], [S::CLOSED; 4]);
-            unroll!(4, R => {
-                let line = (line + 8 * (4 * W + R) as u32) as usize;
-                (biases[R], bounds[R]) = (self.lines.biases.get(line), self.lines.bounds.get(line));
-            });
-            // Bit 8 r + c: line r or column c is below the bound of the other.
-            let mut bits = 0u32;
+            let mut least = lines.thresholds.get((line + 32 * W as u32) as usize);
+            unroll!(4, R => least = S::smaller(least, lines.thresholds.get((line + 8 * (4 * W + R) as u32) as usize)));
+            let mut thresholds = [least; 8];
             unroll!(8, C => {
-                let column = (column + column_of(C)) as usize;
-                let (bias, bound) = (of_tile.biases.get(column), self.row_bounds.get(column));
-                unroll!(4, R => {
-                    let product = product(4 * W + R, C);
-                    let to_line = (S::value(bias, weight, product), bounds[R]);
-                    let to_row = (S::value(biases[R], weight, product), bound);
-                    bits = S::mark_either(bits, 1 << (8 * R + C), to_line, to_row);
+                let of_column = of_tile.thresholds.get((column + column_of(C)) as usize);
+                thresholds[C] = S::smaller(least, of_column);
+            });
+            // From the top, bit 16 (r / 2) + 2 c + r % 2: line r or column c may ask for the other. Two words, so that
+            // not every bit waits for the one before.
+            let mut words = [0u32; 2];
+            unroll!(8, C => {
+                unroll!(2, H => {
+                    unroll!(2, R => {
+                        let near = nearness::of(sums, 4 * W + 2 * H + R, C);
+                        words[H] = S::push_below(words[H], thresholds[C], near);
+                    });
                 });
             });
+            let mut bits = words[0] << 16 | words[1];
             while bits != 0 {
-                let bit = bits.trailing_zeros();
-                bits &= bits - 1;
-                // The product of a bit, by halves: registers have no addresses.
+                let bit = bits.leading_zeros();
+                bits &= !(0x8000_0000 >> bit);
+                // The nearness of a bit, by halves: registers have no addresses.
                 let either = |second: u32, a: S, b: S| if bit & second != 0 { b } else { a };
                 let mut of = [S::default(); 8];
                 unroll!(8, C => {
-                    let of_row = |row: usize| product(4 * W + row, C);
-                    of[C] = either(16, either(8, of_row(0), of_row(1)), either(8, of_row(2), of_row(3)));
+                    let of_row = |row: usize| nearness::of(sums, 4 * W + row, C);
+                    of[C] = either(16, either(1, of_row(0), of_row(1)), either(1, of_row(2), of_row(3)));
                 });
-                unroll!(4, C => of[C] = either(4, of[C], of[C + 4]));
-                unroll!(2, C => of[C] = either(2, of[C], of[C + 2]));
-                let product = either(1, of[0], of[1]);
-                let line = (line + 8 * (4 * W as u32 + bit / 8)) as usize;
-                let column = (column + 8 * (bit % 8 / 2) + bit % 2) as usize;
-                let (a, b) = (self.lines.vectors.get(line), of_tile.vectors.get(column));
+                unroll!(4, C => of[C] = either(8, of[C], of[C + 4]));
+                unroll!(2, C => of[C] = either(4, of[C], of[C + 2]));
+                let near = either(2, of[0], of[1]);
+                let line = (line + 8 * (4 * W as u32 + bit / 16 * 2 + bit % 2)) as usize;
+                let column = (column + 8 * (bit % 16 / 4) + bit / 2 % 2) as usize;
+                let (a, b) = (lines.vectors.get(line), of_tile.vectors.get(column));
                 if a != b {
-                    let to_line = S::value(of_tile.biases.get(column), weight, product);
-                    if to_line < self.lines.bounds.get(line) {
-                        self.offer(a, to_line, b);
+                    let norms = (lines.norms.get(line), of_tile.biases.get(column));
+                    if near > lines.thresholds.get(line) {
+                        self.p.offer(a, S::from_nearness(near, norms.0, norms.1), b);
                     }
-                    let to_row = S::value(self.lines.biases.get(line), weight, product);
-                    if to_row < self.row_bounds.get(column) {
-                        self.offer(b, to_row, a);
+                    if near > of_tile.thresholds.get(column) {
+                        self.p.offer(b, S::from_nearness(near, norms.1, norms.0), a);
                     }
                 }
             }
@@ -176,8 +184,8 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     }
     let tiles = rows.div_ceil(tile::SIDE);
     let walk = Walk {
-        first_query: first,
-        query_count: count,
+        first_query: 0,
+        query_count: tile::SIDE,
         first_row,
         end_row: first_row + rows,
         first_tile: 0,
@@ -186,26 +194,44 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
         visits: tiles,
     };
     let vector = |member: u32| p.members.get(member as usize);
-    let bound_of = |vector: u32| E::Sum::from_f32(p.bounds.get(vector as usize));
     let vectors: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
     let side = tile::SIDE as usize;
-    let biases: Shared<E::Sum> = vectors.offset(side).cast();
-    let lines = Lines { vectors, biases, bounds: biases.offset(side) };
-    // The barriers of the walk stand between this and the first use.
-    let thread = thread_idx_x();
-    if thread < tile::SIDE {
-        let (mut own, mut bias, mut bound) = (0, E::Sum::NEVER, E::Sum::CLOSED);
-        if thread < count {
-            own = vector(first + thread);
-            (bias, bound) = (p.tiles.biases.get(own as usize), bound_of(own));
-        }
-        vectors.set(thread as usize, own);
-        lines.biases.set(thread as usize, bias);
-        lines.bounds.set(thread as usize, bound);
+    let norms: Shared<E::Sum> = vectors.offset(side).cast();
+    let lines = Lines { vectors, norms, thresholds: norms.offset(side) };
+
+    // A lane's lines ask for about the same: sorted, eight that follow one another are a lane's. Two threads, each
+    // with half of the others, find the place of each.
+    let (member, half) = (thread_idx_x() / 2, thread_idx_x() % 2);
+    let (mut own, mut norm, mut threshold) = (NOTHING, E::Sum::NEVER, E::Sum::UNBOUNDED);
+    if member < count {
+        own = vector(first + member);
+        (norm, threshold) = (p.tiles.biases.get(own as usize), p.threshold(own));
     }
-    let mut epilogue = Offer { p, lines, row_bounds: biases.offset(2 * side) };
-    // The epilogue takes the bounds of lines from shared memory.
-    filter::<E>(&p.tiles, walk, vector, vector, |_| E::Sum::CLOSED, &mut epilogue);
+    // Differs from those of all others.
+    let order = threshold.ordered() & !(tile::SIDE - 1) | member;
+    let orders = vectors;
+    if half == 0 {
+        orders.set(member as usize, order);
+    }
+    sync_threads();
+    let mut before = 0;
+    let mut i = half * tile::SIDE / 2;
+    while i < (half + 1) * tile::SIDE / 2 {
+        let four = orders.get_quad(i as usize).0;
+        unroll!(4, I => before += (four[I] < order) as u32);
+        i += 4;
+    }
+    let place = before + warp::shuffle_xor(before, 1);
+    let line = (64 * (place / 64) + place / 8 % 8 + 8 * (place % 8)) as usize;
+    sync_threads();
+    if half == 0 {
+        vectors.set(line, own);
+        lines.norms.set(line, norm);
+        lines.thresholds.set(line, threshold);
+    }
+    sync_threads();
+    let query_vector = |line: u32| vectors.get(line as usize);
+    filter::<E, _>(&p.tiles, walk, query_vector, vector, |_| E::Sum::CLOSED, &mut Offer { p, lines });
 }
 
 macro_rules! meet_kernels {

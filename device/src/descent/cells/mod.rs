@@ -3,6 +3,7 @@
 
 mod finish;
 mod meet;
+mod nearness;
 mod noted;
 mod offers;
 mod own;

@@ -4,6 +4,7 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
+use super::nearness;
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
@@ -11,9 +12,10 @@ use crate::descent::key::{self, Key};
 use crate::search::exact::filter::{Columns, Epilogue, Walk, column_of, filter};
 use crate::search::exact::{Tiles, filter_shared_bytes};
 
-/// Bytes of dynamic shared memory of the filter of cells: with them, the next place of each line, and its end.
+/// Bytes of dynamic shared memory of the filter of cells: with them, of each line its next place, the end of its
+/// places, and its norm.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 8
+    filter_shared_bytes(units) + tile::SIDE * 12
 }
 
 /// The filter of some members of cells for other members of their cell: a job per block.
@@ -79,41 +81,50 @@ struct NoteKeys<S> {
     found: GlobalMut<Key>,
     next: Shared<u32>,
     ends: Shared<u32>,
-    weight: S,
+    norms: Shared<S>,
 }
 
 impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
-        // Constant indices: the sums stay in registers.
-        let product = |row: usize, c: usize| sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2];
-        // Bit 8 (r % 4) + c of word r / 4: column c is below the bound of line r.
+    fn begin(&self, line: u32, column: u32, of_tile: Columns<S>) -> tile::Sums<S> {
+        nearness::begin(self.norms, line, column, of_tile)
+    }
+
+    #[inline(always)]
+    fn tile(
+        &mut self,
+        sums: &tile::Sums<S>,
+        thresholds: &[S; 8],
+        line: u32,
+        column: u32,
+        of_tile: Columns<S>,
+    ) {
+        // Bit 8 (r % 4) + c of word r / 4, from the top: column c is nearer than the threshold of line r.
         let mut below = [0u32; 2];
-        unroll!(8, C => {
-            let bias = of_tile.biases.get((column + column_of(C)) as usize);
-            unroll!(8, R => {
-                let value = S::value(bias, self.weight, product(R, C));
-                below[R / 4] = S::mark_below(below[R / 4], 1 << (8 * (R % 4) + C), (value, bounds[R]));
+        unroll!(8, R => {
+            unroll!(8, C => {
+                below[R / 4] = S::push_below(below[R / 4], thresholds[R], nearness::of(sums, R, C));
             });
         });
         // All places of a line are taken at once, and of all lines one after another, without waiting in between.
         let mut firsts = [0u32; 8];
         unroll!(8, R => {
-            let hits = below[R / 4] >> (8 * (R % 4)) & 0xff;
+            let hits = below[R / 4] >> (24 - 8 * (R % 4)) & 0xff;
             if hits != 0 {
                 firsts[R] = self.next.fetch_add((line + 8 * R as u32) as usize, hits.count_ones());
             }
         });
         unroll!(8, R => {
-            let hits = below[R / 4] >> (8 * (R % 4)) & 0xff;
+            let hits = below[R / 4] >> (24 - 8 * (R % 4)) & 0xff;
             // A line with more than there is room for is passed over, so it may lack some.
             if hits != 0 && firsts[R] + hits.count_ones() <= self.ends.get((line + 8 * R as u32) as usize) {
+                let norm = self.norms.get((line + 8 * R as u32) as usize);
                 let mut place = firsts[R].wrapping_sub(1);
                 unroll!(8, C => {
-                    if hits >> C & 1 == 1 {
+                    if hits >> (7 - C) & 1 == 1 {
                         place = place.wrapping_add(1);
                         let column = (column + column_of(C)) as usize;
-                        let value = S::value(of_tile.biases.get(column), self.weight, product(R, C));
+                        let value = S::from_nearness(nearness::of(sums, R, C), norm, of_tile.biases.get(column));
                         self.found.set(place as usize, key::pack(value.to_f32(), of_tile.vectors.get(column)));
                     }
                 });
@@ -140,17 +151,26 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
     // barriers of the walk stand between this and the first use.
     let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
     let ends = next.offset(tile::SIDE as usize);
+    let norms: Shared<E::Sum> = ends.offset(tile::SIDE as usize).cast();
     let thread = thread_idx_x();
     let line = block_idx_x() * tile::SIDE + thread;
     let begin = line * p.capacity;
+    let vector = |member: u32| p.members.get(member as usize);
+    let norm = |line: u32| p.tiles.biases.get(vector(job.first_query + line) as usize);
     if thread < tile::SIDE {
         next.set(thread as usize, begin);
         ends.set(thread as usize, begin + p.capacity);
+        norms.set(thread as usize, if thread < job.query_count { norm(thread) } else { E::Sum::NEVER });
     }
-    let vector = |member: u32| p.members.get(member as usize);
-    let bound = |line: u32| E::Sum::from_f32(p.bounds.get(vector(job.first_query + line) as usize));
-    let mut epilogue = NoteKeys { found: p.found, next, ends, weight: p.tiles.weight };
-    filter::<E>(&p.tiles, walk, vector, vector, bound, &mut epilogue);
+    let threshold = |line: u32| {
+        if line >= job.query_count {
+            return E::Sum::UNBOUNDED;
+        }
+        let bound = p.bounds.get(vector(job.first_query + line) as usize);
+        E::Sum::nearness(E::Sum::from_f32(bound), norm(line))
+    };
+    let mut epilogue = NoteKeys { found: p.found, next, ends, norms };
+    filter::<E, _>(&p.tiles, walk, vector, vector, threshold, &mut epilogue);
     sync_threads();
     if thread < tile::SIDE {
         p.counts.set(line as usize, next.get(thread as usize) - begin);

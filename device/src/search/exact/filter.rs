@@ -8,25 +8,28 @@ use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
 
-/// Chunks of a query tile that stay in shared memory while rows pass by; longer vectors pass with
-/// the rows.
-const RESIDENT_CHUNKS: u32 = 2;
+/// Chunks of a short vector: those of the queries stay in shared memory while rows pass by, a whole tile at a time,
+/// which takes one barrier; longer vectors of both pass by in chunks.
+const SHORT_CHUNKS: u32 = 2;
 
-/// Chunks that are on their way or in use.
-const STAGES: u32 = 3;
+/// Tiles of rows that are on their way or in use, of short vectors.
+const SHORT_STAGES: u32 = 2;
 
-/// Visits from looking a tile's rows up to its epilogue: chunks of two later tiles are on their way in between.
-const AHEAD: u32 = STAGES;
+/// Chunks that are on their way or in use, of longer vectors.
+const LONG_STAGES: u32 = 3;
+
+/// Tiles whose vectors are known: one is looked up while the next is copied and another is in use.
+const LOOKED_UP: u32 = 4;
 
 /// No vector.
-const NOTHING: u32 = u32::MAX;
+pub(crate) const NOTHING: u32 = u32::MAX;
 
 /// Bytes of dynamic shared memory of the filter for vectors of `units` units of 16 bytes.
 pub const fn filter_shared_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
-    let queries = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
-    // And a bias of each row of a tile, the vectors of the queries, and those of the rows of some tiles.
-    (queries + STAGES) * tile::SIDE_BYTES + tile::SIDE * 4 * (3 + AHEAD)
+    let tiles = if chunks <= SHORT_CHUNKS { chunks * (1 + SHORT_STAGES) } else { 2 * LONG_STAGES };
+    // And biases and thresholds of the rows of two tiles, and the vectors of the queries, and of the rows of some tiles.
+    tiles * tile::SIDE_BYTES + tile::SIDE * 4 * (2 + 2 + 1 + LOOKED_UP)
 }
 
 /// What every filter compares with what.
@@ -66,24 +69,25 @@ pub(crate) struct Walk {
     pub visits: u32,
 }
 
-/// What becomes of the rows that are below the bounds of a tile's queries, which `bounds` holds for this lane: of
-/// the queries `line + 8 r` of the tile.
+/// What becomes of the products of a tile, of which this lane has the lines `line + 8 r` and the columns
+/// `column + column_of(c)`.
 pub(crate) trait Epilogue<S: TileSum> {
-    /// Where the bounds of a tile's rows are wanted, if they are: one of each.
+    /// Whether the rows of a tile have thresholds.
+    const THRESHOLDS: bool = false;
+
+    /// That of a row that is this vector; of rows that are not there it is [`UNBOUNDED`](TileSum::UNBOUNDED).
     #[inline(always)]
-    fn row_bounds(&self) -> Option<Shared<S>> {
-        None
+    fn threshold(&self, _vector: u32) -> S {
+        S::UNBOUNDED
     }
 
-    /// The bound of a row that is this vector.
+    /// What the sums of a tile begin at.
     #[inline(always)]
-    fn row_bound(&self, _vector: u32) -> S {
-        S::CLOSED
+    fn begin(&self, _line: u32, _column: u32, _of_tile: Columns<S>) -> tile::Sums<S> {
+        [[S::default(); 4]; 16]
     }
 
-    /// Called by all lanes of a warp with the products of a tile of rows. `column` is the first column of this
-    /// lane, of which it has `column + 8 n + c`; of each column of the tile the biases and vectors are in
-    /// shared memory.
+    /// Called by all lanes of a warp with the sums of a tile, and the bounds of this lane's lines.
     fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>);
 }
 
@@ -93,70 +97,85 @@ pub(crate) const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
-/// Of each row of a tile, its bias and its vector.
+/// Of each row of a tile, its bias, its threshold if rows have any, and its vector.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<S> {
     pub biases: Shared<S>,
+    pub thresholds: Shared<S>,
     pub vectors: Shared<u32>,
 }
 
-impl<S: Plain> Columns<S> {
-    /// The biases of a lane's eight columns.
-    #[inline(always)]
-    pub fn biases(&self, column: u32) -> [S; 8]
-    where
-        S: TileSum,
-    {
-        let mut biases = [S::NEVER; 8];
-        unroll!(8, C => biases[C] = self.biases.get((column + column_of(C)) as usize));
-        biases
-    }
-}
-
 /// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
-/// a line of the query tile.
+/// a line of the query tile has, also where there is no query.
 #[inline(always)]
-pub(crate) fn filter<E: TileElement>(
+pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
     p: &Tiles<E::Sum>,
     walk: Walk,
     query_vector: impl Fn(u32) -> u32,
     row_vector: impl Fn(u32) -> u32,
     bound: impl Fn(u32) -> E::Sum,
-    epilogue: &mut impl Epilogue<E::Sum>,
+    epilogue: &mut Ep,
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
-    let resident = chunks <= RESIDENT_CHUNKS;
-    let query_chunks = if resident { chunks } else { STAGES };
-    let queries = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
-    let rows = |stage: u32| shared::dynamic::<u8>(((query_chunks + stage) * tile::SIDE_BYTES) as usize);
-    // Which vectors the queries are, and the rows of the tile of a visit: asked for long before they are copied,
-    // since they may have to be looked up.
-    let biases: Shared<E::Sum> = rows(STAGES).cast();
-    let query_vectors: Shared<u32> = biases.offset(tile::SIDE as usize).cast();
-    let row_vectors = |visit: u32| query_vectors.offset(((1 + visit % (AHEAD + 1)) * tile::SIDE) as usize);
+    let short = chunks <= SHORT_CHUNKS;
+    // What is copied at once, and how many of these there is room for.
+    let (piece, stages) = if short { (chunks, SHORT_STAGES) } else { (1, LONG_STAGES) };
+    let query_chunks = if short { chunks } else { LONG_STAGES };
+    let chunk_at = |number: u32| shared::dynamic::<u8>((number * tile::SIDE_BYTES) as usize);
+    let rows = |stage: u32| chunk_at(query_chunks + stage * piece);
+    let side = tile::SIDE as usize;
+    let biases: Shared<E::Sum> = rows(stages).cast();
+    let thresholds = biases.offset(2 * side);
+    let query_vectors: Shared<u32> = thresholds.offset(2 * side).cast();
+    let row_vectors = |visit: u32| query_vectors.offset((1 + visit % LOOKED_UP) as usize * side);
+    let of_tile = |visit: u32| {
+        let parity = (visit % 2) as usize * side;
+        let (biases, thresholds) = (biases.offset(parity), thresholds.offset(parity));
+        Columns { biases, thresholds, vectors: row_vectors(visit) }
+    };
+
+    // Half of the threads look rows up and fetch their biases, the others their thresholds.
     let thread = thread_idx_x();
+    let (of_row, is_first) = ((thread % tile::SIDE) as usize, thread < tile::SIDE);
     let look_up = |row_tile: u32| {
-        let row = walk.first_row + row_tile * tile::SIDE + thread;
-        if thread < tile::SIDE && row < walk.end_row { row_vector(row) } else { NOTHING }
+        let row = walk.first_row + row_tile * tile::SIDE + of_row as u32;
+        if row < walk.end_row { row_vector(row) } else { NOTHING }
+    };
+    let fetch = |epilogue: &Ep, vector: u32| {
+        if is_first {
+            if vector == NOTHING { E::Sum::NEVER } else { p.biases.get(vector as usize) }
+        } else {
+            if Ep::THRESHOLDS && vector != NOTHING { epilogue.threshold(vector) } else { E::Sum::UNBOUNDED }
+        }
+    };
+    let store = |visit: u32, fetched: E::Sum| {
+        let columns = of_tile(visit);
+        if is_first { columns.biases } else { columns.thresholds }.set(of_row, fetched);
     };
     let tile_after = |row_tile: u32| {
         let next = row_tile + walk.tile_step;
         if next < walk.tile_count { next } else { next - walk.tile_count }
     };
-    if thread < tile::SIDE {
+    if walk.visits == 0 {
+        return;
+    }
+    let first_vector = look_up(walk.first_tile);
+    let mut far_tile = tile_after(walk.first_tile);
+    if is_first {
         let there = thread < walk.query_count;
-        let vector = if there { query_vector(walk.first_query + thread) } else { NOTHING };
-        query_vectors.set(thread as usize, vector);
+        query_vectors.set(of_row, if there { query_vector(walk.first_query + thread) } else { NOTHING });
+        row_vectors(0).set(of_row, first_vector);
+        row_vectors(1).set(of_row, if walk.visits > 1 { look_up(far_tile) } else { NOTHING });
     }
-    let (mut far_visit, mut far_tile) = (0, walk.first_tile);
-    while far_visit < AHEAD && far_visit < walk.visits {
-        let vector = look_up(far_tile);
-        if thread < tile::SIDE {
-            row_vectors(far_visit).set(thread as usize, vector);
-        }
-        (far_visit, far_tile) = (far_visit + 1, tile_after(far_tile));
-    }
+    store(0, fetch(epilogue, first_vector));
     sync_threads();
+
+    // What this lane holds of every tile: rows lane / 4 + 8 h of each fragment, columns 2 (lane % 4) + c.
+    let lane = warp::lane_id();
+    let (part_row, part_column) = tile::part_of_warp();
+    let (lane_row, lane_column) = (part_row + lane / 4, part_column + lane % 4 * 2);
+    let mut bounds = [E::Sum::CLOSED; 8];
+    unroll!(8, I => bounds[I] = bound(lane_row + 8 * I as u32));
 
     let source = |vectors: Shared<u32>| {
         move |line: u32| {
@@ -164,107 +183,80 @@ pub(crate) fn filter<E: TileElement>(
             if vector == NOTHING { None } else { Some(vector) }
         }
     };
-    let start_queries = |slot: u32, chunk: u32| {
-        tile::start_copy(queries(slot), p.queries, p.query_stride, chunk, p.units, &source(query_vectors));
+    let start_queries = |slot: u32, chunk: (u32, u32)| {
+        tile::start_copy(chunk_at(slot), p.queries, p.query_stride, chunk, p.units, &source(query_vectors));
     };
-    let start = |stage: u32, visit: u32, chunk: u32| {
-        tile::start_copy(rows(stage), p.rows, p.row_stride, chunk, p.units, &source(row_vectors(visit)));
-        if !resident {
-            start_queries(stage, chunk);
-        }
-    };
-
-    // What this lane holds of every tile: rows lane / 4 + 8 h of each fragment, columns 2 (lane % 4) + c.
-    let lane = warp::lane_id();
-    let (part_row, part_column) = tile::part_of_warp();
-    let (lane_row, lane_column) = (part_row + lane / 4, part_column + lane % 4 * 2);
-    let mut bounds = [E::Sum::CLOSED; 8];
-    unroll!(8, I => {
-        let query = lane_row + 8 * I as u32;
-        if query < walk.query_count {
-            bounds[I] = bound(query);
-        }
-    });
-
-    if resident {
-        let mut chunk = 0;
-        while chunk < chunks {
-            start_queries(chunk, chunk);
-            chunk += 1;
-        }
+    if short {
+        start_queries(0, (0, chunks));
     }
-    // The copy that is started next, two chunks ahead of the one in use.
-    let (mut next_visit, mut next_chunk) = (0, 0);
-    let mut started = 0;
-    while started < STAGES - 1 {
+    let (mut next_visit, mut next_chunk, mut next_stage) = (0, 0, 0);
+    let mut start_next = || {
         if next_visit < walk.visits {
-            start(started, next_visit, next_chunk);
-            next_chunk += 1;
+            let (chunk, vectors) = ((next_chunk, piece), source(row_vectors(next_visit)));
+            tile::start_copy(rows(next_stage), p.rows, p.row_stride, chunk, p.units, &vectors);
+            if !short {
+                start_queries(next_stage, chunk);
+            }
+            next_chunk += piece;
             if next_chunk == chunks {
                 (next_visit, next_chunk) = (next_visit + 1, 0);
             }
+            next_stage = if next_stage + 1 == stages { 0 } else { next_stage + 1 };
         }
         copy::commit();
+    };
+    let mut started = 1;
+    while started < stages {
+        start_next();
         started += 1;
     }
-
-    let (mut stage, mut next_stage) = (0, STAGES - 1);
-    let mut visit = 0;
-    while visit < walk.visits {
-        // Half of the threads fetch a row's bias each, and look a later row up, the others a row's bound; all are
-        // there when the products are.
-        let (mut bias, mut far) = (E::Sum::NEVER, NOTHING);
-        let mut row_bound = E::Sum::CLOSED;
-        if epilogue.row_bounds().is_some() && thread >= tile::SIDE {
-            let vector = row_vectors(visit).get((thread - tile::SIDE) as usize);
-            if vector != NOTHING {
-                row_bound = epilogue.row_bound(vector);
-            }
-        }
-        if thread < tile::SIDE {
-            let vector = row_vectors(visit).get(thread as usize);
-            if vector != NOTHING {
-                bias = p.biases.get(vector as usize);
-            }
-            if visit + AHEAD < walk.visits {
-                far = look_up(far_tile);
-                far_tile = tile_after(far_tile);
-            }
-        }
-        let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
-        let mut chunk = 0;
-        while chunk < chunks {
-            copy::wait::<{ STAGES - 2 }>();
-            // All threads' bytes of this chunk are there, and all warps have left the stage that the next
-            // copy goes to.
-            sync_threads();
-            if next_visit < walk.visits {
-                start(next_stage, next_visit, next_chunk);
-                next_chunk += 1;
-                if next_chunk == chunks {
-                    (next_visit, next_chunk) = (next_visit + 1, 0);
-                }
-            }
-            copy::commit();
-            let units = p.units - chunk * tile::UNITS;
-            let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
-            let query_slot = if resident { chunk } else { stage };
-            tile::multiply_add::<E>(&mut sums, queries(query_slot), rows(stage), steps);
-            stage = if stage + 1 == STAGES { 0 } else { stage + 1 };
-            next_stage = if next_stage + 1 == STAGES { 0 } else { next_stage + 1 };
-            chunk += 1;
-        }
-
-        // The barriers above stand between this and the last tile's epilogue.
-        if thread < tile::SIDE {
-            biases.set(thread as usize, bias);
-            row_vectors(visit + AHEAD).set(thread as usize, far);
-        } else if let Some(row_bounds) = epilogue.row_bounds() {
-            row_bounds.set((thread - tile::SIDE) as usize, row_bound);
+    // All threads' bytes of the next piece are there, and all warps have left the stage that the next copy goes to.
+    let mut arrive = || {
+        if short {
+            copy::wait::<{ SHORT_STAGES - 2 }>()
+        } else {
+            copy::wait::<{ LONG_STAGES - 2 }>()
         }
         sync_threads();
-        let of_tile = Columns { biases, vectors: row_vectors(visit) };
-        epilogue.tile(&sums, &bounds, lane_row, lane_column, of_tile);
+        start_next();
+    };
+
+    let (mut visit, mut stage) = (0, 0);
+    while visit < walk.visits {
+        arrive();
+        // What later tiles need is asked for here, and there when the products are.
+        let fetched = fetch(epilogue, row_vectors(visit + 1).get(of_row));
+        let mut far = NOTHING;
+        if is_first && visit + 2 < walk.visits {
+            far_tile = tile_after(far_tile);
+            far = look_up(far_tile);
+        }
+        let columns = of_tile(visit);
+        let mut sums = epilogue.begin(lane_row, lane_column, columns);
+        let mut chunk = 0;
+        loop {
+            let mut of_piece = 0;
+            while of_piece < piece {
+                let units = p.units - (chunk + of_piece) * tile::UNITS;
+                let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
+                let query_slot = if short { of_piece } else { stage };
+                let rows = rows(stage).offset((of_piece * tile::SIDE_BYTES) as usize);
+                tile::multiply_add::<E>(&mut sums, chunk_at(query_slot), rows, steps);
+                of_piece += 1;
+            }
+            stage = if stage + 1 == stages { 0 } else { stage + 1 };
+            chunk += piece;
+            if chunk == chunks {
+                break;
+            }
+            arrive();
+        }
+        // The next barrier stands between this and what reads it, the last one between it and what read the like.
+        store(visit + 1, fetched);
+        if is_first {
+            row_vectors(visit + 2).set(of_row, far);
+        }
+        epilogue.tile(&sums, &bounds, lane_row, lane_column, columns);
         visit += 1;
     }
 }

@@ -4,7 +4,7 @@ use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y};
 
-use super::filter::{Columns, Epilogue, Tiles, Walk, filter, filter_shared_bytes};
+use super::filter::{Columns, Epilogue, Tiles, Walk, column_of, filter, filter_shared_bytes};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
@@ -63,8 +63,10 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
         tile_step: p.tile_step,
         visits: if left < p.positions_per_block { left } else { p.positions_per_block },
     };
-    let bound = |line: u32| p.bounds.get((first_query + line) as usize);
-    filter::<E>(&p.tiles, walk, |query| query, |row| row, bound, &mut NoteRows { p, first_query });
+    let bound = |line: u32| {
+        if line < walk.query_count { p.bounds.get((first_query + line) as usize) } else { E::Sum::CLOSED }
+    };
+    filter::<E, _>(&p.tiles, walk, |query| query, |row| row, bound, &mut NoteRows { p, first_query });
 }
 
 /// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
@@ -77,7 +79,8 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
         let p = self.p;
-        let biases = of_tile.biases(column);
+        let mut biases = [S::NEVER; 8];
+        unroll!(8, C => biases[C] = of_tile.biases.get((column + column_of(C)) as usize));
         // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
         let mut below = [0u32; 2];
         unroll!(4, M => {
