@@ -26,42 +26,60 @@ pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
 /// part of the tile.
 pub type Sums<S> = [[S; 4]; 16];
 
-/// Starts copies of `chunks` chunks of 128 vectors from number `first` on to `to`, one after another: `source` says
-/// which vector a line has; lines that have none, and units from `units` on, are zero. The whole block calls this.
+/// Starts copies of a chunk or two, as many as `chunks` says, from number `first` on, of the vectors of four lines for
+/// each of the calling threads, of which eight that follow one another copy a line: this and those `step` and more
+/// behind. `source` says which vector a line has; lines that have none are zero. The chunks go to `to`, each of 128
+/// lines, one after another; units from `units` on are set to zero if `tail` says so.
+#[inline(always)]
+pub fn start_copy_of(
+    (line, step): (u32, u32),
+    to: Shared<u8>,
+    (vectors, stride): (Global<u8>, u32),
+    (first, chunks): (u32, u32),
+    (units, tail): (u32, bool),
+    source: &impl Fn(u32) -> Option<u32>,
+) {
+    let unit = thread::thread_idx_x() % UNITS;
+    let source_unit = first * UNITS + unit;
+    let begin = vectors.offset(source_unit as usize * 16);
+    // All sources first: copies that follow one another need not wait for reads of shared memory.
+    let (mut from, mut bytes) = ([begin; 4], [0; 4]);
+    unroll!(4, I => {
+        // Nothing is read where no vector is.
+        let vector = source(line + step * I as u32);
+        bytes[I] = if vector.is_some() { 16 } else { 0 };
+        from[I] = begin.offset(vector.unwrap_or(u32::MAX) as usize * stride as usize);
+    });
+    let place = to.offset((line * CHUNK_BYTES + (unit ^ (line % 8)) * 16) as usize);
+    unroll!(2, C => {
+        let place = |i: usize| place.offset(C * SIDE_BYTES as usize + i * (step * CHUNK_BYTES) as usize);
+        if (C as u32) < chunks {
+            if source_unit + C as u32 * UNITS < units {
+                unroll!(4, I => copy::quad(place(I), from[I].offset(C * CHUNK_BYTES as usize), bytes[I]));
+            } else if tail {
+                unroll!(4, I => copy::quad(place(I), vectors, 0));
+            }
+        }
+    });
+}
+
+/// Starts copies of chunk `chunk` of 128 vectors to `to`: `source` says which vector a line has; lines
+/// that have none, and units from `units` on, are zero. The whole block calls this.
 #[inline(always)]
 pub fn start_copy(
     to: Shared<u8>,
     vectors: Global<u8>,
     stride: u32,
-    (first, chunks): (u32, u32),
+    chunk: u32,
     units: u32,
     source: &impl Fn(u32) -> Option<u32>,
 ) {
-    let thread = thread::thread_idx_x();
-    let (line, unit) = (thread / UNITS, thread % UNITS);
-    // All sources first: copies that follow one another need not wait for reads of shared memory.
-    let (mut from, mut there) = ([vectors; 4], [false; 4]);
-    unroll!(4, I => {
-        let vector = source(line + 32 * I as u32);
-        there[I] = vector.is_some();
-        from[I] = vectors.offset(vector.unwrap_or(0) as usize * stride as usize);
-    });
-    let place = to.offset((line * CHUNK_BYTES + (unit ^ (line % 8)) * 16) as usize);
-    let mut chunk = 0;
-    while chunk < chunks {
-        let source_unit = (first + chunk) * UNITS + unit;
-        let is_part = source_unit < units;
-        let (begin, place) =
-            (if is_part { source_unit * 16 } else { 0 }, place.offset((chunk * SIDE_BYTES) as usize));
-        unroll!(4, I => {
-            let bytes = if there[I] && is_part { 16 } else { 0 };
-            copy::quad(place.offset(32 * I * CHUNK_BYTES as usize), from[I].offset(begin as usize), bytes);
-        });
-        chunk += 1;
-    }
+    let lines = (thread::thread_idx_x() / UNITS, THREADS / UNITS);
+    start_copy_of(lines, to, (vectors, stride), (chunk, 1), (units, true), source);
 }
 
-/// Which part of the tile a warp computes: its first row and its first column.
+/// Which part of the tile a warp computes: its first row and its first column. Two warps that follow one another have
+/// the same columns.
 #[inline(always)]
 pub fn part_of_warp() -> (u32, u32) {
     let warp = thread::warp_idx();

@@ -85,13 +85,6 @@ struct Offer<'a, S> {
 }
 
 impl<S: TileSum> Meet<S> {
-    /// The nearness that a vector asks for.
-    #[inline(always)]
-    fn threshold(&self, vector: u32) -> S {
-        let bound = S::from_f32(self.bounds.get(vector as usize));
-        S::nearness(bound, self.tiles.biases.get(vector as usize))
-    }
-
     /// Offers `other`, at this distance, to `vector`.
     #[inline(always)]
     fn offer(&self, vector: u32, value: S, other: u32) {
@@ -107,8 +100,13 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
     const THRESHOLDS: bool = true;
 
     #[inline(always)]
-    fn threshold(&self, vector: u32) -> S {
-        self.p.threshold(vector)
+    fn bound(&self, vector: u32) -> f32 {
+        self.p.bounds.get(vector as usize)
+    }
+
+    #[inline(always)]
+    fn threshold(&self, bound: f32, norm: S) -> S {
+        S::nearness(S::from_f32(bound), norm)
     }
 
     #[inline(always)]
@@ -205,7 +203,8 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     let (mut own, mut norm, mut threshold) = (NOTHING, E::Sum::NEVER, E::Sum::UNBOUNDED);
     if member < count {
         own = vector(first + member);
-        (norm, threshold) = (p.tiles.biases.get(own as usize), p.threshold(own));
+        norm = p.tiles.biases.get(own as usize);
+        threshold = E::Sum::nearness(E::Sum::from_f32(p.bounds.get(own as usize)), norm);
     }
     // Differs from those of all others.
     let order = threshold.ordered() & !(tile::SIDE - 1) | member;

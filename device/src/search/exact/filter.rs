@@ -1,15 +1,15 @@
 //! What every filter does: the products of queries and rows, tile by tile, on tensor cores.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::thread::{sync_named, sync_threads, thread_idx_x};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
 
-/// Chunks of a short vector: those of the queries stay in shared memory while rows pass by, a whole tile at a time,
-/// which takes one barrier; longer vectors of both pass by in chunks.
+/// Chunks of a short vector: those of the queries stay in shared memory while rows pass by, whole, and only the
+/// two warps that have the same rows wait for one another; longer vectors of both pass by in chunks.
 const SHORT_CHUNKS: u32 = 2;
 
 /// Tiles of rows that are on their way or in use, of short vectors.
@@ -75,9 +75,15 @@ pub(crate) trait Epilogue<S: TileSum> {
     /// Whether the rows of a tile have thresholds.
     const THRESHOLDS: bool = false;
 
-    /// That of a row that is this vector; of rows that are not there it is [`UNBOUNDED`](TileSum::UNBOUNDED).
+    /// What the threshold of a row that is this vector is made from: fetched long before.
     #[inline(always)]
-    fn threshold(&self, _vector: u32) -> S {
+    fn bound(&self, _vector: u32) -> f32 {
+        0.0
+    }
+
+    /// The threshold of a row; of rows that are not there it is [`UNBOUNDED`](TileSum::UNBOUNDED).
+    #[inline(always)]
+    fn threshold(&self, _bound: f32, _bias: S) -> S {
         S::UNBOUNDED
     }
 
@@ -116,11 +122,30 @@ pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
     bound: impl Fn(u32) -> E::Sum,
     epilogue: &mut Ep,
 ) {
+    if walk.visits == 0 {
+        return;
+    }
+    if p.units <= SHORT_CHUNKS * tile::UNITS {
+        pass::<E, Ep, true>(p, walk, &query_vector, &row_vector, &bound, epilogue);
+    } else {
+        pass::<E, Ep, false>(p, walk, &query_vector, &row_vector, &bound, epilogue);
+    }
+}
+
+/// As [`filter`], of vectors that are `SHORT` or not: the code of each has registers for its own.
+#[inline(always)]
+fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
+    p: &Tiles<E::Sum>,
+    walk: Walk,
+    query_vector: &impl Fn(u32) -> u32,
+    row_vector: &impl Fn(u32) -> u32,
+    bound: &impl Fn(u32) -> E::Sum,
+    epilogue: &mut Ep,
+) {
     let chunks = p.units.div_ceil(tile::UNITS);
-    let short = chunks <= SHORT_CHUNKS;
     // What is copied at once, and how many of these there is room for.
-    let (piece, stages) = if short { (chunks, SHORT_STAGES) } else { (1, LONG_STAGES) };
-    let query_chunks = if short { chunks } else { LONG_STAGES };
+    let (piece, stages) = if SHORT { (chunks, SHORT_STAGES) } else { (1, LONG_STAGES) };
+    let query_chunks = if SHORT { chunks } else { LONG_STAGES };
     let chunk_at = |number: u32| shared::dynamic::<u8>((number * tile::SIDE_BYTES) as usize);
     let rows = |stage: u32| chunk_at(query_chunks + stage * piece);
     let side = tile::SIDE as usize;
@@ -134,44 +159,51 @@ pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
         Columns { biases, thresholds, vectors: row_vectors(visit) }
     };
 
-    // Half of the threads look rows up and fetch their biases, the others their thresholds.
-    let thread = thread_idx_x();
-    let (of_row, is_first) = ((thread % tile::SIDE) as usize, thread < tile::SIDE);
+    // Two warps have the same rows: one looks them up and keeps their biases, the other their thresholds.
+    let lane = warp::lane_id();
+    let (pair, is_first) = (thread::warp_idx() / 2, thread::warp_idx() % 2 == 0);
+    let of_row = (32 * pair + lane) as usize;
     let look_up = |row_tile: u32| {
         let row = walk.first_row + row_tile * tile::SIDE + of_row as u32;
         if row < walk.end_row { row_vector(row) } else { NOTHING }
     };
     let fetch = |epilogue: &Ep, vector: u32| {
-        if is_first {
-            if vector == NOTHING { E::Sum::NEVER } else { p.biases.get(vector as usize) }
-        } else {
-            if Ep::THRESHOLDS && vector != NOTHING { epilogue.threshold(vector) } else { E::Sum::UNBOUNDED }
+        let (mut bias, mut bound) = (E::Sum::NEVER, 0.0);
+        if vector != NOTHING && (is_first || Ep::THRESHOLDS) {
+            bias = p.biases.get(vector as usize);
+            if Ep::THRESHOLDS && !is_first {
+                bound = epilogue.bound(vector);
+            }
         }
+        (bias, bound)
     };
-    let store = |visit: u32, fetched: E::Sum| {
+    let store = |epilogue: &Ep, visit: u32, (bias, bound): (E::Sum, f32)| {
         let columns = of_tile(visit);
-        if is_first { columns.biases } else { columns.thresholds }.set(of_row, fetched);
+        if is_first {
+            columns.biases.set(of_row, bias);
+        } else if Ep::THRESHOLDS {
+            let there = columns.vectors.get(of_row) != NOTHING;
+            columns
+                .thresholds
+                .set(of_row, if there { epilogue.threshold(bound, bias) } else { E::Sum::UNBOUNDED });
+        }
     };
     let tile_after = |row_tile: u32| {
         let next = row_tile + walk.tile_step;
         if next < walk.tile_count { next } else { next - walk.tile_count }
     };
-    if walk.visits == 0 {
-        return;
-    }
     let first_vector = look_up(walk.first_tile);
     let mut far_tile = tile_after(walk.first_tile);
     if is_first {
-        let there = thread < walk.query_count;
-        query_vectors.set(of_row, if there { query_vector(walk.first_query + thread) } else { NOTHING });
+        let (query, there) = (of_row as u32, (of_row as u32) < walk.query_count);
+        query_vectors.set(of_row, if there { query_vector(walk.first_query + query) } else { NOTHING });
         row_vectors(0).set(of_row, first_vector);
         row_vectors(1).set(of_row, if walk.visits > 1 { look_up(far_tile) } else { NOTHING });
     }
-    store(0, fetch(epilogue, first_vector));
     sync_threads();
+    store(epilogue, 0, fetch(epilogue, first_vector));
 
     // What this lane holds of every tile: rows lane / 4 + 8 h of each fragment, columns 2 (lane % 4) + c.
-    let lane = warp::lane_id();
     let (part_row, part_column) = tile::part_of_warp();
     let (lane_row, lane_column) = (part_row + lane / 4, part_column + lane % 4 * 2);
     let mut bounds = [E::Sum::CLOSED; 8];
@@ -183,18 +215,25 @@ pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
             if vector == NOTHING { None } else { Some(vector) }
         }
     };
+    let of_thread = thread_idx_x() / tile::UNITS;
     let start_queries = |slot: u32, chunk: (u32, u32)| {
-        tile::start_copy(chunk_at(slot), p.queries, p.query_stride, chunk, p.units, &source(query_vectors));
+        let (lines, queries) = ((of_thread, tile::SIDE / 4), (p.queries, p.query_stride));
+        tile::start_copy_of(lines, chunk_at(slot), queries, chunk, (p.units, true), &source(query_vectors));
     };
-    if short {
+    if SHORT {
         start_queries(0, (0, chunks));
     }
+    // The rows of this pair of warps.
+    let own_lines = (32 * pair + of_thread % 8, 8);
     let (mut next_visit, mut next_chunk, mut next_stage) = (0, 0, 0);
     let mut start_next = || {
         if next_visit < walk.visits {
-            let (chunk, vectors) = ((next_chunk, piece), source(row_vectors(next_visit)));
-            tile::start_copy(rows(next_stage), p.rows, p.row_stride, chunk, p.units, &vectors);
-            if !short {
+            let (to, chunk, vectors) =
+                (rows(next_stage), (next_chunk, piece), source(row_vectors(next_visit)));
+            // Behind the units of short vectors, zeros stay.
+            let units = (p.units, !SHORT || next_visit < stages);
+            tile::start_copy_of(own_lines, to, (p.rows, p.row_stride), chunk, units, &vectors);
+            if !SHORT {
                 start_queries(next_stage, chunk);
             }
             next_chunk += piece;
@@ -210,17 +249,22 @@ pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
         start_next();
         started += 1;
     }
-    // All threads' bytes of the next piece are there, and all warps have left the stage that the next copy goes to.
+    // The next piece is there, and the warps that need it have left the stage that the next copy goes to.
     let mut arrive = || {
-        if short {
-            copy::wait::<{ SHORT_STAGES - 2 }>()
+        if SHORT {
+            copy::wait::<{ SHORT_STAGES - 2 }>();
+            sync_named(1 + pair, 64);
         } else {
-            copy::wait::<{ LONG_STAGES - 2 }>()
+            copy::wait::<{ LONG_STAGES - 2 }>();
+            sync_threads();
         }
-        sync_threads();
         start_next();
     };
-
+    if SHORT {
+        // The queries, which all warps copy, are there.
+        copy::wait::<{ SHORT_STAGES - 2 }>();
+        sync_threads();
+    }
     let (mut visit, mut stage) = (0, 0);
     while visit < walk.visits {
         arrive();
@@ -239,20 +283,20 @@ pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
             while of_piece < piece {
                 let units = p.units - (chunk + of_piece) * tile::UNITS;
                 let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
-                let query_slot = if short { of_piece } else { stage };
+                let query_slot = if SHORT { of_piece } else { stage };
                 let rows = rows(stage).offset((of_piece * tile::SIDE_BYTES) as usize);
                 tile::multiply_add::<E>(&mut sums, chunk_at(query_slot), rows, steps);
                 of_piece += 1;
             }
             stage = if stage + 1 == stages { 0 } else { stage + 1 };
             chunk += piece;
-            if chunk == chunks {
+            if SHORT || chunk == chunks {
                 break;
             }
             arrive();
         }
         // The next barrier stands between this and what reads it, the last one between it and what read the like.
-        store(visit + 1, fetched);
+        store(epilogue, visit + 1, fetched);
         if is_first {
             row_vectors(visit + 2).set(of_row, far);
         }
