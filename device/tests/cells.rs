@@ -218,7 +218,7 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
         let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
         let parties_there = emulator.upload(&parties.map(|p| [p.cell, p.first, p.count]).concat());
         let offers = emulator.upload(&vec![NONE; count * OFFERS as usize]);
-        for ranks in [1..2u32, 1..3, 2..3] {
+        for ranks in [0..1u32, 1..2, 1..3, 2..3] {
             let arguments = Meet {
                 tiles: tiles(&there, &biases_there, units as u32),
                 bounds: bounds_there.view().read_only(),
@@ -240,7 +240,7 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
             let mut offered = 0;
             for party in parties {
                 let of_cell = &starts[party.cell as usize * m..];
-                let rows = of_cell[ranks.start as usize]..of_cell[ranks.end as usize];
+                let rows = of_cell[ranks.start as usize].max(party.first)..of_cell[ranks.end as usize];
                 for host in &members[party.first as usize..][..party.count as usize] {
                     for visitor in &members[rows.start as usize..rows.end.min(rows.start + most) as usize] {
                         for (to, other) in [(*host, *visitor), (*visitor, *host)] {

@@ -63,11 +63,15 @@ pub(crate) struct GraphOptions {
     /// Cells that each node visits, 1 to 32
     #[arg(long, value_name = "M")]
     pub memberships: Option<usize>,
+    /// Times that nodes are put into cells, each time into others, 1 to 16
+    #[arg(long, value_name = "N")]
+    pub clusterings: Option<usize>,
 }
 
 impl GraphOptions {
     pub(crate) fn descent(&self) -> Descent {
-        let descent = Descent::new().metric(self.metric).cells(self.nodes_per_cell, self.memberships);
+        let descent =
+            Descent::new().metric(self.metric).cells(self.nodes_per_cell, self.memberships, self.clusterings);
         match self.knn {
             Some(k) => descent.knn(k),
             None => descent,

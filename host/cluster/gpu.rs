@@ -12,7 +12,7 @@ use super::guides::Lists;
 use super::{ROUNDS, Sizes};
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
-use crate::vectors::gpu::{OnDevice, Side};
+use crate::vectors::gpu::{OnDevice, Side, TileVectors};
 use crate::{Metric, Result};
 
 /// Of so many of a vector's nearest centres is its place in the order.
@@ -44,7 +44,7 @@ impl<T: OnDevice> Centres<T> {
 /// What is worked with.
 pub(super) struct Work<'a, T: OnDevice> {
     pub gpu: &'a Gpu,
-    pub side: &'a Side<T>,
+    pub tiles: TileVectors,
     pub sizes: Sizes,
     dim: usize,
     seed: u64,
@@ -80,7 +80,7 @@ pub(super) fn threads(count: usize) -> [u32; 3] {
 impl<'a, T: OnDevice> Work<'a, T> {
     pub(super) fn new(
         gpu: &'a Gpu,
-        side: &'a Side<T>,
+        tiles: TileVectors,
         (sizes, dim): (Sizes, usize),
         seed: u64,
         memory: &Reservation,
@@ -88,7 +88,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
         let lists = if sizes.guides > 0 { Some(Lists::new(memory)?) } else { None };
         Ok(Self {
             gpu,
-            side,
+            tiles,
             sizes,
             dim,
             seed,
@@ -120,7 +120,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
         let ids = if guides.is_some() { self.order.view() } else { self.sample.view() };
         self.means(centres, ids, (sample, 0), 0)?;
         for round in 1..=ROUNDS {
-            let vectors = self.side.tile_vectors();
+            let vectors = self.tiles.vectors;
             let wanted = Wanted { vectors, ids: Some(ids), count: sample, memberships: 1, by_number: false };
             match guides {
                 Some(guides) => self.assign_near(&wanted, centres, guides, self.sizes.guide_list)?,
@@ -153,7 +153,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             // Nobody asks where they went.
             places: self.nearest.view_mut(),
             count: count as u32,
-            units: self.side.tile_stride().1,
+            units: self.tiles.units(),
         };
         let grid = [(count as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
         // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers outlive the work.
@@ -188,7 +188,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
         compared: usize,
         guides: Option<usize>,
     ) -> Result<()> {
-        let (stride, units) = self.side.tile_stride();
+        let (stride, units) = (self.tiles.stride, self.tiles.units());
         let (count, guide_count) = (wanted.count as u32, guides.unwrap_or(0) as u32);
         let lists = self.lists.as_ref().filter(|_| guides.is_some());
         let assign = Assign::<T::Sum> {
@@ -231,7 +231,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
     ) -> Result<()> {
         let count = centres.count as u32;
         let means = Means::<T::Sum> {
-            vectors: self.side.tile_vectors(),
+            vectors: self.tiles.vectors,
             sample: ids,
             keys: self.keys.view(),
             centres: centres.vectors.view_mut(),
@@ -240,7 +240,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             sample_count: sample as u32,
             key_count: keys as u32,
             centre_count: count,
-            stride: self.side.tile_stride().0,
+            stride: self.tiles.stride,
             round,
             padding: 0,
         };

@@ -36,7 +36,7 @@ impl<T: OnDevice> Lists<T> {
 impl<T: OnDevice> Work<'_, T> {
     /// Puts the sample in the order of guides.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
-        let (vectors, ids) = (self.side.tile_vectors(), Some(self.sample.view()));
+        let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
         let wanted = Wanted { vectors, ids, count: sample, memberships: 1, by_number: false };
         self.assign(&wanted, guides)?;
         self.group(sample, guides.count)?;
@@ -67,7 +67,7 @@ impl<T: OnDevice> Work<'_, T> {
     /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those in its list.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
         let Sizes { n, memberships, guide_list, centre_list, .. } = self.sizes;
-        let vectors = self.side.tile_vectors();
+        let vectors = self.tiles.vectors;
         let all = Wanted { vectors, ids: None, count: n, memberships, by_number: false };
         let Some(guides) = guides else { return self.assign(&all, centres) };
         self.assign(&Wanted { memberships: 1, ..all }, guides)?;
@@ -81,7 +81,7 @@ impl<T: OnDevice> Work<'_, T> {
     /// Lists the `length` nearest centres of each guide.
     fn list(&mut self, centres: &Centres<T>, guides: &Centres<T>, length: usize) -> Result<()> {
         let Some(lists) = &mut self.lists else { return Ok(()) };
-        let (stride, units) = self.side.tile_stride();
+        let (stride, units) = (self.tiles.stride, self.tiles.units());
         let tiles = |count: usize| (count as u32).div_ceil(tile::SIDE);
         // All distances of as many guides as there is room for: two in the place of a key.
         let room = 2 * self.sizes.keys() / centres.count;

@@ -17,7 +17,7 @@ use self::guides::Lists;
 use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, Side};
+use crate::vectors::gpu::{OnDevice, TileVectors};
 
 /// Vectors of the sample per centre.
 const SAMPLE_PER_CELL: usize = 48;
@@ -44,12 +44,14 @@ pub(crate) struct Clustering {
     pub most: usize,
     /// Centres in the list of a guide, and in that of a centre.
     pub lists: (usize, usize),
+    /// Whether the order of the vectors is wanted.
+    pub ordered: bool,
 }
 
 impl Clustering {
-    /// With the sizes of lists that are best where there are many centres.
+    /// With the sizes of lists that are best where there are many centres, and no order.
     pub(crate) fn new(cells: usize, memberships: usize) -> Self {
-        Self { cells, memberships, most: 4096, lists: (512, 1024) }
+        Self { cells, memberships, most: 4096, lists: (512, 1024), ordered: false }
     }
 }
 
@@ -61,9 +63,9 @@ pub(crate) struct Cells {
     pub members: Buffer<u32>,
     /// Where the members of rank `r` of cell `c` begin, at `c * memberships + r`, and the end of the last.
     pub starts: Vec<usize>,
-    /// All vectors, by their nearest centre, then the second and the third, then by number: those that
-    /// follow one another are near each other.
-    pub order: Buffer<u32>,
+    /// All vectors, if that was asked for, by their nearest centre, then the second and the third, then by number:
+    /// those that follow one another are near each other.
+    pub order: Option<Buffer<u32>>,
     /// Cells that each vector is in.
     pub memberships: usize,
 }
@@ -133,12 +135,12 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Cluster
     SortRoom::plan(plan, keys)
 }
 
-/// Puts each of the `n` vectors of `side`, prepared and of `dim` components, into the cells of its nearest centres,
+/// Puts each of the first `n` of `tiles`, of `dim` components, into the cells of its nearest centres,
 /// which k-means (Lloyd) finds on a sample: one vector drawn from each stretch. There are at most as many
 /// centres as vectors, and memberships as centres.
 pub(crate) fn cells<T: OnDevice>(
     gpu: &Gpu,
-    side: &Side<T>,
+    tiles: TileVectors,
     n: usize,
     dim: usize,
     asked: Clustering,
@@ -150,7 +152,7 @@ pub(crate) fn cells<T: OnDevice>(
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
     let memory = plan::<T>(Plan::new(), n, dim, asked).reserve(gpu)?;
-    let mut work = Work::new(gpu, side, (sizes, dim), seed, &memory)?;
+    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; cells * memberships + 1];
     if n > 0 {
@@ -164,13 +166,15 @@ pub(crate) fn cells<T: OnDevice>(
         work.k_means(&mut found, sizes.sample, guides.as_ref())?;
         work.arrange(&found, &mut centres)?;
         work.assign_all(&centres, guides.as_ref())?;
-        work.order()?;
+        if asked.ordered {
+            work.order()?;
+        }
         work.members(&mut members)?;
         // Waits, so that what was worked with can go.
         work.starts.download(&mut starts)?;
     }
     let starts = starts.into_iter().map(|start| start as usize).collect();
-    Ok(Cells { members, starts, order: work.order, memberships })
+    Ok(Cells { members, starts, order: asked.ordered.then_some(work.order), memberships })
 }
 
 #[cfg(test)]
@@ -178,7 +182,7 @@ mod tests {
     use tagore_device::cluster::shuffled;
 
     use super::*;
-    use crate::vectors::gpu::{Preparation, ROWS};
+    use crate::vectors::gpu::{Preparation, ROWS, Side};
     use crate::vectors::{Element, Synth, Vectors};
 
     /// What cells are, on the host.
@@ -222,11 +226,13 @@ mod tests {
     fn found<T: OnDevice>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
         let gpu = Gpu::emulated(lanes);
         let n = values.len() / dim;
-        let cells = cells(&gpu, &side(&gpu, values, dim), n, dim, asked, 7).unwrap();
+        let side = side(&gpu, values, dim);
+        let mut cells =
+            cells::<T>(&gpu, side.tiles(), n, dim, Clustering { ordered: true, ..asked }, 7).unwrap();
         let memberships = cells.memberships;
         let (mut members, mut order) = (vec![0; n * memberships], vec![0; n]);
         cells.members.download(&mut members).unwrap();
-        cells.order.download(&mut order).unwrap();
+        cells.order.take().unwrap().download(&mut order).unwrap();
         Found { members, starts: cells.starts, order, memberships }
     }
 
@@ -291,14 +297,14 @@ mod tests {
     fn lists_give_the_nearest_that_they_hold() {
         // Centres are as long on the device; and there is not room for the distances of all at once.
         let (n, dim) = (290, 32);
-        let asked = Clustering { cells: 60, memberships: 6, most: 20, lists: (16, 24) };
+        let asked = Clustering { most: 20, lists: (16, 24), ..Clustering::new(60, 6) };
         let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
         let gpu = Gpu::emulated(1);
         let (side, sizes) = (side(&gpu, &values, dim), Sizes::new(n, asked));
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
         let memory = plan::<u8>(Plan::new(), n, dim, asked).reserve(&gpu).unwrap();
-        let mut work = Work::new(&gpu, &side, (sizes, dim), 3, &memory).unwrap();
+        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
         work.k_means(&mut guides, sizes.guide_sample, None).unwrap();
@@ -338,7 +344,7 @@ mod tests {
             let planned = plan::<u8>(Plan::new(), 200, 16, asked).bytes();
             let before = gpu.measure().unwrap().end().unwrap().peak_bytes;
             let work = gpu.measure().unwrap();
-            drop(cells(&gpu, &side, 200, 16, asked, 7).unwrap());
+            drop(cells::<u8>(&gpu, side.tiles(), 200, 16, asked, 7).unwrap());
             assert_eq!(work.end().unwrap().peak_bytes - before, planned);
         }
     }

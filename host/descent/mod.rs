@@ -229,8 +229,13 @@ impl Descent {
 
     /// How a start from cells is made: nodes per centre, at least 32, and cells that each node visits, 1 to 32;
     /// what was measured to be best for the data unless set.
-    pub fn cells(mut self, nodes_per_cell: Option<usize>, memberships: Option<usize>) -> Self {
-        self.settings = gpu::Settings { nodes_per_cell, memberships };
+    pub fn cells(
+        mut self,
+        nodes_per_cell: Option<usize>,
+        memberships: Option<usize>,
+        clusterings: Option<usize>,
+    ) -> Self {
+        self.settings = gpu::Settings { nodes_per_cell, memberships, clusterings };
         self
     }
 
@@ -316,8 +321,9 @@ impl Descent {
             ("expand", self.expand.to_string()),
             ("seed", self.seed.to_string()),
         ];
-        let gpu::Settings { nodes_per_cell, memberships } = self.settings;
-        let settings = [("nodes-per-cell", nodes_per_cell), ("memberships", memberships)];
+        let gpu::Settings { nodes_per_cell, memberships, clusterings } = self.settings;
+        let settings =
+            [("nodes-per-cell", nodes_per_cell), ("memberships", memberships), ("clusterings", clusterings)];
         let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
         parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }

@@ -16,13 +16,14 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::random::{Draws, Stage};
 use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
 
 use super::{Build, Nodes, Settings};
-use crate::cluster::Cells;
-use crate::descent::DescentStats;
+use crate::cluster::{self, Cells};
+use crate::descent::{DescentStats, Start};
 use crate::gpu::{Buffer, Plan};
-use crate::vectors::gpu::OnDevice;
+use crate::vectors::gpu::{OnDevice, TileVectors};
 use crate::{Metric, Result};
 
 /// Members of its cell that a node meets between two mergings, at most.
@@ -47,12 +48,15 @@ const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// clusters are bad, as among equal vectors, not all pairs of a huge one are compared.
 const MOST_MEMBERS: usize = 8;
 
+/// As [`PASSES`], where nodes were in other cells before: most of those that are near are known by then, and members of a
+/// cell meet one another in the first pass.
+const LATER_PASSES: [usize; 7] = [0, 1, 3, 6, 11, 20, 32];
+
 /// What the passes work with on the device, beside the nodes.
 struct Memory {
     jobs: Buffer<u32>,
     parties: Buffer<u32>,
     starts: Buffer<u32>,
-    bounds: Buffer<f32>,
     counts: Buffer<u32>,
     /// What is noted, then what is offered.
     keys: Buffer<Key>,
@@ -74,41 +78,75 @@ fn tiles_of_slab(n: usize) -> usize {
     (OFFERS as usize * n).clamp(NOTED.0, NOTED.1) / (ROUND * tile::SIDE as usize)
 }
 
-/// The device memory for `n` nodes in `count` cells. Each node visits `memberships`, and in the first `hosts` of them it
-/// is visited.
-pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> Plan {
+/// The device memory for `n` nodes: what stays, and what is needed while they are in `count` cells. Each node visits
+/// `memberships`, and in the first `hosts` of them it is visited.
+pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> (Plan, Plan) {
     let tiles = most_tiles(n, count);
     let rounds = 1 + most_members(n, count).div_ceil(ROUND);
     let lines = tiles.min(tiles_of_slab(n)) * tile::SIDE as usize;
-    Plan::new()
+    let cells = Plan::new()
         .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
         .with::<u32>("parties", most_tiles(hosts * n, count) * PARTY_WORDS)
         .with::<u32>("cell starts", count * memberships + 1)
-        .with::<f32>("list bounds", n)
         .with::<u32>("counts", lines)
-        .with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
+        .with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize));
+    (Plan::new().with::<f32>("list bounds", n), cells)
+}
+
+/// The ranks of the visits of each pass, where a node visits `m` cells.
+fn passes(m: usize, is_first: bool) -> Vec<Range<usize>> {
+    let ends: &[usize] = if is_first { &PASSES } else { &LATER_PASSES };
+    ends.windows(2).filter(|ranks| ranks[0] < m).map(|ranks| ranks[0]..ranks[1].min(m)).collect()
 }
 
 impl Build<'_> {
-    /// Fills the lists with the nearest that the nodes meet in cells.
+    /// Fills the lists with the nearest that the nodes meet in cells, first in these, then in others.
     pub(super) fn cells<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
-        cells: &Cells,
+        cells: Cells,
         stats: &mut DescentStats,
     ) -> Result<()> {
-        let m = cells.memberships;
+        let (n, dim) = (self.space.len(), self.space.dim());
+        let clusterings = self.settings.clusterings(n);
+        let asked = self.settings.cells(n, dim, Start::Cells);
+        let mut bounds = plan(n, asked.cells, (1, 1)).0.reserve(self.gpu)?.buffer("list bounds")?;
+        // As good as infinite.
+        bounds.fill(0x7f)?;
+        let stage = self.progress.stage("cells", clusterings as u64);
+        self.meet(nodes, &mut bounds, &cells, 0, stats)?;
+        drop(cells);
+        stage.advance(1)?;
+        for clustering in 1..clusterings {
+            let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
+            let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
+            let cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, seed)?;
+            self.meet(nodes, &mut bounds, &cells, clustering, stats)?;
+            stage.advance(1)?;
+        }
+        Ok(())
+    }
+
+    /// Members, hosts and visitors of the cells of one clustering meet.
+    fn meet<T: OnDevice>(
+        &self,
+        nodes: &mut Nodes<T>,
+        bounds: &mut Buffer<f32>,
+        cells: &Cells,
+        clustering: usize,
+        stats: &mut DescentStats,
+    ) -> Result<()> {
+        let (n, m) = (self.space.len(), cells.memberships);
         let count = (cells.starts.len() - 1) / m;
         let hosts = Settings::hosts(self.space.dim()).min(m);
-        let most = most_members(self.space.len(), count);
-        let slabs = slabs(cells, (tiles_of_slab(self.space.len()), most));
+        let most = most_members(n, count);
+        let slabs = if clustering == 0 { slabs(cells, (tiles_of_slab(n), most)) } else { Vec::new() };
         let parties = parties(cells, (hosts, most));
-        let plan = plan(self.space.len(), count, (m, hosts)).reserve(self.gpu)?;
+        let plan = plan(n, count, (m, hosts)).1.reserve(self.gpu)?;
         let mut memory = Memory {
             jobs: plan.buffer("jobs")?,
             parties: plan.buffer("parties")?,
             starts: plan.buffer("cell starts")?,
-            bounds: plan.buffer("list bounds")?,
             counts: plan.buffer("counts")?,
             keys: plan.buffer("offers")?,
         };
@@ -117,24 +155,27 @@ impl Build<'_> {
         let words = |party: &Party| [party.cell, party.first, party.count];
         memory.parties.upload(&parties.iter().flat_map(words).collect::<Vec<u32>>())?;
         memory.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        // As good as infinite.
-        memory.bounds.fill(0x7f)?;
-        let passes = || PASSES.windows(2).filter(|ranks| ranks[0] < m).map(|ranks| ranks[0]..ranks[1].min(m));
-        let stage = self.progress.stage("cells", (slabs.len() + passes().count()) as u64);
         let mut first_job = 0;
         for slab in &slabs {
-            self.meet_own(nodes, &mut memory, cells, first_job..first_job + slab.len())?;
+            self.meet_own(nodes, bounds, &mut memory, cells, first_job..first_job + slab.len())?;
             first_job += slab.len();
-            stage.advance(1)?;
         }
         // The bytes of empty slots.
         memory.keys.fill(0xff)?;
-        for (pass, ranks) in passes().enumerate() {
-            let draw = self.draw(1 << 16 | pass as u32);
-            self.meet_visitors(nodes, &mut memory, cells, (parties.len(), most), ranks, draw)?;
-            stage.advance(1)?;
+        let passes = passes(m, clustering == 0);
+        for (pass, ranks) in passes.iter().enumerate() {
+            let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
+            self.meet_visitors(
+                nodes,
+                bounds,
+                &mut memory,
+                cells,
+                (parties.len(), most),
+                ranks.clone(),
+                draw,
+            )?;
         }
-        stats.distances += self.count_cells::<T>(nodes.stride, cells, (hosts, most), passes().count());
+        stats.distances += self.count_cells::<T>(nodes.stride, cells, (hosts, most), passes.len());
         // Its memory is used until the work is done.
         self.gpu.synchronize()
     }
@@ -143,13 +184,14 @@ impl Build<'_> {
     fn meet_own<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
+        bounds: &mut Buffer<f32>,
         memory: &mut Memory,
         cells: &Cells,
         jobs: Range<usize>,
     ) -> Result<()> {
         let filter = CellFilter::<T::Sum> {
             tiles: nodes.tiles(),
-            bounds: memory.bounds.view(),
+            bounds: bounds.view(),
             members: cells.members.view(),
             jobs: memory.jobs.view().offset(jobs.start * JOB_WORDS),
             counts: memory.counts.view_mut(),
@@ -163,7 +205,7 @@ impl Build<'_> {
             members: cells.members.view(),
             jobs: memory.jobs.view().offset(jobs.start * JOB_WORDS),
             lists: nodes.lists.view_mut(),
-            bounds: memory.bounds.view_mut(),
+            bounds: bounds.view_mut(),
             capacity: ROUND as u32,
             k: self.k as u32,
         };
@@ -180,6 +222,7 @@ impl Build<'_> {
     fn meet_visitors<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
+        bounds: &mut Buffer<f32>,
         memory: &mut Memory,
         cells: &Cells,
         (parties, most): (usize, usize),
@@ -188,7 +231,7 @@ impl Build<'_> {
     ) -> Result<()> {
         let meet = Meet::<T::Sum> {
             tiles: nodes.tiles(),
-            bounds: memory.bounds.view(),
+            bounds: bounds.view(),
             members: cells.members.view(),
             starts: memory.starts.view(),
             parties: memory.parties.view(),
@@ -204,7 +247,7 @@ impl Build<'_> {
         let merge = MergeOffers {
             lists: nodes.lists.view_mut(),
             offers: memory.keys.view_mut(),
-            bounds: memory.bounds.view_mut(),
+            bounds: bounds.view_mut(),
             nodes: n,
             k: self.k as u32,
             draw,
@@ -314,10 +357,10 @@ mod tests {
             let first = starts[starts.len() - 1];
             starts.extend([first + own, first + own + second]);
         }
-        let memory = Plan::new().with::<u32>("members", 1).with::<u32>("order", 1);
+        let memory = Plan::new().with::<u32>("members", 1);
         let memory = memory.reserve(&Gpu::emulated(0)).unwrap();
-        let (members, order) = (memory.buffer("members").unwrap(), memory.buffer("order").unwrap());
-        Cells { members, starts, order, memberships: 2 }
+        let members = memory.buffer("members").unwrap();
+        Cells { members, starts, order: None, memberships: 2 }
     }
 
     #[test]

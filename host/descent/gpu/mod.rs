@@ -25,7 +25,7 @@ pub(super) use plan::Shape;
 pub(super) use settings::Settings;
 
 use super::{DescentStats, Iterations, Start};
-use crate::cluster::{self, Cells};
+use crate::cluster::{self, Cells, Clustering};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{Points, nearest};
 use crate::vectors::Matrix;
@@ -173,9 +173,10 @@ impl Build<'_> {
             filling = began.elapsed().as_secs_f64();
         }
         if start == Start::Cells {
-            self.cells(&mut nodes, &cells, &mut stats)?;
+            self.cells(&mut nodes, cells, &mut stats)?;
+        } else {
+            drop(cells);
         }
-        drop(cells);
         self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
         let (base, lists) = self.finish(original, nodes, rounding.row_scale, &mut stats)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
@@ -223,8 +224,9 @@ impl Build<'_> {
     /// Clusters the vectors and puts them in order.
     fn renumber<T: OnDevice>(&self, side: Side<T>, start: Start) -> Result<(Original<T>, Nodes<T>, Cells)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let asked = self.settings.cells(n, dim, start);
-        let mut cells = cluster::cells(self.gpu, &side, n, dim, asked, self.seed)?;
+        let asked = Clustering { ordered: true, ..self.settings.cells(n, dim, start) };
+        let mut cells = cluster::cells::<T>(self.gpu, side.tiles(), n, dim, asked, self.seed)?;
+        let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let (stride, units) = side.tile_stride();
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
@@ -235,7 +237,7 @@ impl Build<'_> {
             to: vectors.view_mut().cast(),
             biases: side.biases.view().cast(),
             biases_to: biases.view_mut().cast(),
-            order: cells.order.view(),
+            order: order.view(),
             places: places.view_mut(),
             count: n as u32,
             units,
@@ -259,7 +261,6 @@ impl Build<'_> {
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
         // The bytes of empty slots.
         lists.fill(0xff)?;
-        let order = std::mem::replace(&mut cells.order, memory.buffer("no order")?);
         Ok((original, Nodes { vectors, biases, stride, order, lists }, cells))
     }
 }

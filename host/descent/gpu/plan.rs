@@ -79,9 +79,9 @@ impl Shape {
             .with::<u32>("places", self.n)
     }
 
-    /// The lists, and what stands in the cells for the order once the nodes have that.
+    /// The lists.
     pub(super) fn lists(&self) -> Plan {
-        Plan::new().with::<Key>("lists", self.n * self.k).with::<u32>("no order", 1)
+        Plan::new().with::<Key>("lists", self.n * self.k)
     }
 
     /// What `count` iterations, of both phases together, need.
@@ -138,12 +138,15 @@ impl Shape {
         // The values and their errors stay; what the tiles take is in the nodes' order now.
         let original = base.only(&["rows", "row errors", "mean"]);
         let lists = self.lists();
-        let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists.only(&["lists"]));
+        let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
         if start == Start::Cells {
             let asked = self.settings.cells(self.n, self.dim, start);
-            let cells =
-                super::cells::plan(self.n, asked.cells, (asked.memberships, Settings::hosts(self.dim)));
-            stage("cells", &[&original, &nodes, &members, &lists.only(&["no order"]), &cells]);
+            let hosts = Settings::hosts(self.dim);
+            let (bounds, cells) = super::cells::plan(self.n, asked.cells, (asked.memberships, hosts));
+            stage("cells", &[&original, &nodes, &members, &bounds, &cells]);
+            if self.settings.clusterings(self.n) > 1 {
+                stage("cluster again", &[&original, &nodes, &bounds, &clusters]);
+            }
         }
         let (joins, expands) = Settings::iterations(self.iterations, start);
         let iterations = self.iterations(joins + expands);

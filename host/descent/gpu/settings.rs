@@ -11,6 +11,7 @@ use crate::{Error, Result};
 pub struct Settings {
     pub nodes_per_cell: Option<usize>,
     pub memberships: Option<usize>,
+    pub clusterings: Option<usize>,
 }
 
 /// Nodes per centre, and so members of a cell, of up to a million nodes; of more, as many more as the root of their
@@ -21,6 +22,9 @@ const NODES_PER_CELL: (usize, usize) = (500, 1500);
 /// vectors of up to [`SHORT`] components, and of longer ones, which cost more and miss less.
 const SHORT_VISITS: (usize, usize) = (32, 2);
 const LONG_VISITS: (usize, usize) = (16, 1);
+
+/// Times that nodes are clustered, at most.
+const MOST_CLUSTERINGS: usize = 16;
 
 /// Components of short vectors.
 const SHORT: usize = 256;
@@ -50,7 +54,18 @@ impl Settings {
                 Err(Error::argument("memberships", memberships, format_args!("1 to {MAX_MEMBERSHIPS}")))
             }
             _ => Ok(()),
+        }?;
+        match self.clusterings {
+            Some(clusterings) if !(1..=MOST_CLUSTERINGS).contains(&clusterings) => {
+                Err(Error::argument("clusterings", clusterings, format_args!("1 to {MOST_CLUSTERINGS}")))
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// How often `n` nodes are clustered for a start from cells.
+    pub(super) fn clusterings(&self, _n: usize) -> usize {
+        self.clusterings.unwrap_or(1)
     }
 
     /// How `n` nodes are put into cells.

@@ -111,6 +111,21 @@ pub(crate) struct Side<T: OnDevice> {
     pub errors: Buffer<f32>,
 }
 
+/// Vectors as tiles take them: f16 or bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct TileVectors {
+    pub vectors: Global<u8>,
+    /// Bytes from one to the next, a multiple of 16.
+    pub stride: u32,
+}
+
+impl TileVectors {
+    /// Units of 16 bytes per vector.
+    pub(crate) fn units(self) -> u32 {
+        self.stride / 16
+    }
+}
+
 /// The names of a side's buffers in a plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Names {
@@ -357,6 +372,11 @@ impl<T: OnDevice> Side<T> {
     /// The tiles' vectors.
     pub(crate) fn tile_vectors(&self) -> Global<u8> {
         if T::ROUNDED { self.rounded.view().cast() } else { self.values.view().cast() }
+    }
+
+    /// The vectors as tiles take them.
+    pub(crate) fn tiles(&self) -> TileVectors {
+        TileVectors { vectors: self.tile_vectors(), stride: self.tile_stride().0 }
     }
 }
 

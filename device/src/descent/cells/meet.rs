@@ -174,12 +174,14 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     let party = p.parties.offset(block_idx_x() as usize * PARTY_WORDS);
     let (cell, first, count) = (party.get(0), party.get(1), party.get(2));
     let starts = p.starts.offset(cell as usize * p.memberships as usize);
-    let first_row = starts.get(p.first_rank as usize);
-    let rows = starts.get(p.end_rank as usize) - first_row;
-    let rows = if rows < p.most { rows } else { p.most };
-    if rows == 0 {
+    let (begin, end) = (starts.get(p.first_rank as usize), starts.get(p.end_rank as usize));
+    // Those before the party have met it as hosts.
+    let first_row = if begin < first { first } else { begin };
+    if first_row >= end {
         return;
     }
+    let rows = end - first_row;
+    let rows = if rows < p.most { rows } else { p.most };
     let tiles = rows.div_ceil(tile::SIDE);
     let walk = Walk {
         first_query: 0,
