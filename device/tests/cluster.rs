@@ -274,8 +274,11 @@ fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
             let mut expected: Vec<(i64, usize)> =
                 (0..centre_count).map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
             expected.sort_unstable();
-            let mut expected: Vec<usize> = expected.into_iter().map(|pair| pair.1).take(length).collect();
-            expected.sort_unstable();
+            // The head first, each part by number.
+            expected.truncate(length);
+            let end_of_head = expected[(HEAD as usize).min(length) - 1].0;
+            expected.sort_unstable_by_key(|&(value, c)| (value >= end_of_head, c));
+            let expected: Vec<usize> = expected.into_iter().map(|pair| pair.1).collect();
             let range = guide * length..(guide + 1) * length;
             assert!(
                 lists[range.clone()].iter().map(|&c| c as usize).eq(expected.iter().copied()),

@@ -8,8 +8,8 @@ use tagore_device::cluster::{
 };
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
 
+use super::Sizes;
 use super::guides::Lists;
-use super::{ROUNDS, Sizes};
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
 use crate::vectors::gpu::{OnDevice, Side, TileVectors};
@@ -19,7 +19,7 @@ use crate::{Metric, Result};
 const ORDER_RANKS: usize = 3;
 
 /// Centres, or guides: tile vectors, and their squared norms.
-pub(super) struct Centres<T: OnDevice> {
+pub(crate) struct Centres<T: OnDevice> {
     pub vectors: Buffer<u8>,
     pub norms: Buffer<T::Sum>,
     pub count: usize,
@@ -84,8 +84,9 @@ impl<'a, T: OnDevice> Work<'a, T> {
         (sizes, dim): (Sizes, usize),
         seed: u64,
         memory: &Reservation,
+        known: bool,
     ) -> Result<Self> {
-        let lists = if sizes.guides > 0 { Some(Lists::new(memory)?) } else { None };
+        let lists = if sizes.guides > 0 || known { Some(Lists::new(memory)?) } else { None };
         Ok(Self {
             gpu,
             tiles,
@@ -119,7 +120,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
         }
         let ids = if guides.is_some() { self.order.view() } else { self.sample.view() };
         self.means(centres, ids, (sample, 0), 0)?;
-        for round in 1..=ROUNDS {
+        for round in 1..=self.sizes.rounds {
             let vectors = self.tiles.vectors;
             let wanted = Wanted { vectors, ids: Some(ids), count: sample, memberships: 1, by_number: false };
             match guides {

@@ -8,8 +8,8 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{LIST_THREADS, Lists as Listing, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::Sizes;
 use super::gpu::{Centres, Wanted, Work};
+use super::{Known, Sizes};
 use crate::gpu::{Buffer, Plan, Reservation};
 use crate::vectors::gpu::OnDevice;
 use crate::{Metric, Result};
@@ -22,8 +22,9 @@ pub(super) struct Lists<T: OnDevice> {
 
 impl<T: OnDevice> Lists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
-    pub(super) fn plan(plan: Plan, sizes: &Sizes) -> Plan {
-        let count = (sizes.guides * sizes.guide_list).max(sizes.cells * sizes.centre_list);
+    pub(super) fn plan(plan: Plan, sizes: &Sizes, known: usize) -> Plan {
+        let all = if sizes.guides > 0 { sizes.cells } else { 0 };
+        let count = (sizes.guides * sizes.guide_list).max(all.max(known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
     }
 
@@ -76,6 +77,14 @@ impl<T: OnDevice> Work<'_, T> {
         self.assign_near(&Wanted { memberships: 1, ..grouped }, centres, guides, guide_list)?;
         self.group(n, centres.count)?;
         self.assign_near(&grouped, centres, centres, centre_list)
+    }
+
+    /// Finds the nearest centres of all vectors among those that are near the centre of their known cell.
+    pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
+        let Sizes { n, memberships, centre_list, .. } = self.sizes;
+        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, memberships, by_number: false };
+        self.starts.upload(known.starts)?;
+        self.assign_near(&all, centres, known.centres, centre_list)
     }
 
     /// Lists the `length` nearest centres of each guide.

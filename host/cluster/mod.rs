@@ -46,17 +46,32 @@ pub(crate) struct Clustering {
     pub lists: (usize, usize),
     /// Whether the order of the vectors is wanted.
     pub ordered: bool,
+    /// How many other cells are known.
+    pub known: usize,
+    /// Vectors of the sample per centre.
+    pub sample_per_cell: usize,
+    /// Rounds of Lloyd's algorithm.
+    pub rounds: u32,
 }
 
 impl Clustering {
     /// With the sizes of lists that are best where there are many centres, and no order.
     pub(crate) fn new(cells: usize, memberships: usize) -> Self {
-        Self { cells, memberships, most: 4096, lists: (512, 1024), ordered: false }
+        Self {
+            cells,
+            memberships,
+            most: 4096,
+            lists: (512, 1024),
+            ordered: false,
+            known: 0,
+            sample_per_cell: SAMPLE_PER_CELL,
+            rounds: ROUNDS,
+        }
     }
 }
 
 /// Which vectors are in which cell: each in the cells of its nearest centres.
-pub(crate) struct Cells {
+pub(crate) struct Cells<T: OnDevice> {
     /// The members of all cells, cell by cell; within a cell those whose nearest centre is the cell's, then
     /// those whose second nearest it is, and so on; of each rank in an order of which every beginning is a
     /// fair sample.
@@ -68,6 +83,15 @@ pub(crate) struct Cells {
     pub order: Option<Buffer<u32>>,
     /// Cells that each vector is in.
     pub memberships: usize,
+    /// Of each cell.
+    pub centres: Centres<T>,
+}
+
+/// Other cells of the same vectors, which are in the order of these cells: they tell which centres are near a vector.
+pub(crate) struct Known<'a, T: OnDevice> {
+    pub centres: &'a Centres<T>,
+    /// Where the vectors whose nearest centre is that of a cell begin, and the end of the last.
+    pub starts: &'a [u32],
 }
 
 /// How much there is of everything.
@@ -80,6 +104,7 @@ struct Sizes {
     /// Guides, or 0 if vectors are compared with all centres.
     guides: usize,
     guide_sample: usize,
+    rounds: u32,
     /// Centres in the list of a guide, and in that of a centre.
     guide_list: usize,
     centre_list: usize,
@@ -90,7 +115,7 @@ impl Sizes {
         let cells = asked.cells.clamp(1, n.max(1));
         // No vector is in a cell twice.
         let memberships = asked.memberships.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
-        let sample = |centres: usize| (centres * SAMPLE_PER_CELL).min(n);
+        let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
         let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
         let guides = guides.min(cells);
         // A list has as many as a vector needs.
@@ -102,6 +127,7 @@ impl Sizes {
             sample: sample(cells),
             guides,
             guide_sample: sample(guides),
+            rounds: asked.rounds,
             guide_list: list(asked.lists.0),
             centre_list: list(asked.lists.1),
         }
@@ -117,20 +143,23 @@ impl Sizes {
 pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
     let sizes = Sizes::new(n, asked);
     let keys = sizes.keys();
+    let known = asked.known;
     let mut plan = plan
         .with::<u32>("members", keys)
         .with::<u32>("order", n)
         .with::<u32>("sample", sizes.sample)
         // Of vectors, and of centres in their own order.
         .with::<u32>("nearest centres", keys.max(3 * sizes.cells))
-        .with::<u32>("starts", sizes.cells * sizes.memberships + 1)
+        .with::<u32>("starts", (sizes.cells * sizes.memberships).max(known) + 1)
         .with::<u64>("keys", keys)
         .with::<u64>("spare keys", keys);
     plan = Centres::<T>::plan(plan, CENTRES, sizes.cells, dim);
     plan = Centres::<T>::plan(plan, SPARE_CENTRES, sizes.cells, dim);
     if sizes.guides > 0 {
         plan = Centres::<T>::plan(plan, GUIDE_CENTRES, sizes.guides, dim);
-        plan = Lists::<T>::plan(plan, &sizes);
+    }
+    if sizes.guides > 0 || known > 0 {
+        plan = Lists::<T>::plan(plan, &sizes, known);
     }
     SortRoom::plan(plan, keys)
 }
@@ -145,19 +174,20 @@ pub(crate) fn cells<T: OnDevice>(
     dim: usize,
     asked: Clustering,
     seed: u64,
-) -> Result<Cells> {
+    known: Option<Known<'_, T>>,
+) -> Result<Cells<T>> {
     let sizes = Sizes::new(n, asked);
     let Sizes { cells, memberships, .. } = sizes;
     if sizes.keys() > u32::MAX as usize {
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
     let memory = plan::<T>(Plan::new(), n, dim, asked).reserve(gpu)?;
-    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
+    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory, known.is_some())?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; cells * memberships + 1];
+    let mut centres = Centres::<T>::new(&memory, SPARE_CENTRES, cells)?;
     if n > 0 {
         let mut found = Centres::<T>::new(&memory, CENTRES, cells)?;
-        let mut centres = Centres::<T>::new(&memory, SPARE_CENTRES, cells)?;
         let mut guides = None;
         if sizes.guides > 0 {
             let guides = guides.insert(Centres::<T>::new(&memory, GUIDE_CENTRES, sizes.guides)?);
@@ -165,7 +195,10 @@ pub(crate) fn cells<T: OnDevice>(
         }
         work.k_means(&mut found, sizes.sample, guides.as_ref())?;
         work.arrange(&found, &mut centres)?;
-        work.assign_all(&centres, guides.as_ref())?;
+        match known {
+            Some(known) => work.assign_known(&centres, &known)?,
+            None => work.assign_all(&centres, guides.as_ref())?,
+        }
         if asked.ordered {
             work.order()?;
         }
@@ -174,7 +207,7 @@ pub(crate) fn cells<T: OnDevice>(
         work.starts.download(&mut starts)?;
     }
     let starts = starts.into_iter().map(|start| start as usize).collect();
-    Ok(Cells { members, starts, order: asked.ordered.then_some(work.order), memberships })
+    Ok(Cells { members, starts, order: asked.ordered.then_some(work.order), memberships, centres })
 }
 
 #[cfg(test)]
@@ -228,7 +261,7 @@ mod tests {
         let n = values.len() / dim;
         let side = side(&gpu, values, dim);
         let mut cells =
-            cells::<T>(&gpu, side.tiles(), n, dim, Clustering { ordered: true, ..asked }, 7).unwrap();
+            cells::<T>(&gpu, side.tiles(), n, dim, Clustering { ordered: true, ..asked }, 7, None).unwrap();
         let memberships = cells.memberships;
         let (mut members, mut order) = (vec![0; n * memberships], vec![0; n]);
         cells.members.download(&mut members).unwrap();
@@ -304,7 +337,7 @@ mod tests {
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
         let memory = plan::<u8>(Plan::new(), n, dim, asked).reserve(&gpu).unwrap();
-        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
+        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory, false).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
         work.k_means(&mut guides, sizes.guide_sample, None).unwrap();
@@ -344,7 +377,7 @@ mod tests {
             let planned = plan::<u8>(Plan::new(), 200, 16, asked).bytes();
             let before = gpu.measure().unwrap().end().unwrap().peak_bytes;
             let work = gpu.measure().unwrap();
-            drop(cells::<u8>(&gpu, side.tiles(), 200, 16, asked, 7).unwrap());
+            drop(cells::<u8>(&gpu, side.tiles(), 200, 16, asked, 7, None).unwrap());
             assert_eq!(work.end().unwrap().peak_bytes - before, planned);
         }
     }

@@ -101,7 +101,7 @@ fn nearest_two<T: OnDevice>(
         skip_zero: false,
     };
     T::prepare(gpu, &mut side, &task)?;
-    let cells = cluster::cells::<T>(gpu, side.tiles(), n, dim, Clustering::new(clusters, 2), seed)?;
+    let cells = cluster::cells::<T>(gpu, side.tiles(), n, dim, Clustering::new(clusters, 2), seed, None)?;
     let mut members = vec![0; 2 * n];
     cells.members.download(&mut members)?;
     let mut nearest = vec![[0; 2]; n];

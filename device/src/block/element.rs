@@ -336,13 +336,16 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The smaller one.
     fn smaller(a: Self, b: Self) -> Self;
 
-    /// What the nearness of two vectors begins at, from their squared norms: minus half of both, of integers rounded
-    /// down each. Products added, it is minus half of their squared distance.
-    fn begin_nearness(norm: Self, other: Self) -> Self;
+    /// What is kept of a squared norm for nearness: minus half of it, of integers itself.
+    fn term(norm: Self) -> Self;
 
-    /// The squared distance of two vectors of this nearness, less the squared norm of one of them, whatever that of
-    /// the other; the same bits whichever of the two it is.
-    fn from_nearness(nearness: Self, norm: Self, other: Self) -> Self;
+    /// What the nearness of two vectors of these terms begins at: minus half of both norms, of integers rounded up
+    /// each. Products added, it is minus half of their squared distance.
+    fn begin_nearness(term: Self, other: Self) -> Self;
+
+    /// The squared distance of two vectors of this nearness, less the squared norm of that of the first term; the
+    /// same bits however they met.
+    fn from_nearness(nearness: Self, term: Self, other: Self) -> Self;
 
     /// A nearness that those with a vector of this squared norm are above if what [`from_nearness`](Self::from_nearness)
     /// makes of them is below `bound`; of integers, some at `bound` or one beyond it are too.
@@ -425,13 +428,18 @@ impl TileSum for f32 {
     }
 
     #[inline(always)]
-    fn begin_nearness(norm: Self, other: Self) -> Self {
-        -0.5 * norm - 0.5 * other
+    fn term(norm: Self) -> Self {
+        -0.5 * norm
     }
 
     #[inline(always)]
-    fn from_nearness(nearness: Self, norm: Self, _: Self) -> Self {
-        float::mul_add(-2.0, nearness, -norm)
+    fn begin_nearness(term: Self, other: Self) -> Self {
+        term + other
+    }
+
+    #[inline(always)]
+    fn from_nearness(nearness: Self, term: Self, _: Self) -> Self {
+        float::mul_add(-2.0, nearness, 2.0 * term)
     }
 
     #[inline(always)]
@@ -519,14 +527,19 @@ impl TileSum for i32 {
     }
 
     #[inline(always)]
-    fn begin_nearness(norm: Self, other: Self) -> Self {
-        -(norm >> 1) - (other >> 1)
+    fn term(norm: Self) -> Self {
+        norm
+    }
+
+    #[inline(always)]
+    fn begin_nearness(term: Self, other: Self) -> Self {
+        -(term >> 1) - (other >> 1)
     }
 
     // What halving cut off comes back.
     #[inline(always)]
-    fn from_nearness(nearness: Self, norm: Self, other: Self) -> Self {
-        (other & 1) - (norm & !1) - 2 * nearness
+    fn from_nearness(nearness: Self, term: Self, other: Self) -> Self {
+        (other & 1) - (term & !1) - 2 * nearness
     }
 
     #[inline(always)]

@@ -69,7 +69,7 @@ pub struct Assign<S> {
     pub ids: Global<u32>,
     /// In: the vectors of centres, `centre_stride` bytes apart, of as many units.
     pub centres: Global<u8>,
-    /// In: with guides, the numbers of `centre_count` centres of each guide, ascending; else the centres are the first.
+    /// In: with guides, the numbers of `centre_count` centres of each guide, best the nearest first; else the centres are the first.
     pub lists: Global<u32>,
     /// In: the squared norm of each centre, with guides of each in `lists`.
     pub biases: Global<S>,
@@ -292,7 +292,7 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
                 // Hardly any is nearer once the first have passed.
                 if warp::any(there && value <= farthest) {
                     let kept = kept_of(line);
-                    let key = if there { (value as u64) << 32 | centre as u64 } else { u64::MAX };
+                    let key = if there { (value as u64) << 32 | number(centre) as u64 } else { u64::MAX };
                     let best = if lane < p.memberships { kept.get(lane as usize) } else { u64::MAX };
                     let best = select(best, key, p.memberships);
                     if lane < p.memberships {
@@ -317,7 +317,6 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
         if lane < p.memberships {
             // The low half of a place that no key has taken is that of `NOWHERE`.
             let centre = kept_of(line).get(lane as usize) as u32;
-            let centre = if centre == NOWHERE { NOWHERE } else { number(centre) };
             p.nearest.set(to as usize * p.memberships as usize + lane as usize, centre);
         }
         line += 1;

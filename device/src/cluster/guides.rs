@@ -94,7 +94,7 @@ macro_rules! pair_kernels {
         ///
         /// # Safety
         /// - The views hold what [`Pairs`] says.
-        #[kernel(block = tile::THREADS, shared = PAIR_SHARED_BYTES, blocks_per_multiprocessor = 2)]
+        #[kernel(block = tile::THREADS, shared = PAIR_SHARED_BYTES)]
         pub unsafe fn $name(p: Pairs<$sum>) {
             pairs::<$element>(&p);
         }
@@ -109,6 +109,10 @@ pair_kernels! {
 
 /// Threads of a block of [`cluster_lists()`], and values of a digit.
 pub const LIST_THREADS: u32 = 256;
+
+/// Of a guide's list, so many of the nearest come first: vectors meet them in one tile, and few of the others are nearer
+/// than those they keep then.
+pub const HEAD: u32 = 128;
 
 /// Bits of a digit.
 const DIGIT_BITS: u32 = 8;
@@ -125,7 +129,8 @@ pub struct Lists {
     pub values: Global<u32>,
     /// In: the bits of one value of each centre.
     pub biases: Global<u32>,
-    /// Out: of each guide its `length` nearest centres, ties by their number, in the order of their numbers.
+    /// Out: of each guide its `length` nearest centres, ties by their number: those that are nearer than number
+    /// [`HEAD`] of them, then the others, each in the order of their numbers.
     pub lists: GlobalMut<u32>,
     /// Out: the bits of the values of those centres.
     pub list_biases: GlobalMut<u32>,
@@ -149,56 +154,71 @@ pub unsafe fn cluster_lists(p: Lists) {
     let chosen = room.offset(WARPS as usize);
     let values = p.values.offset(guide * p.centre_count as usize);
 
-    // The last value that is in the list, digit by digit from the top, and how many of it are: those that have
-    // the digits so far are counted by their next.
-    let (mut last, mut left) = (0, p.length);
-    let mut shift = u32::BITS;
-    while shift > 0 {
-        shift -= DIGIT_BITS;
-        counts.set(thread as usize, 0);
-        sync_threads();
-        let mut centre = thread;
-        while centre < p.centre_count {
-            let value = values.get(centre as usize);
-            if (value ^ last) >> shift >> DIGIT_BITS == 0 {
-                counts.fetch_add((value >> shift) as usize % LIST_THREADS as usize, 1);
+    // The last value of the nearest `length`, digit by digit from the top, and how many of it are among them: those
+    // that have the digits so far are counted by their next.
+    let last_of = |length: u32| {
+        let (mut last, mut left) = (0, length);
+        let mut shift = u32::BITS;
+        while shift > 0 {
+            shift -= DIGIT_BITS;
+            counts.set(thread as usize, 0);
+            sync_threads();
+            let mut centre = thread;
+            while centre < p.centre_count {
+                let value = values.get(centre as usize);
+                if (value ^ last) >> shift >> DIGIT_BITS == 0 {
+                    counts.fetch_add((value >> shift) as usize % LIST_THREADS as usize, 1);
+                }
+                centre += LIST_THREADS;
             }
-            centre += LIST_THREADS;
+            sync_threads();
+            let count = counts.get(thread as usize);
+            let (before, _) = exclusive_sum(count, room);
+            if before < left && left <= before + count {
+                chosen.set(0, thread);
+                chosen.set(1, left - before);
+            }
+            sync_threads();
+            last |= chosen.get(0) << shift;
+            left = chosen.get(1);
         }
-        sync_threads();
-        let count = counts.get(thread as usize);
-        let (before, _) = exclusive_sum(count, room);
-        if before < left && left <= before + count {
-            chosen.set(0, thread);
-            chosen.set(1, left - before);
-        }
-        sync_threads();
-        last |= chosen.get(0) << shift;
-        left = chosen.get(1);
-    }
+        (last, left)
+    };
+    let (last, left) = last_of(p.length);
+    let head = if p.length < HEAD { p.length } else { HEAD };
+    let (end_of_head, rest) = last_of(head);
+    let head = head - rest;
 
-    // Those below, and the first of those that are equal, keep their order. The counts of both are in one sum.
-    let (mut below, mut equal) = (0, 0);
+    // Of the head, of the others below, and of the first that are equal, each keeps its order. The counts of all three
+    // are in one sum.
+    const BITS: u32 = 10;
+    let part = |sums: u32, number: u32| sums >> (number * BITS) & ((1 << BITS) - 1);
+    let (mut of_head, mut below, mut equal) = (0, 0, 0);
     let mut first = 0;
     while first < p.centre_count {
         let centre = first + thread;
         let there = centre < p.centre_count;
         let value = if there { values.get(centre as usize) } else { u32::MAX };
-        let is_below = there && value < last;
+        let is_head = there && value < end_of_head;
+        let is_below = there && !is_head && value < last;
         let is_equal = there && value == last;
-        let (before, total) = exclusive_sum((is_below as u32) << 16 | is_equal as u32, room);
-        let (below_before, equal_before) = (below + (before >> 16), equal + (before & 0xffff));
-        if is_below || is_equal && equal_before < left {
+        let flags = (is_head as u32) << (2 * BITS) | (is_below as u32) << BITS | is_equal as u32;
+        let (before, total) = exclusive_sum(flags, room);
+        let equal_before = equal + part(before, 0);
+        if is_head || is_below || is_equal && equal_before < left {
             let taken = if equal_before < left { equal_before } else { left };
-            let to = guide * p.length as usize + (below_before + taken) as usize;
+            let place =
+                if is_head { of_head + part(before, 2) } else { head + below + part(before, 1) + taken };
+            let to = guide * p.length as usize + place as usize;
             p.lists.set(to, centre);
             p.list_biases.set(to, p.biases.get(centre as usize));
         }
-        (below, equal) = (below + (total >> 16), equal + (total & 0xffff));
+        of_head += part(total, 2);
+        (below, equal) = (below + part(total, 1), equal + part(total, 0));
         first += LIST_THREADS;
         // The room is used again.
         sync_threads();
     }
 }
 
-const _: () = assert!(LIST_THREADS == 1 << DIGIT_BITS);
+const _: () = assert!(LIST_THREADS == 1 << DIGIT_BITS && LIST_THREADS < 1 << 10);

@@ -20,7 +20,7 @@ use tagore_device::random::{Draws, Stage};
 use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
 
 use super::{Build, Nodes, Settings};
-use crate::cluster::{self, Cells};
+use crate::cluster::{self, Cells, Clustering, Known};
 use crate::descent::{DescentStats, Start};
 use crate::gpu::{Buffer, Plan};
 use crate::vectors::gpu::{OnDevice, TileVectors};
@@ -51,6 +51,10 @@ const MOST_MEMBERS: usize = 8;
 /// As [`PASSES`], where nodes were in other cells before: most of those that are near are known by then, and members of a
 /// cell meet one another in the first pass.
 const LATER_PASSES: [usize; 7] = [0, 1, 3, 6, 11, 20, 32];
+
+/// Multiples of the average number of visitors from which on a cell is large: its parties would still be at work when
+/// all others are done.
+const LARGE: usize = 4;
 
 /// What the passes work with on the device, beside the nodes.
 struct Memory {
@@ -93,9 +97,23 @@ pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize))
     (Plan::new().with::<f32>("list bounds", n), cells)
 }
 
+/// Where the nodes whose own cell is each begin, in the order of cells, and the end of the last.
+fn own_starts<T: OnDevice>(cells: &Cells<T>) -> Vec<u32> {
+    let own = cells.starts.windows(2).step_by(cells.memberships).map(|own| own[1] - own[0]);
+    let ends = own.scan(0, |end, own| {
+        *end += own as u32;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
 /// The ranks of the visits of each pass, where a node visits `m` cells.
 fn passes(m: usize, is_first: bool) -> Vec<Range<usize>> {
-    let ends: &[usize] = if is_first { &PASSES } else { &LATER_PASSES };
+    let env = |n: &str, d: &[usize]| {
+        std::env::var(n)
+            .map_or(d.to_vec(), |v| v.split(',').map(|x| x.parse().unwrap()).collect::<Vec<usize>>())
+    };
+    let ends = if is_first { env("T_FIRST", &PASSES) } else { env("T_LATER", &LATER_PASSES) };
     ends.windows(2).filter(|ranks| ranks[0] < m).map(|ranks| ranks[0]..ranks[1].min(m)).collect()
 }
 
@@ -104,7 +122,7 @@ impl Build<'_> {
     pub(super) fn cells<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
-        cells: Cells,
+        cells: Cells<T>,
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (n, dim) = (self.space.len(), self.space.dim());
@@ -115,12 +133,20 @@ impl Build<'_> {
         bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
         self.meet(nodes, &mut bounds, &cells, 0, stats)?;
-        drop(cells);
         stage.advance(1)?;
+        let starts = own_starts(&cells);
+        let centres = cells.centres;
+        drop(cells.members);
         for clustering in 1..clusterings {
             let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
-            let cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, seed)?;
+            let asked = Clustering { known: centres.count, ..asked };
+            let asked = match std::env::var("TAGORE_LIST") {
+                Ok(v) => Clustering { lists: (512, v.parse().unwrap()), ..asked },
+                _ => asked,
+            };
+            let known = Known { centres: &centres, starts: &starts };
+            let cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, seed, Some(known))?;
             self.meet(nodes, &mut bounds, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
@@ -132,7 +158,7 @@ impl Build<'_> {
         &self,
         nodes: &mut Nodes<T>,
         bounds: &mut Buffer<f32>,
-        cells: &Cells,
+        cells: &Cells<T>,
         clustering: usize,
         stats: &mut DescentStats,
     ) -> Result<()> {
@@ -140,8 +166,8 @@ impl Build<'_> {
         let count = (cells.starts.len() - 1) / m;
         let hosts = Settings::hosts(self.space.dim()).min(m);
         let most = most_members(n, count);
-        let slabs = if clustering == 0 { slabs(cells, (tiles_of_slab(n), most)) } else { Vec::new() };
-        let parties = parties(cells, (hosts, most));
+        let groups = (&cells.starts[..], m);
+        let slabs = if clustering == 0 { slabs(groups, (tiles_of_slab(n), most)) } else { Vec::new() };
         let plan = plan(n, count, (m, hosts)).1.reserve(self.gpu)?;
         let mut memory = Memory {
             jobs: plan.buffer("jobs")?,
@@ -152,14 +178,16 @@ impl Build<'_> {
         };
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         memory.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
-        let words = |party: &Party| [party.cell, party.first, party.count];
-        memory.parties.upload(&parties.iter().flat_map(words).collect::<Vec<u32>>())?;
         memory.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
         let mut first_job = 0;
         for slab in &slabs {
             self.meet_own(nodes, bounds, &mut memory, cells, first_job..first_job + slab.len())?;
             first_job += slab.len();
         }
+        // While they meet.
+        let parties = parties(groups, (hosts, most));
+        let words = |party: &Party| [party.cell, party.first, party.count];
+        memory.parties.upload(&parties.iter().flat_map(words).collect::<Vec<u32>>())?;
         // The bytes of empty slots.
         memory.keys.fill(0xff)?;
         let passes = passes(m, clustering == 0);
@@ -186,7 +214,7 @@ impl Build<'_> {
         nodes: &mut Nodes<T>,
         bounds: &mut Buffer<f32>,
         memory: &mut Memory,
-        cells: &Cells,
+        cells: &Cells<T>,
         jobs: Range<usize>,
     ) -> Result<()> {
         let filter = CellFilter::<T::Sum> {
@@ -224,7 +252,7 @@ impl Build<'_> {
         nodes: &mut Nodes<T>,
         bounds: &mut Buffer<f32>,
         memory: &mut Memory,
-        cells: &Cells,
+        cells: &Cells<T>,
         (parties, most): (usize, usize),
         ranks: Range<usize>,
         draw: u32,
@@ -278,12 +306,11 @@ impl<T: OnDevice> Nodes<T> {
 }
 
 /// What members of cells do in their own cell, in order: the jobs between two mergings, of `tiles` tiles at most.
-fn slabs(cells: &Cells, (tiles, most): (usize, usize)) -> Vec<Vec<Job>> {
-    let m = cells.memberships;
+fn slabs((starts, m): (&[usize], usize), (tiles, most): (usize, usize)) -> Vec<Vec<Job>> {
     let side = tile::SIDE as usize;
     // A tile of members, and all members that it meets.
     let mut own: Vec<(Range<usize>, Range<usize>)> = Vec::new();
-    for cell in cells.starts.chunks_exact(m).zip(cells.starts[1..].iter().step_by(m)) {
+    for cell in starts.chunks_exact(m).zip(starts[1..].iter().step_by(m)) {
         let (first, end) = (cell.0[0], *cell.1);
         let rows = first..end.min(first + most);
         own.extend((first..end).step_by(side).map(|query| (query..end.min(query + side), rows.clone())));
@@ -325,17 +352,18 @@ fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
     (begin < rows).then_some(begin..end.min(rows))
 }
 
-/// The first `hosts` ranks of all cells, in parties: those that meet the most come first.
-fn parties(cells: &Cells, (hosts, most): (usize, usize)) -> Vec<Party> {
-    let m = cells.memberships;
+/// The first `hosts` ranks of all cells, in parties: cell by cell, as near cells share visitors, but those with the most
+/// come first.
+fn parties((starts, m): (&[usize], usize), (hosts, most): (usize, usize)) -> Vec<Party> {
     let side = tile::SIDE as usize;
-    let mut of_cells: Vec<(usize, usize)> = (0..(cells.starts.len() - 1) / m)
-        .map(|cell| ((cells.starts[(cell + 1) * m] - cells.starts[cell * m + 1]).min(most * (m - 1)), cell))
-        .collect();
-    of_cells.sort_unstable_by_key(|&(visitors, cell)| (Reverse(visitors), cell));
+    let count = (starts.len() - 1) / m;
+    let visitors = |cell: usize| (starts[(cell + 1) * m] - starts[cell * m + 1]).min(most * (m - 1));
+    let average = (0..count).map(visitors).sum::<usize>() / count;
+    let mut of_cells: Vec<usize> = (0..count).collect();
+    of_cells.sort_by_key(|&cell| Reverse(visitors(cell) / (LARGE * average).max(1)));
     let mut parties = Vec::new();
-    for (_, cell) in of_cells {
-        let (first, end) = (cells.starts[cell * m], cells.starts[cell * m + hosts]);
+    for cell in of_cells {
+        let (first, end) = (starts[cell * m], starts[cell * m + hosts]);
         parties.extend((first..end).step_by(side).map(|first| Party {
             cell: cell as u32,
             first: first as u32,
@@ -348,70 +376,65 @@ fn parties(cells: &Cells, (hosts, most): (usize, usize)) -> Vec<Party> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
 
-    /// Cells with so many members of each of two ranks.
-    fn cells(sizes: &[(usize, usize)]) -> Cells {
+    /// Where groups begin of cells with so many members of each of two ranks.
+    fn starts(sizes: &[(usize, usize)]) -> Vec<usize> {
         let mut starts = vec![0];
         for &(own, second) in sizes {
             let first = starts[starts.len() - 1];
             starts.extend([first + own, first + own + second]);
         }
-        let memory = Plan::new().with::<u32>("members", 1);
-        let memory = memory.reserve(&Gpu::emulated(0)).unwrap();
-        let members = memory.buffer("members").unwrap();
-        Cells { members, starts, order: None, memberships: 2 }
+        starts
     }
 
     #[test]
     fn every_member_meets_its_cell_once() {
         let sizes = [(0, 40), (1, 0), (128, 7), (3000, 9), (129, 1), (2049, 0), (5, 5)];
-        let cells = cells(&sizes);
+        let starts = starts(&sizes);
         let most = 2500;
-        let slabs = slabs(&cells, (10, most));
+        let slabs = slabs((&starts, 2), (10, most));
         // Where each member is, and how many rows its tile has met.
-        let mut met = vec![0; cells.starts[cells.starts.len() - 1]];
+        let mut met = vec![0; starts[starts.len() - 1]];
         for slab in &slabs {
             assert!(!slab.is_empty() && slab.len() <= 10);
             assert!(slab.is_sorted_by_key(|job| Reverse(job.row_count)));
             for job in slab {
                 assert!(job.query_count as usize <= tile::SIDE as usize && job.row_count as usize <= ROUND);
-                let cell = cells.starts.iter().rposition(|&start| start <= job.first_query as usize).unwrap();
+                let cell = starts.iter().rposition(|&start| start <= job.first_query as usize).unwrap();
                 for member in job.first_query..job.first_query + job.query_count {
                     let met = &mut met[member as usize];
-                    assert_eq!(job.first_row as usize, cells.starts[cell] + *met, "rows in order");
+                    assert_eq!(job.first_row as usize, starts[cell] + *met, "rows in order");
                     *met += job.row_count as usize;
                 }
             }
         }
         for (cell, (own, _)) in sizes.into_iter().enumerate() {
-            let (first, end) = (cells.starts[2 * cell], cells.starts[2 * cell + 1]);
+            let (first, end) = (starts[2 * cell], starts[2 * cell + 1]);
             assert!(met[first..end].iter().all(|&met| met == own.min(most)), "cell {cell}");
-            assert!(met[end..cells.starts[2 * cell + 2]].iter().all(|&met| met == 0), "cell {cell}");
+            assert!(met[end..starts[2 * cell + 2]].iter().all(|&met| met == 0), "cell {cell}");
         }
     }
 
     #[test]
     fn every_host_is_in_one_party() {
-        let sizes = [(0, 40), (1, 0), (128, 7), (300, 90), (129, 1)];
-        let cells = cells(&sizes);
+        let sizes = [(0, 40), (1, 0), (128, 7), (300, 900), (129, 1)];
+        let starts = starts(&sizes);
         for hosts in [1, 2] {
-            let parties = parties(&cells, (hosts, 1000));
-            assert!(parties.len() <= most_tiles(cells.starts[10], sizes.len()));
+            let parties = parties((&starts, 2), (hosts, 1000));
+            assert!(parties.len() <= most_tiles(starts[10], sizes.len()));
             let of = |party: &Party| party.first as usize..(party.first + party.count) as usize;
             let mut all: Vec<usize> = parties.iter().flat_map(of).collect();
             all.sort_unstable();
-            let expected: Vec<usize> = (0..sizes.len())
-                .flat_map(|cell| cells.starts[2 * cell]..cells.starts[2 * cell + hosts])
-                .collect();
+            let expected: Vec<usize> =
+                (0..sizes.len()).flat_map(|cell| starts[2 * cell]..starts[2 * cell + hosts]).collect();
             assert_eq!(all, expected);
             for party in &parties {
                 let cell = 2 * party.cell as usize;
                 assert!((1..=tile::SIDE).contains(&party.count));
-                let members = cells.starts[cell]..cells.starts[cell + hosts];
+                let members = starts[cell]..starts[cell + hosts];
                 assert!(members.contains(&of(party).start) && of(party).end <= members.end);
             }
-            // The cell with the most visitors comes first.
+            // A cell with many visitors comes first.
             assert_eq!(parties[0].cell, 3);
         }
     }

@@ -222,10 +222,14 @@ impl Build<'_> {
     }
 
     /// Clusters the vectors and puts them in order.
-    fn renumber<T: OnDevice>(&self, side: Side<T>, start: Start) -> Result<(Original<T>, Nodes<T>, Cells)> {
+    fn renumber<T: OnDevice>(
+        &self,
+        side: Side<T>,
+        start: Start,
+    ) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let asked = Clustering { ordered: true, ..self.settings.cells(n, dim, start) };
-        let mut cells = cluster::cells::<T>(self.gpu, side.tiles(), n, dim, asked, self.seed)?;
+        let mut cells = cluster::cells::<T>(self.gpu, side.tiles(), n, dim, asked, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let (stride, units) = side.tile_stride();
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;

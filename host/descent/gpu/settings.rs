@@ -26,6 +26,10 @@ const LONG_VISITS: (usize, usize) = (16, 1);
 /// Times that nodes are clustered, at most.
 const MOST_CLUSTERINGS: usize = 16;
 
+/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find no more neighbours.
+const SAMPLE_PER_CELL: usize = 16;
+const ROUNDS: u32 = 2;
+
 /// Components of short vectors.
 const SHORT: usize = 256;
 
@@ -79,7 +83,8 @@ impl Settings {
             _ => (2 * NODES_PER_CELL.0, FOR_ORDER),
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
-        Clustering::new((n / nodes).max((n / 64).min(16)).max(1), memberships)
+        let cells = (n / nodes).max((n / 64).min(16)).max(1);
+        Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, memberships) }
     }
 
     /// Of the cells that each node visits, those in which it is met.

@@ -46,7 +46,7 @@ impl Build<'_> {
     pub(super) fn count_cells<T: OnDevice>(
         &self,
         stride: u32,
-        cells: &Cells,
+        cells: &Cells<T>,
         (hosts, most): (usize, usize),
         passes: usize,
     ) -> u64 {

@@ -14,7 +14,7 @@ use crate::descent::slots::two_slots;
 use crate::search::exact::filter::{Columns, Epilogue, NOTHING, Walk, column_of, filter};
 use crate::search::exact::{Tiles, filter_shared_bytes};
 
-/// Bytes of dynamic shared memory of the meeting kernels: with the filter's, of each line its vector, norm and
+/// Bytes of dynamic shared memory of the meeting kernels: with the filter's, of each line its vector, term and
 /// threshold.
 pub const fn meet_shared_bytes(units: u32) -> u32 {
     filter_shared_bytes(units) + tile::SIDE * 12
@@ -74,7 +74,7 @@ pub const PARTY_WORDS: usize = size_of::<Party>() / 4;
 #[derive(Clone, Copy)]
 struct Lines<S> {
     vectors: Shared<u32>,
-    norms: Shared<S>,
+    terms: Shared<S>,
     thresholds: Shared<S>,
 }
 
@@ -100,6 +100,11 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
     const THRESHOLDS: bool = true;
 
     #[inline(always)]
+    fn term(norm: S) -> S {
+        S::term(norm)
+    }
+
+    #[inline(always)]
     fn bound(&self, vector: u32) -> f32 {
         self.p.bounds.get(vector as usize)
     }
@@ -111,7 +116,7 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
 
     #[inline(always)]
     fn begin(&self, line: u32, column: u32, of_tile: Columns<S>) -> tile::Sums<S> {
-        nearness::begin(self.lines.norms, line, column, of_tile)
+        nearness::begin(self.lines.terms, line, column, of_tile)
     }
 
     #[inline(always)]
@@ -156,12 +161,12 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
                 let column = (column + 8 * (bit % 16 / 4) + bit / 2 % 2) as usize;
                 let (a, b) = (lines.vectors.get(line), of_tile.vectors.get(column));
                 if a != b {
-                    let norms = (lines.norms.get(line), of_tile.biases.get(column));
+                    let terms = (lines.terms.get(line), of_tile.biases.get(column));
                     if near > lines.thresholds.get(line) {
-                        self.p.offer(a, S::from_nearness(near, norms.0, norms.1), b);
+                        self.p.offer(a, S::from_nearness(near, terms.0, terms.1), b);
                     }
                     if near > of_tile.thresholds.get(column) {
-                        self.p.offer(b, S::from_nearness(near, norms.1, norms.0), a);
+                        self.p.offer(b, S::from_nearness(near, terms.1, terms.0), a);
                     }
                 }
             }
@@ -196,8 +201,8 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     let vector = |member: u32| p.members.get(member as usize);
     let vectors: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
     let side = tile::SIDE as usize;
-    let norms: Shared<E::Sum> = vectors.offset(side).cast();
-    let lines = Lines { vectors, norms, thresholds: norms.offset(side) };
+    let terms: Shared<E::Sum> = vectors.offset(side).cast();
+    let lines = Lines { vectors, terms, thresholds: terms.offset(side) };
 
     // A lane's lines ask for about the same: sorted, eight that follow one another are a lane's. Two threads, each
     // with half of the others, find the place of each.
@@ -227,7 +232,7 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     sync_threads();
     if half == 0 {
         vectors.set(line, own);
-        lines.norms.set(line, norm);
+        lines.terms.set(line, E::Sum::term(norm));
         lines.thresholds.set(line, threshold);
     }
     sync_threads();

@@ -9,12 +9,12 @@ use crate::block::element::TileSum;
 use crate::block::tile::Sums;
 use crate::search::exact::filter::{Columns, column_of};
 
-/// What a lane's sums begin at: of the lines `line + 8 r`, whose squared norms are in `norms`, and its columns.
+/// What a lane's sums begin at: of the lines `line + 8 r`, whose [terms](TileSum::term) are these, and its columns.
 #[inline(always)]
-pub(super) fn begin<S: TileSum>(norms: Shared<S>, line: u32, column: u32, of_tile: Columns<S>) -> Sums<S> {
+pub(super) fn begin<S: TileSum>(terms: Shared<S>, line: u32, column: u32, of_tile: Columns<S>) -> Sums<S> {
     let (mut of_lines, mut of_columns) = ([S::default(); 8], [S::default(); 8]);
     unroll!(8, I => {
-        of_lines[I] = norms.get(line as usize + 8 * I);
+        of_lines[I] = terms.get(line as usize + 8 * I);
         of_columns[I] = of_tile.biases.get((column + column_of(I)) as usize);
     });
     let mut sums = [[S::default(); 4]; 16];

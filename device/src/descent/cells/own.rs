@@ -13,7 +13,7 @@ use crate::search::exact::filter::{Columns, Epilogue, Walk, column_of, filter};
 use crate::search::exact::{Tiles, filter_shared_bytes};
 
 /// Bytes of dynamic shared memory of the filter of cells: with them, of each line its next place, the end of its
-/// places, and its norm.
+/// places, and its term.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
     filter_shared_bytes(units) + tile::SIDE * 12
 }
@@ -81,13 +81,18 @@ struct NoteKeys<S> {
     found: GlobalMut<Key>,
     next: Shared<u32>,
     ends: Shared<u32>,
-    norms: Shared<S>,
+    terms: Shared<S>,
 }
 
 impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
     #[inline(always)]
+    fn term(norm: S) -> S {
+        S::term(norm)
+    }
+
+    #[inline(always)]
     fn begin(&self, line: u32, column: u32, of_tile: Columns<S>) -> tile::Sums<S> {
-        nearness::begin(self.norms, line, column, of_tile)
+        nearness::begin(self.terms, line, column, of_tile)
     }
 
     #[inline(always)]
@@ -118,13 +123,13 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
             let hits = below[R / 4] >> (24 - 8 * (R % 4)) & 0xff;
             // A line with more than there is room for is passed over, so it may lack some.
             if hits != 0 && firsts[R] + hits.count_ones() <= self.ends.get((line + 8 * R as u32) as usize) {
-                let norm = self.norms.get((line + 8 * R as u32) as usize);
+                let term = self.terms.get((line + 8 * R as u32) as usize);
                 let mut place = firsts[R].wrapping_sub(1);
                 unroll!(8, C => {
                     if hits >> (7 - C) & 1 == 1 {
                         place = place.wrapping_add(1);
                         let column = (column + column_of(C)) as usize;
-                        let value = S::from_nearness(nearness::of(sums, R, C), norm, of_tile.biases.get(column));
+                        let value = S::from_nearness(nearness::of(sums, R, C), term, of_tile.biases.get(column));
                         self.found.set(place as usize, key::pack(value.to_f32(), of_tile.vectors.get(column)));
                     }
                 });
@@ -151,7 +156,7 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
     // barriers of the walk stand between this and the first use.
     let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
     let ends = next.offset(tile::SIDE as usize);
-    let norms: Shared<E::Sum> = ends.offset(tile::SIDE as usize).cast();
+    let terms: Shared<E::Sum> = ends.offset(tile::SIDE as usize).cast();
     let thread = thread_idx_x();
     let line = block_idx_x() * tile::SIDE + thread;
     let begin = line * p.capacity;
@@ -160,7 +165,8 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
     if thread < tile::SIDE {
         next.set(thread as usize, begin);
         ends.set(thread as usize, begin + p.capacity);
-        norms.set(thread as usize, if thread < job.query_count { norm(thread) } else { E::Sum::NEVER });
+        let norm = if thread < job.query_count { norm(thread) } else { E::Sum::NEVER };
+        terms.set(thread as usize, E::Sum::term(norm));
     }
     let threshold = |line: u32| {
         if line >= job.query_count {
@@ -169,7 +175,7 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         let bound = p.bounds.get(vector(job.first_query + line) as usize);
         E::Sum::nearness(E::Sum::from_f32(bound), norm(line))
     };
-    let mut epilogue = NoteKeys { found: p.found, next, ends, norms };
+    let mut epilogue = NoteKeys { found: p.found, next, ends, terms };
     filter::<E, _>(&p.tiles, walk, vector, vector, threshold, &mut epilogue);
     sync_threads();
     if thread < tile::SIDE {

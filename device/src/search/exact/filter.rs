@@ -72,6 +72,12 @@ pub(crate) struct Walk {
 /// What becomes of the products of a tile, of which this lane has the lines `line + 8 r` and the columns
 /// `column + column_of(c)`.
 pub(crate) trait Epilogue<S: TileSum> {
+    /// What is kept of a row's bias.
+    #[inline(always)]
+    fn term(bias: S) -> S {
+        bias
+    }
+
     /// Whether the rows of a tile have thresholds.
     const THRESHOLDS: bool = false;
 
@@ -103,7 +109,7 @@ pub(crate) const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
-/// Of each row of a tile, its bias, its threshold if rows have any, and its vector.
+/// Of each row of a tile, its bias or what is kept of it, its threshold if rows have any, and its vector.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<S> {
     pub biases: Shared<S>,
@@ -180,7 +186,7 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
     let store = |epilogue: &Ep, visit: u32, (bias, bound): (E::Sum, f32)| {
         let columns = of_tile(visit);
         if is_first {
-            columns.biases.set(of_row, bias);
+            columns.biases.set(of_row, Ep::term(bias));
         } else if Ep::THRESHOLDS {
             let there = columns.vectors.get(of_row) != NOTHING;
             columns
