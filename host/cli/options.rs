@@ -8,8 +8,8 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
-    DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric, PruneStats,
-    Result, Start, Vectors, peak_host_bytes,
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric,
+    PruneStats, Result, Start, Vectors, peak_host_bytes,
 };
 
 use super::output::{Output, grouped};
@@ -70,8 +70,9 @@ pub(crate) struct GraphOptions {
 
 impl GraphOptions {
     pub(crate) fn descent(&self) -> Descent {
-        let descent =
-            Descent::new().metric(self.metric).cells(self.nodes_per_cell, self.memberships, self.clusterings);
+        let &Self { nodes_per_cell, memberships, clusterings, .. } = self;
+        let cells = CellSettings { nodes_per_cell, memberships, clusterings };
+        let descent = Descent::new().metric(self.metric).cells(cells);
         match self.knn {
             Some(k) => descent.knn(k),
             None => descent,

@@ -31,6 +31,9 @@ const GUIDES: f64 = 4.0;
 /// The names of the buffers of centres: their vectors, and the squared norms of those.
 const CENTRES: (&str, &str) = ("centres", "centre norms");
 const SPARE_CENTRES: (&str, &str) = ("spare centres", "spare centre norms");
+
+/// The names of the buffers of centres in [`Cells`].
+pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.0, SPARE_CENTRES.1];
 const GUIDE_CENTRES: (&str, &str) = ("guides", "guide norms");
 
 /// What is asked for.

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use tagore_device::descent::key::MAX_NODES;
 
+pub use gpu::CellSettings;
 pub(crate) use gpu::{GpuLists, Then};
 pub use graph::KnnGraph;
 pub use plan::{DevicePlan, PlannedStage};
@@ -165,7 +166,7 @@ pub struct Descent {
     iterations: Iterations,
     start: Start,
     expand: usize,
-    settings: gpu::Settings,
+    settings: CellSettings,
     pub(crate) seed: u64,
     pub(crate) device: Device,
     /// A fork of the device, to work on instead.
@@ -181,7 +182,7 @@ impl Default for Descent {
             iterations: Iterations::Auto,
             start: Start::Auto,
             expand: 4,
-            settings: gpu::Settings::default(),
+            settings: CellSettings::default(),
             seed: 0,
             device: Device::Auto,
             fork: None,
@@ -227,15 +228,9 @@ impl Descent {
         self
     }
 
-    /// How a start from cells is made: nodes per centre, at least 32, and cells that each node visits, 1 to 32;
-    /// what was measured to be best for the data unless set.
-    pub fn cells(
-        mut self,
-        nodes_per_cell: Option<usize>,
-        memberships: Option<usize>,
-        clusterings: Option<usize>,
-    ) -> Self {
-        self.settings = gpu::Settings { nodes_per_cell, memberships, clusterings };
+    /// How a start from cells is made.
+    pub fn cells(mut self, cells: CellSettings) -> Self {
+        self.settings = cells;
         self
     }
 
@@ -321,7 +316,7 @@ impl Descent {
             ("expand", self.expand.to_string()),
             ("seed", self.seed.to_string()),
         ];
-        let gpu::Settings { nodes_per_cell, memberships, clusterings } = self.settings;
+        let CellSettings { nodes_per_cell, memberships, clusterings } = self.settings;
         let settings =
             [("nodes-per-cell", nodes_per_cell), ("memberships", memberships), ("clusterings", clusterings)];
         let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));

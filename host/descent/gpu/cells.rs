@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{
-    CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, Party, cells_merge_noted,
+    CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, cells_merge_noted,
     cells_merge_offers,
 };
 use tagore_device::descent::key::Key;
@@ -19,8 +19,8 @@ use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
 use tagore_device::random::{Draws, Stage};
 use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
 
-use super::{Build, Nodes, Settings};
-use crate::cluster::{self, Cells, Clustering, Known};
+use super::{Build, CellSettings, Nodes};
+use crate::cluster::{self, Cells, Known};
 use crate::descent::{DescentStats, Start};
 use crate::gpu::{Buffer, Plan};
 use crate::vectors::gpu::{OnDevice, TileVectors};
@@ -82,19 +82,23 @@ fn tiles_of_slab(n: usize) -> usize {
     (OFFERS as usize * n).clamp(NOTED.0, NOTED.1) / (ROUND * tile::SIDE as usize)
 }
 
-/// The device memory for `n` nodes: what stays, and what is needed while they are in `count` cells. Each node visits
-/// `memberships`, and in the first `hosts` of them it is visited.
-pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> (Plan, Plan) {
+/// The bounds of `n` nodes, which stay from one clustering to the next.
+pub(super) fn bounds_plan(n: usize) -> Plan {
+    Plan::new().with::<f32>("list bounds", n)
+}
+
+/// The device memory for `n` nodes in `count` cells. Each node visits `memberships`, and in the first `hosts` of them it
+/// is visited.
+pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> Plan {
     let tiles = most_tiles(n, count);
     let rounds = 1 + most_members(n, count).div_ceil(ROUND);
     let lines = tiles.min(tiles_of_slab(n)) * tile::SIDE as usize;
-    let cells = Plan::new()
+    Plan::new()
         .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
         .with::<u32>("parties", most_tiles(hosts * n, count) * PARTY_WORDS)
         .with::<u32>("cell starts", count * memberships + 1)
         .with::<u32>("counts", lines)
-        .with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize));
-    (Plan::new().with::<f32>("list bounds", n), cells)
+        .with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
 }
 
 /// Where the nodes whose own cell is each begin, in the order of cells, and the end of the last.
@@ -109,11 +113,7 @@ fn own_starts<T: OnDevice>(cells: &Cells<T>) -> Vec<u32> {
 
 /// The ranks of the visits of each pass, where a node visits `m` cells.
 fn passes(m: usize, is_first: bool) -> Vec<Range<usize>> {
-    let env = |n: &str, d: &[usize]| {
-        std::env::var(n)
-            .map_or(d.to_vec(), |v| v.split(',').map(|x| x.parse().unwrap()).collect::<Vec<usize>>())
-    };
-    let ends = if is_first { env("T_FIRST", &PASSES) } else { env("T_LATER", &LATER_PASSES) };
+    let ends: &[usize] = if is_first { &PASSES } else { &LATER_PASSES };
     ends.windows(2).filter(|ranks| ranks[0] < m).map(|ranks| ranks[0]..ranks[1].min(m)).collect()
 }
 
@@ -127,8 +127,7 @@ impl Build<'_> {
     ) -> Result<()> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.settings.clusterings(n);
-        let asked = self.settings.cells(n, dim, Start::Cells);
-        let mut bounds = plan(n, asked.cells, (1, 1)).0.reserve(self.gpu)?.buffer("list bounds")?;
+        let mut bounds = bounds_plan(n).reserve(self.gpu)?.buffer("list bounds")?;
         // As good as infinite.
         bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
@@ -137,14 +136,10 @@ impl Build<'_> {
         let starts = own_starts(&cells);
         let centres = cells.centres;
         drop(cells.members);
+        let asked = self.settings.cells(n, dim, Start::Cells, Some(centres.count));
         for clustering in 1..clusterings {
             let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
-            let asked = Clustering { known: centres.count, ..asked };
-            let asked = match std::env::var("TAGORE_LIST") {
-                Ok(v) => Clustering { lists: (512, v.parse().unwrap()), ..asked },
-                _ => asked,
-            };
             let known = Known { centres: &centres, starts: &starts };
             let cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, seed, Some(known))?;
             self.meet(nodes, &mut bounds, &cells, clustering, stats)?;
@@ -164,11 +159,11 @@ impl Build<'_> {
     ) -> Result<()> {
         let (n, m) = (self.space.len(), cells.memberships);
         let count = (cells.starts.len() - 1) / m;
-        let hosts = Settings::hosts(self.space.dim()).min(m);
+        let hosts = CellSettings::hosts(self.space.dim()).min(m);
         let most = most_members(n, count);
         let groups = (&cells.starts[..], m);
         let slabs = if clustering == 0 { slabs(groups, (tiles_of_slab(n), most)) } else { Vec::new() };
-        let plan = plan(n, count, (m, hosts)).1.reserve(self.gpu)?;
+        let plan = plan(n, count, (m, hosts)).reserve(self.gpu)?;
         let mut memory = Memory {
             jobs: plan.buffer("jobs")?,
             parties: plan.buffer("parties")?,
@@ -186,8 +181,7 @@ impl Build<'_> {
         }
         // While they meet.
         let parties = parties(groups, (hosts, most));
-        let words = |party: &Party| [party.cell, party.first, party.count];
-        memory.parties.upload(&parties.iter().flat_map(words).collect::<Vec<u32>>())?;
+        memory.parties.upload(&parties)?;
         // The bytes of empty slots.
         memory.keys.fill(0xff)?;
         let passes = passes(m, clustering == 0);
@@ -352,29 +346,29 @@ fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
     (begin < rows).then_some(begin..end.min(rows))
 }
 
-/// The first `hosts` ranks of all cells, in parties: cell by cell, as near cells share visitors, but those with the most
+/// The words of the [parties](tagore_device::descent::cells::Party) of the first `hosts` ranks of all cells: cell by cell, as near cells share visitors, but those with the most
 /// come first.
-fn parties((starts, m): (&[usize], usize), (hosts, most): (usize, usize)) -> Vec<Party> {
+fn parties((starts, m): (&[usize], usize), (hosts, most): (usize, usize)) -> Vec<u32> {
     let side = tile::SIDE as usize;
     let count = (starts.len() - 1) / m;
     let visitors = |cell: usize| (starts[(cell + 1) * m] - starts[cell * m + 1]).min(most * (m - 1));
     let average = (0..count).map(visitors).sum::<usize>() / count;
     let mut of_cells: Vec<usize> = (0..count).collect();
-    of_cells.sort_by_key(|&cell| Reverse(visitors(cell) / (LARGE * average).max(1)));
+    of_cells.sort_by_cached_key(|&cell| Reverse(visitors(cell) / (LARGE * average).max(1)));
     let mut parties = Vec::new();
     for cell in of_cells {
         let (first, end) = (starts[cell * m], starts[cell * m + hosts]);
-        parties.extend((first..end).step_by(side).map(|first| Party {
-            cell: cell as u32,
-            first: first as u32,
-            count: side.min(end - first) as u32,
-        }));
+        for first in (first..end).step_by(side) {
+            parties.extend([cell, first, side.min(end - first)].map(|word| word as u32));
+        }
     }
     parties
 }
 
 #[cfg(test)]
 mod tests {
+    use tagore_device::descent::cells::Party;
+
     use super::*;
 
     /// Where groups begin of cells with so many members of each of two ranks.
@@ -420,7 +414,9 @@ mod tests {
         let sizes = [(0, 40), (1, 0), (128, 7), (300, 900), (129, 1)];
         let starts = starts(&sizes);
         for hosts in [1, 2] {
-            let parties = parties((&starts, 2), (hosts, 1000));
+            let words = parties((&starts, 2), (hosts, 1000));
+            let party = |words: &[u32]| Party { cell: words[0], first: words[1], count: words[2] };
+            let parties: Vec<Party> = words.chunks_exact(PARTY_WORDS).map(party).collect();
             assert!(parties.len() <= most_tiles(starts[10], sizes.len()));
             let of = |party: &Party| party.first as usize..(party.first + party.count) as usize;
             let mut all: Vec<usize> = parties.iter().flat_map(of).collect();

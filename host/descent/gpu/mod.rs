@@ -22,10 +22,10 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids,
 
 pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;
-pub(super) use settings::Settings;
+pub use settings::CellSettings;
 
 use super::{DescentStats, Iterations, Start};
-use crate::cluster::{self, Cells, Clustering};
+use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{Points, nearest};
 use crate::vectors::Matrix;
@@ -48,7 +48,7 @@ pub(super) struct Build<'a> {
     pub start: Start,
     pub iterations: Iterations,
     pub expand: usize,
-    pub settings: Settings,
+    pub settings: CellSettings,
     pub seed: u64,
     pub progress: &'a Progress,
 }
@@ -164,7 +164,7 @@ impl Build<'_> {
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
-        let (joins, expands) = Settings::iterations(self.iterations, start);
+        let (joins, expands) = CellSettings::iterations(self.iterations, start);
         let mut filling = 0.0;
         if start == Start::Random && joins == 0 && expands > 0 {
             let began = Instant::now();
@@ -228,7 +228,7 @@ impl Build<'_> {
         start: Start,
     ) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let asked = Clustering { ordered: true, ..self.settings.cells(n, dim, start) };
+        let asked = self.settings.cells(n, dim, start, None);
         let mut cells = cluster::cells::<T>(self.gpu, side.tiles(), n, dim, asked, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let (stride, units) = side.tile_stride();

@@ -5,7 +5,7 @@ use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
 use tagore_device::descent::sample::ROW;
 
-use super::{ALL_PAIRS, MAX_K, Settings};
+use super::{ALL_PAIRS, CellSettings, MAX_K};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, Plan};
@@ -13,6 +13,9 @@ use crate::search::exact::gpu::{all_pairs_plan, least_plan};
 use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
 use crate::vectors::space::Space;
 use crate::{Metric, Result, cluster};
+
+/// The buffers of centres that stay with their cells.
+const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
 
 /// The stage that ends a descent.
 const FINISH: &str = "finish";
@@ -30,7 +33,7 @@ pub(in crate::descent) struct Shape {
     /// As it was asked for.
     pub start: Start,
     pub iterations: Iterations,
-    pub settings: Settings,
+    pub settings: CellSettings,
     /// The host's copy of f32 vectors that the device takes as bytes, in bytes per vector.
     pub copied: usize,
 }
@@ -65,9 +68,9 @@ impl Shape {
         Plan::new().with::<u32>("largest norm", 1)
     }
 
-    /// Finding the cells and the order.
-    fn cluster<T: OnDevice>(&self, start: Start) -> Plan {
-        let asked = self.settings.cells(self.n, self.dim, start);
+    /// Finding the cells, of the first clustering or of one that knows so many cells.
+    fn cluster<T: OnDevice>(&self, start: Start, known: Option<usize>) -> Plan {
+        let asked = self.settings.cells(self.n, self.dim, start, known);
         cluster::plan::<T>(Plan::new(), self.n, self.dim, asked)
     }
 
@@ -130,25 +133,30 @@ impl Shape {
         };
         let base = self.upload::<T>();
         stage("prepare", &[&base, &Self::prepare()]);
-        let clusters = self.cluster::<T>(start);
+        let clusters = self.cluster::<T>(start, None);
         stage("cluster", &[&base, &clusters]);
         let (members, order) = (clusters.only(&["members"]), clusters.only(&["order"]));
+        let centres = clusters.only(&CENTRES);
         let renumbered = self.renumber::<T>();
-        stage("order", &[&base, &members, &order, &renumbered]);
+        stage("order", &[&base, &members, &order, &centres, &renumbered]);
         // The values and their errors stay; what the tiles take is in the nodes' order now.
         let original = base.only(&["rows", "row errors", "mean"]);
         let lists = self.lists();
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
         if start == Start::Cells {
-            let asked = self.settings.cells(self.n, self.dim, start);
-            let hosts = Settings::hosts(self.dim);
-            let (bounds, cells) = super::cells::plan(self.n, asked.cells, (asked.memberships, hosts));
-            stage("cells", &[&original, &nodes, &members, &bounds, &cells]);
+            let asked = self.settings.cells(self.n, self.dim, start, None);
+            let bounds = super::cells::bounds_plan(self.n);
+            let cells =
+                super::cells::plan(self.n, asked.cells, (asked.memberships, CellSettings::hosts(self.dim)));
+            stage("cells", &[&original, &nodes, &members, &centres, &bounds, &cells]);
             if self.settings.clusterings(self.n) > 1 {
-                stage("cluster again", &[&original, &nodes, &bounds, &clusters]);
+                let clusters = self.cluster::<T>(start, Some(asked.cells));
+                stage("cluster again", &[&original, &nodes, &centres, &bounds, &clusters]);
+                let centres = centres.and(&clusters.only(&CENTRES));
+                stage("cells again", &[&original, &nodes, &members, &centres, &bounds, &cells]);
             }
         }
-        let (joins, expands) = Settings::iterations(self.iterations, start);
+        let (joins, expands) = CellSettings::iterations(self.iterations, start);
         let iterations = self.iterations(joins + expands);
         if joins > 0 {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);

@@ -6,22 +6,29 @@ use crate::cluster::Clustering;
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
-/// How cells are made, where it was said.
+/// How a start from cells is made, where it is not to be as was measured to be best for the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct CellSettings {
+    /// Nodes per centre, at least 32.
     pub nodes_per_cell: Option<usize>,
+    /// Cells that each node visits in each clustering, 1 to 32.
     pub memberships: Option<usize>,
+    /// How often the nodes are clustered, 1 to 16, each time from another sample.
     pub clusterings: Option<usize>,
 }
 
-/// Nodes per centre, and so members of a cell, of up to a million nodes; of more, as many more as the root of their
-/// number is larger, up to the most: vectors lie closer, and cells miss more.
-const NODES_PER_CELL: (usize, usize) = (500, 1500);
+/// Nodes per centre, and so members of a cell.
+const NODES_PER_CELL: usize = 500;
 
 /// Cells that each node visits, its own among them, and of these the nearest in which others that visit them meet it: of
 /// vectors of up to [`SHORT`] components, and of longer ones, which cost more and miss less.
-const SHORT_VISITS: (usize, usize) = (32, 2);
-const LONG_VISITS: (usize, usize) = (16, 1);
+const SHORT_VISITS: (usize, usize) = (14, 2);
+const LONG_VISITS: (usize, usize) = (8, 1);
+
+/// How often nodes are clustered: two that one clustering parts another brings together. Where there are
+/// [`MANY`], vectors lie closer, and a clustering parts more.
+const CLUSTERINGS: (usize, usize) = (3, 4);
+const MANY: usize = 4_000_000;
 
 /// Times that nodes are clustered, at most.
 const MOST_CLUSTERINGS: usize = 16;
@@ -30,11 +37,16 @@ const MOST_CLUSTERINGS: usize = 16;
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
+/// Centres near a centre of the first clustering, with which its vectors are compared in later ones, of up to so many
+/// centres, and of more.
+const KNOWN_LISTS: (usize, usize) = (512, 1024);
+const FEW_CENTRES: usize = 4096;
+
 /// Components of short vectors.
 const SHORT: usize = 256;
 
-/// Joins after cells: they find what is nearest where cells miss it.
-const JOINS: u32 = 1;
+/// Joins after cells: several clusterings leave nothing that they would find.
+const JOINS: u32 = 0;
 
 /// The most iterations of phase 2 after cells.
 const MOST_EXPANSIONS: u32 = 20;
@@ -47,7 +59,7 @@ fn visits(dim: usize) -> (usize, usize) {
     if dim <= SHORT { SHORT_VISITS } else { LONG_VISITS }
 }
 
-impl Settings {
+impl CellSettings {
     /// Refuses what cannot be done.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(nodes) = self.nodes_per_cell.filter(|&nodes| nodes < 32) {
@@ -68,23 +80,33 @@ impl Settings {
     }
 
     /// How often `n` nodes are clustered for a start from cells.
-    pub(super) fn clusterings(&self, _n: usize) -> usize {
-        self.clusterings.unwrap_or(1)
+    pub(super) fn clusterings(&self, n: usize) -> usize {
+        self.clusterings.unwrap_or(if n < MANY { CLUSTERINGS.0 } else { CLUSTERINGS.1 })
     }
 
-    /// How `n` nodes are put into cells.
-    pub(super) fn cells(&self, n: usize, dim: usize, start: Start) -> Clustering {
+    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
+    pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, memberships) = match start {
             Start::Cells => {
-                let root = (NODES_PER_CELL.0 as f64 * (n as f64 / 1e6).sqrt()) as usize;
-                let best = root.clamp(NODES_PER_CELL.0, NODES_PER_CELL.1);
-                (self.nodes_per_cell.unwrap_or(best), self.memberships.unwrap_or(visits(dim).0))
+                let nodes = self.nodes_per_cell.unwrap_or(NODES_PER_CELL);
+                (nodes, self.memberships.unwrap_or(visits(dim).0))
             }
-            _ => (2 * NODES_PER_CELL.0, FOR_ORDER),
+            _ => (2 * NODES_PER_CELL, FOR_ORDER),
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
-        Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, memberships) }
+        let asked = Clustering {
+            sample_per_cell: SAMPLE_PER_CELL,
+            rounds: ROUNDS,
+            ..Clustering::new(cells, memberships)
+        };
+        match known {
+            None => Clustering { ordered: true, ..asked },
+            Some(known) => {
+                let list = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
+                Clustering { known, lists: (asked.lists.0, list), ..asked }
+            }
+        }
     }
 
     /// Of the cells that each node visits, those in which it is met.
