@@ -5,6 +5,10 @@
 //! distance, so computed, is below the node's present bound are noted and merged into the node's list. Then, from
 //! near to far, cells meet their visitors, and whoever of a pair has the other nearer than its bound is offered it:
 //! neighbours find each other if only one of them visits the other's cell, which takes half as many cells.
+//!
+//! All of this is done several times, with centres of other samples: what one clustering parts, another joins. From the
+//! second on, the cells of the first tell which centres are near a vector, and members of a cell are offered to each
+//! other as visitors are.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -62,6 +66,11 @@ struct Memory {
     parties: Buffer<u32>,
     starts: Buffer<u32>,
     counts: Buffer<u32>,
+}
+
+/// What stays from one clustering to the next.
+struct Kept {
+    bounds: Buffer<f32>,
     /// What is noted, then what is offered.
     keys: Buffer<Key>,
 }
@@ -82,23 +91,27 @@ fn tiles_of_slab(n: usize) -> usize {
     (OFFERS as usize * n).clamp(NOTED.0, NOTED.1) / (ROUND * tile::SIDE as usize)
 }
 
-/// The bounds of `n` nodes, which stay from one clustering to the next.
-pub(super) fn bounds_plan(n: usize) -> Plan {
-    Plan::new().with::<f32>("list bounds", n)
+/// Lines of the tiles of `n` nodes in `count` cells whose keys are noted together.
+fn lines_of_slab(n: usize, count: usize) -> usize {
+    most_tiles(n, count).min(tiles_of_slab(n)) * tile::SIDE as usize
 }
 
-/// The device memory for `n` nodes in `count` cells. Each node visits `memberships`, and in the first `hosts` of them it
+/// The device memory for `n` nodes in `count` cells that stays from one clustering to the next.
+pub(super) fn kept_plan(n: usize, count: usize) -> Plan {
+    let lines = lines_of_slab(n, count);
+    Plan::new().with::<f32>("list bounds", n).with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
+}
+
+/// The device memory for `n` nodes in `count` cells of one clustering. Each node visits `memberships`, and in the first `hosts` of them it
 /// is visited.
 pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> Plan {
     let tiles = most_tiles(n, count);
     let rounds = 1 + most_members(n, count).div_ceil(ROUND);
-    let lines = tiles.min(tiles_of_slab(n)) * tile::SIDE as usize;
     Plan::new()
         .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
         .with::<u32>("parties", most_tiles(hosts * n, count) * PARTY_WORDS)
         .with::<u32>("cell starts", count * memberships + 1)
-        .with::<u32>("counts", lines)
-        .with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
+        .with::<u32>("counts", lines_of_slab(n, count))
 }
 
 /// Where the nodes whose own cell is each begin, in the order of cells, and the end of the last.
@@ -126,12 +139,13 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let clusterings = self.settings.clusterings(n);
-        let mut bounds = bounds_plan(n).reserve(self.gpu)?.buffer("list bounds")?;
+        let clusterings = self.settings.clusterings(n, dim);
+        let memory = kept_plan(n, (cells.starts.len() - 1) / cells.memberships).reserve(self.gpu)?;
+        let mut kept = Kept { bounds: memory.buffer("list bounds")?, keys: memory.buffer("offers")? };
         // As good as infinite.
-        bounds.fill(0x7f)?;
+        kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
-        self.meet(nodes, &mut bounds, &cells, 0, stats)?;
+        self.meet(nodes, &mut kept, &cells, 0, stats)?;
         stage.advance(1)?;
         let starts = own_starts(&cells);
         let centres = cells.centres;
@@ -142,7 +156,7 @@ impl Build<'_> {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
             let cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, seed, Some(known))?;
-            self.meet(nodes, &mut bounds, &cells, clustering, stats)?;
+            self.meet(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
         Ok(())
@@ -152,14 +166,14 @@ impl Build<'_> {
     fn meet<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
-        bounds: &mut Buffer<f32>,
+        kept: &mut Kept,
         cells: &Cells<T>,
         clustering: usize,
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (n, m) = (self.space.len(), cells.memberships);
         let count = (cells.starts.len() - 1) / m;
-        let hosts = CellSettings::hosts(self.space.dim()).min(m);
+        let hosts = CellSettings::hosts(n, self.space.dim()).min(m);
         let most = most_members(n, count);
         let groups = (&cells.starts[..], m);
         let slabs = if clustering == 0 { slabs(groups, (tiles_of_slab(n), most)) } else { Vec::new() };
@@ -169,35 +183,36 @@ impl Build<'_> {
             parties: plan.buffer("parties")?,
             starts: plan.buffer("cell starts")?,
             counts: plan.buffer("counts")?,
-            keys: plan.buffer("offers")?,
         };
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         memory.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         memory.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
         let mut first_job = 0;
         for slab in &slabs {
-            self.meet_own(nodes, bounds, &mut memory, cells, first_job..first_job + slab.len())?;
+            self.meet_own(nodes, kept, &mut memory, cells, first_job..first_job + slab.len())?;
             first_job += slab.len();
         }
         // While they meet.
         let parties = parties(groups, (hosts, most));
         memory.parties.upload(&parties)?;
-        // The bytes of empty slots.
-        memory.keys.fill(0xff)?;
+        if clustering == 0 {
+            // The bytes of empty slots, as mergings leave them.
+            kept.keys.fill(0xff)?;
+        }
         let passes = passes(m, clustering == 0);
         for (pass, ranks) in passes.iter().enumerate() {
             let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
             self.meet_visitors(
                 nodes,
-                bounds,
+                kept,
                 &mut memory,
                 cells,
-                (parties.len(), most),
-                ranks.clone(),
-                draw,
+                (parties.len() / PARTY_WORDS, most),
+                (ranks.clone(), draw),
             )?;
         }
-        stats.distances += self.count_cells::<T>(nodes.stride, cells, (hosts, most), passes.len());
+        stats.distances +=
+            self.count_cells::<T>(nodes.stride, cells, (hosts, most), (clustering == 0, passes.len()));
         // Its memory is used until the work is done.
         self.gpu.synchronize()
     }
@@ -206,28 +221,28 @@ impl Build<'_> {
     fn meet_own<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
-        bounds: &mut Buffer<f32>,
+        kept: &mut Kept,
         memory: &mut Memory,
         cells: &Cells<T>,
         jobs: Range<usize>,
     ) -> Result<()> {
         let filter = CellFilter::<T::Sum> {
             tiles: nodes.tiles(),
-            bounds: bounds.view(),
+            bounds: kept.bounds.view(),
             members: cells.members.view(),
             jobs: memory.jobs.view().offset(jobs.start * JOB_WORDS),
             counts: memory.counts.view_mut(),
-            found: memory.keys.view_mut(),
+            found: kept.keys.view_mut(),
             capacity: ROUND as u32,
             padding: 0,
         };
         let merge = MergeNoted {
-            found: memory.keys.view(),
+            found: kept.keys.view(),
             counts: memory.counts.view(),
             members: cells.members.view(),
             jobs: memory.jobs.view().offset(jobs.start * JOB_WORDS),
             lists: nodes.lists.view_mut(),
-            bounds: bounds.view_mut(),
+            bounds: kept.bounds.view_mut(),
             capacity: ROUND as u32,
             k: self.k as u32,
         };
@@ -244,20 +259,19 @@ impl Build<'_> {
     fn meet_visitors<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
-        bounds: &mut Buffer<f32>,
+        kept: &mut Kept,
         memory: &mut Memory,
         cells: &Cells<T>,
         (parties, most): (usize, usize),
-        ranks: Range<usize>,
-        draw: u32,
+        (ranks, draw): (Range<usize>, u32),
     ) -> Result<()> {
         let meet = Meet::<T::Sum> {
             tiles: nodes.tiles(),
-            bounds: bounds.view(),
+            bounds: kept.bounds.view(),
             members: cells.members.view(),
             starts: memory.starts.view(),
             parties: memory.parties.view(),
-            offers: memory.keys.view_mut(),
+            offers: kept.keys.view_mut(),
             memberships: cells.memberships as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
@@ -268,8 +282,8 @@ impl Build<'_> {
         let n = self.space.len() as u32;
         let merge = MergeOffers {
             lists: nodes.lists.view_mut(),
-            offers: memory.keys.view_mut(),
-            bounds: bounds.view_mut(),
+            offers: kept.keys.view_mut(),
+            bounds: kept.bounds.view_mut(),
             nodes: n,
             k: self.k as u32,
             draw,

@@ -19,8 +19,10 @@ use crate::vectors::gpu::OnDevice;
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
 const STOP_JOIN: f64 = 0.02;
 
-/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries.
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries; after a start from cells
+/// a larger one, since hardly any of the nearest are left to find.
 const STOP_EXPAND: f64 = 0.0075;
+const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
 /// What the iterations work with, beside the nodes.
 struct Memory {
@@ -96,7 +98,8 @@ impl Build<'_> {
             stats.join_distances = memory.computed()?;
             self.count_joins::<T>(nodes.stride, start, stats);
         }
-        self.expand(nodes, memory, expands, stats)
+        let stop = if start == Start::Cells { STOP_EXPAND_AFTER_CELLS } else { STOP_EXPAND };
+        self.expand(nodes, memory, (expands, stop), stats)
     }
 
     fn memory(&self, iterations: u32) -> Result<Memory> {
@@ -208,12 +211,12 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Up to `most` iterations of phase 2.
+    /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all entries.
     fn expand<T: OnDevice>(
         &self,
         nodes: &mut Nodes<T>,
         mut memory: Memory,
-        most: u32,
+        (most, stop): (u32, f64),
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (gpu, n) = (self.gpu, self.space.len() as u32);
@@ -239,7 +242,7 @@ impl Build<'_> {
             unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
             stats.iterations.1 += 1;
             stage.advance(1)?;
-            if self.is_settled(&memory, stats, STOP_EXPAND)? {
+            if self.is_settled(&memory, stats, stop)? {
                 break;
             }
         }

@@ -145,15 +145,18 @@ impl Shape {
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
         if start == Start::Cells {
             let asked = self.settings.cells(self.n, self.dim, start, None);
-            let bounds = super::cells::bounds_plan(self.n);
-            let cells =
-                super::cells::plan(self.n, asked.cells, (asked.memberships, CellSettings::hosts(self.dim)));
-            stage("cells", &[&original, &nodes, &members, &centres, &bounds, &cells]);
-            if self.settings.clusterings(self.n) > 1 {
+            let kept = super::cells::kept_plan(self.n, asked.cells);
+            let cells = super::cells::plan(
+                self.n,
+                asked.cells,
+                (asked.memberships, CellSettings::hosts(self.n, self.dim)),
+            );
+            stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
+            if self.settings.clusterings(self.n, self.dim) > 1 {
                 let clusters = self.cluster::<T>(start, Some(asked.cells));
-                stage("cluster again", &[&original, &nodes, &centres, &bounds, &clusters]);
+                stage("cluster again", &[&original, &nodes, &centres, &kept, &clusters]);
                 let centres = centres.and(&clusters.only(&CENTRES));
-                stage("cells again", &[&original, &nodes, &members, &centres, &bounds, &cells]);
+                stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
             }
         }
         let (joins, expands) = CellSettings::iterations(self.iterations, start);

@@ -17,18 +17,36 @@ pub struct CellSettings {
     pub clusterings: Option<usize>,
 }
 
-/// Nodes per centre, and so members of a cell.
-const NODES_PER_CELL: usize = 500;
+/// How a start from cells is made of some data.
+#[derive(Clone, Copy)]
+struct Measured {
+    /// Nodes per centre, and so members of a cell.
+    nodes_per_cell: usize,
+    /// How often nodes are clustered: two that one clustering parts another brings together.
+    clusterings: usize,
+    /// Cells that each node visits, its own among them, in each clustering.
+    visits: usize,
+    /// Of these, the nearest in which others that visit them meet it.
+    hosts: usize,
+}
 
-/// Cells that each node visits, its own among them, and of these the nearest in which others that visit them meet it: of
-/// vectors of up to [`SHORT`] components, and of longer ones, which cost more and miss less.
-const SHORT_VISITS: (usize, usize) = (14, 2);
-const LONG_VISITS: (usize, usize) = (8, 1);
+/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
+/// longer ones, which cost more to compare and are parted less.
+const FEW_AND_SHORT: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
+const MANY_AND_SHORT: Measured = Measured { nodes_per_cell: 575, clusterings: 4, visits: 12, hosts: 2 };
+const LONG: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
 
-/// How often nodes are clustered: two that one clustering parts another brings together. Where there are
-/// [`MANY`], vectors lie closer, and a clustering parts more.
-const CLUSTERINGS: (usize, usize) = (3, 4);
+/// Many vectors.
 const MANY: usize = 4_000_000;
+
+/// What was measured to be best of `n` vectors of `dim` components.
+fn measured(n: usize, dim: usize) -> Measured {
+    match (n < MANY, dim <= SHORT) {
+        (_, false) => LONG,
+        (true, true) => FEW_AND_SHORT,
+        (false, true) => MANY_AND_SHORT,
+    }
+}
 
 /// Times that nodes are clustered, at most.
 const MOST_CLUSTERINGS: usize = 16;
@@ -51,13 +69,8 @@ const JOINS: u32 = 0;
 /// The most iterations of phase 2 after cells.
 const MOST_EXPANSIONS: u32 = 20;
 
-/// Memberships where clusters are for the order alone.
-const FOR_ORDER: usize = 3;
-
-/// Cells that each node visits, and those in which it is met.
-fn visits(dim: usize) -> (usize, usize) {
-    if dim <= SHORT { SHORT_VISITS } else { LONG_VISITS }
-}
+/// Nodes per centre, and memberships, where clusters are for the order alone.
+const FOR_ORDER: (usize, usize) = (1000, 3);
 
 impl CellSettings {
     /// Refuses what cannot be done.
@@ -80,18 +93,18 @@ impl CellSettings {
     }
 
     /// How often `n` nodes are clustered for a start from cells.
-    pub(super) fn clusterings(&self, n: usize) -> usize {
-        self.clusterings.unwrap_or(if n < MANY { CLUSTERINGS.0 } else { CLUSTERINGS.1 })
+    pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
+        self.clusterings.unwrap_or(measured(n, dim).clusterings)
     }
 
     /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, memberships) = match start {
             Start::Cells => {
-                let nodes = self.nodes_per_cell.unwrap_or(NODES_PER_CELL);
-                (nodes, self.memberships.unwrap_or(visits(dim).0))
+                let best = measured(n, dim);
+                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.memberships.unwrap_or(best.visits))
             }
-            _ => (2 * NODES_PER_CELL, FOR_ORDER),
+            _ => FOR_ORDER,
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
@@ -110,8 +123,8 @@ impl CellSettings {
     }
 
     /// Of the cells that each node visits, those in which it is met.
-    pub(super) fn hosts(dim: usize) -> usize {
-        visits(dim).1
+    pub(super) fn hosts(n: usize, dim: usize) -> usize {
+        measured(n, dim).hosts
     }
 
     /// The most iterations of each phase.

@@ -41,29 +41,36 @@ impl Build<'_> {
         self.gpu.count_work::<renumber_vectors>(bytes, 0);
     }
 
-    /// What the meetings in cells, and the mergings after them, have to do; returns how many pairs meet. Keys that are
-    /// noted are not counted, nor lists that nothing is noted for.
+    /// What the meetings in cells, and the mergings after them, have to do; returns how many pairs meet. In the `first`
+    /// clustering members note each other, which later takes one pass more. Keys that are noted are not counted, nor
+    /// lists that nothing is noted for.
     pub(super) fn count_cells<T: OnDevice>(
         &self,
         stride: u32,
         cells: &Cells<T>,
         (hosts, most): (usize, usize),
-        passes: usize,
+        (first, passes): (bool, usize),
     ) -> u64 {
         let m = cells.memberships;
-        let tiles = |members: usize| members.div_ceil(tile::SIDE as usize);
+        let side = tile::SIDE as usize;
+        // Vectors that are read, and pairs.
         let (mut own, mut visits) = ((0, 0), (0, 0));
         for cell in 0..(cells.starts.len() - 1) / m {
             let starts = &cells.starts[cell * m..=(cell + 1) * m];
-            let (members, rows) = (starts[1] - starts[0], (starts[1] - starts[0]).min(most));
-            own = (own.0 + tiles(members) * rows + members, own.1 + members * rows);
-            let (members, visitors) = (starts[hosts] - starts[0], starts[m] - starts[1]);
-            visits = (visits.0 + tiles(members) * visitors + passes * members, visits.1 + members * visitors);
+            if first {
+                let (members, rows) = (starts[1] - starts[0], (starts[1] - starts[0]).min(most));
+                own = (own.0 + members.div_ceil(side) * rows + members, own.1 + members * rows);
+            }
+            for party in (starts[0]..starts[hosts]).step_by(side) {
+                let (members, rows) =
+                    (side.min(starts[hosts] - party), starts[m] - party.max(starts[usize::from(first)]));
+                visits = (visits.0 + rows + passes * members, visits.1 + members * rows);
+            }
         }
         let bytes = |vectors: usize| vectors as u64 * (u64::from(stride) + 2 * WORD);
         let (n, lists) = (self.nodes(), 2 * self.list_bytes());
         self.gpu.count_work::<T::CellFilter>(bytes(own.0), own.1 as u64 * self.operations());
-        self.gpu.count_work::<cells_merge_noted>(n * (WORD + lists), 0);
+        self.gpu.count_work::<cells_merge_noted>(u64::from(first) * n * (WORD + lists), 0);
         self.gpu.count_work::<T::Meet>(bytes(visits.0), visits.1 as u64 * self.operations());
         let offers = 2 * u64::from(OFFERS) * KEY;
         self.gpu.count_work::<cells_merge_offers>(passes as u64 * n * (offers + lists + WORD), 0);

@@ -167,7 +167,7 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
 
     // Two warps have the same rows: one looks them up and keeps their biases, the other their thresholds.
     let lane = warp::lane_id();
-    let (pair, is_first) = (thread::warp_idx() / 2, thread::warp_idx() % 2 == 0);
+    let (pair, is_first) = (thread::warp_idx() / 2, thread::warp_idx().is_multiple_of(2));
     let of_row = (32 * pair + lane) as usize;
     let look_up = |row_tile: u32| {
         let row = walk.first_row + row_tile * tile::SIDE + of_row as u32;
