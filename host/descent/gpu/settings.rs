@@ -33,7 +33,7 @@ struct Measured {
 /// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
 /// longer ones, which cost more to compare and are parted less.
 const FEW_AND_SHORT: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
-const MANY_AND_SHORT: Measured = Measured { nodes_per_cell: 575, clusterings: 4, visits: 12, hosts: 2 };
+const MANY_AND_SHORT: Measured = Measured { nodes_per_cell: 550, clusterings: 4, visits: 12, hosts: 2 };
 const LONG: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
 
 /// Many vectors.
