@@ -371,6 +371,50 @@ mod tests {
     }
 
     #[test]
+    fn known_cells_list_the_centres_that_are_near() {
+        let (n, dim, count) = (300, 16, 20);
+        let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
+        let gpu = Gpu::emulated(1);
+        let asked = Clustering::new(count, 4);
+        let ordered = Clustering { ordered: true, ..asked };
+        let mut first =
+            cells::<u8>(&gpu, side(&gpu, &values, dim).tiles(), n, dim, ordered, 7, None).unwrap();
+        let mut order = vec![0u32; n];
+        first.order.take().unwrap().download(&mut order).unwrap();
+        let values: Vec<u8> =
+            order.iter().flat_map(|&row| &values[row as usize * dim..][..dim]).copied().collect();
+        let mut starts = vec![0];
+        for cell in 0..count {
+            let own = first.starts[4 * cell + 1] - first.starts[4 * cell];
+            starts.push(starts[cell] + own as u32);
+        }
+        let side = side(&gpu, &values, dim);
+        let members = |asked: Clustering, known| {
+            let found = cells::<u8>(&gpu, side.tiles(), n, dim, asked, 9, known).unwrap();
+            let mut members = vec![0; n * 4];
+            found.members.download(&mut members).unwrap();
+            (members, found.starts)
+        };
+        let listed = |length: usize| {
+            let known = Known { centres: &first.centres, starts: &starts };
+            members(Clustering { known: count, lists: (16, length), ..asked }, Some(known))
+        };
+        // Lists of all centres lose nothing; shorter ones little.
+        let all = members(asked, None);
+        assert!(listed(count) == all);
+        let (near, near_starts) = listed(12);
+        let of = |members: &[u32], starts: &[usize]| -> Vec<(usize, u32)> {
+            let cells = (0..count).flat_map(|cell| {
+                members[starts[4 * cell]..starts[4 * (cell + 1)]].iter().map(move |&member| (cell, member))
+            });
+            cells.collect()
+        };
+        let (near, all) = (of(&near, &near_starts), of(&all.0, &all.1));
+        let found = near.iter().filter(|pair| all.contains(pair)).count();
+        assert!(found * 10 > all.len() * 9, "{found} of {}", all.len());
+    }
+
+    #[test]
     fn a_plan_is_what_cells_take() {
         let values = bytes(&Synth::new(200, 16, 1).unwrap().base());
         let gpu = Gpu::emulated(0);

@@ -106,6 +106,7 @@ fn wrong_usage_ends_with_2_and_names_the_flag() {
     s.fails(2, "bench dispatch --simulate 300 --dim 8", &["--clusters", "400", "300 rows"]);
     s.fails(2, "plan -i base.fbin --knn 500", &["--knn", "500", "500 rows"]);
     s.fails(2, "plan -i base.fbin --memberships 33", &["--memberships", "33", "1 to 32"]);
+    s.fails(2, "plan -i base.fbin --clusterings 0", &["--clusterings", "0", "1 to 16"]);
     s.fails(2, "plan -i base.fbin --degree 9", &["--index"]);
     s.fails(2, "plan --n 9 --index nsg", &["--dim"]);
     s.fails(2, "plan --n 9 --dim 0 --index nsg", &["--dim: found 0, expected 1 to 4096"]);
