@@ -169,14 +169,16 @@ fn norms_of_bytes_are_exact() {
 
 /// What a tile sums, from and to numbers that are exact in both types.
 pub trait Sum: TileSum {
-    /// How far above its bound a value may be that is asked for by nearness: half of integers is rounded.
-    const BEYOND: i64;
+    /// Whether a vector of squared norm `own` asks for one of squared norm `other` at this distance less its own norm.
+    fn asks(value: i64, own: i64, other: i64, bound: i64) -> bool;
 
     fn of(integer: i64) -> Self;
 }
 
 impl Sum for f32 {
-    const BEYOND: i64 = 0;
+    fn asks(value: i64, _: i64, _: i64, bound: i64) -> bool {
+        value < bound
+    }
 
     fn of(integer: i64) -> Self {
         integer as f32
@@ -184,7 +186,14 @@ impl Sum for f32 {
 }
 
 impl Sum for i32 {
-    const BEYOND: i64 = 2;
+    // Halves are rounded, so that some are asked for that are at the bound or one beyond it.
+    fn asks(value: i64, own: i64, other: i64, bound: i64) -> bool {
+        let nearness = ((own & 1) + (other & 1) - value - own) / 2;
+        let asks = nearness > -((bound + own + 1) >> 1);
+        assert!(asks || value >= bound);
+        assert!(!asks || value <= bound + 1);
+        asks
+    }
 
     fn of(integer: i64) -> Self {
         integer as i32

@@ -124,13 +124,13 @@ impl DeviceAssigner {
     ) -> Result<()> {
         let count = nearest.len();
         self.rounded.upload(&self.gpu, &mut self.vectors, count, row)?;
-        let (stride, units) = self.vectors.tile_stride();
+        let vectors = self.vectors.tiles();
         // What says which vectors and centres, where they are not the first.
         let none = self.nearest.view();
         let assign = Assign::<f32> {
-            vectors: self.vectors.tile_vectors(),
+            vectors: vectors.vectors,
             ids: none,
-            centres: self.centres.tile_vectors(),
+            centres: self.centres.tiles().vectors,
             lists: none,
             biases: self.centres.biases.view(),
             guide_starts: none,
@@ -141,9 +141,9 @@ impl DeviceAssigner {
             guide_count: 0,
             centre_count: centres as u32,
             memberships: MEMBERSHIPS as u32,
-            vector_stride: stride,
-            centre_stride: stride,
-            units,
+            vector_stride: vectors.stride,
+            centre_stride: vectors.stride,
+            units: vectors.units(),
             weight: f32::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count as u32, 0), 1, 1];

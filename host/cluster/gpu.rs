@@ -84,9 +84,8 @@ impl<'a, T: OnDevice> Work<'a, T> {
         (sizes, dim): (Sizes, usize),
         seed: u64,
         memory: &Reservation,
-        known: bool,
     ) -> Result<Self> {
-        let lists = if sizes.guides > 0 || known { Some(Lists::new(memory)?) } else { None };
+        let lists = if sizes.has_lists() { Some(Lists::new(memory)?) } else { None };
         Ok(Self {
             gpu,
             tiles,

@@ -22,9 +22,9 @@ pub(super) struct Lists<T: OnDevice> {
 
 impl<T: OnDevice> Lists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
-    pub(super) fn plan(plan: Plan, sizes: &Sizes, known: usize) -> Plan {
+    pub(super) fn plan(plan: Plan, sizes: &Sizes) -> Plan {
         let all = if sizes.guides > 0 { sizes.cells } else { 0 };
-        let count = (sizes.guides * sizes.guide_list).max(all.max(known) * sizes.centre_list);
+        let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
     }
 

@@ -104,6 +104,8 @@ struct Sizes {
     cells: usize,
     memberships: usize,
     sample: usize,
+    /// Other cells that are known.
+    known: usize,
     /// Guides, or 0 if vectors are compared with all centres.
     guides: usize,
     guide_sample: usize,
@@ -128,12 +130,18 @@ impl Sizes {
             cells,
             memberships,
             sample: sample(cells),
+            known: asked.known,
             guides,
             guide_sample: sample(guides),
             rounds: asked.rounds,
             guide_list: list(asked.lists.0),
             centre_list: list(asked.lists.1),
         }
+    }
+
+    /// Whether vectors, of the sample or all, are compared with lists of centres.
+    fn has_lists(&self) -> bool {
+        self.guides > 0 || self.known > 0
     }
 
     /// A key of each membership.
@@ -146,14 +154,13 @@ impl Sizes {
 pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
     let sizes = Sizes::new(n, asked);
     let keys = sizes.keys();
-    let known = asked.known;
     let mut plan = plan
         .with::<u32>("members", keys)
         .with::<u32>("order", n)
         .with::<u32>("sample", sizes.sample)
         // Of vectors, and of centres in their own order.
         .with::<u32>("nearest centres", keys.max(3 * sizes.cells))
-        .with::<u32>("starts", (sizes.cells * sizes.memberships).max(known) + 1)
+        .with::<u32>("starts", (sizes.cells * sizes.memberships).max(sizes.known) + 1)
         .with::<u64>("keys", keys)
         .with::<u64>("spare keys", keys);
     plan = Centres::<T>::plan(plan, CENTRES, sizes.cells, dim);
@@ -161,8 +168,8 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Cluster
     if sizes.guides > 0 {
         plan = Centres::<T>::plan(plan, GUIDE_CENTRES, sizes.guides, dim);
     }
-    if sizes.guides > 0 || known > 0 {
-        plan = Lists::<T>::plan(plan, &sizes, known);
+    if sizes.has_lists() {
+        plan = Lists::<T>::plan(plan, &sizes);
     }
     SortRoom::plan(plan, keys)
 }
@@ -185,7 +192,7 @@ pub(crate) fn cells<T: OnDevice>(
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
     let memory = plan::<T>(Plan::new(), n, dim, asked).reserve(gpu)?;
-    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory, known.is_some())?;
+    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; cells * memberships + 1];
     let mut centres = Centres::<T>::new(&memory, SPARE_CENTRES, cells)?;
@@ -340,7 +347,7 @@ mod tests {
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
         let memory = plan::<u8>(Plan::new(), n, dim, asked).reserve(&gpu).unwrap();
-        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory, false).unwrap();
+        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
         work.k_means(&mut guides, sizes.guide_sample, None).unwrap();

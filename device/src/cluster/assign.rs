@@ -69,7 +69,8 @@ pub struct Assign<S> {
     pub ids: Global<u32>,
     /// In: the vectors of centres, `centre_stride` bytes apart, of as many units.
     pub centres: Global<u8>,
-    /// In: with guides, the numbers of `centre_count` centres of each guide, best the nearest first; else the centres are the first.
+    /// In: with guides, the numbers of `centre_count` centres of each guide, best the nearest first; else the centres
+    /// are the first.
     pub lists: Global<u32>,
     /// In: the squared norm of each centre, with guides of each in `lists`.
     pub biases: Global<S>,

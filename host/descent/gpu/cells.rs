@@ -140,7 +140,7 @@ impl Build<'_> {
     ) -> Result<()> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.settings.clusterings(n, dim);
-        let memory = kept_plan(n, (cells.starts.len() - 1) / cells.memberships).reserve(self.gpu)?;
+        let memory = kept_plan(n, cells.centres.count).reserve(self.gpu)?;
         let mut kept = Kept { bounds: memory.buffer("list bounds")?, keys: memory.buffer("offers")? };
         // As good as infinite.
         kept.bounds.fill(0x7f)?;
@@ -172,7 +172,7 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (n, m) = (self.space.len(), cells.memberships);
-        let count = (cells.starts.len() - 1) / m;
+        let count = cells.centres.count;
         let hosts = CellSettings::hosts(n, self.space.dim()).min(m);
         let most = most_members(n, count);
         let groups = (&cells.starts[..], m);
@@ -360,8 +360,8 @@ fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
     (begin < rows).then_some(begin..end.min(rows))
 }
 
-/// The words of the [parties](tagore_device::descent::cells::Party) of the first `hosts` ranks of all cells: cell by cell, as near cells share visitors, but those with the most
-/// come first.
+/// The words of the [parties](tagore_device::descent::cells::Party) of the first `hosts` ranks of all cells: cell by
+/// cell, as near cells share visitors, but those with the most come first.
 fn parties((starts, m): (&[usize], usize), (hosts, most): (usize, usize)) -> Vec<u32> {
     let side = tile::SIDE as usize;
     let count = (starts.len() - 1) / m;

@@ -229,22 +229,22 @@ impl Build<'_> {
     ) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let asked = self.settings.cells(n, dim, start, None);
-        let mut cells = cluster::cells::<T>(self.gpu, side.tiles(), n, dim, asked, self.seed, None)?;
+        let tiles = side.tiles();
+        let mut cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
-        let (stride, units) = side.tile_stride();
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
         let mut biases: Buffer<T::Sum> = memory.buffer("biases")?;
         let mut places: Buffer<u32> = memory.buffer("places")?;
         let renumber = Renumber {
-            from: side.tile_vectors().cast(),
+            from: tiles.vectors.cast(),
             to: vectors.view_mut().cast(),
             biases: side.biases.view().cast(),
             biases_to: biases.view_mut().cast(),
             order: order.view(),
             places: places.view_mut(),
             count: n as u32,
-            units,
+            units: tiles.units(),
         };
         let grid = [(n as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
         let members = n * cells.memberships;
@@ -255,7 +255,7 @@ impl Build<'_> {
             let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
-        self.count_renumbering(stride);
+        self.count_renumbering(tiles.stride);
         // The rounded copy and the places go now.
         self.gpu.synchronize()?;
         let (values, value_stride, errors) = side.into_original();
@@ -265,6 +265,6 @@ impl Build<'_> {
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
         // The bytes of empty slots.
         lists.fill(0xff)?;
-        Ok((original, Nodes { vectors, biases, stride, order, lists }, cells))
+        Ok((original, Nodes { vectors, biases, stride: tiles.stride, order, lists }, cells))
     }
 }

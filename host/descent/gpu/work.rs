@@ -55,7 +55,7 @@ impl Build<'_> {
         let side = tile::SIDE as usize;
         // Vectors that are read, and pairs.
         let (mut own, mut visits) = ((0, 0), (0, 0));
-        for cell in 0..(cells.starts.len() - 1) / m {
+        for cell in 0..cells.centres.count {
             let starts = &cells.starts[cell * m..=(cell + 1) * m];
             if first {
                 let (members, rows) = (starts[1] - starts[0], (starts[1] - starts[0]).min(most));

@@ -409,15 +409,15 @@ impl<T: OnDevice> Pass<'_, T> {
         // Blocks for the device some times over, each of many tiles, and no more than a grid may have.
         let blocks = gpu.multiprocessors() as usize * 16;
         let per_block = (range * point_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
-        let (row_stride, units) = self.side.tile_stride();
+        let rows = self.side.tiles();
         let filter = Filter::<T::Sum> {
             tiles: Tiles {
-                queries: batch.side.tile_vectors(),
-                rows: self.side.tile_vectors(),
+                queries: batch.side.tiles().vectors,
+                rows: rows.vectors,
                 biases: self.side.biases.view(),
-                query_stride: row_stride,
-                row_stride,
-                units,
+                query_stride: rows.stride,
+                row_stride: rows.stride,
+                units: rows.units(),
                 weight: T::weight(self.search.space.metric()),
             },
             bounds: batch.bounds.view(),

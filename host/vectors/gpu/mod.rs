@@ -363,20 +363,14 @@ impl<T: OnDevice> Side<T> {
         if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
     }
 
-    /// Bytes of the tiles' vectors from one to the next, and their units of 16 bytes.
-    pub(crate) fn tile_stride(&self) -> (u32, u32) {
-        let bytes = if T::ROUNDED { self.rounded_stride * 2 } else { self.stride * size_of::<T>() };
-        (bytes as u32, bytes as u32 / 16)
-    }
-
-    /// The tiles' vectors.
-    pub(crate) fn tile_vectors(&self) -> Global<u8> {
-        if T::ROUNDED { self.rounded.view().cast() } else { self.values.view().cast() }
-    }
-
     /// The vectors as tiles take them.
     pub(crate) fn tiles(&self) -> TileVectors {
-        TileVectors { vectors: self.tile_vectors(), stride: self.tile_stride().0 }
+        let (vectors, bytes) = if T::ROUNDED {
+            (self.rounded.view().cast(), self.rounded_stride * 2)
+        } else {
+            (self.values.view().cast(), self.stride * size_of::<T>())
+        };
+        TileVectors { vectors, stride: bytes as u32 }
     }
 }
 
