@@ -50,8 +50,8 @@ mod search;
 mod vectors;
 
 pub use descent::{
-    CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample, MAX_KNN,
-    PlannedStage, Start,
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
+    MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
 pub use device::Device;
 pub use error::{Error, Result};

@@ -5,6 +5,7 @@ mod build;
 mod convert;
 mod errors;
 mod plan;
+mod ranges;
 mod report;
 mod search;
 
