@@ -53,8 +53,8 @@ mod vectors;
 
 pub use atomic_file::{check_output, temporary_path, write_file};
 pub use descent::{
-    CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample, MAX_KNN,
-    PlannedStage, Start,
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
+    MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
 pub use device::Device;
 pub use error::{Error, Result};

@@ -6,6 +6,7 @@ mod convert;
 mod errors;
 mod outputs;
 mod plan;
+mod ranges;
 mod report;
 mod search;
 
