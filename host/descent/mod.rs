@@ -276,6 +276,8 @@ impl Descent {
     /// # Errors
     /// As [`plan`](Self::plan).
     pub fn plan_for(&self, data: &DataShape) -> Result<DevicePlan> {
+        // Its fields are public.
+        DataShape::new(data.rows, data.dim, data.element)?;
         self.check_parameters()?;
         Ok(self.plan_of(data, self.k_of(data.rows, "the data set")?))
     }

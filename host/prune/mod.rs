@@ -30,7 +30,7 @@ use crate::index::{Description, Fingerprint, Index};
 use crate::memory::peak_host_bytes;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
-use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors};
+use crate::{DataShape, Device, Error, Iterations, Metric, Progress, Result, Start, Vectors};
 
 /// Builds a graph index: the k-NN graph by GNN-Descent, then the strategy's pruning.
 ///
@@ -173,6 +173,18 @@ impl Builder {
     pub fn build_with_stats(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<(Index, BuildStats)> {
         let Built { index, stats, .. } = self.build_and_keep(base, graph)?;
         Ok((index, stats))
+    }
+
+    /// Checks all parameters against their ranges and `data`, before any size is computed from them. Returns the
+    /// neighbours per node, k.
+    pub(crate) fn check(&self, data: &DataShape) -> Result<usize> {
+        // Its fields are public.
+        DataShape::new(data.rows, data.dim, data.element)?;
+        self.strategy.check()?;
+        self.descent.check_parameters()?;
+        let k = self.descent.k_of(data.rows, "the data set")?;
+        self.strategy.check_list(k, data.rows)?;
+        Ok(k)
     }
 
     /// As [`build_with_stats`](Self::build_with_stats); the base stays where it is.

@@ -162,10 +162,7 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build), for parameters that are out of their range.
     pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
-        self.strategy.check()?;
-        self.descent.check_parameters()?;
-        let k = self.descent.k_of(data.rows, "the data set")?;
-        self.strategy.check_list(k, data.rows)?;
+        let k = self.check(data)?;
         Ok(self.plan_of(data, k, target))
     }
 
