@@ -7,6 +7,7 @@ mod errors;
 mod plan;
 mod report;
 mod search;
+mod truth;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
