@@ -9,6 +9,7 @@ mod plan;
 mod ranges;
 mod report;
 mod search;
+mod truth;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
