@@ -11,6 +11,9 @@ use crate::reference::uniform;
 const K: usize = 10;
 const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
+/// A convention, and what it makes of our distance.
+type Written = (DistanceConvention, fn(f32) -> f32);
+
 /// A base, its queries, an index and the exact neighbours, more than are used.
 struct Case {
     base: Vectors,
@@ -196,7 +199,7 @@ fn honest_truth_passes_whatever_its_distances_are() {
         assert_eq!(case.convention(&case.with_distances(|d| d * (1.0 + 1e-6))), Some(ours));
         assert_eq!(case.convention(&case.with_distances(|_| 0.0)), Some(Convention::Unknown));
         assert_eq!(case.convention(&case.with_distances(|_| f32::NAN)), Some(Convention::Unknown));
-        let conventions: &[(Convention, fn(f32) -> f32)] = match metric {
+        let conventions: &[Written] = match metric {
             Metric::L2 => &[(Convention::L2, f32::sqrt)],
             Metric::InnerProduct => {
                 &[(Convention::InnerProduct, |d| -d), (Convention::OneMinusInnerProduct, |d| 1.0 + d)]

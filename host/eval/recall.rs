@@ -255,6 +255,16 @@ pub fn knn_recall(
 mod tests {
     use super::*;
 
+    // The mean of no recalls was NaN.
+    #[test]
+    fn a_sample_of_none_is_refused() {
+        let base = crate::Synth::new(50, 4, 1).unwrap().base();
+        let graph = crate::Descent::new().knn(5).device(Device::Cpu).build(&base).unwrap();
+        let progress = Progress::silent();
+        let error = knn_recall(&graph, &base, 0, &[5], 0, Device::Cpu, &progress).unwrap_err();
+        assert_eq!(error.to_string(), "sample: found 0, expected at least 1");
+    }
+
     #[test]
     fn a_tie_with_the_last_true_neighbour_counts() {
         assert_eq!(hits(&[1.0, 2.0, 2.0, 3.0], 2.0), 3);

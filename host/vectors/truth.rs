@@ -107,9 +107,10 @@ impl GroundTruth {
         self.path.as_deref()
     }
 
-    /// What to call it in an error: its file, or `ground truth`.
+    /// What to call it in an error: `ground truth`, and its file if it has one.
     pub(crate) fn describe(&self) -> String {
-        self.path().map_or_else(|| "ground truth".to_owned(), |path| path.display().to_string())
+        self.path()
+            .map_or_else(|| "ground truth".to_owned(), |path| format!("ground truth {}", path.display()))
     }
 
     fn at(self, path: &Path) -> Self {
