@@ -1,0 +1,4 @@
+NAME="command_lines"
+class Part:
+    def __init__(self,w): pass
+    def run(self,c,n): pass
