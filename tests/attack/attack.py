@@ -67,6 +67,8 @@ class Attack:
             folder = folders.get()
             try:
                 return number, self.case(world, name, part, number, folder)
+            except Exception as error:
+                raise RuntimeError(f"the attack itself fails: --seed {self.seed} --case {name}:{number}") from error
             finally:
                 folders.put(folder)
 
@@ -116,6 +118,8 @@ class Attack:
 
 def kind_of(part, fault):
     """A fault without its numbers and names, so that the same ones are one kind."""
+    if fault.startswith(("control character", "panic")):
+        return f"{part}: {fault[:70] if fault.startswith('panic') else fault.partition(':')[0]}"
     return f"{part}: " + re.sub(r"\d+", "N", re.sub(r"\.tagore-\w+|'[^']*'|/\S*", "..", fault))[:100]
 
 

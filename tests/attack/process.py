@@ -1,5 +1,6 @@
 """Runs the command, and lists the faults that no run may have, whatever it was given."""
 
+import os
 import re
 import resource
 import signal
@@ -11,7 +12,9 @@ from pathlib import Path
 LONGEST_LINE = 1000  # bytes of an error line
 GUARD = 30  # seconds after which a run hangs
 MEMORY = 4 << 30  # address space of a run: a size read from a file must not take the machine down
-FILE_SIZE = 256 << 20  # the same for a file that is written
+FILE_SIZE = 64 << 20  # the same for a file that is written
+
+ENVIRONMENT = {**os.environ, "RUST_BACKTRACE": "0"}
 
 # All control characters but the line feed: those of ASCII, and C1 as UTF-8.
 CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -91,8 +94,8 @@ class Runner:
         return [as_bytes(part) for part in [*prefix, self.tagore, *arguments]]
 
     def start(self, arguments, folder, prefix=()):
-        streams = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        return subprocess.Popen(self.command(arguments, prefix), cwd=folder, **streams)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(self.command(arguments, prefix), cwd=folder, env=ENVIRONMENT, **streams)
 
     def run(self, arguments, folder, prefix=(), guard=GUARD, interrupt_after=None):
         """Runs it to its end, which `interrupt_after` seconds ask for by SIGINT."""
