@@ -5,6 +5,7 @@ from mutations import mutate, repair
 from results import fault_of_neighbors
 
 NAME = "mutants"
+CPU = 5  # seconds of the processor's time, of which a run takes a thousandth
 
 
 class Part:
@@ -29,7 +30,7 @@ class Part:
         line = case.draw.choice(subject.runs)
         case.title = f"{subject.name}, {damaged.name} damaged"
         arguments = line.format(file=f"in/{subject.main}", out="out", **self.names).split()
-        outcome = case.ran(self.world.runner.run(arguments, case.folder))
+        outcome = case.ran(self.world.runner.run(arguments, case.folder, cpu=CPU))
         case.count(f"exit {outcome.code}")
         case.expect((read / damaged.name).read_bytes() == content, "input changed")
         outputs = [path for path in case.folder.iterdir() if path != read]

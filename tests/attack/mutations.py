@@ -102,6 +102,19 @@ def text(data, draw):
     return data[:at] + new + data[at + 1 :]
 
 
+def stretch(data, draw):
+    """Sets a number to a large count, and puts as many items behind it."""
+    count, width = draw.choice([2_000, 70_000, 400_000]), draw.choice([1, 4, 4, 8])
+    at = place(draw, len(data)) // 4 * 4
+    items = draw.choice([bytes(width), b"\xff" * width, b"a" * width, None])
+    if items:
+        items *= count
+    else:
+        items = b"".join(item.to_bytes(width, "little") for item in range(draw.randrange(1, 120))) if width > 1 else draw.randbytes(64)
+        items = (items * (count * width // len(items) + 1))[: count * width]
+    return data[:at] + count.to_bytes(draw.choice([4, 4, 8]), "little") + items + data[at + 4 :]
+
+
 KINDS = [flip, flip, noise, cut, cut, extend, field, field, field, field, real, swap, drop, repeat, fill, text]
 
 
@@ -113,7 +126,9 @@ def mutate(content, draw, other=b""):
     for _ in range(draw.choice([1, 1, 1, 2, 3])):
         if not data:
             break
-        data = bytearray(draw.choice(KINDS)(data, draw))
+        # Large files take their time: they are few.
+        damage = stretch if draw.random() < 0.02 else draw.choice(KINDS)
+        data = bytearray(damage(data, draw))
     return bytes(data)
 
 

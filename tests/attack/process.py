@@ -54,6 +54,8 @@ class Outcome:
         if b"panicked at" in self.stderr:
             start = self.stderr.index(b"panicked at")
             return ["panic: " + self.stderr[start : start + 300].decode(errors="replace").replace("\n", " ")]
+        if self.code in (-signal.SIGXCPU, -signal.SIGKILL):
+            return ["slow: more time of the processor than allowed"]
         if self.code < 0:
             kind = "abort" if self.code == -signal.SIGABRT else f"signal {-self.code}"
             return [f"{kind}: {self.last_line()}"]
@@ -97,9 +99,12 @@ class Runner:
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(self.command(arguments, prefix), cwd=folder, env=ENVIRONMENT, **streams)
 
-    def run(self, arguments, folder, prefix=(), guard=GUARD, interrupt_after=None):
-        """Runs it to its end, which `interrupt_after` seconds ask for by SIGINT."""
+    def run(self, arguments, folder, prefix=(), guard=GUARD, interrupt_after=None, cpu=None):
+        """Runs it to its end, which SIGINT asks for after `interrupt_after` seconds; with `cpu`, for that many seconds
+        of the processor's time at most, which other work on the machine does not change."""
         child = self.start(arguments, folder, prefix)
+        if cpu is not None and child.poll() is None:
+            resource.prlimit(child.pid, resource.RLIMIT_CPU, (cpu, cpu + 1))
         hangs = False
         try:
             stdout, stderr = child.communicate(timeout=interrupt_after or guard)
