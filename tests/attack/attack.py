@@ -47,6 +47,7 @@ class Attack:
         has_room = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
         self.fast = Path(tempfile.mkdtemp(prefix="attack-", dir=memory)) if has_room else self.disk
         self.failures = collections.defaultdict(list)
+        self.began = now()
 
     def world(self):
         runner = Runner(self.given.tagore)
@@ -79,6 +80,7 @@ class Attack:
                     self.failures[kind_of(name, fault)].append((f"{name}:{number}", fault, case))
         if files_in(world.data.folder) != before:
             self.failures[f"{name}: data changed"].append((name, "data of all cases changed", None))
+        shutil.rmtree(self.folder(world, name), ignore_errors=True)
         if hasattr(part, "finish"):
             part.finish(totals)
         told = ", ".join(f"{value} {key}" for key, value in sorted(totals.items()))
@@ -108,7 +110,7 @@ class Attack:
                 for line in case.log if case else []:
                     print(f"    {line[:600]}")
         failed = sum(len(found) for found in self.failures.values())
-        print(f"\nseed {self.seed}: {failed} failures of {len(self.failures)} kinds")
+        print(f"\nseed {self.seed}: {failed} failures of {len(self.failures)} kinds in {now() - self.began:.0f} s")
         return 1 if failed else 0
 
     def remove(self):
