@@ -1,20 +1,28 @@
 //! Files that appear under their name whole, or not at all.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
 use crate::flush::Flush;
+use crate::text::path_text;
 use crate::{Error, Result};
 
 /// Bytes gathered before the operating system is asked to write.
 const BUFFER: usize = 1 << 20;
 
+/// The end of a temporary file's name.
+const TEMPORARY: &str = ".tagore-tmp";
+
 /// A file being written. It has a hidden temporary name in the folder of its target until
 /// [`commit`](Self::commit) renames it; dropped before that, it is deleted and an older file under the
 /// target's name stays as it was.
+///
+/// The temporary name is the target's own ([`temporary_path`]), and the file is locked: what a run that was killed left
+/// behind is removed by the next that writes the same target, and of two that write it at a time the second fails.
 #[derive(Debug)]
 pub(crate) struct AtomicFile {
     /// The file itself: the errors of `NamedTempFile` would name the temporary file.
@@ -25,28 +33,18 @@ pub(crate) struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Starts a file that will be `target`.
+    /// Starts a file that will be `target`, or what the symbolic link `target` leads to.
     ///
     /// # Errors
-    /// If the folder of `target` does not exist or cannot be written to, or something that is not a
-    /// regular file has that name: renaming over a device or a pipe would destroy it.
+    /// If the folder of `target` does not exist or cannot be written to, something that is not a
+    /// regular file has that name (renaming over a device or a pipe would destroy it), or it is being written already.
     pub(crate) fn create(target: &Path) -> Result<Self> {
-        if fs::metadata(target).is_ok_and(|found| !found.is_file()) {
-            let refused = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(Error::Io { path: target.to_owned(), source: refused });
-        }
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".tagore-");
-        // Temporary files are private by default; this one is the user's, so the umask decides.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        // The kind alone: the whole error names the temporary file, of which the user knows nothing.
-        let file = builder
-            .tempfile_in(folder(target))
-            .map_err(|error| Error::Io { path: target.to_owned(), source: error.kind().into() })?;
-        let (file, temporary) = file.into_parts();
+        let target = followed(target)?;
+        let temporary = temporary_path(&target);
+        let file = start(&temporary, &target)?;
+        let temporary = TempPath::try_from_path(temporary).map_err(Error::io(&target))?;
         let writer = BufWriter::with_capacity(BUFFER, file);
-        Ok(Self { writer, temporary, target: target.to_owned(), flush: Flush::default() })
+        Ok(Self { writer, temporary, target, flush: Flush::default() })
     }
 
     /// Makes the file `bytes` long; what is written nowhere is zero.
@@ -94,7 +92,7 @@ impl AtomicFile {
         let files = files.into_iter().map(Self::finish).collect::<Result<Vec<Finished>>>()?;
         for path in files.last().map(|file| &file.target).into_iter().chain(stale) {
             match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::io(path)(error)),
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(path)(error)),
                 _ => (),
             }
         }
@@ -126,6 +124,139 @@ impl Finished {
         };
         rename().map_err(Error::io(&target))
     }
+}
+
+/// Writes `bytes` to the file `path`, which appears whole or not at all.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    let mut file = AtomicFile::create(path.as_ref())?;
+    file.write_all(bytes)?;
+    file.commit()
+}
+
+/// Checks, before any work is done, that a file can be written to `path`: its folder is there and can be written to, it has
+/// the name of no folder, device or pipe, and no other run is writing it.
+///
+/// # Errors
+/// If not; the error says what is in the way.
+pub fn check_output(path: impl AsRef<Path>) -> Result<()> {
+    AtomicFile::create(path.as_ref()).map(drop)
+}
+
+/// The temporary name of `target` while it is written: `.x.tagore-tmp` for `x`, in the same folder.
+pub fn temporary_path(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_else(|| OsStr::new("output"));
+    let mut temporary = OsString::from(".");
+    // Most systems take names of at most 255 bytes.
+    if name.len() + TEMPORARY.len() < 255 {
+        temporary.push(name);
+    } else {
+        temporary.push(format!("{:08x}", crc32fast::hash(name.as_encoded_bytes())));
+    }
+    temporary.push(TEMPORARY);
+    folder(target).join(temporary)
+}
+
+/// The file that `target` is or leads to.
+fn followed(target: &Path) -> Result<PathBuf> {
+    let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
+    match fs::metadata(target) {
+        Ok(found) if found.is_dir() => Err(Error::file(target, "a folder", "a file to write")),
+        Ok(found) if !found.is_file() => {
+            Err(Error::file(target, "a device or a pipe", "a regular file, or none yet"))
+        }
+        Ok(_) if is_link => fs::canonicalize(target).map_err(Error::io(target)),
+        Err(_) if is_link => {
+            Err(Error::file(target, "a symbolic link that leads nowhere", "a file, or no such link"))
+        }
+        _ if target.file_name().is_none() => Err(Error::file(target, "no name of a file", "a file to write")),
+        _ => Ok(target.to_owned()),
+    }
+}
+
+/// Opens and locks the temporary file of `target`, new and empty.
+fn start(temporary: &Path, target: &Path) -> Result<File> {
+    // Another run may take the file away between any two of these steps; then they are done again.
+    const ATTEMPTS: usize = 100;
+    for _ in 0..ATTEMPTS {
+        match OpenOptions::new().read(true).write(true).create_new(true).open(temporary) {
+            Ok(file) => {
+                if lock(&file, target)? && is_at(&file, temporary) {
+                    return Ok(file);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => remove_stale(temporary, target)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let expected = "a folder to write into: create it, or name another";
+                return Err(Error::file(
+                    target,
+                    format_args!("no such folder {}", path_text(folder(target))),
+                    expected,
+                ));
+            }
+            // The kind alone: the whole error names the temporary file, of which the user knows nothing.
+            Err(error) => return Err(Error::io(target)(error)),
+        }
+    }
+    Err(being_written(target))
+}
+
+/// Removes the temporary file of a run that has ended.
+fn remove_stale(temporary: &Path, target: &Path) -> Result<()> {
+    let found = match fs::symlink_metadata(temporary) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(Error::io(target))?,
+    };
+    // A link is removed, not followed: whoever may write into the folder could have put it there.
+    if found.is_file() {
+        let file = match OpenOptions::new().write(true).open(temporary) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(Error::io(target))?,
+        };
+        if !lock(&file, target)? {
+            return Err(being_written(target));
+        }
+        if !is_at(&file, temporary) {
+            return Ok(());
+        }
+        tracing::debug!(file = %temporary.display(), "a run that was stopped left its temporary file: removed");
+    }
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(target)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Locks `file`; whether another run has not done so.
+fn lock(file: &File, target: &Path) -> Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        // A file system without locks: two runs that write one file are not told apart there.
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(true),
+        Err(TryLockError::Error(error)) => Err(Error::io(target)(error)),
+    }
+}
+
+/// Whether `file` still has the name `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        file.metadata().is_ok_and(|open| fs::symlink_metadata(path).is_ok_and(|named| same(open, named)))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        path.exists()
+    }
+}
+
+fn being_written(target: &Path) -> Error {
+    Error::file(target, "another run that is writing it", "one at a time: wait, or name another file")
 }
 
 /// The folder that `target` is in; a bare name is in the current one.
@@ -194,10 +325,60 @@ mod tests {
     fn errors_name_the_target() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("missing").join("out.bin");
+        let missing = dir.path().join("missing");
+        let expected = "expected a folder to write into: create it, or name another";
+        let error = check_output(&target).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("{}: found no such folder {}, {expected}", target.display(), missing.display())
+        );
+        let error = check_output(dir.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: found a folder, expected a file to write", dir.path().display()));
+        assert!(check_output("..").is_err() && check_output("/").is_err() && check_output("").is_err());
+        check_output(dir.path().join("x".repeat(255))).unwrap();
+        assert!(names(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_a_file_is_written_once_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out.bin");
+        fs::write(temporary_path(&target), "half of a fi").unwrap();
+        let mut file = AtomicFile::create(&target).unwrap();
+        file.write_all(b"new").unwrap();
         let error = AtomicFile::create(&target).unwrap_err().to_string();
-        assert!(error.starts_with(&target.display().to_string()), "{error}");
-        let error = AtomicFile::create(dir.path()).unwrap_err().to_string();
-        assert_eq!(error, format!("{}: not a regular file", dir.path().display()));
+        assert!(error.contains("found another run that is writing it"), "{error}");
+        file.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        assert_eq!(names(dir.path()), ["out.bin"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_by_the_target_and_not_by_the_temporary_file() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir(path("far")).unwrap();
+        fs::write(path("far/file"), "old").unwrap();
+        symlink(path("far/file"), path("link")).unwrap();
+        let write = |name: &str| {
+            let mut file = AtomicFile::create(&path(name))?;
+            file.write_all(b"new")?;
+            file.commit()
+        };
+        write("link").unwrap();
+        assert!(fs::symlink_metadata(path("link")).unwrap().is_symlink());
+        assert_eq!(fs::read(path("far/file")).unwrap(), b"new");
+        symlink(path("nothing"), path("dangling")).unwrap();
+        let error = write("dangling").unwrap_err().to_string();
+        assert!(error.contains("found a symbolic link that leads nowhere"), "{error}");
+        fs::write(path("private"), "kept").unwrap();
+        symlink(path("private"), temporary_path(&path("out"))).unwrap();
+        write("out").unwrap();
+        assert_eq!(fs::read(path("private")).unwrap(), b"kept");
+        assert_eq!(fs::read(path("out")).unwrap(), b"new");
+        assert_eq!(names(&path("far")), ["file"]);
     }
 
     #[cfg(unix)]

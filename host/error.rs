@@ -3,12 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What went wrong, where, what was found and what was expected. Displays as one line.
+use crate::text::{one_line, path_text};
+
+/// What went wrong, where, what was found and what was expected. Displays as one line of less than 1,000 bytes, in which
+/// control characters of paths and of what files hold are escaped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Reading or writing a file failed.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path_text(path), one_line(&source.to_string(), TEXT))]
     Io {
         /// The file.
         path: PathBuf,
@@ -16,7 +19,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file does not hold what it should.
-    #[error("{}: found {found}, expected {expected}", path.display())]
+    #[error("{}: found {}, expected {}", path_text(path), one_line(found, FOUND), one_line(expected, TEXT))]
     File {
         /// The file.
         path: PathBuf,
@@ -27,7 +30,11 @@ pub enum Error {
     },
     /// A vector holds a value that cannot be used: a NaN, an infinity, or one that the type it is
     /// converted to does not have.
-    #[error("{}: row {row}, dimension {dim}: found {value}, expected {expected}", source_name(path))]
+    #[error(
+        "{}: row {row}, dimension {dim}: found {}, expected {expected}",
+        source_name(path),
+        one_line(value, FOUND)
+    )]
     Value {
         /// The file, if the vectors came from one.
         path: Option<PathBuf>,
@@ -41,7 +48,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// An argument is out of its range or does not fit the others.
-    #[error("{what}: found {found}, expected {expected}")]
+    #[error("{what}: found {}, expected {}", one_line(found, FOUND), one_line(expected, TEXT))]
     Argument {
         /// The parameter, or the flag of the command line.
         what: &'static str,
@@ -51,7 +58,12 @@ pub enum Error {
         expected: String,
     },
     /// Two inputs do not belong together: dimensions, sizes, or an index and its base.
-    #[error("{what}: found {found}, expected {expected}")]
+    #[error(
+        "{}: found {}, expected {}",
+        one_line(what, PATH),
+        one_line(found, FOUND),
+        one_line(expected, TEXT)
+    )]
     Mismatch {
         /// What does not fit.
         what: String,
@@ -61,7 +73,7 @@ pub enum Error {
         expected: String,
     },
     /// A device, or the driver, failed or has no room.
-    #[error("{device}: {problem}")]
+    #[error("{device}: {}", one_line(problem, PROBLEM))]
     Device {
         /// The device, such as `cuda:0`.
         device: String,
@@ -95,6 +107,36 @@ impl Error {
     }
 }
 
+// The most bytes that an error shows of its parts: together less than 1,000.
+const FOUND: usize = 160;
+const PATH: usize = 400;
+const TEXT: usize = 380;
+const PROBLEM: usize = 900;
+
 fn source_name(path: &Option<PathBuf>) -> String {
-    path.as_ref().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
+    path.as_deref().map_or_else(|| "vectors".to_owned(), path_text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_one_short_line_whatever_they_tell() {
+        let long = "\n\u{1b}[31m".repeat(10_000);
+        let path = PathBuf::from(&long);
+        let errors = [
+            Error::Io { path: path.clone(), source: io::Error::other(long.clone()) },
+            Error::file(&path, &long, &long),
+            Error::Value { path: Some(path), row: 1, dim: 1, value: long.clone(), expected: "less" },
+            Error::argument("degree", &long, &long),
+            Error::mismatch(&long, &long, &long),
+            Error::Device { device: "cuda:0".to_owned(), problem: long },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.len() < 990, "{} bytes: {text}", text.len());
+            assert!(!text.chars().any(char::is_control), "{text}");
+        }
+    }
 }

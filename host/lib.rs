@@ -36,6 +36,7 @@ mod descent;
 mod device;
 mod error;
 mod eval;
+mod file_set;
 mod flush;
 pub mod gpu;
 mod index;
@@ -47,8 +48,10 @@ mod prune;
 mod quantize;
 mod report;
 mod search;
+mod text;
 mod vectors;
 
+pub use atomic_file::{check_output, temporary_path, write_file};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample, MAX_KNN,
     PlannedStage, Start,
@@ -66,5 +69,6 @@ pub use prune::{
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
+pub use text::{one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors};

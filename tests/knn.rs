@@ -154,8 +154,8 @@ fn a_saved_graph_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let base = uniform(50, 4, 2);
     let graph = Descent::new().knn(7).build(&base).unwrap();
-    graph.save(folder.path().join("graph")).unwrap();
-    for name in ["graph", "graph.ibin", "graph.fbin"] {
+    for name in ["graph", "graph.bin", "graph.fbin"] {
+        graph.save(folder.path().join(name)).unwrap();
         let read = KnnGraph::open(folder.path().join(name), &base, Metric::L2).unwrap();
         for node in 0..50 {
             assert_eq!(read.neighbors(node), graph.neighbors(node));

@@ -10,8 +10,9 @@ use tagore::{
     Result, StageCost, Strategy, Vectors, peak_host_bytes,
 };
 
+use super::files::{Files, beside};
 use super::limits::{LimitOptions, clusters_event, say_clusters};
-use super::options::{DescentOptions, Input, Seconds, built, check_output, say_kernels};
+use super::options::{DescentOptions, Input, Seconds, built, say_kernels};
 use super::output::Output;
 use super::report::ReportOptions;
 use super::tasks::task_event;
@@ -132,8 +133,8 @@ impl Args {
         let began = Instant::now();
         let strategy = self.prune.apply(self.strategy.clone())?;
         strategy.check()?;
-        check_output(&self.output)?;
         self.report.check()?;
+        self.files().check()?;
         let base = self.input.open()?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
@@ -185,6 +186,13 @@ impl Args {
         report.build = Some(cost);
         event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
         self.end(&report, event, output)
+    }
+
+    fn files(&self) -> Files {
+        let files = Files::read([&self.input.input]).and_read(&self.graph).write([&self.output]);
+        let work = self.work_dir.clone().unwrap_or_else(|| beside(&self.output, ".work"));
+        let files = files.work_in(work);
+        if self.no_report { files } else { files.write(self.report.files(Some(&self.output))) }
     }
 
     fn measure(&self, output: &Output) -> Measure {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Metric, Result, Vectors};
 
+use super::files::Files;
 use super::options::open;
 
 /// A file of any kind, and what must be known to read an index of another system.
@@ -30,7 +31,12 @@ pub(crate) struct Input {
 pub(crate) struct AnyFormat {
     pub plain: Option<Format>,
     pub index: Option<IndexFormat>,
+    /// Whether it is a pair of files, of ids and of distances.
+    pub is_pair: bool,
 }
+
+/// The name of a pair of files.
+const PAIR: &str = "pair";
 
 /// What a file holds.
 pub(crate) enum Content {
@@ -40,22 +46,39 @@ pub(crate) enum Content {
 }
 
 impl Input {
+    /// What is read.
+    pub(crate) fn files(&self) -> Files {
+        let files = Files::read([&self.file]).and_read(&self.base);
+        let format = self.format();
+        let files = match format.index {
+            Some(index) => files.and_read(index.files(&self.file)),
+            None => files,
+        };
+        if format.is_pair { files.and_read(GroundTruth::pair_files(&self.file)) } else { files }
+    }
+
+    /// The format that is given, or that the extension tells.
+    fn format(&self) -> AnyFormat {
+        let (plain, index) = (Format::of(&self.file).ok(), IndexFormat::of(&self.file).ok());
+        self.from.unwrap_or(AnyFormat { plain, index, is_pair: false })
+    }
+
     /// Opens a native index (told by its first bytes), an index of another system (if there is a base, or its format
     /// is one of indexes alone), vectors, or else ids.
     pub(crate) fn read(&self) -> Result<Content> {
+        let format = self.format();
+        if format.is_pair {
+            return GroundTruth::open_pair(&self.file).map(Content::Ids);
+        }
         if Index::is_index(&self.file) {
             return self.native().map(Content::Index);
         }
-        let format = match self.from {
-            Some(from) => from,
-            None => AnyFormat { plain: Format::of(&self.file).ok(), index: IndexFormat::of(&self.file).ok() },
-        };
         match (&self.base, format) {
             (Some(base), _) => self.foreign(base, format.index).map(Content::Index),
-            (None, AnyFormat { plain: None, index: Some(IndexFormat::Tagore) }) => {
+            (None, AnyFormat { plain: None, index: Some(IndexFormat::Tagore), .. }) => {
                 self.native().map(Content::Index)
             }
-            (None, AnyFormat { plain: None, index: Some(format) }) => {
+            (None, AnyFormat { plain: None, index: Some(format), .. }) => {
                 let expected = format!("the data set of the index, which {format} does not tell");
                 Err(Error::Argument { what: "base", found: "none".to_owned(), expected })
             }
@@ -115,7 +138,7 @@ fn vectors_or_ids(path: &Path, format: Option<Format>) -> Result<Content> {
 impl fmt::Display for AnyFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.plain.map(Format::name).or(self.index.map(IndexFormat::name));
-        f.write_str(name.unwrap_or("unknown"))
+        f.write_str(name.unwrap_or(PAIR))
     }
 }
 
@@ -124,9 +147,11 @@ impl FromStr for AnyFormat {
 
     fn from_str(name: &str) -> Result<Self> {
         let (plain, index): (Result<Format>, Result<IndexFormat>) = (name.parse(), name.parse());
-        if plain.is_err() && index.is_err() {
+        let is_pair = name == PAIR;
+        if plain.is_err() && index.is_err() && !is_pair {
             let mut names = Format::ALL.map(Format::name).to_vec();
             names.extend(IndexFormat::ALL.map(IndexFormat::name));
+            names.push(PAIR);
             names.sort_unstable();
             names.dedup();
             return Err(Error::Argument {
@@ -135,6 +160,6 @@ impl FromStr for AnyFormat {
                 expected: names.join(", "),
             });
         }
-        Ok(Self { plain: plain.ok(), index: index.ok() })
+        Ok(Self { plain: plain.ok(), index: index.ok(), is_pair })
     }
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Error, Format, Index, IndexFormat, Result};
+use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Result, path_text};
 
 use super::content::{AnyFormat, Content, Input};
-use super::options::{check_output, open};
+use super::options::open;
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        check_output(&self.output)?;
+        self.input.files().write(self.outputs()).check()?;
         let (to, rows, cols) = match self.input.read()? {
             Content::Index(index) => {
                 let to = self.index_format()?;
@@ -41,6 +41,11 @@ impl Args {
                 vectors.save_as(&self.output, to)?;
                 (to.name(), vectors.len(), vectors.dim())
             }
+            Content::Ids(truth) if self.to.is_some_and(|to| to.is_pair) => {
+                self.refuse_index_flags("ids")?;
+                truth.save_pair(&self.output)?;
+                ("pair", truth.len(), truth.k())
+            }
             Content::Ids(truth) => {
                 let to =
                     self.plain_format("ids", "ibin, ivecs or npy", |to| to.holds_ids() || to == Format::Npy)?;
@@ -50,9 +55,19 @@ impl Args {
         };
         output.say(format_args!("{}: {rows} x {cols} as {to}", self.output.display()));
         output.event(&json!({
-            "event": "convert", "input": self.input.file, "output": self.output, "format": to, "rows": rows, "cols": cols,
+            "event": "convert", "input": path_text(&self.input.file), "output": path_text(&self.output), "format": to, "rows": rows, "cols": cols,
         }));
         Ok(())
+    }
+
+    /// The files that may be written; whether the input is an index or something else is not known yet.
+    fn outputs(&self) -> Vec<PathBuf> {
+        let index = self.to.map_or_else(|| IndexFormat::of(&self.output).ok(), |to| to.index);
+        match index {
+            _ if self.to.is_some_and(|to| to.is_pair) => GroundTruth::pair_files(&self.output).into(),
+            Some(format) => format.files(&self.output),
+            None => vec![self.output.clone()],
+        }
     }
 
     fn export(&self, index: &Index, to: IndexFormat, output: &Output) -> Result<()> {
@@ -82,6 +97,18 @@ impl Args {
 
     /// The format of vectors or ids to write, `suitable` for them.
     fn plain_format(&self, what: &str, expected: &str, suitable: impl Fn(Format) -> bool) -> Result<Format> {
+        self.refuse_index_flags(what)?;
+        let known = match self.to {
+            Some(to) => to.plain,
+            // The extension of an index is none of theirs, but it is known.
+            None if IndexFormat::of(&self.output).is_ok() => Format::of(&self.output).ok(),
+            None => Some(Format::of(&self.output)?),
+        };
+        known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))
+    }
+
+    /// An error if there are flags that only an index takes.
+    fn refuse_index_flags(&self, what: &str) -> Result<()> {
         if self.layers {
             let expected = format!("an index in {}", self.input.file.display());
             return Err(Error::Argument { what: "layers", found: what.to_owned(), expected });
@@ -90,13 +117,7 @@ impl Args {
             let expected = format!("an index in {}", self.input.file.display());
             return Err(Error::Argument { what: "pq_chunks", found: chunks.to_string(), expected });
         }
-        let known = match self.to {
-            Some(to) => to.plain,
-            // The extension of an index is none of theirs, but it is known.
-            None if IndexFormat::of(&self.output).is_ok() => Format::of(&self.output).ok(),
-            None => Some(Format::of(&self.output)?),
-        };
-        known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))
+        Ok(())
     }
 
     fn cannot(&self, what: &str, expected: &str) -> Error {

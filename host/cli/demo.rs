@@ -6,7 +6,7 @@ use serde_json::json;
 use tagore::{Builder, Descent, Metric, Result, Strategy, Synth, evaluate, ground_truth, recall_qps_plot};
 
 use super::eval::{event, series};
-use super::options::check_output;
+use super::files::Files;
 use super::output::Output;
 
 const ROWS: usize = 20_000;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        check_output(&self.output)?;
+        Files::default().write([&self.output]).check()?;
         let progress = output.progress();
         let synth = Synth::new(ROWS, DIM, self.seed)?;
         let (base, queries) = (synth.base(), synth.queries(QUERIES));

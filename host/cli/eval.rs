@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use serde_json::json;
 use tagore::{Evaluation, GroundTruth, Result, Series, recall_qps_plot};
 
-use super::options::check_output;
 use super::output::Output;
 use super::search::Searched;
 
@@ -29,7 +28,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.plot.as_deref().map(check_output).transpose()?;
+        self.searched.files().and_read([&self.groundtruth]).write(&self.plot).check()?;
         let (index, base, queries) = self.searched.open()?;
         let truth = GroundTruth::open(&self.groundtruth)?;
         let progress = output.progress();

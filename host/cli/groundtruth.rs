@@ -6,7 +6,7 @@ use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{Device, ExactSearch, ExactStats, Metric, Result, Vectors};
 
-use super::options::check_output;
+use super::files::Files;
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        check_output(&self.output)?;
+        Files::read([&self.base, &self.queries]).write([&self.output]).check()?;
         let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
         let search = ExactSearch::new(self.k).metric(self.metric).device(self.device);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;

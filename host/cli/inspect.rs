@@ -1,7 +1,7 @@
 //! `tagore inspect`
 
 use serde_json::{Value, json};
-use tagore::{Device, Error, GroundTruth, Index, KnnSample, Report, Result, Vectors};
+use tagore::{Device, Error, GroundTruth, Index, KnnSample, Report, Result, Vectors, path_text};
 
 use super::content::{Content, Input};
 use super::options::open;
@@ -31,6 +31,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.report.check()?;
+        self.input.files().write(self.report.files(None)).check()?;
         if self.input.base.is_none() {
             self.report.no_recall("none without --base")?;
         }
@@ -62,8 +63,7 @@ impl Args {
         let measure = self.report.measure(self.device, index.description().seed, output);
         let report = Report::of(index, base.as_ref(), &KnnSample::default(), &measure)?;
         self.report.write(&report, None, output)?;
-        let mut event =
-            json!({ "event": "inspect", "file": self.input.file, "content": "index", "checked": "all" });
+        let mut event = json!({ "event": "inspect", "file": path_text(&self.input.file), "content": "index", "checked": "all" });
         if let (Some(event), Value::Object(report)) = (event.as_object_mut(), json!(report)) {
             event.extend(report);
         }
@@ -77,7 +77,7 @@ impl Args {
         self.say_index(index, SPOTS, output);
         let (base, description) = (index.fingerprint(), index.description());
         output.event(&json!({
-            "event": "inspect", "file": self.input.file, "content": "index", "checked": "sample", "index": index.kind(),
+            "event": "inspect", "file": path_text(&self.input.file), "content": "index", "checked": "sample", "index": index.kind(),
             "n": base.rows, "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
             "seed": description.seed, "parameters": description.parameters, "entries": index.entries(),
             "max_degree": index.max_degree(),
@@ -109,7 +109,7 @@ impl Args {
             self.input.file.display()
         ));
         output.event(&json!({
-            "event": "inspect", "file": self.input.file, "content": "vectors", "n": n, "dim": dim, "type": element.name(),
+            "event": "inspect", "file": path_text(&self.input.file), "content": "vectors", "n": n, "dim": dim, "type": element.name(),
             "checked": checked,
         }));
         Ok(())
@@ -120,7 +120,7 @@ impl Args {
         let with = if distances { "ids and distances" } else { "ids" };
         output.say(format_args!("{}: {} x {} {with}", self.input.file.display(), ids.len(), ids.k()));
         output.event(&json!({
-            "event": "inspect", "file": self.input.file, "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
+            "event": "inspect", "file": path_text(&self.input.file), "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
         }));
         Ok(())
     }

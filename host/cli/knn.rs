@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use tagore::{Error, PruneStats, Result};
 
-use super::options::{DescentOptions, Input, Seconds, built, check_output, verify};
+use super::files::Files;
+use super::options::{DescentOptions, Input, Seconds, built, verify};
 use super::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Where the graph goes: GRAPH.ibin (ids) and GRAPH.fbin (distances)
+    /// Where the graph goes: ids, then distances, in the layout of a ground truth
     #[arg(short, long, value_name = "GRAPH")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
-        self.output.as_deref().map(check_output).transpose()?;
+        Files::read([&self.input.input]).write(&self.output).check()?;
         let devices = self.descent.device.0.len();
         if devices > 1 {
             let expected = "one, as for all but builds out of core".to_owned();

@@ -7,6 +7,7 @@ mod convert;
 mod demo;
 mod doctor;
 mod eval;
+mod files;
 mod groundtruth;
 mod inspect;
 mod knn;
@@ -107,7 +108,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Demo(args) => args.run(&output),
     };
     output.finish();
-    match done {
+    match done.and_then(|()| output.check()) {
         Ok(()) => ExitCode::SUCCESS,
         // The library names a parameter; here it is a flag of the same name.
         Err(error @ Error::Argument { what, .. }) => {

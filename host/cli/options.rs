@@ -247,22 +247,6 @@ pub(crate) fn verify(
     Ok(object.into())
 }
 
-/// Checks, before any work is done, that `path` can be written to.
-pub(crate) fn check_output(path: &Path) -> Result<()> {
-    let expected = |expected: &str, found: &str| {
-        Err(Error::File { path: path.to_owned(), found: found.to_owned(), expected: expected.to_owned() })
-    };
-    if path.is_dir() {
-        return expected("a file to write", "a folder");
-    }
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            expected("a folder to write into", "no such folder")
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

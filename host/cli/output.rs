@@ -3,19 +3,24 @@
 use std::fmt::Display;
 use std::io::{Error as IoError, ErrorKind, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
-use tagore::{Error, Progress, Result, Update};
+use tagore::{Error, Progress, Result, Update, one_line, write_file};
 
 /// The two standard streams and the progress bar.
 pub(crate) struct Output {
     json: bool,
     progress: Progress,
     bar: Arc<Mutex<Bar>>,
+    /// Why a JSON line could not be printed.
+    failed: OnceLock<IoError>,
 }
+
+/// The most bytes of a line for people.
+const LINE: usize = 980;
 
 struct Bar {
     bar: ProgressBar,
@@ -53,7 +58,7 @@ impl Output {
                 bar.show(update);
             }
         });
-        Self { json, progress, bar }
+        Self { json, progress, bar, failed: OnceLock::new() }
     }
 
     /// The handle that shows progress and stops at Ctrl-C.
@@ -64,15 +69,29 @@ impl Output {
     /// Prints a JSON object as one line, if `--json` asks for it.
     pub(crate) fn event(&self, event: &Value) {
         if self.json {
-            // A reader that has gone away is no reason to stop the work.
-            let _ = writeln!(std::io::stdout().lock(), "{event}");
+            match writeln!(std::io::stdout().lock(), "{event}") {
+                // A reader that has gone away is no reason to stop the work.
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                    // The first reason is told; the work goes on, for its files.
+                    let _ = self.failed.set(error);
+                }
+                _ => (),
+            }
         }
     }
 
-    /// Prints a line for people.
+    /// An error if a JSON line could not be printed.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.failed.get() {
+            Some(error) => Err(Error::Io { path: "standard output".into(), source: error.kind().into() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Prints a line for people, in which control characters of paths and files are escaped.
     pub(crate) fn say(&self, text: impl Display) {
         self.finish();
-        let _ = writeln!(std::io::stderr().lock(), "{text}");
+        let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&text.to_string(), LINE));
     }
 
     /// Prints a warning.
@@ -95,22 +114,8 @@ impl Output {
 
 /// Writes JSON objects to a file, a line each. The file appears whole or not at all.
 pub(crate) fn save_events(path: &Path, events: &[Value]) -> Result<()> {
-    let error = |source: IoError| Error::Io { path: path.to_owned(), source };
-    // Renaming over a device or a pipe would destroy it.
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(error(IoError::new(ErrorKind::InvalidInput, "not a regular file")));
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".tagore-");
-    // Temporary files are private by default; this one is the user's, so the umask decides.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // The kind alone: the whole error names the temporary file.
-    let mut file = builder.tempfile_in(folder).map_err(|source| error(source.kind().into()))?;
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-    file.as_file_mut().write_all(lines.as_bytes()).map_err(error)?;
-    file.persist(path).map(drop).map_err(|failed| error(failed.error))
+    write_file(path, lines.as_bytes())
 }
 
 /// A count with its thousands apart: 1,234,567.

@@ -191,7 +191,8 @@ fn say_head(data: &DataShape, (k, start, element): (usize, Start, ElementType), 
 }
 
 fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Output) {
-    output.say(format_args!("\n{what}"));
+    output.say("");
+    output.say(what);
     say_stages("device", &plan.device, output);
     say_stages("host", &plan.host, output);
     say_plan("host, throughout", &plan.process, output);

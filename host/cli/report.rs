@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tagore::{Device, Error, Measure, Report, Result};
 
-use super::options::check_output;
+use super::files::beside;
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -35,7 +35,17 @@ impl ReportOptions {
             let expected = "at least 1 with --min-recall".to_owned();
             return Err(Error::Argument { what: "verify", found: "0".to_owned(), expected });
         }
-        [&self.report, &self.html].into_iter().flatten().try_for_each(|path| check_output(path))
+        Ok(())
+    }
+
+    /// The files that [`write`](Self::write) writes.
+    pub(crate) fn files(&self, index: Option<&Path>) -> Vec<PathBuf> {
+        self.json(index).into_iter().chain(self.html.clone()).collect()
+    }
+
+    /// Where the JSON goes.
+    fn json(&self, index: Option<&Path>) -> Option<PathBuf> {
+        self.report.clone().or_else(|| index.map(|index| beside(index, ".report.json")))
     }
 
     /// Whether anything was asked for that an index has to be read for.
@@ -68,12 +78,7 @@ impl ReportOptions {
 
     /// Writes the report of `index` and says what is in it.
     pub(crate) fn write(&self, report: &Report, index: Option<&Path>, output: &Output) -> Result<()> {
-        let beside = index.map(|index| {
-            let mut name = index.as_os_str().to_owned();
-            name.push(".report.json");
-            PathBuf::from(name)
-        });
-        if let Some(path) = self.report.as_ref().or(beside.as_ref()) {
+        if let Some(path) = self.json(index) {
             report.save(path)?;
         }
         if let Some(path) = &self.html {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::{Device, GroundTruth, Index, Result, Searcher, Vectors};
 
-use super::options::check_output;
+use super::files::Files;
 use super::output::Output;
 
 /// An index, its base and queries.
@@ -30,6 +30,11 @@ pub(crate) struct Searched {
 }
 
 impl Searched {
+    /// What is read.
+    pub(crate) fn files(&self) -> Files {
+        Files::read([&self.index, &self.base, &self.queries])
+    }
+
     pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {
         let index = Index::open(&self.index)?;
         let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
@@ -58,7 +63,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        check_output(&self.output)?;
+        self.searched.files().write([&self.output]).check()?;
         let (index, base, queries) = self.searched.open()?;
         let began = Instant::now();
         let searcher = self.searched.searcher(&index, &base)?;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Format, Result, Synth};
+use tagore::{Format, Result, Synth, path_text};
 
-use super::options::check_output;
+use super::files::Files;
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        check_output(&self.output)?;
+        Files::default().write([&self.output]).check()?;
         let synth = Synth::new(self.n, self.dim, self.seed)?;
         let format = self.format.map_or_else(|| Format::of(&self.output), Ok)?;
         let first = if self.queries.is_some() { self.n as u64 } else { 0 };
@@ -40,7 +40,7 @@ impl Args {
         synth.write(first..first + count as u64, &self.output, format, output.progress())?;
         output.say(format_args!("{count} x {} -> {}", self.dim, self.output.display()));
         output.event(&json!({
-            "event": "synth", "n": count, "dim": self.dim, "seed": self.seed, "output": self.output,
+            "event": "synth", "n": count, "dim": self.dim, "seed": self.seed, "output": path_text(&self.output),
         }));
         Ok(())
     }

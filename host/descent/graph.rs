@@ -1,14 +1,13 @@
 //! The k-NN graph.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;
-use crate::vectors::open_ids;
-use crate::{Error, Metric, Result, Vectors};
+use crate::{Error, Format, GroundTruth, Metric, Result, Vectors};
 
 /// The k nearest neighbours found for every node: n × k ids and list distances. Each row is sorted
 /// by (distance, id) and holds neither its own node nor any node twice.
@@ -82,53 +81,42 @@ impl KnnGraph {
         &self.stats
     }
 
-    /// Writes `stem.ibin` (ids) and `stem.fbin` (distances); an extension of `stem` that is one of
-    /// the two is left out. Both files appear only when both are complete.
+    /// Writes one file in the layout of a ground truth: the numbers of nodes and neighbours, the ids, the distances. The file
+    /// appears only when it is complete.
     ///
     /// # Errors
-    /// If a file cannot be written.
-    pub fn save(&self, stem: impl AsRef<Path>) -> Result<()> {
-        let (ids_path, distances_path) = files(stem.as_ref());
-        let ids = self.write(&ids_path, bytemuck::cast_slice(&self.ids))?;
-        let distances = self.write(&distances_path, bytemuck::cast_slice(&self.distances))?;
-        ids.commit()?;
-        distances.commit()
-    }
-
-    fn write(&self, path: &Path, values: &[u8]) -> Result<AtomicFile> {
+    /// If the file cannot be written, or its extension is that of a format of ids alone.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        check_name(path)?;
         let mut file = AtomicFile::create(path)?;
-        file.write_all(&(self.nodes as u32).to_le_bytes())?;
-        file.write_all(&(self.k as u32).to_le_bytes())?;
-        file.write_all(values)?;
-        Ok(file)
+        file.write_all(bytemuck::cast_slice(&[self.nodes as u32, self.k as u32]))?;
+        file.write_all(bytemuck::cast_slice(&self.ids))?;
+        file.write_all(bytemuck::cast_slice(&self.distances))?;
+        file.commit()
     }
 
     /// Reads what [`save`](Self::save) wrote for `base` under `metric`.
     ///
     /// # Errors
-    /// If a file cannot be read, the two do not belong together or to `base`, or a row is not what a
+    /// If the file cannot be read, does not belong to `base`, or a row is not what a
     /// k-NN graph holds: sorted by distance, without its own node, duplicates or unknown ids.
-    pub fn open(stem: impl AsRef<Path>, base: &Vectors, metric: Metric) -> Result<Self> {
-        let (ids_path, distances_path) = files(stem.as_ref());
-        let table = open_ids(&ids_path)?;
-        let values = Vectors::open(&distances_path)?;
-        values.validate()?;
-        if (values.len(), values.dim()) != (table.rows, table.cols) {
-            let found = format!("{} x {}", values.len(), values.dim());
-            let expected = format!("{} x {} as {} has", table.rows, table.cols, ids_path.display());
-            return Err(Error::file(&distances_path, found, expected));
-        }
-        if table.rows != base.len() {
+    pub fn open(path: impl AsRef<Path>, base: &Vectors, metric: Metric) -> Result<Self> {
+        let path = path.as_ref();
+        let (k, ids, distances) = GroundTruth::open(path)?.into_parts();
+        let Some(distances) = distances else {
+            return Err(Error::file(path, "ids alone", "ids and distances, as `tagore knn` writes"));
+        };
+        let nodes = ids.len() / k;
+        if nodes != base.len() {
             let expected = format!("{} as {} has", base.len(), base.describe());
-            return Err(Error::file(&ids_path, format_args!("{} rows", table.rows), expected));
+            return Err(Error::file(path, format_args!("{nodes} rows"), expected));
         }
-        let distances = (0..values.len()).flat_map(|row| values.row(row).into_owned()).collect();
-        let (nodes, k) = (table.rows, table.cols);
-        let graph = Self { k, metric, nodes, ids: table.ids, distances, stats: DescentStats::default() };
+        let graph = Self { k, metric, nodes, ids, distances, stats: DescentStats::default() };
         match (0..nodes).into_par_iter().find_first(|&node| !graph.row_is_sound(node)) {
             None => Ok(graph),
             Some(node) => Err(Error::file(
-                &ids_path,
+                path,
                 format_args!("a wrong row {node}"),
                 "different ids of other nodes, nearest first",
             )),
@@ -142,19 +130,17 @@ impl KnnGraph {
         sorted.windows(2).all(|pair| pair[0] != pair[1])
             && ids.iter().all(|&id| (id as usize) < self.nodes && id as usize != node)
             && distances.windows(2).all(|pair| pair[0] <= pair[1])
+            && distances.iter().all(|distance| distance.is_finite())
     }
 }
 
-/// The files of ids and of distances for a stem.
-fn files(stem: &Path) -> (PathBuf, PathBuf) {
-    let bare = match stem.extension().and_then(|e| e.to_str()) {
-        Some("ibin" | "fbin") => stem.with_extension(""),
-        _ => stem.to_owned(),
-    };
-    let with = |extension: &str| {
-        let mut name = bare.clone().into_os_string();
-        name.push(extension);
-        PathBuf::from(name)
-    };
-    (with(".ibin"), with(".fbin"))
+/// Refuses names of formats that hold no distances.
+fn check_name(path: &Path) -> Result<()> {
+    match Format::of(path) {
+        Ok(format @ (Format::Ivecs | Format::Ibin | Format::Npy)) => {
+            let found = format!("the extension .{format}, of ids alone");
+            Err(Error::file(path, found, "another, such as .bin: a k-NN graph holds ids and distances"))
+        }
+        _ => Ok(()),
+    }
 }

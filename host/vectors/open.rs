@@ -44,19 +44,11 @@ pub(crate) struct IdMatrix {
     pub ids: Vec<u32>,
 }
 
-/// Reads a file of ids: ivecs, ibin or npy, told by its extension. Signed ids are taken bit by bit, so
+/// Reads a file of ids of the given format: ivecs, ibin or npy. Signed ids are taken bit by bit, so
 /// that −1 is `u32::MAX`, none.
 ///
 /// # Errors
 /// If the file cannot be read or its size is not what its header says.
-pub(crate) fn open_ids(path: &Path) -> Result<IdMatrix> {
-    open_ids_as(path, Format::of(path)?)
-}
-
-/// Reads a file of ids of the given format, whatever its extension; see [`open_ids`].
-///
-/// # Errors
-/// As [`open_ids`].
 pub(crate) fn open_ids_as(path: &Path, format: Format) -> Result<IdMatrix> {
     Source::open(path)?.ids(format)
 }

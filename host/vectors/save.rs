@@ -198,7 +198,7 @@ impl RowWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::open::open_ids;
+    use super::super::open::open_ids_as;
     use super::*;
 
     fn values(vectors: &Vectors) -> Vec<f32> {
@@ -248,7 +248,7 @@ mod tests {
             for format in [Format::Ivecs, Format::Ibin, Format::Npy] {
                 let path = folder.path().join(format!("x.{format}"));
                 save_ids(&path, format, cols, &ids).unwrap();
-                let read = open_ids(&path).unwrap();
+                let read = open_ids_as(&path, format).unwrap();
                 assert_eq!((read.rows, read.cols, &read.ids), (rows, cols, &ids), "{format}");
             }
         }
@@ -260,7 +260,7 @@ mod tests {
         }
         assert!(!path.exists());
         Vectors::from_f32(vec![1.0], 1).unwrap().save(&path).unwrap();
-        let error = open_ids(&path).unwrap_err().to_string();
+        let error = open_ids_as(&path, Format::Fbin).unwrap_err().to_string();
         assert!(error.ends_with("found vectors (fbin), expected ids: ivecs, ibin or npy"), "{error}");
     }
 }

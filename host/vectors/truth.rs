@@ -89,6 +89,11 @@ impl GroundTruth {
         self.distances.is_some()
     }
 
+    /// The neighbours per query, the ids, and the distances if there are any.
+    pub(crate) fn into_parts(self) -> (usize, Vec<u32>, Option<Vec<f32>>) {
+        (self.k, self.ids, self.distances)
+    }
+
     /// Reads ids alone from ivecs and npy, told by the extension. A file of any other name, or of none,
     /// has the numbers of queries and neighbours (two u32 or two u64), the ids and then, told by the
     /// size of the file, f32 distances or nothing.

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod convert;
 mod errors;
+mod outputs;
 mod plan;
 mod report;
 mod search;
@@ -148,5 +149,5 @@ fn a_session_from_data_to_judgement() {
         (Some(2000), Some(24), Some("f32"))
     );
     assert_eq!(s.succeeds("doctor")[0]["event"], "doctor");
-    assert!(!s.names().iter().any(|name| name.starts_with(".tagore")));
+    assert!(!s.names().iter().any(|name| name.starts_with('.')), "{:?}", s.names());
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
 
-use super::super::options::{GraphOptions, Input, check_output};
+use super::super::files::Files;
+use super::super::options::{GraphOptions, Input};
 use super::super::output::{Output, grouped, save_events};
 use super::Runs;
 use super::kernels::{kernels, say_kernels};
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.runs.output.as_deref().map(check_output).transpose()?;
+        Files::read([&self.input.input]).write(&self.runs.output).check()?;
         let (base, _) = self.input.read()?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();

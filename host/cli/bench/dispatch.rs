@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tagore::outofcore::{CacheUse, ClusterGraph, Dispatcher, Order, OverlapStats};
 use tagore::{Device, Format, MAX_ROWS, Result, Synth, Vectors};
 
-use super::super::options::{check_output, open};
+use super::super::files::Files;
+use super::super::options::open;
 use super::super::output::{Output, grouped, save_events};
 
 #[derive(clap::Args)]
@@ -64,7 +65,7 @@ struct Clusters {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.output.as_deref().map(check_output).transpose()?;
+        Files::read(&self.input).write(&self.output).check()?;
         let clusters = self.clusters(output)?;
         let Clusters { graph, dim, stats } = &clusters;
         output.say(format_args!(

@@ -24,6 +24,11 @@ pub(super) struct JudgeOptions {
 }
 
 impl JudgeOptions {
+    /// What is read.
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.queries.iter().chain(&self.groundtruth)
+    }
+
     /// Opens the queries and their neighbours.
     pub(super) fn open(&self) -> Result<Option<Judge<'_>>> {
         let Some((queries, truth)) = self.queries.as_ref().zip(self.groundtruth.as_ref()) else {

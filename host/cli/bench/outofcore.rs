@@ -8,8 +8,9 @@ use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plo
 use tagore::{Builder, Error, Evaluation, Index, Result, Strategy, Vectors, peak_host_bytes};
 
 use super::super::build::PruneOptions;
+use super::super::files::Files;
 use super::super::limits::{LimitOptions, clusters_event, say_clusters};
-use super::super::options::{DescentOptions, Input, check_output};
+use super::super::options::{DescentOptions, Input};
 use super::super::output::{Output, grouped, save_events};
 use super::super::tasks::task_event;
 use super::judge::JudgeOptions;
@@ -48,7 +49,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        [&self.plot, &self.output].into_iter().flatten().try_for_each(|path| check_output(path))?;
+        let files = Files::read([&self.input.input]).and_read(self.judge.files());
+        files.write(&self.plot).write(&self.output).check()?;
         let base = self.input.open()?;
         let judge = self.judge.open()?;
         let strategy = self.prune.apply(self.strategy.clone())?;

@@ -10,7 +10,8 @@ use tagore::{
     recall_qps_plot,
 };
 
-use super::super::options::{GraphOptions, Input, check_output};
+use super::super::files::Files;
+use super::super::options::{GraphOptions, Input};
 use super::super::output::{Output, save_events};
 use super::Runs;
 use super::judge::{Judge, JudgeOptions};
@@ -50,9 +51,8 @@ struct Built {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        for path in [&self.runs.output, &self.plot].into_iter().flatten() {
-            check_output(path)?;
-        }
+        let files = Files::read([&self.input.input]).and_read(self.judge.files());
+        files.write(&self.runs.output).write(&self.plot).check()?;
         let (base, _) = self.input.read()?;
         let judge = self.judge.open()?;
         // For those that do not build their own.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tagore::gpu::Rates;
 use tagore::{Device, Evaluation, GroundTruth, Index, Result, Searcher, Vectors};
 
-use super::super::options::check_output;
+use super::super::files::Files;
 use super::super::output::{Output, save_events};
 
 #[derive(clap::Args)]
@@ -45,7 +45,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.output.as_deref().map(check_output).transpose()?;
+        let files = Files::read([&self.input, &self.queries, &self.groundtruth]).and_read(&self.index);
+        files.write(&self.output).check()?;
         let (base, queries) = (Vectors::open(&self.input)?, Vectors::open(&self.queries)?);
         let truth = GroundTruth::open(&self.groundtruth)?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);

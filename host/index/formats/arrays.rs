@@ -6,18 +6,28 @@ use super::bytes::Bytes;
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::atomic_file::AtomicFile;
-use crate::vectors::{map, npy, open_ids_as, save_ids};
+use crate::file_set::{PairFile, check_pair};
+use crate::vectors::{map, npy, open_ids_as};
 use crate::{Error, Format, Result};
+
+/// Ids that are written at a time.
+const CHUNK: usize = 1 << 18;
 
 pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    save_ids(&entries_path(path), Format::Ibin, 1, index.entries())?;
-    save_ids(path, Format::Ibin, index.max_degree(), index.padded_rows()?)
+    let [path, entries_path, sums] = ibin_files(path);
+    let mut rows = PairFile::create(&path, index.len(), index.max_degree())?;
+    index.padded_rows()?.chunks(CHUNK).try_for_each(|ids| rows.write_all(bytemuck::cast_slice(ids)))?;
+    let mut entries = PairFile::create(&entries_path, index.entries().len(), 1)?;
+    entries.write_all(bytemuck::cast_slice(index.entries()))?;
+    PairFile::commit(rows, entries, &sums)
 }
 
 pub(super) fn read_ibin(source: &Source<'_>) -> Result<Graph> {
-    let rows = open_ids_as(source.path, Format::Ibin)?;
-    let mut graph = Graph::entered_at(open_ids_as(&entries_path(source.path), Format::Ibin)?.ids);
+    let [path, entries_path, sums] = ibin_files(source.path);
+    let rows = open_ids_as(&path, Format::Ibin)?;
+    let mut graph = Graph::entered_at(open_ids_as(&entries_path, Format::Ibin)?.ids);
+    check_pair(&sums, [&path, &entries_path])?;
     for row in rows.ids.chunks_exact(rows.cols) {
         // Checked with the rows: nothing but padding may lie behind the first of it.
         let degree = row.iter().rposition(|&id| id != u32::MAX).map_or(0, |last| last + 1);
@@ -26,8 +36,9 @@ pub(super) fn read_ibin(source: &Source<'_>) -> Result<Graph> {
     Ok(graph)
 }
 
-fn entries_path(path: &Path) -> PathBuf {
-    path.with_extension("entries.ibin")
+/// The rows, the entry points and the checksums of both.
+pub(super) fn ibin_files(path: &Path) -> [PathBuf; 3] {
+    [path.to_owned(), path.with_extension("entries.ibin"), path.with_extension("crc32")]
 }
 
 pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
@@ -56,7 +67,8 @@ pub(super) fn read_npy(source: &Source<'_>) -> Result<Graph> {
 
 pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    let mut pointers = AtomicFile::create(&pointers_path(path))?;
+    let [pointers_path, indices_path] = csr_files(path);
+    let mut pointers = AtomicFile::create(&pointers_path)?;
     pointers.write_all(&npy::header("<u8", index.len() as u64 + 1, None))?;
     let mut end = 0u64;
     pointers.write_all(&end.to_le_bytes())?;
@@ -64,14 +76,14 @@ pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
         end += index.neighbors(node).len() as u64;
         pointers.write_all(&end.to_le_bytes())
     })?;
-    let mut indices = AtomicFile::create(&indices_path(path))?;
+    let mut indices = AtomicFile::create(&indices_path)?;
     indices.write_all(&npy::header("<u4", end, None))?;
     export.for_each_node(|node| indices.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
     AtomicFile::commit_all(vec![pointers, indices], &[])
 }
 
 pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {
-    let (path, indices_path) = (pointers_path(source.path), indices_path(source.path));
+    let [path, indices_path] = csr_files(source.path);
     let (pointers, indices) = (map(&path)?, map(&indices_path)?);
     let mut pointers = array::<u64>(&path, &pointers, ["<u8", "<i8"])?;
     let mut indices = array::<u32>(&indices_path, &indices, ["<u4", "<i4"])?;
@@ -108,10 +120,7 @@ fn array<'a, T>(path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Byte
     Ok(elements)
 }
 
-fn pointers_path(path: &Path) -> PathBuf {
-    path.with_extension("indptr.npy")
-}
-
-fn indices_path(path: &Path) -> PathBuf {
-    path.with_extension("indices.npy")
+/// The pointers and the ids.
+pub(super) fn csr_files(path: &Path) -> [PathBuf; 2] {
+    [path.with_extension("indptr.npy"), path.with_extension("indices.npy")]
 }

@@ -75,6 +75,11 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     Ok(graph)
 }
 
+/// The graph, the vectors beside it, and its metadata.
+pub(super) fn files(path: &Path) -> [PathBuf; 3] {
+    [path.to_owned(), beside(path, ".data"), metadata(path)]
+}
+
 /// The path with something behind its name.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);

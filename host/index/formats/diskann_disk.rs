@@ -100,6 +100,14 @@ impl Layout {
     }
 }
 
+/// All files, those for inner product alone among them.
+pub(super) fn files(prefix: &Path) -> Vec<PathBuf> {
+    let of_index = ["", "_medoids.bin", "_centroids.bin", "_max_base_norm.bin"];
+    let others = ["_metadata.bin", "_pq_pivots.bin", "_pq_compressed.bin"];
+    let of_index = of_index.map(|suffix| index_file(prefix, suffix));
+    of_index.into_iter().chain(others.map(|suffix| beside(prefix, suffix))).collect()
+}
+
 /// Writes all files; the index itself appears last. Those of an earlier export are replaced or deleted.
 pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
     if let Some(other) = OTHERS.map(|suffix| beside(prefix, suffix)).iter().find(|path| path.exists()) {

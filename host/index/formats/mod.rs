@@ -18,7 +18,7 @@ mod layers;
 mod nsg;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 pub use export::Export;
@@ -126,6 +126,19 @@ impl IndexFormat {
             Self::Tagore | Self::Nssg | Self::DiskannDisk | Self::Ibin => None,
             Self::Nsg | Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann => Some(1),
             Self::Kgraph | Self::Npy | Self::Csr => Some(0),
+        }
+    }
+
+    /// The files of an index of this format at `path`: those that [`Index::export`](crate::Index::export) writes and
+    /// [`Index::import`](crate::Index::import) reads.
+    pub fn files(self, path: impl AsRef<Path>) -> Vec<PathBuf> {
+        let path = path.as_ref();
+        match self {
+            Self::Ibin => arrays::ibin_files(path).into(),
+            Self::Csr => arrays::csr_files(path).into(),
+            Self::Diskann => diskann::files(path).into(),
+            Self::DiskannDisk => diskann_disk::files(path),
+            _ => vec![path.to_owned()],
         }
     }
 

@@ -1,0 +1,84 @@
+//! Files that are read together, and the checksums that tell whether they belong together.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::atomic_file::AtomicFile;
+use crate::vectors::map;
+use crate::{Error, Result};
+
+/// A `bin` file of a pair while it is written, and its checksum.
+pub(crate) struct PairFile {
+    file: AtomicFile,
+    path: PathBuf,
+    sum: crc32fast::Hasher,
+    bytes: u64,
+}
+
+impl PairFile {
+    /// Starts the file at `path` with the header of `rows` rows of `cols` values.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn create(path: &Path, rows: usize, cols: usize) -> Result<Self> {
+        let (file, sum) = (AtomicFile::create(path)?, crc32fast::Hasher::new());
+        let mut file = Self { file, path: path.to_owned(), sum, bytes: 0 };
+        file.write_all(bytemuck::cast_slice(&[rows as u32, cols as u32]))?;
+        Ok(file)
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sum.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    /// Puts both files in their places, and their checksums at `sums`: a line for each with its CRC-32, its bytes and its
+    /// name. An older second file is deleted first and the new one appears last, so that a reader who finds one finds the
+    /// first that belongs to it.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub(crate) fn commit(first: Self, second: Self, sums: &Path) -> Result<()> {
+        let mut file = AtomicFile::create(sums)?;
+        for part in [&first, &second] {
+            file.write_all(line(&part.path, part.sum.clone().finalize(), part.bytes).as_bytes())?;
+        }
+        AtomicFile::commit_all(vec![first.file, file, second.file], &[])
+    }
+}
+
+/// Checks that the files at `paths` are those that the checksums at `sums` were made of; without such a file, as other
+/// programs leave it, there is nothing to check.
+///
+/// # Errors
+/// If they are not, or cannot be read.
+pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2]) -> Result<()> {
+    let expected = match fs::read_to_string(sums) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        text => text.map_err(Error::io(sums))?,
+    };
+    let mut expected = expected.lines();
+    for path in paths {
+        let content = map(path)?;
+        let found = line(path, crc32fast::hash(&content), content.len() as u64);
+        // The name is for people: a pair may be renamed.
+        let numbers = |line: &str| line.split(' ').take(2).map(str::to_owned).collect::<Vec<_>>();
+        let told = expected.next().unwrap_or_default();
+        if numbers(told) != numbers(found.trim_end()) {
+            let expected = format!("{told}, as {} says: convert again, or delete that file", sums.display());
+            return Err(Error::file(path, found.trim_end(), expected));
+        }
+    }
+    Ok(())
+}
+
+fn line(path: &Path, crc: u32, bytes: u64) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!("{crc:08x} {bytes} {}\n", crate::one_line(&name, 255))
+}
