@@ -122,7 +122,7 @@ def kind_of(part, fault):
     """A fault without its numbers and names, so that the same ones are one kind."""
     if fault.startswith(("control character", "panic")):
         return f"{part}: {fault[:70] if fault.startswith('panic') else fault.partition(':')[0]}"
-    return f"{part}: " + re.sub(r"\d+", "N", re.sub(r"\.tagore-\w+|'[^']*'|/\S*", "..", fault))[:100]
+    return f"{part}: " + re.sub(r"\d+", "N", re.sub(r"\S*\.tagore-\w+|'[^']*'|/\S*", "..", fault))[:100]
 
 
 def main():

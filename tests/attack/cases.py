@@ -34,6 +34,7 @@ class Data:
 
     folder: Path
     vectors: list  # names of formats
+    ids: list
     indexes: list
     subjects: list
 
@@ -79,25 +80,30 @@ def make(runner: Runner, folder: Path, seed=0):
     before = names_in(folder)
     run("knn", "-i", "base.fbin", "-o", "graph.gt", "--knn", "8", "--device", "cpu")
     graph = sorted(names_in(folder) - before)
-    for name in formats(runner, folder):
-        if runner.run(["convert", "truth.gt", f"truth.{name}", "--to", name], folder).code == 0:
-            ids.append(name)
-        target = folder / name
-        target.mkdir()
-        for index in ["index", "cagra"]:
-            arguments = ["convert", f"../{index}.tagore", f"x.{name}", "--to", name, "--base", "../base.fbin"]
-            if name != "tagore" and runner.run(arguments, target).code == 0:
-                indexes.append(name)
-                break
-        else:
-            shutil.rmtree(target)
+    exports = {"ids": ["truth.gt"], "indexes": ["index.tagore", "cagra.tagore"]}
+    for kind, found in [("ids", ids), ("indexes", indexes)]:
+        for name in formats(runner, folder):
+            if name != "tagore" and export(runner, folder, exports[kind], name, folder / kind / name):
+                found.append(name)
     left = set(formats(runner, folder)) - set(vectors) - set(ids) - set(indexes) - {"tagore"}
     if left:
         raise SystemExit(f"no case for the formats {left}: tests/attack/cases.py")
     long_header(folder / "base.fbin", folder / "long.fbin")
-    data = Data(folder, vectors, indexes, [])
-    data.subjects = subjects(data, ids, graph)
+    data = Data(folder, vectors, ids, indexes, [])
+    data.subjects = subjects(data, graph)
     return data
+
+
+def export(runner, folder, sources, name, target):
+    """Writes one of `sources` as `name` into a folder of its own, since it may be several files; whether that can be."""
+    target.mkdir(parents=True)
+    for source in sources:
+        arguments = ["convert", folder / source, f"x.{name}", "--to", name]
+        base = [] if source == "truth.gt" else ["--base", folder / "base.fbin"]
+        if runner.run([*arguments, *base], target).code == 0:
+            return True
+    target.rmdir()
+    return False
 
 
 def long_header(file, longer):
@@ -110,20 +116,25 @@ def names_in(folder):
     return {entry.name for entry in folder.iterdir()}
 
 
-def subjects(data, ids, graph):
+def subjects(data, graph):
     def one(name, file, runs):
         return Subject(name, file, [data.path(file)], runs)
 
     found = [one(f"vectors {name}", f"base.{name}", of_vectors(name)) for name in data.vectors]
     found.append(one("vectors, header of 16 bytes", "long.fbin", of_vectors("fbin")))
-    found += [one(f"ids {name}", f"truth.{name}", OF_IDS) for name in ids]
     found.append(one("ground truth", "truth.gt", OF_IDS))
     found.append(Subject("k-NN graph", "graph.gt", [data.path(name) for name in graph], OF_GRAPHS))
     found += [one(f"native {kind}", f"{kind}.tagore", OF_NATIVE) for kind in ["index", "cagra"]]
+    for name in data.ids:
+        files = files_of(data, "ids", name)
+        found.append(Subject(f"ids {name}", f"x.{name}", files, OF_IDS if len(files) == 1 else of_pairs(name)))
     for name in data.indexes:
-        files = sorted(data.path(name).iterdir())
-        found.append(Subject(f"index {name}", f"x.{name}", files, of_indexes(name)))
+        found.append(Subject(f"index {name}", f"x.{name}", files_of(data, "indexes", name), of_indexes(name)))
     return found
+
+
+def files_of(data, kind, name):
+    return sorted(data.path(f"{kind}/{name}").iterdir())
 
 
 def of_vectors(name):
@@ -151,6 +162,12 @@ OF_IDS = [
     "eval --index {index} --base {base} --queries {query} --groundtruth {file} --beams 20",
     "eval --index {index} --base {base} --queries {query} --groundtruth {file} --beams 20 --json",
 ]
+
+
+def of_pairs(name):
+    return [f"inspect {{file}} --from {name}", f"convert {{file}} {{out}}.gt --from {name} --to ibin"]
+
+
 OF_GRAPHS = ["build -i {base} -o {out} --index nsg --device cpu --no-report --graph {file}"]
 OF_NATIVE = [
     "inspect {file}",

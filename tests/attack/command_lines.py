@@ -26,6 +26,7 @@ LINES = [
     "synth -o out.npy --n 200 --dim 8 --queries 10 --seed 3",
     "convert base.fbin out.fvecs",
     "convert truth.gt out.ibin",
+    "convert truth.gt out --to pair",
     "convert index.tagore out.hnswlib --base base.fbin --layers",
     "convert index.tagore out.diskann-disk --base base.fbin --pq-chunks 4",
     "convert index.tagore out.csr",
@@ -69,7 +70,7 @@ class Part:
             name = next(name for name in (" ".join(words[:2]), words[0]) if name in self.commands)
             self.lines.append((self.commands[name], words))
         self.contents = {name: world.data.path(name).read_bytes() for name in ["base.fbin", "query.fbin", "truth.gt", "index.tagore", "base.npy"]}
-        self.contents["base.nsg"] = world.data.path("nsg/x.nsg").read_bytes()
+        self.contents["base.nsg"] = world.data.path("indexes/nsg/x.nsg").read_bytes()
         self.contents.update({path.name.replace("graph.gt", "graph"): path.read_bytes() for path in world.data.folder.glob("graph.gt*")})
 
     def lay(self, folder):

@@ -40,7 +40,7 @@ class Part:
         self.world, self.run_command = world, world.runner.run
         self.folder = world.fast / "kills" / "prepared"
         self.variants = [self.data(seed) for seed in [0, 1]]
-        found = scenarios(world.data.indexes, self.host_memory())
+        found = scenarios(world.data.ids, world.data.indexes, self.host_memory())
         self.prepared = [self.prepare(scenario) for scenario in found]
         self.weights = [one.scenario.weight for one in self.prepared]
 

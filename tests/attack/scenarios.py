@@ -16,8 +16,8 @@ class Scenario:
     weight: int = 1
 
 
-def scenarios(indexes, host_memory):
-    """All runs; `indexes` are the formats of indexes, `host_memory` the least that a build out of core takes."""
+def scenarios(ids, indexes, host_memory):
+    """All runs; `ids` and `indexes` are names of formats, `host_memory` the least that a build out of core takes."""
     build = ["build", "-i", "base.fbin", "-o", "x.tagore"]
     cpu = ["--device", "cpu", "--knn", "8"]
     search = ["--base", "base.fbin", "--queries", "query.fbin"]
@@ -36,11 +36,13 @@ def scenarios(indexes, host_memory):
         Scenario("eval, plot", ["base.fbin", "query.fbin", "index.tagore", "truth.gt"], ["eval", *search, "--index", "index.tagore", "--groundtruth", "truth.gt", "--beams", "20,30", "--plot", "x.svg"]),
         Scenario("inspect, pages", ["base.fbin", "index.tagore"], ["inspect", "index.tagore", "--base", "base.fbin", "--html", "x.html", "--report", "x.json"]),
         Scenario("bench", ["base.fbin"], ["bench", "descent", "-i", "base.fbin", "--iterations", "1,1", "--knn", "8", "--repeat", "1", "--device", "cpu", "-o", "x.jsonl"]),
-        Scenario("ids", ["truth.gt"], ["convert", "truth.gt", "x.ibin"]),
         Scenario("vectors", ["base.fbin"], ["convert", "base.fbin", "x.fvecs"]),
     ]
     for name in ["fbin", "npy"]:
         found.append(Scenario(f"synth {name}", [], ["synth", "-o", f"x.{name}", "--n", "500", "--dim", "8"]))
+    for name in ids:
+        reader = ["convert", f"x.{name}", "read", "--from", name, "--to", "ivecs"]
+        found.append(Scenario(f"ids {name}", ["truth.gt"], ["convert", "truth.gt", f"x.{name}", "--to", name], reader=reader))
     for name in indexes:
         index = "cagra.tagore" if name == "npy" else "index.tagore"
         command = ["convert", index, f"x.{name}", "--to", name, "--base", "base.fbin"]
