@@ -1,7 +1,7 @@
 //! The k-NN graph by two-phase GNN-Descent (paper section 4).
 
 mod cpu;
-mod gpu;
+pub(crate) mod gpu;
 mod graph;
 mod lists;
 mod plan;

@@ -11,7 +11,7 @@ use super::strategy::{Collect, Strategy};
 use super::{Builder, reach};
 use crate::descent::reverse::Reverse;
 use crate::descent::{PlannedStage, most_knn, with_kept};
-use crate::gpu::{Gpu, Overhead, Plan};
+use crate::gpu::{Capability, DeviceKind, Gpu, Overhead, Plan};
 use crate::index::IndexFile;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
@@ -37,17 +37,26 @@ pub struct Target {
     pub gpu: Option<Overhead>,
     /// Bytes of the GPU's memory that are free beside that, if it has been opened.
     pub free: Option<u64>,
+    /// Bytes of shared memory that a block of the GPU may have.
+    pub shared: u32,
 }
 
 impl Target {
     /// The CPU, on as many threads as the rayon pool has that this is called in.
     pub fn cpu() -> Self {
-        Self { threads: rayon::current_num_threads(), gpu: None, free: None }
+        Self { threads: rayon::current_num_threads(), gpu: None, free: None, shared: 0 }
     }
 
     /// A CUDA device, whether there is one or not.
     pub fn cuda() -> Self {
-        Self { gpu: Some(Overhead::CUDA), ..Self::cpu() }
+        let shared = Capability::LEAST.shared_memory();
+        Self { gpu: Some(Overhead::CUDA), shared, ..Self::cpu() }
+    }
+
+    /// A CUDA device of this kind that no one else uses, whether there is one or not.
+    pub fn kind(kind: DeviceKind) -> Self {
+        let free = Some(kind.memory() - Overhead::CUDA.context);
+        Self { free, shared: kind.capability().shared_memory(), ..Self::cuda() }
     }
 
     /// What a graph of `nodes` nodes is built on with `device`, which is opened.
@@ -67,7 +76,8 @@ impl Target {
     }
 
     fn opened(gpu: &Gpu) -> Result<Self> {
-        Ok(Self { gpu: Some(gpu.overhead()), free: Some(gpu.free_memory()?), ..Self::cpu() })
+        let (overhead, free) = (gpu.overhead(), gpu.free_memory()?);
+        Ok(Self { gpu: Some(overhead), free: Some(free), shared: gpu.shared_memory(), ..Self::cpu() })
     }
 }
 
@@ -207,7 +217,7 @@ impl Builder {
         let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
         let memory = Memory { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
-            if gpu.is_some() && self.strategy.has_ptx() {
+            if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
                 if data.bytes && element == ElementType::U8 {

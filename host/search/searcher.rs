@@ -200,9 +200,9 @@ impl<'a> Searcher<'a> {
         }
         // More than all nodes are never in it.
         let beam = beam.min(n);
+        let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
         let (keys, computed, kernels) = match &self.on_gpu {
-            Some(on_gpu) if self.device != Device::Auto || beam <= gpu::MAX_BEAM => {
-                let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
+            Some(on_gpu) if self.device != Device::Auto || on_gpu.can(&self.space, limits) => {
                 on_gpu.search(&self.space, queries, limits, progress)?
             }
             _ => {
