@@ -161,7 +161,7 @@ fn wrong_lists_are_refused_wherever_they_are() {
     assert!(error.contains("id 4294967295 for query 0"), "{error}");
 }
 
-// The sample has 100 of 3,000 queries, and the one list in descending order.
+// The sample has 64 of 3,000 queries, and the one list in descending order.
 #[test]
 fn one_list_out_of_order_is_found_among_many() {
     let synth = Synth::new(500, 6, 1).unwrap();

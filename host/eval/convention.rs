@@ -91,7 +91,7 @@ impl fmt::Display for DistanceConvention {
 }
 
 impl Searcher<'_> {
-    /// The convention of the distances in `truth`, in the first `k` places of at most 100 of its rows; none if it has no
+    /// The convention of the distances in `truth`, in the first `k` places of at most 64 of its rows; none if it has no
     /// distances.
     ///
     /// # Errors

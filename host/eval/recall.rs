@@ -56,8 +56,8 @@ pub fn evaluate(
 impl Searcher<'_> {
     /// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids, nearest first.
     ///
-    /// Once, before the searches, the ids of the truth are checked by exact search of at most 100 of the queries; its
-    /// distances may follow any convention ([`Searcher::distance_convention`]).
+    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of the queries (fewer
+    /// for a large base without a GPU); its distances may follow any convention ([`Searcher::distance_convention`]).
     ///
     /// # Errors
     /// As [`Searcher::search`], or if `truth` does not belong to these queries and this base: it has another number of rows,

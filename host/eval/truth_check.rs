@@ -15,12 +15,12 @@ use crate::vectors::{Element, Rows, spread_rows, with_matrix};
 use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// Queries that exact search answers, and their seed.
-const SAMPLE: usize = 100;
+const SAMPLE: usize = 64;
 const SEED: u64 = 0;
 
-/// Multiply-adds of exact search on the CPU, about a second on two cores. A GPU does what is more; without one the sample
-/// shrinks, to one query at the least.
-const CPU_WORK: u64 = 1 << 33;
+/// Multiply-adds of exact search on the CPU, a few seconds of one core. A GPU does what is more; without one the sample shrinks,
+/// to one query at the least.
+const CPU_WORK: u64 = 1 << 32;
 
 /// A ground truth that passed the check.
 pub(super) struct CheckedTruth {
