@@ -33,7 +33,7 @@ fn colour(kind: TaskKind) -> RGBColor {
 /// Writes an SVG of the tasks of a build: a lane for each thread, in the order in which they began, over seconds.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If the file cannot be written, or a task began or ended at no finite time.
 pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
     save_svg(path.as_ref(), |svg| draw(svg, title, tasks))
 }
@@ -42,6 +42,11 @@ pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Res
 pub(crate) fn draw(svg: &mut String, title: &str, tasks: &[Task]) -> Result<(), Box<dyn std::error::Error>> {
     let mut threads: Vec<&str> = Vec::new();
     for task in tasks {
+        // An axis to infinity has no end of labels.
+        if let Some(seconds) = [task.begin, task.end].into_iter().find(|seconds| !seconds.is_finite()) {
+            let name = task.kind.name();
+            return Err(format!("found a task {name} at {seconds} seconds, expected a finite time").into());
+        }
         if !threads.contains(&task.thread.as_str()) {
             threads.push(&task.thread);
         }
@@ -108,19 +113,25 @@ pub(crate) fn draw(svg: &mut String, title: &str, tasks: &[Task]) -> Result<(), 
 mod tests {
     use super::*;
 
+    fn task(kind: TaskKind, thread: &str, begin: f64, end: f64) -> Task {
+        Task { kind, thread: thread.to_owned(), cluster: None, begin, end, bytes: 0 }
+    }
+
+    #[test]
+    fn times_without_end_are_refused() {
+        for (begin, end) in [(0.0, f64::INFINITY), (f64::NAN, 1.0), (f64::NEG_INFINITY, 1.0)] {
+            let error =
+                draw(&mut String::new(), "title", &[task(TaskKind::Merge, "a", begin, end)]).unwrap_err();
+            assert!(error.to_string().ends_with("seconds, expected a finite time"), "{error}");
+        }
+    }
+
     #[test]
     fn any_tasks_can_be_drawn() {
-        let task = |kind, thread: &str, begin, end| Task {
-            kind,
-            thread: thread.to_owned(),
-            cluster: None,
-            begin,
-            end,
-            bytes: 0,
-        };
         for tasks in [
             vec![],
             vec![task(TaskKind::Read, "reader 0", 0.0, 0.0)],
+            vec![task(TaskKind::Read, "reader 0", -1e300, f64::MAX)],
             vec![task(TaskKind::Read, "reader 0", 0.0, 1.5), task(TaskKind::Merge, "cuda:0 a", 1.0, 3.5)],
         ] {
             let mut svg = String::new();
