@@ -307,6 +307,11 @@ impl Run<'_> {
             }
             Partition::new(base, embedding, (plan, devices[0]), log, (descent.seed, &descent.progress))
         })?;
+        let checksum = partition.checksums.digest();
+        if folder.load::<Checkpoint>(CHECKPOINT)?.is_some_and(|done| done.base != checksum) {
+            // An earlier table was lost, and with it the checksums of the blocks.
+            return Err(changed(base, "other values", folder.path()).into());
+        }
         save(&folder.state(TABLE), &partition.table()?)?;
         trace.ended(TaskKind::Partition, "partition", None, begin, partition.bytes());
         Ok(partition)
@@ -325,12 +330,9 @@ impl Run<'_> {
         let degree = builder.strategy.max_degree();
         let shape = Shape { graph, nodes: self.base.len(), degree, row_bins };
         let checksum = partition.checksums.digest();
-        let done = folder.load::<Checkpoint>(CHECKPOINT)?.filter(|done| done.is_sound(shape));
+        let done = folder.load::<Checkpoint>(CHECKPOINT)?;
+        let done = done.filter(|done| done.base == checksum && done.is_sound(shape));
         let mut done = done.unwrap_or_else(|| Checkpoint::new(graph.clusters(), row_bins, checksum));
-        if done.base != checksum {
-            // The table was lost, and with it what the base was.
-            return Err(changed(self.base, "other values", folder.path()).into());
-        }
         // What was in memory is lost.
         done.forget(&BTreeSet::new());
         let lists = folder.log(LISTS, done.bytes.0)?;

@@ -109,16 +109,12 @@ pub(crate) fn draw(svg: &mut String, title: &str, tasks: &[Task]) -> Result<(), 
 mod tests {
     use super::*;
 
+    fn task(kind: TaskKind, thread: &str, begin: f64, end: f64) -> Task {
+        Task { kind, thread: thread.to_owned(), cluster: None, begin, end, bytes: 0 }
+    }
+
     #[test]
     fn any_tasks_can_be_drawn() {
-        let task = |kind, thread: &str, begin, end| Task {
-            kind,
-            thread: thread.to_owned(),
-            cluster: None,
-            begin,
-            end,
-            bytes: 0,
-        };
         for tasks in [
             vec![],
             vec![task(TaskKind::Read, "reader 0", 0.0, 0.0)],

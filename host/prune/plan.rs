@@ -419,7 +419,8 @@ mod tests {
             let overhead =
                 Overhead { context: pick!(bytes, 2), driver: pick!(bytes, 2), staging: pick!(bytes, 2) };
             let gpu = (case % 2 == 0).then_some(overhead);
-            let target = Target { threads: pick!(threads, 2), gpu, free: None };
+            let shared = [0, 101_376, u32::MAX][case as usize % 3];
+            let target = Target { threads: pick!(threads, 2), gpu, free: None, shared };
             let free = pick!(bytes, 2);
 
             let graph = descent.plan_for(&data);

@@ -115,3 +115,17 @@ fn orders_of_dispatch_are_compared() {
         assert!(visits.abs_diff(1_000_000_000) < 1000 && line["hits"].as_u64().unwrap() < visits);
     }
 }
+
+#[test]
+fn numbers_that_cannot_be_are_refused_and_large_ones_do_not_overflow() {
+    let s = Session::new();
+    s.fails(
+        2,
+        "bench outofcore -i base.fbin --index vamana --degree 0 --cluster-size 100 --device cpu",
+        &["--degree", "found 0", "1 to 512"],
+    );
+    let line = &s.succeeds(
+        "bench dispatch -i base.fbin --clusters 8 --cache 2 --orders gorder --window 18446744073709551615 --degree 4294967295 --device cpu",
+    )[0];
+    assert_eq!(line["second_visits"], 500);
+}
