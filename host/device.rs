@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::gpu::Gpu;
+use crate::gpu::{Capability, Gpu};
 use crate::{Error, Result};
 
 /// Where building and searching run.
@@ -17,14 +17,22 @@ pub enum Device {
     Cpu,
     /// The CUDA device of this number.
     Cuda(u32),
-    /// The kernels on the CPU, lane by lane and checked at every access: for tests of tiny data.
+    /// The kernels on the CPU, lane by lane and checked at every access: for tests of tiny data. The limits are those
+    /// of compute capability 8.9, the smallest.
     Emulated,
+    /// As [`Emulated`](Self::Emulated), with the limits of another compute capability.
+    EmulatedAs(Capability),
 }
 
 impl Device {
     /// The best device there is.
     pub fn auto() -> Self {
         Self::Auto
+    }
+
+    /// Whether kernels run on the CPU.
+    pub(crate) fn is_emulated(self) -> bool {
+        matches!(self, Self::Emulated | Self::EmulatedAs(_))
     }
 
     /// The GPU to build or search a graph of `nodes` nodes on, if any: with `Auto` only if there is one and the
@@ -51,7 +59,8 @@ impl Device {
                 Ok(Gpu::cuda(0).inspect_err(|error| tracing::debug!(%error, "no GPU is used")).ok())
             }
             Self::Cuda(ordinal) => Gpu::cuda(ordinal).map(Some),
-            Self::Emulated => Ok(Some(Gpu::emulated(0))),
+            Self::Emulated => Gpu::emulated_as(None, 0).map(Some),
+            Self::EmulatedAs(capability) => Gpu::emulated_as(Some(capability), 0).map(Some),
         }
     }
 }
@@ -62,6 +71,7 @@ impl fmt::Display for Device {
             Self::Auto => f.pad("auto"),
             Self::Cpu => f.pad("cpu"),
             Self::Emulated => f.pad("emulated"),
+            Self::EmulatedAs(capability) => f.pad(&format!("emulated:{capability}")),
             Self::Cuda(ordinal) => f.pad(&format!("cuda:{ordinal}")),
         }
     }
@@ -72,14 +82,17 @@ impl FromStr for Device {
 
     fn from_str(name: &str) -> Result<Self> {
         let ordinal = |name: &str| name.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
+        if let Some(version) = name.strip_prefix("emulated:") {
+            return version.parse().map(Self::EmulatedAs);
+        }
         match name {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "emulated" => Ok(Self::Emulated),
             "cuda" => Ok(Self::Cuda(0)),
-            _ => ordinal(name)
-                .map(Self::Cuda)
-                .ok_or_else(|| Error::argument("device", name, "auto, cpu, cuda, cuda:N or emulated")),
+            _ => ordinal(name).map(Self::Cuda).ok_or_else(|| {
+                Error::argument("device", name, "auto, cpu, cuda, cuda:N, emulated or emulated:8.9")
+            }),
         }
     }
 }
@@ -93,8 +106,15 @@ mod tests {
         for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3), Device::Emulated] {
             assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
         }
+        for capability in Capability::ALL {
+            let device = Device::EmulatedAs(capability);
+            assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+            let gpu = device.gpu().unwrap().unwrap();
+            assert_eq!((gpu.name(), gpu.shared_memory()), (&*device.to_string(), capability.shared_memory()));
+        }
+        assert_eq!("emulated:8.9".parse::<Device>().unwrap().to_string(), "emulated:8.9");
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
-        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x"] {
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "emulated:", "emulated:7.5", "emulated:9"] {
             assert!(name.parse::<Device>().is_err(), "{name}");
         }
     }

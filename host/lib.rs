@@ -53,12 +53,12 @@ mod vectors;
 
 pub use atomic_file::{check_output, temporary_path, write_file};
 pub use descent::{
-    CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample, MAX_KNN,
-    PlannedStage, Start,
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
+    MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
 pub use device::Device;
 pub use error::{Error, Result};
-pub use eval::{Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
+pub use eval::{DistanceConvention, Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
 pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Statistics};
 pub use memory::{host_memory_bytes, peak_host_bytes};
 pub use progress::{Progress, Update};

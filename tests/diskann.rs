@@ -399,7 +399,7 @@ fn headers_that_lie_are_refused() {
     assert!(graph(12, 5).contains("entry point 5"));
     assert!(graph(16, 1).ends_with("found frozen points: 1, expected 0"));
     assert!(graph(24, u32::MAX).contains("degree 4294967295"));
-    assert!(graph(28, 5).contains("an unknown id in row 0"));
+    assert!(graph(28, 5).contains("id 5 in row 0"));
     let data = |at, value: u32| in_memory.with("chain.data", at, &value.to_le_bytes());
     assert!(data(0, 6).contains("found 6 nodes, expected 5"));
     assert!(data(4, 3).ends_with("found dimension 3, expected 2"));

@@ -236,7 +236,7 @@ fn what_is_wrong_is_told() {
     replaced("chain.nsg", 0, 2, &["degree 3 of node 2", "at most 2"]);
     replaced("chain.nsg", 4, 5, &["entry point 5", "ids below 5"]);
     replaced("chain.nsg", 8, 0, &["6 nodes", "5 as vectors has"]);
-    replaced("chain.nsg", 12, 5, &["unknown id in row 0"]);
+    replaced("chain.nsg", 12, 5, &["id 5 in row 0", "ids below 5"]);
     replaced("chain.nssg", 4, u32::MAX, &["56 bytes from byte 8 on", "entry points (4294967295 x 4 bytes)"]);
     replaced("chain.kgraph", 0, 0, &["another kind of file", "a KGraph index"]);
     replaced("chain.kgraph", 8, 3, &["version 3", "2"]);
@@ -334,6 +334,89 @@ fn a_skewed_file_does_not_fill_the_memory() {
     let base = Vectors::from_u8(vec![0; n as usize], 1).unwrap();
     let text = Index::import(&path, IndexFormat::Nsg, &base, Metric::L2).unwrap_err().to_string();
     assert!(text.contains("a row of 4095 neighbours, 0 on average"), "{text}");
+}
+
+/// Writes `words` and says what importing them complains of.
+fn complaint_of(format: IndexFormat, base: &Vectors, words: impl IntoIterator<Item = u32>) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    fs::write(&path, words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    Index::import(&path, format, base, Metric::L2).unwrap_err().to_string()
+}
+
+#[test]
+fn rows_are_checked_before_anything_is_done_with_them() {
+    // One row of very many ids; looking for its repeats in the row itself took seconds.
+    let row = |ids: std::ops::Range<u32>| [400_000, 0, ids.len() as u32].into_iter().chain(ids).chain([0; 4]);
+    let text = complaint_of(IndexFormat::Nsg, &base(), row(0..400_000));
+    assert!(text.contains("found 400000 neighbours of node 0, expected at most 5"), "{text}");
+    let text = complaint_of(IndexFormat::Nsg, &base(), row(2..6));
+    assert!(text.contains("found id 5 in row 0, expected ids below 5"), "{text}");
+}
+
+#[test]
+fn repeats_in_long_rows_are_left_out() {
+    // Every node has all others as neighbours, the first ten of them twice.
+    let n = 600u32;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.nsg");
+    let rows = (0..n).flat_map(|node| {
+        [n - 1].into_iter().chain((0..n - 11).chain(0..10).map(move |id| (node + 1 + id) % n))
+    });
+    let words = [n, 0].into_iter().chain(rows);
+    fs::write(&path, words.flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    let index = Index::import(&path, IndexFormat::Nsg, &uniform(n as usize, 1, 1), Metric::L2).unwrap();
+    assert_eq!(index.description().parameters["edges-left-out"], (10 * n).to_string());
+    // The stride is that of what is left.
+    assert_eq!(index.max_degree(), n as usize - 11);
+    for node in [0, 1, n - 1] {
+        let expected: Vec<u32> = (0..n - 11).map(|id| (node + 1 + id) % n).collect();
+        assert_eq!(index.neighbors(node as usize), expected, "node {node}");
+    }
+}
+
+#[test]
+fn an_index_without_entry_points_is_refused() {
+    let told =
+        |text: &str| text.contains("found no entry points, expected at least one") && text.contains("again");
+    let text = complaint_of(IndexFormat::Nssg, &base(), [3, 0, 1, 1, 0, 0, 0, 0]);
+    assert!(told(&text), "{text}");
+    // As many as there are nodes may be entered, no more.
+    let text = complaint_of(IndexFormat::Nssg, &base(), [3, 6, 0, 1, 2, 3, 4, 0, 1, 1, 0, 0, 0, 0]);
+    assert!(text.contains("found 6 entry points, expected at most 5"), "{text}");
+    let copy = Copy::of("chain.ibin");
+    let text = copy.complaint("chain.entries.ibin", &[0, 0, 0, 0, 1, 0, 0, 0]).unwrap();
+    assert!(told(&text), "{text}");
+    // The only one is none, as hnswlib and FAISS have it of an empty index.
+    for (name, at) in [("chain.nsg", 4), ("chain.hnswlib", 52), ("chain.faiss-nsg", 78)] {
+        replaced(name, at, u32::MAX, &["entry point 4294967295", "below 5"]);
+    }
+    // DiskANN's on disk, in a file of their own.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    tiny(IndexFormat::DiskannDisk).export(IndexFormat::DiskannDisk).base(&base()).save(&path).unwrap();
+    fs::write(folder.path().join("x_disk.index_medoids.bin"), [0, 0, 0, 0, 1, 0, 0, 0]).unwrap();
+    let text = Index::import(&path, IndexFormat::DiskannDisk, &base(), Metric::L2).unwrap_err().to_string();
+    assert!(told(&text), "{text}");
+}
+
+#[test]
+fn an_error_holds_little_of_a_file() {
+    // Where layers begin, as many as the file has room for: an error of 12 bytes for each.
+    let mut bytes = fs::read(golden("chain.faiss-hnsw")).unwrap()[..53].to_vec();
+    bytes.extend(100_000u64.to_le_bytes());
+    bytes.extend(vec![1; 400_000]);
+    let text = Copy::of("chain.faiss-hnsw").complaint("chain.faiss-hnsw", &bytes).unwrap();
+    assert!(text.contains("layers that begin at [16843009, 16843009]") && text.len() < 500, "{text:.500}");
+    // The type of an array.
+    let header =
+        format!("{{'descr': '{}', 'fortran_order': False, 'shape': (5, 2), }}\n", "x".repeat(50_000));
+    let length = (header.len() as u16).to_le_bytes();
+    let bytes = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes()].concat();
+    for (name, file) in [("ring.npy", "ring.npy"), ("chain.csr", "chain.indptr.npy")] {
+        let text = Copy::of(name).complaint(file, &bytes).unwrap();
+        assert!(text.len() < 500, "{name}: {text:.500}");
+    }
 }
 
 #[test]

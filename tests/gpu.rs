@@ -400,6 +400,36 @@ fn a_plan_is_what_a_build_of_an_index_takes() {
 }
 
 #[test]
+fn plans_hold_for_all_kinds_metrics_and_lengths() {
+    let halves: Vec<f32> = (0..300 * 9).map(|i| (i * i % 251) as f32 + 0.5).collect();
+    let base = Vectors::from_f32(halves, 9).unwrap();
+    for metric in METRICS {
+        for k in [24, 128] {
+            let descent = Descent::new().knn(k).metric(metric).start(Start::Random).device(Device::Emulated);
+            let descent = descent.iterations(Iterations::Fixed(1, 1));
+            let graph = descent.build(&base).unwrap();
+            let dp = descent.plan(&base).unwrap();
+            println!("{metric} {k} descent {} of {}", graph.stats().peak_gpu_bytes, dp.peak_bytes());
+            for strategy in Strategy::all() {
+                let name = strategy.kind().to_owned();
+                let builder = Builder::new(strategy).descent(descent.clone());
+                let plan =
+                    builder.plan(&DataShape::of(&base), Target::of(Device::Emulated, 300).unwrap()).unwrap();
+                let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
+                println!(
+                    "{metric} {k} {name} prune {} of {}",
+                    stats.prune.peak_gpu_bytes,
+                    plan.peak_device_bytes()
+                );
+                for s in &plan.device {
+                    println!("    {} {}", s.name, s.buffers.bytes());
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_plan_is_what_a_build_takes() {
     let base = small();
     for device in devices() {
@@ -652,4 +682,28 @@ fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
             (recall(&Index::open(&path).unwrap()), recall(&builder.build(&base).unwrap()));
         assert!(found > expected - 0.02, "{found} for {expected} on {device}");
     }
+}
+
+#[test]
+fn more_neighbours_are_expanded_than_a_block_has_room_for() {
+    let base = small();
+    let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(0, 2)).expand(64);
+    for device in devices() {
+        let graph = descent.clone().device(device).build(&base).unwrap_or_else(|error| panic!("{error}"));
+        check_graph("64 neighbours", &graph, &base, Metric::L2);
+        let recall = knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
+        assert!(recall > 0.85, "{device}: {recall}");
+    }
+}
+
+#[test]
+fn lists_too_long_for_a_block_are_pruned_on_the_cpu() {
+    let base = uniform(560, 4, 32);
+    let graph = Descent::new().knn(530).device(Device::Cpu).build(&base).unwrap();
+    let builder = |device| Builder::new(Strategy::nsg().degree(8)).device(device);
+    let build = |device| builder(device).build_with_stats(&base, Some(&graph)).unwrap();
+    let ((expected, _), (found, stats)) = (build(Device::Cpu), build("emulated:8.9".parse().unwrap()));
+    assert_eq!(stats.prune.device, "cpu");
+    let rows = |index: &Index| (0..560).map(|node| index.neighbors(node).to_vec()).collect::<Vec<_>>();
+    assert_eq!(rows(&found), rows(&expected));
 }

@@ -182,6 +182,57 @@ fn a_header_that_lies_is_refused() {
 }
 
 #[test]
+fn an_index_without_entry_points_is_refused_on_opening() {
+    // The golden file without its second section, which fills a page; what comes after lies a page further in front.
+    let mut bytes = std::fs::read(golden()).unwrap();
+    let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    put(24, 3);
+    put(56, 5 * PAGE as u64);
+    put(64 + 16 + 8, 0);
+    for (section, length) in [(2, 20), (3, 60), (4, 12)] {
+        put(64 + 16 * section, section as u64 * PAGE as u64);
+        put(64 + 16 * section + 8, length);
+    }
+    bytes.drain(2 * PAGE..3 * PAGE);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    std::fs::write(&path, resealed(bytes)).unwrap();
+    let text = Index::open(&path).unwrap_err().to_string();
+    let told = ["x.tagore", "found no entry points", "at least one", "build or export the index again"];
+    assert!(told.iter().all(|word| text.contains(word)), "{text}");
+}
+
+#[test]
+fn an_error_holds_little_of_a_description() {
+    let mut bytes = std::fs::read(golden()).unwrap();
+    let metric = "\u{1d11e}".repeat(500);
+    for (json, told) in [
+        (format!(r#"{{"kind": "", "metric": "{metric}", "seed": 0, "parameters": {{}}}}"#), "metric "),
+        (
+            format!(r#"{{"kind": "", "metric": "l2", "seed": "{metric}", "parameters": {{}}}}"#),
+            "description: ",
+        ),
+    ] {
+        bytes[PAGE..][..json.len()].copy_from_slice(json.as_bytes());
+        bytes[72..80].copy_from_slice(&(json.len() as u64).to_le_bytes());
+        let text = complaint(&resealed(bytes.clone())).unwrap();
+        assert!(text.contains(told) && text.len() < 300, "{text}");
+    }
+}
+
+#[test]
+fn a_degree_that_nothing_bounds_is_refused() {
+    // No nodes, so no rows that would have to be there; statistics would be as long as the degree.
+    let mut bytes = std::fs::read(golden()).unwrap();
+    let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    put(16, 0);
+    put(24, u32::MAX.into());
+    put(32, 0);
+    let text = complaint(&resealed(bytes)).unwrap();
+    assert!(text.contains("largest degree of 4294967295 for 0 nodes, expected at most 512"), "{text}");
+}
+
+#[test]
 fn wrong_rows_are_found_and_never_followed() {
     let bytes = std::fs::read(golden()).unwrap();
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;

@@ -14,3 +14,4 @@ mod reference;
 mod report;
 mod search;
 mod sparse;
+mod truth;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Evaluation, GroundTruth, Result, Series, recall_qps_plot};
+use tagore::{DistanceConvention, Evaluation, GroundTruth, Result, Series, recall_qps_plot};
 
 use super::output::Output;
 use super::search::Searched;
@@ -34,20 +34,27 @@ impl Args {
         let progress = output.progress();
         let searcher = self.searched.searcher(&index, &base)?;
         let evaluations = searcher.evaluate(&queries, &truth, self.k, &self.beams, progress)?;
+        let convention = searcher.distance_convention(&queries, &truth, self.k)?;
+        self.say_convention(convention, DistanceConvention::of(index.metric()), output);
         output.say(format_args!(
-            "{:>6} {:>10} {:>10} {:>10}   on {}",
+            "{:>6} {:>10} {:>10} {:>10} {:>10}   on {}",
             "beam",
             format!("recall@{}", self.k),
+            "by ids",
             "QPS",
             "distances",
             searcher.runs_on()
         ));
         for evaluation in &evaluations {
-            let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
+            let Evaluation { beam, recall, recall_ids, qps, device_qps, distances, .. } = evaluation;
             let kernel =
                 device_qps.map_or(String::new(), |qps| format!("   {qps:.0} QPS on the device alone"));
-            output.say(format_args!("{beam:>6} {recall:>10.4} {qps:>10.0} {distances:>10.0}{kernel}"));
-            output.event(&event(evaluation));
+            output.say(format_args!(
+                "{beam:>6} {recall:>10.4} {recall_ids:>10.4} {qps:>10.0} {distances:>10.0}{kernel}"
+            ));
+            let mut event = event(evaluation);
+            event["truth_distances"] = json!(convention.map(DistanceConvention::name));
+            output.event(&event);
         }
         if let Some(path) = &self.plot {
             let title = format!("{} over {} vectors of dimension {}", index.kind(), base.len(), base.dim());
@@ -55,14 +62,33 @@ impl Args {
         }
         Ok(())
     }
+
+    /// Says what the distances of the ground truth are, if they are not `ours`.
+    fn say_convention(&self, found: Option<DistanceConvention>, ours: DistanceConvention, output: &Output) {
+        let path = self.groundtruth.display();
+        match found {
+            None => {}
+            Some(DistanceConvention::Unknown) => {
+                output.say(format_args!(
+                    "{path}: its distances follow no known convention; its ids are compared"
+                ));
+            }
+            Some(found) if found == ours => {}
+            Some(found) => {
+                output.say(format_args!(
+                    "{path}: its distances are {found}, those of the index {ours}; its ids are compared"
+                ));
+            }
+        }
+    }
 }
 
 /// An evaluation as a JSON line.
 pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
-    let Evaluation { beam, k, recall, qps, device_qps, distances, .. } = evaluation;
+    let Evaluation { beam, k, recall, recall_ids, qps, device_qps, distances, .. } = evaluation;
     json!({
-        "event": "eval", "beam": beam, "k": k, "recall": recall, "qps": qps, "device_qps": device_qps,
-        "distances": distances,
+        "event": "eval", "beam": beam, "k": k, "recall": recall, "recall_ids": recall_ids, "qps": qps,
+        "device_qps": device_qps, "distances": distances,
     })
 }
 

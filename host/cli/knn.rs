@@ -1,5 +1,6 @@
 //! `tagore knn`
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     descent: DescentOptions,
     /// Measure recall on N random nodes against exact search
     #[arg(long, value_name = "N")]
-    verify: Option<usize>,
+    verify: Option<NonZeroUsize>,
 }
 
 impl Args {
@@ -40,8 +41,10 @@ impl Args {
         }
         let write = writing.elapsed().as_secs_f64();
         let total = began.elapsed().as_secs_f64();
-        let recall =
-            self.verify.map(|sample| verify(&graph, &base, sample, &self.descent, output)).transpose()?;
+        let recall = self
+            .verify
+            .map(|sample| verify(&graph, &base, sample.get(), &self.descent, output))
+            .transpose()?;
         let stats = (graph.stats(), &PruneStats::default());
         let mut event =
             built("knn", &base, stats, &Seconds { read, write, total }, (graph.k(), graph.k() as f64));

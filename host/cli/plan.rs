@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
-use tagore::gpu::Plan;
+use tagore::gpu::{DeviceKind, Plan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
     BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Result,
@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Where the build will run: auto, cpu, cuda or cuda:N; a GPU need not be there
     #[arg(long, default_value = "auto")]
     device: Device,
+    /// A GPU that is not there to plan for: rtx3090, rtx4090, l4, a100 (80 GB) or h200
+    #[arg(long, value_name = "KIND", conflicts_with = "device")]
+    device_kind: Option<DeviceKind>,
 }
 
 impl Args {
@@ -59,8 +62,7 @@ impl Args {
             None => DataShape::new(self.n.unwrap_or(0), self.dim.unwrap_or(0), self.element)?,
         };
         let descent = self.graph.descent().iterations(self.iterations).start(self.start).device(self.device);
-        // Of a GPU that is not there nothing is free.
-        let limits = self.limits.limits(self.device, data.rows).unwrap_or_else(|_| self.limits.given());
+        let limits = self.limits(data.rows)?;
         let mut event = match &self.strategy {
             Some(strategy) => {
                 let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
@@ -75,8 +77,30 @@ impl Args {
         event["type"] = data.element.name().into();
         event["metric"] = self.graph.metric.to_string().into();
         event["limits"] = limits_event(&limits);
+        if let Some(kind) = self.device_kind {
+            event["device_kind"] = json!({
+                "name": kind.to_string(),
+                "compute_capability": kind.capability().to_string(),
+                "memory": kind.memory(),
+                "shared_memory": kind.capability().shared_memory(),
+            });
+        }
         output.event(&event);
         Ok(())
+    }
+
+    /// What the build may take.
+    fn limits(&self, rows: usize) -> Result<Limits> {
+        match self.device_kind {
+            // As of an open device: a sixteenth is left.
+            Some(kind) => {
+                let free = kind.memory() - kind.memory() / 16;
+                let limits = self.limits.limits(Device::Cpu, rows)?;
+                Ok(Limits { gpu_memory: limits.gpu_memory.or(Some(free)), ..limits })
+            }
+            // Of a GPU that is not there nothing is free.
+            None => Ok(self.limits.limits(self.device, rows).unwrap_or_else(|_| self.limits.given())),
+        }
     }
 
     /// Plans an index.
@@ -88,9 +112,10 @@ impl Args {
     ) -> Result<Value> {
         let cpu = Target::cpu();
         // What is known of a GPU without one will do, unless builds are to run there.
-        let gpu = match self.device {
-            Device::Auto | Device::Cpu => Target::of(Device::Cuda(0), data.rows),
-            device => Target::of(device, data.rows),
+        let gpu = match (self.device_kind, self.device) {
+            (Some(kind), _) => Ok(Target::kind(kind)),
+            (None, Device::Auto | Device::Cpu) => Target::of(Device::Cuda(0), data.rows),
+            (None, device) => Target::of(device, data.rows),
         };
         let is_there = gpu.is_ok();
         let gpu = gpu.unwrap_or_else(|_| Target::cuda());
@@ -99,10 +124,11 @@ impl Args {
         if self.device != Device::Cpu {
             say_build("on a GPU", &on_gpu, data.rows, output);
         }
-        if matches!(self.device, Device::Auto | Device::Cpu) {
+        if matches!(self.device, Device::Auto | Device::Cpu) && self.device_kind.is_none() {
             say_build("on the CPU", &on_cpu, data.rows, output);
         }
         let target = match self.device {
+            _ if self.device_kind.is_some() => gpu,
             Device::Cpu => cpu,
             Device::Auto if !is_there => cpu,
             Device::Auto => Target::of(Device::Auto, data.rows)?,

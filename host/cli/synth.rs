@@ -37,7 +37,7 @@ impl Args {
         let format = self.format.map_or_else(|| Format::of(&self.output), Ok)?;
         let first = if self.queries.is_some() { self.n as u64 } else { 0 };
         let count = self.queries.unwrap_or(self.n);
-        synth.write(first..first + count as u64, &self.output, format, output.progress())?;
+        synth.write(first..first.saturating_add(count as u64), &self.output, format, output.progress())?;
         output.say(format_args!("{count} x {} -> {}", self.dim, self.output.display()));
         output.event(&json!({
             "event": "synth", "n": count, "dim": self.dim, "seed": self.seed, "output": path_text(&self.output),

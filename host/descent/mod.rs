@@ -1,7 +1,7 @@
 //! The k-NN graph by two-phase GNN-Descent (paper section 4).
 
 mod cpu;
-mod gpu;
+pub(crate) mod gpu;
 mod graph;
 mod lists;
 mod plan;
@@ -44,9 +44,12 @@ pub enum Iterations {
     /// Until few lists change.
     #[default]
     Auto,
-    /// So many iterations of phase 1, then so many of phase 2.
+    /// So many iterations of phase 1, then so many of phase 2, at most [`MAX_ITERATIONS`] of each.
     Fixed(u32, u32),
 }
+
+/// Most iterations of each phase: far beyond the 50 within which lists stop changing.
+pub const MAX_ITERATIONS: u32 = 1000;
 
 impl Iterations {
     /// The most iterations of each phase.
@@ -56,7 +59,20 @@ impl Iterations {
             Self::Fixed(join, refine) => (join, refine),
         }
     }
+
+    /// Refuses more iterations than there may be.
+    fn check(self) -> Result<()> {
+        match self {
+            Self::Fixed(join, refine) if join.max(refine) > MAX_ITERATIONS => {
+                Err(Error::argument("iterations", self, EXPECTED_ITERATIONS))
+            }
+            _ => Ok(()),
+        }
+    }
 }
+
+/// What [`Iterations`] may be, for errors.
+const EXPECTED_ITERATIONS: &str = "auto, or A,B such as 6,6, each at most 1000";
 
 impl fmt::Display for Iterations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,13 +87,14 @@ impl FromStr for Iterations {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::argument("iterations", text, "auto, or A,B such as 6,6");
+        let wrong = || Error::argument("iterations", text, EXPECTED_ITERATIONS);
         if text == "auto" {
             return Ok(Self::Auto);
         }
         let (join, refine) = text.split_once(',').ok_or_else(wrong)?;
-        let number = |text: &str| text.trim().parse().ok().filter(|&n| n <= 1000).ok_or_else(wrong);
-        Ok(Self::Fixed(number(join)?, number(refine)?))
+        let number = |text: &str| text.trim().parse().map_err(|_| wrong());
+        let iterations = Self::Fixed(number(join)?, number(refine)?);
+        iterations.check().map(|()| iterations)
     }
 }
 
@@ -276,8 +293,16 @@ impl Descent {
     /// # Errors
     /// As [`plan`](Self::plan).
     pub fn plan_for(&self, data: &DataShape) -> Result<DevicePlan> {
+        Ok(self.plan_of(data, self.check_for(data)?))
+    }
+
+    /// Checks all parameters for such data; the neighbours per node.
+    pub(crate) fn check_for(&self, data: &DataShape) -> Result<usize> {
         self.check_parameters()?;
-        Ok(self.plan_of(data, self.k_of(data.rows, "the data set")?))
+        let k = self.k_of(data.rows, "the data set")?;
+        // The fields are public.
+        DataShape::new(data.rows, data.dim, data.element)?;
+        Ok(k)
     }
 
     /// What building the graph of such data on a GPU takes.
@@ -327,6 +352,7 @@ impl Descent {
         if !(1..=64).contains(&self.expand) {
             return Err(Error::argument("expand", self.expand, "1 to 64"));
         }
+        self.iterations.check()?;
         self.settings.check()
     }
 
@@ -485,3 +511,26 @@ pub(crate) const STEPS: [usize; 2] = [ALL_PAIRS, gpu::ALL_PAIRS];
 
 /// The most nodes for which `Start::Auto` compares all pairs.
 const ALL_PAIRS: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ElementType, Synth};
+
+    #[test]
+    fn iterations_have_a_limit() {
+        let base = Synth::new(40, 3, 1).unwrap().base();
+        let data = DataShape::new(40, 3, ElementType::F32).unwrap();
+        for (join, refine) in [(1001, 0), (0, 1001), (u32::MAX, u32::MAX)] {
+            let fixed = Iterations::Fixed(join, refine);
+            let descent = Descent::new().knn(3).device(Device::Cpu).iterations(fixed);
+            let parsed = format!("{join},{refine}").parse::<Iterations>().unwrap_err();
+            for error in [parsed, descent.build(&base).unwrap_err(), descent.plan_for(&data).unwrap_err()] {
+                let expected = format!("iterations: found {join},{refine}, expected {EXPECTED_ITERATIONS}");
+                assert_eq!(error.to_string(), expected);
+            }
+        }
+        assert_eq!("1000, 0".parse::<Iterations>().unwrap(), Iterations::Fixed(MAX_ITERATIONS, 0));
+        assert!(EXPECTED_ITERATIONS.ends_with(&MAX_ITERATIONS.to_string()));
+    }
+}

@@ -35,9 +35,17 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
 /// logarithmic), one line a series.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If a point is not finite, or the file cannot be written.
 pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
     save_svg(path.as_ref(), |svg| draw(svg, title, k, series))
+}
+
+/// Checks points before they are drawn: an axis to infinity has no end of labels.
+pub(crate) fn check_finite(what: &'static str, name: &str, points: &[(f64, f64)]) -> Result<()> {
+    match points.iter().find(|(x, y)| !x.is_finite() || !y.is_finite()) {
+        Some((x, y)) => Err(Error::argument(what, format_args!("({x}, {y}) in {name}"), "finite numbers")),
+        None => Ok(()),
+    }
 }
 
 /// Writes what `draw` draws.
@@ -46,7 +54,10 @@ pub(crate) fn save_svg(
     draw: impl FnOnce(&mut String) -> std::result::Result<(), Box<dyn std::error::Error>>,
 ) -> Result<()> {
     let mut svg = String::new();
-    draw(&mut svg).map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
+    draw(&mut svg).map_err(|error| match error.downcast::<Error>() {
+        Ok(error) => *error,
+        Err(error) => Error::io(path)(std::io::Error::other(error.to_string())),
+    })?;
     let mut file = AtomicFile::create(path)?;
     file.write_all(svg.as_bytes())?;
     file.commit()
@@ -58,6 +69,7 @@ fn draw(
     k: usize,
     series: &[Series],
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    series.iter().try_for_each(|series| check_finite("series", &series.name, &series.points))?;
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let font = |size: i32| ("sans-serif", size).into_font().color(&TEXT);
@@ -87,7 +99,9 @@ fn draw(
         .axis_style(GRID)
         .draw()?;
     for (series, colour) in series.iter().zip(COLOURS.into_iter().cycle()) {
-        let points = || series.points.iter().copied();
+        let within =
+            |&(recall, rate): &(f64, f64)| (recall.clamp(recalls.0, recalls.1), rate.clamp(rates.0, rates.1));
+        let points = || series.points.iter().map(within);
         let line = LineSeries::new(points(), colour.stroke_width(2));
         chart
             .draw_series(line)?
@@ -119,9 +133,10 @@ pub(crate) fn range_of(recalls: impl Iterator<Item = f64> + Clone) -> (f64, f64)
     ((low - margin).max(-0.01), (high + margin).min(1.002))
 }
 
-/// The range of the throughput axis: the data and a margin, at least a factor of two.
+/// The range of the throughput axis: the data and a margin, at least a factor of two. What has no place on a logarithmic
+/// axis, or needs too long a one, is drawn at its end.
 fn rate_range(series: &[Series]) -> (f64, f64) {
-    let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.max(1e-3));
+    let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.clamp(1e-3, 1e15));
     let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
     if low > high { (1.0, 10.0) } else { (low / 1.3, high * 1.5) }
 }
@@ -157,6 +172,9 @@ mod tests {
             vec![line(&[(1.0, 1000.0)])],
             vec![line(&[(1.0, 1000.0), (1.0, 500.0)]), line(&[])],
             vec![line(&[(0.0, 0.0), (0.5, 1e9)])],
+            vec![line(&[(0.5, 0.0)])],
+            vec![line(&[(0.5, 10.0); 3])],
+            vec![line(&[(-1e300, -1e300), (1e300, f64::MAX), (0.5, f64::MIN_POSITIVE)])],
         ] {
             let mut svg = String::new();
             draw(&mut svg, "title", 10, &series).unwrap();
@@ -164,6 +182,29 @@ mod tests {
                 svg.contains("</svg>") && svg.contains("recall@10") && !svg.contains("NaN"),
                 "{series:?}"
             );
+        }
+    }
+
+    // An axis to infinity was given labels for ever.
+    #[test]
+    fn points_that_are_not_finite_are_refused_by_the_name_of_their_series() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plot.svg");
+        for bad in [
+            (f64::INFINITY, 1.0),
+            (0.5, f64::INFINITY),
+            (0.5, f64::NEG_INFINITY),
+            (f64::NAN, 1.0),
+            (0.5, f64::NAN),
+        ] {
+            let series = [("good", (0.5, 1.0)), ("bad", bad)]
+                .map(|(name, point)| Series { name: name.to_owned(), points: vec![(0.4, 2.0), point] });
+            let error = recall_qps_plot(&path, "title", 10, &series).unwrap_err();
+            assert!(
+                matches!(&error, Error::Argument { what: "series", found, .. } if found.ends_with("in bad")),
+                "{error}"
+            );
+            assert!(!path.exists());
         }
     }
 

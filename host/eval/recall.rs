@@ -1,15 +1,16 @@
-//! Recall against exact search, allowing for ties: a result counts if it is not farther than the
-//! k-th true neighbour, whatever its id.
+//! Recall against exact search, allowing for ties (a result counts if it is not farther than the
+//! k-th true neighbour, whatever its id), and by ids.
 
 use std::time::Instant;
 
 use tagore_device::descent::key::{self, Key};
 
+use super::truth_check::CheckedTruth;
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::index::Index;
 use crate::search::exact::ExactSearch;
 use crate::search::{SearchResult, Searcher};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::space::Space;
 use crate::{Device, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// How an index does at one beam width.
@@ -19,8 +20,11 @@ pub struct Evaluation {
     pub beam: usize,
     /// Neighbours asked for per query.
     pub k: usize,
-    /// The share of the k true neighbours found, 0 to 1.
+    /// The share of the k results that are not farther than the k-th true neighbour, 0 to 1: of rows at the same distance any
+    /// counts.
     pub recall: f64,
+    /// The share of the k true ids found, 0 to 1: of rows at the same distance those of the ground truth alone count.
+    pub recall_ids: f64,
     /// Queries per second from queries to results in the host's memory, all threads together; the median of several runs
     /// if they are short.
     pub qps: f64,
@@ -50,10 +54,15 @@ pub fn evaluate(
 }
 
 impl Searcher<'_> {
-    /// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids.
+    /// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids, nearest first.
+    ///
+    /// Once, before the searches, the ids of the truth are checked by exact search of at most 100 of the queries; its
+    /// distances may follow any convention ([`Searcher::distance_convention`]).
     ///
     /// # Errors
-    /// As [`Searcher::search`], or if `truth` does not belong to these queries and this base.
+    /// As [`Searcher::search`], or if `truth` does not belong to these queries and this base: it has another number of rows,
+    /// an id is unknown or there twice, or a row of the base is nearer, by more than 1e-4 of the distance (1e-3 for a base in
+    /// f16) and by the metric of the index, than the one in its place.
     pub fn evaluate(
         &self,
         queries: &Vectors,
@@ -67,18 +76,21 @@ impl Searcher<'_> {
         if queries.is_empty() {
             return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
         }
-        let farthest = farthest_true(space, &prepared, truth, k)?;
+        let truth = CheckedTruth::new(self, queries, &prepared, truth, k, progress)?;
         let count = queries.len() as f64;
         let evaluation = |&beam: &usize| {
             let (result, seconds) = timed(|| self.run(&prepared, k, beam, progress))?;
-            let hits: usize =
-                farthest.iter().enumerate().map(|(query, &far)| hits(result.distances(query), far)).sum();
+            let hits = |query| truth.hits(query, result.ids(query), result.distances(query));
+            let sum = |(near, same): (usize, usize), found: (usize, usize)| (near + found.0, same + found.1);
+            let (near, same) = (0..queries.len()).map(hits).fold((0, 0), sum);
+            let share = |hits: usize| hits as f64 / (count * k as f64);
             let device_seconds = result.device_seconds();
             let bytes: u64 = result.kernels().iter().map(|time| time.bytes).sum();
             Ok(Evaluation {
                 beam,
                 k,
-                recall: hits as f64 / (count * k as f64),
+                recall: share(near),
+                recall_ids: share(same),
                 qps: count / seconds,
                 device_qps: device_seconds.map(|seconds| count / seconds),
                 device_bytes: device_seconds.map(|seconds| bytes as f64 / seconds),
@@ -106,39 +118,8 @@ fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64
     }
 }
 
-/// The distance of the k-th true neighbour of each query, computed as the search computes it.
-fn farthest_true(
-    space: &Space<'_>,
-    queries: &Queries<'_>,
-    truth: &GroundTruth,
-    k: usize,
-) -> Result<Vec<f32>> {
-    if truth.len() != queries.len() {
-        let expected = format!("{} as there are queries", queries.len());
-        return Err(Error::mismatch("ground truth", format_args!("{} rows", truth.len()), expected));
-    }
-    if k == 0 || k > truth.k() {
-        return Err(Error::argument("k", k, format_args!("1 to the {} of the ground truth", truth.k())));
-    }
-    let mut distances = Vec::new();
-    let farthest = |query: usize| {
-        let ids = &truth.ids(query)[..k];
-        if let Some(&unknown) = ids.iter().find(|&&id| id as usize >= space.len()) {
-            let expected = format!("an id below the {} rows of the base", space.len());
-            return Err(Error::mismatch(
-                "ground truth",
-                format_args!("id {unknown} for query {query}"),
-                expected,
-            ));
-        }
-        space.list_distances(queries.point(query), ids, &mut distances);
-        Ok(distances.iter().copied().fold(f32::NEG_INFINITY, f32::max))
-    };
-    (0..queries.len()).map(farthest).collect()
-}
-
 /// How many of the distances found (nearest first) reach the k-th true one.
-fn hits(found: &[f32], farthest: f32) -> usize {
+pub(super) fn hits(found: &[f32], farthest: f32) -> usize {
     found.partition_point(|&distance| distance <= farthest)
 }
 
@@ -168,8 +149,8 @@ impl KnnTruth {
     /// of all nodes if there are no more.
     ///
     /// # Errors
-    /// If `k` is not below the rows of `base` or too large for the device, a value is not finite, or the work is
-    /// cancelled.
+    /// If `sample` is 0, `k` is not below the rows of `base` or too large for the device, a value is not finite, or the
+    /// work is cancelled.
     pub fn new(
         base: &Vectors,
         metric: Metric,
@@ -180,6 +161,9 @@ impl KnnTruth {
         progress: &Progress,
     ) -> Result<Self> {
         let of = base.len();
+        if sample == 0 {
+            return Err(Error::argument("sample", sample, "at least 1"));
+        }
         if k >= of {
             let expected = format!("less than the {of} rows of {}", base.describe());
             return Err(Error::argument("k", k, expected));
@@ -250,7 +234,7 @@ impl KnnTruth {
 /// compared with exact search on `device`, or over all nodes if there are no more.
 ///
 /// # Errors
-/// If the graph is not one of `base`, or the work is cancelled.
+/// If `sample` is 0, the graph is not one of `base`, or the work is cancelled.
 pub fn knn_recall(
     graph: &KnnGraph,
     base: &Vectors,
@@ -270,6 +254,16 @@ pub fn knn_recall(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // The mean of no recalls was NaN.
+    #[test]
+    fn a_sample_of_none_is_refused() {
+        let base = crate::Synth::new(50, 4, 1).unwrap().base();
+        let graph = crate::Descent::new().knn(5).device(Device::Cpu).build(&base).unwrap();
+        let progress = Progress::silent();
+        let error = knn_recall(&graph, &base, 0, &[5], 0, Device::Cpu, &progress).unwrap_err();
+        assert_eq!(error.to_string(), "sample: found 0, expected at least 1");
+    }
 
     #[test]
     fn a_tie_with_the_last_true_neighbour_counts() {

@@ -7,8 +7,8 @@ use std::time::Instant;
 use cuda_std::launch::Limits;
 use emulator::{Emulator, Fault};
 
-use super::Overhead;
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
+use super::{Capability, Overhead};
 use crate::{Error, Result};
 
 /// What counts as free memory: tests that need a lot are tests of something else.
@@ -19,6 +19,7 @@ const PIECE: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct EmulatedMachine {
+    name: String,
     emulator: Emulator,
     /// Allocations by address, for copies.
     memory: Mutex<Vec<Weak<emulator::Allocation>>>,
@@ -35,9 +36,13 @@ impl Allocation for Owned {
 }
 
 impl EmulatedMachine {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The emulator, with the limits of a device of `capability`.
+    pub(crate) fn new(name: String, capability: Capability, seed: u64) -> Self {
+        let emulator = Emulator::with_seed(seed);
+        let limits = Limits { shared: capability.shared_memory(), ..emulator.limits() };
         Self {
-            emulator: Emulator::with_seed(seed),
+            name,
+            emulator: emulator.with_limits(limits),
             memory: Mutex::default(),
             times: Mutex::default(),
             failed: AtomicBool::new(false),
@@ -69,7 +74,7 @@ impl EmulatedMachine {
 
 impl Machine for EmulatedMachine {
     fn name(&self) -> &str {
-        "emulated"
+        &self.name
     }
 
     fn device_name(&self) -> Option<&str> {

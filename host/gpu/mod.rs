@@ -1,8 +1,11 @@
 //! Devices, the memory on them, and the one place that launches kernels.
 
 mod buffer;
+mod capability;
 #[cfg(test)]
 mod check;
+#[cfg(test)]
+mod contracts;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod emulated;
@@ -23,6 +26,7 @@ use std::sync::Arc;
 use cuda_std::launch::{Arguments, Kernel};
 
 pub(crate) use buffer::Buffer;
+pub use capability::{Capability, DeviceKind};
 pub use machine::KernelTime;
 use machine::{Launch, Machine};
 use measure::Counts;
@@ -62,9 +66,21 @@ impl Gpu {
         Err(Error::Device { device: format!("cuda:{ordinal}"), problem })
     }
 
-    /// The emulator, whose lanes run in an order drawn from `seed`.
+    /// The emulator, whose lanes run in an order drawn from `seed`, with the limits of `capability`; as it is unless
+    /// another is asked for if there is none.
+    ///
+    /// # Errors
+    /// If `TAGORE_EMULATED` is wrong.
+    pub(crate) fn emulated_as(capability: Option<Capability>, seed: u64) -> Result<Self> {
+        let name = capability.map_or("emulated".to_owned(), |capability| format!("emulated:{capability}"));
+        let limits = capability.map_or_else(Capability::emulated, Ok)?;
+        Ok(Self::new(emulated::EmulatedMachine::new(name, limits, seed)))
+    }
+
+    /// The emulator as it is unless another capability is asked for.
+    #[cfg(test)]
     pub(crate) fn emulated(seed: u64) -> Self {
-        Self::new(emulated::EmulatedMachine::new(seed))
+        Self::emulated_as(None, seed).unwrap()
     }
 
     fn new(machine: impl Machine + 'static) -> Self {
@@ -102,6 +118,11 @@ impl Gpu {
     /// Multiprocessors.
     pub(crate) fn multiprocessors(&self) -> u32 {
         self.machine.multiprocessors()
+    }
+
+    /// Bytes of dynamic shared memory that a block may have.
+    pub(crate) fn shared_memory(&self) -> u32 {
+        self.machine.limits().shared
     }
 
     /// Bytes of memory that are free.

@@ -8,10 +8,10 @@ use memmap2::Mmap;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Adjacency, Description, Fingerprint, Index};
+use super::{Adjacency, Description, Fingerprint, Index, beginning};
 use crate::atomic_file::AtomicFile;
 use crate::vectors::{Access, advise, far_apart, map};
-use crate::{ElementType, Error, Result};
+use crate::{ElementType, Error, MAX_DEGREE, Result};
 
 const MAGIC: &[u8; 8] = b"TAGOREIX";
 const VERSION: u32 = 1;
@@ -88,24 +88,27 @@ impl Index {
     /// while it is open.
     ///
     /// # Errors
-    /// If the file cannot be opened or is not an index of this version, or its header is damaged.
+    /// If the file cannot be opened or is not an index of this version, its header is damaged, or it has no entry points.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = map(path)?;
         let header = Header::read(path, &map)?;
-        let json: Json = serde_json::from_slice(&map[header.sections[DESCRIPTION].clone()])
-            .map_err(|error| Error::file(path, format_args!("description: {error}"), "JSON"))?;
+        let json: Json =
+            serde_json::from_slice(&map[header.sections[DESCRIPTION].clone()]).map_err(|error| {
+                let found = format!("description: {}", beginning(&error.to_string()));
+                Error::file(path, found, "JSON with kind, metric, seed and parameters")
+            })?;
+        let metric = beginning(&json.metric);
         let description = Description {
-            metric: json
-                .metric
+            metric: metric
                 .parse()
-                .map_err(|_| Error::file(path, format_args!("metric {}", json.metric), "l2, ip or cosine"))?,
+                .map_err(|_| Error::file(path, format_args!("metric {metric}"), "l2, ip or cosine"))?,
             kind: json.kind,
             seed: json.seed,
             parameters: json.parameters,
         };
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
-        Ok(Self {
+        let index = Self {
             description,
             fingerprint: header.fingerprint,
             max_degree: header.max_degree,
@@ -114,7 +117,9 @@ impl Index {
             adjacency: Adjacency::Mapped(MappedAdjacency { map, sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
-        })
+        };
+        index.check_entry_count()?;
+        Ok(index)
     }
 
     /// Whether the file at `path` begins as an index file does.
@@ -314,6 +319,11 @@ impl Header {
             hash: u64_at(AT_BASE_HASH),
         };
         let (nodes, max_degree) = (u64_at(AT_NODES), u64::from(u32_at(AT_MAX_DEGREE)));
+        // Without nodes the size of the file says nothing of the degree, which statistics are as long as.
+        if max_degree > nodes.max(MAX_DEGREE as u64) {
+            let found = format!("a largest degree of {max_degree} for {nodes} nodes");
+            return Err(Error::file(path, found, format_args!("at most {}", nodes.max(MAX_DEGREE as u64))));
+        }
         let entry = |section: usize| {
             let at = AT_SECTIONS + section * SECTION_BYTES;
             (u64_at(at), u64_at(at + 8))

@@ -47,6 +47,11 @@ pub struct Index {
     checked: OnceLock<()>,
 }
 
+/// The beginning of a text of a file, for errors: a file may hold any.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(64)]
+}
+
 /// A degree per node, and rows of `max_degree` ids padded with `u32::MAX`.
 #[derive(Debug)]
 enum Adjacency {
@@ -238,7 +243,22 @@ impl Index {
         Ok(())
     }
 
+    /// Checks that there are entry points, and no more than nodes.
+    fn check_entry_count(&self) -> Result<()> {
+        let (entries, nodes) = (self.entries.len(), self.nodes);
+        if entries == 0 && nodes > 0 {
+            let expected = "at least one, where searches begin: build or export the index again";
+            return Err(Error::mismatch(self.describe(), "no entry points", expected));
+        }
+        if entries > nodes {
+            let expected = format!("at most {nodes}, the number of nodes");
+            return Err(Error::mismatch(self.describe(), format_args!("{entries} entry points"), expected));
+        }
+        Ok(())
+    }
+
     fn check_entries(&self) -> Result<()> {
+        self.check_entry_count()?;
         match self.entries.iter().find(|&&entry| entry as usize >= self.nodes) {
             Some(entry) => {
                 let expected = format!("ids below {}", self.nodes);
@@ -279,11 +299,8 @@ impl Index {
         })
     }
 
-    /// An error if there is nowhere to begin a search, or there is a `bad` row.
+    /// An error if there is a `bad` row.
     fn check_rows(&self, bad: Option<usize>) -> Result<()> {
-        if self.entries.is_empty() && self.nodes > 0 {
-            return Err(Error::mismatch(self.describe(), "no entry points", "at least one"));
-        }
         match bad {
             None => Ok(()),
             Some(node) => Err(Error::mismatch(

@@ -1,6 +1,6 @@
 //! A build that is out of core, from end to end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::checkpoint::{Checkpoint, Checkpoints};
+use super::checkpoint::{Checkpoint, Checkpoints, Shape};
+use super::checksums::changed;
 use super::entries::spread;
 use super::fault::{Attempt, Damage, Fault};
 use super::log::Bins;
@@ -20,23 +21,16 @@ use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
 use super::warm::warm;
 use super::work::{Manifest, WorkFolder, save};
-use super::{CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS};
+use super::{CHECKPOINT, CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS, TABLE};
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::memory::zeros;
 use crate::prune::{Entry, random_entries};
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, Device, Fingerprint, Index, Result, Vectors};
-
-/// The table of clusters, and the last checkpoint, in the work folder.
-const TABLE: &str = "table";
-const CHECKPOINT: &str = "checkpoint";
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
 
 /// Threads that sort finished rows, each a range at a time.
 const SORTERS: usize = 4;
-
-/// Times that what is damaged is made again; a disk that loses more is not one to build on.
-const REPAIRS: usize = 4;
 
 /// Builds an index cluster by cluster, with work files on disk.
 ///
@@ -130,15 +124,15 @@ impl OutOfCore {
         Self { order, ..self }
     }
 
-    /// The folder of the work files, which must not be there yet, or be empty; it is removed in the end. Unless set,
-    /// it is beside the index: `x.work` for `x`.
+    /// The folder of the work files, which must not be there yet, or be empty; it is removed in the end. It belongs to
+    /// the user alone: one of another user is refused. Unless set, it is beside the index: `x.work` for `x`.
     #[must_use]
     pub fn work_dir(self, folder: PathBuf) -> Self {
         Self { work: Some(folder), ..self }
     }
 
     /// Whether to go on with the work files of a build of the same that has not ended, if there are any. The index is the same,
-    /// byte for byte.
+    /// byte for byte. All of the base is read, and must be what it was when it was put into clusters.
     #[must_use]
     pub fn resume(self, resume: bool) -> Self {
         Self { resume, ..self }
@@ -164,34 +158,39 @@ impl OutOfCore {
     /// if the build fails, for another that may [`resume`](Self::resume).
     ///
     /// # Errors
-    /// As [`Builder::build`]; or if work files or the index cannot be written, there is not enough room on the
-    /// disk, another build is at work in the folder, or it has files of another build.
+    /// As [`Builder::build`]; or if the plan does not fit the base, work files or the index cannot be written, there is not
+    /// enough room on the disk, another build is at work in the folder, it belongs to another user, or it has files of
+    /// another build.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
-        builder.strategy.check()?;
+        builder.descent.k_for(base)?;
+        builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
         let devices = builder.devices_for(plan.cluster_size)?;
         let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
         let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;
         // Of the build that goes on, however much memory is free by now.
         let plan = manifest.plan;
+        plan.check(base.len())?;
         folder.check_free(plan.disk_bytes)?;
         let trace = Trace::new();
         let parameters = manifest.parameters.clone();
         let mut stats = OutOfCoreStats { devices: devices.clone(), parameters, ..OutOfCoreStats::default() };
         let run = Run { settings: self, base, output, devices: &devices, plan: &plan, trace: &trace };
+        // Each thing is made again once: a disk that loses it again is not one to build on.
+        let mut repaired = BTreeSet::new();
         loop {
-            match run.attempt(&mut folder, &mut stats) {
+            match run.attempt(&mut folder, repaired.is_empty(), &mut stats) {
                 Ok(()) => break,
                 Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::Damage(damage)) if stats.repaired.len() == REPAIRS => {
-                    return Err(damage.error(folder.path()));
-                }
                 Err(Fault::Damage(damage)) => {
+                    if !repaired.insert(damage) {
+                        return Err(damage.error(folder.path()));
+                    }
                     tracing::warn!(
                         file = damage.file(),
                         "a work file is damaged; what it held is made again"
                     );
-                    forget(&folder, damage)?;
+                    repaired.extend(run.forget(&folder, damage)?.into_iter().map(Damage::Lists));
                     stats.repaired.push(damage.file());
                 }
             }
@@ -221,21 +220,6 @@ impl OutOfCore {
     }
 }
 
-/// Forgets what is lost, so that it is made again.
-fn forget(folder: &WorkFolder, damage: Damage) -> Result<()> {
-    match damage {
-        Damage::Clusters => folder.forget(TABLE),
-        Damage::Rows => folder.forget(CHECKPOINT),
-        Damage::Lists(pair) => match folder.load::<Checkpoint>(CHECKPOINT)? {
-            Some(mut checkpoint) => {
-                checkpoint.forget(Some(pair));
-                save(&folder.state(CHECKPOINT), &checkpoint)
-            }
-            None => Ok(()),
-        },
-    }
-}
-
 /// What attempts at a build have in common.
 struct Run<'a> {
     settings: &'a OutOfCore,
@@ -247,12 +231,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Goes on from what is in the folder.
-    fn attempt(&self, folder: &mut WorkFolder, stats: &mut OutOfCoreStats) -> Attempt<()> {
+    /// Goes on from what is in the folder, which is of an earlier run if this is the `first` attempt.
+    fn attempt(&self, folder: &mut WorkFolder, first: bool, stats: &mut OutOfCoreStats) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric);
-        let partition = self.partition(folder, &embedding)?;
+        let partition = self.partition(folder, &embedding, first)?;
         folder.keep();
         stats.clusters = partition.graph.clusters();
         stats.cluster_bytes = partition.bytes();
@@ -275,12 +259,36 @@ impl Run<'_> {
         Ok(checkpoints.wait()?)
     }
 
-    /// The clusters that are there, or new ones.
-    fn partition(&self, folder: &WorkFolder, embedding: &Embedding) -> Attempt<Partition> {
+    /// Forgets what is lost, so that it is made again. If lists are, all that wait are read: the pairs whose lists are.
+    fn forget(&self, folder: &WorkFolder, damage: Damage) -> Result<BTreeSet<(u32, u32)>> {
+        match damage {
+            Damage::Clusters => folder.forget(TABLE)?,
+            Damage::Rows => folder.forget(CHECKPOINT)?,
+            Damage::Lists(pair) => {
+                if let Some(mut checkpoint) = folder.load::<Checkpoint>(CHECKPOINT)?
+                    && let Some(lists) = folder.log(LISTS, checkpoint.bytes.0)?
+                {
+                    let mut lost = checkpoint.damaged(&lists, &self.settings.builder.descent.progress)?;
+                    lost.insert(pair);
+                    checkpoint.forget(&lost);
+                    save(&folder.state(CHECKPOINT), &checkpoint)?;
+                    return Ok(lost);
+                }
+            }
+        }
+        Ok(BTreeSet::new())
+    }
+
+    /// The clusters that are there, or new ones. Those of an `earlier` run must be of the base as it is.
+    fn partition(&self, folder: &WorkFolder, embedding: &Embedding, earlier: bool) -> Attempt<Partition> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
         if let Some(table) = folder.load::<Table>(TABLE)?
+            && table.is_sound(base, embedding, plan.cluster_size)
             && let Some(log) = folder.log(CLUSTERS, table.bytes)?
         {
+            if earlier {
+                table.checksums.check(base, folder.path(), &builder.descent.progress)?;
+            }
             return Ok(Partition::open(base, table, log));
         }
         folder.forget(TABLE)?;
@@ -313,17 +321,23 @@ impl Run<'_> {
     ) -> Attempt<(Merged, Checkpoints)> {
         let Self { settings: OutOfCore { builder, order, checkpoint: every, .. }, plan, trace, .. } = *self;
         let graph = &partition.graph;
-        let (bins, buffer) = plan.row_bins;
-        let mut done =
-            folder.load::<Checkpoint>(CHECKPOINT)?.unwrap_or_else(|| Checkpoint::new(graph.clusters(), bins));
+        let (row_bins, buffer) = plan.row_bins;
+        let degree = builder.strategy.max_degree();
+        let shape = Shape { graph, nodes: self.base.len(), degree, row_bins };
+        let checksum = partition.checksums.digest();
+        let done = folder.load::<Checkpoint>(CHECKPOINT)?.filter(|done| done.is_sound(shape));
+        let mut done = done.unwrap_or_else(|| Checkpoint::new(graph.clusters(), row_bins, checksum));
+        if done.base != checksum {
+            // The table was lost, and with it what the base was.
+            return Err(changed(self.base, "other values", folder.path()).into());
+        }
         // What was in memory is lost.
-        done.forget(None);
+        done.forget(&BTreeSet::new());
         let lists = folder.log(LISTS, done.bytes.0)?;
         let rows = folder.log(ROWS, done.bytes.1)?.ok_or(Fault::Damage(Damage::Rows))?;
         // Which of them are lost is not known.
         let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
         let rows = Bins::open(rows, done.rows.clone(), buffer);
-        let degree = builder.strategy.max_degree();
         let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
         let steps: Vec<Step> = (dispatcher.dispatch(graph)?.into_iter().enumerate())
             .map(|(turn, dispatch)| Step { turn, dispatch, built: done.is_built(graph, dispatch.load) })
@@ -388,14 +402,27 @@ impl Run<'_> {
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
             let mut sorted: Vec<u32> = zeros(nodes * degree);
             sorted.fill(u32::MAX);
+            // Of each node once, with ids of nodes: checksums do not say that.
+            let mut missing = vec![true; nodes];
+            let mut complete = true;
             let sound = rows.read(bin, |piece| {
                 for record in piece.chunks_exact(4 + 4 * degree) {
                     let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
-                    let row = &mut sorted[(node as usize - first) * degree..][..degree];
+                    let place = (node as usize).wrapping_sub(first);
+                    if !missing.get_mut(place).is_some_and(std::mem::take) {
+                        complete = false;
+                        continue;
+                    }
+                    let row = &mut sorted[place * degree..][..degree];
                     bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
+                    complete &= row.iter().all(|&id| (id as usize) < base.len() || id == u32::MAX);
                 }
             })?;
-            if sound { Ok(sorted) } else { Err(Fault::Damage(Damage::Rows)) }
+            if sound && complete && !missing.contains(&true) {
+                Ok(sorted)
+            } else {
+                Err(Fault::Damage(Damage::Rows))
+            }
         };
         // While a range is written, the next are read and sorted.
         let (next, turns) = (&AtomicUsize::new(0), &Turns::new());

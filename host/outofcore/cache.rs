@@ -19,25 +19,30 @@ impl CacheUse {
 
     /// Lists that were written to disk and, as each is merged once, read again once.
     pub fn misses(&self) -> u64 {
-        self.second_visits - self.hits
+        self.second_visits.saturating_sub(self.hits)
     }
 
-    /// Bytes that were written to disk, of lists of `list_bytes` bytes each; as many were read again.
+    /// Bytes that were written to disk, of lists of `list_bytes` bytes each; as many were read again. At most `u64::MAX`.
     pub fn spilled_bytes(&self, list_bytes: u64) -> u64 {
-        self.misses() * list_bytes
+        self.misses().saturating_mul(list_bytes)
     }
 }
 
 impl ClusterGraph {
     /// What the cache does when clusters are dispatched so. A cluster is evicted before the next is visited, as in
-    /// the paper's Algorithm 4; a list that is merged leaves the cache.
+    /// the paper's Algorithm 4; a list that is merged leaves the cache. Clusters that the graph does not have share
+    /// nothing, and take no room.
     pub fn simulate(&self, dispatches: &[Dispatch]) -> CacheUse {
         let mut visited = vec![false; self.clusters()];
         let mut resident = vec![false; self.clusters()];
         let mut found = CacheUse::default();
+        let is_known = |cluster: u32| (cluster as usize) < self.clusters();
         for &Dispatch { load, evict } in dispatches {
-            if let Some(evict) = evict {
+            if let Some(evict) = evict.filter(|&evict| is_known(evict)) {
                 resident[evict as usize] = false;
+            }
+            if !is_known(load) {
+                continue;
             }
             // A node is in two clusters: those that it shares with `load` have been visited in the other or not.
             for &(other, nodes) in self.neighbours(load) {
@@ -128,5 +133,16 @@ mod tests {
         let dispatches = Dispatcher::new(Order::Cluster).cache(2).dispatch(&graph).unwrap();
         assert_eq!(graph.simulate(&dispatches), CacheUse::default());
         assert_eq!(CacheUse::default().hit_ratio(), 0.0);
+    }
+
+    #[test]
+    fn numbers_of_a_user_do_not_overflow() {
+        let found = CacheUse { second_visits: 4_294_967_294, hits: 0 };
+        assert_eq!(found.spilled_bytes(8 * u64::from(u32::MAX)), u64::MAX);
+        assert_eq!(CacheUse { second_visits: 1, hits: 2 }.misses(), 0);
+        let graph = ClusterGraph::new(2, [(0, 1, 3)]);
+        let step = |load, evict| Dispatch { load, evict };
+        let found = graph.simulate(&[step(0, Some(9)), step(7, None), step(1, None)]);
+        assert_eq!(found, CacheUse { second_visits: 3, hits: 3 });
     }
 }

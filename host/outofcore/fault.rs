@@ -13,7 +13,7 @@ pub(super) enum Fault {
 }
 
 /// What of the work files is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Damage {
     /// Members of a cluster.
     Clusters,

@@ -1,5 +1,7 @@
 //! The cluster graph: which clusters share nodes (paper section 6.2).
 
+use crate::{Error, MAX_ROWS, Result};
+
 /// Clusters, and the number of nodes that each two of them share: an undirected graph with weights, sparse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterGraph {
@@ -29,9 +31,14 @@ impl ClusterGraph {
         Self { neighbours }
     }
 
-    /// The same graph of about `nodes` nodes: the weights are scaled, and rounded.
-    #[must_use]
-    pub fn scaled(mut self, nodes: u64) -> Self {
+    /// Scales the weights to those of about `nodes` nodes, and rounds them.
+    ///
+    /// # Errors
+    /// If `nodes` is more than a data set may have ([`MAX_ROWS`]).
+    pub fn scaled(mut self, nodes: u64) -> Result<Self> {
+        if nodes > MAX_ROWS as u64 {
+            return Err(Error::argument("nodes", nodes, format_args!("at most {MAX_ROWS}")));
+        }
         let present = u128::from(self.nodes());
         for row in &mut self.neighbours {
             for (_, weight) in &mut *row {
@@ -39,7 +46,7 @@ impl ClusterGraph {
             }
             row.retain(|&(_, weight)| weight > 0);
         }
-        self
+        Ok(self)
     }
 
     /// The number of clusters.
@@ -85,13 +92,16 @@ mod tests {
     #[test]
     fn weights_are_scaled_to_a_number_of_nodes() {
         let graph = ClusterGraph::new(4, [(0, 1, 5), (1, 2, 3), (2, 3, 2)]);
-        let large = graph.clone().scaled(1_000_000_000);
+        let large = graph.clone().scaled(1_000_000_000).unwrap();
         assert_eq!(
             (large.shared(0, 1), large.shared(2, 1), large.nodes()),
             (500_000_000, 300_000_000, 1_000_000_000)
         );
         // Halves are rounded up; what is less is gone.
-        assert_eq!(graph.scaled(1).edges(), 1);
-        assert_eq!(ClusterGraph::new(2, []).scaled(7).nodes(), 0);
+        assert_eq!(graph.clone().scaled(1).unwrap().edges(), 1);
+        assert_eq!(ClusterGraph::new(2, []).scaled(7).unwrap().nodes(), 0);
+        // Sums of such weights would not fit 64 bits.
+        let error = graph.scaled(u64::MAX).unwrap_err().to_string();
+        assert_eq!(error, "nodes: found 18446744073709551615, expected at most 4294967294");
     }
 }

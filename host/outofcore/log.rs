@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
 
+use super::folder::Folder;
 use super::pipeline::join;
 use crate::flush::Flush;
 use crate::{Error, Result};
@@ -21,6 +22,8 @@ const READERS: usize = 4;
 /// A file that pieces are appended to.
 pub(super) struct Log {
     file: File,
+    folder: Arc<Folder>,
+    name: &'static str,
     path: PathBuf,
     end: u64,
     flush: Flush,
@@ -34,19 +37,31 @@ pub(super) struct Piece {
     crc: u32,
 }
 
+impl Piece {
+    pub(super) fn bytes(self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Whether it lies in the first `bytes` bytes of a log, and is whole records of `record_bytes` bytes each. A piece that
+    /// was read from a file need not be.
+    pub(super) fn is_sound(self, bytes: u64, record_bytes: usize) -> bool {
+        let end = self.offset.checked_add(self.bytes as u64);
+        end.is_some_and(|end| end <= bytes) && self.bytes.is_multiple_of(record_bytes)
+    }
+}
+
 impl Log {
-    /// Opens the log at `path`, of which the first `bytes` bytes are kept; none if it is shorter.
-    pub(super) fn open(path: PathBuf, bytes: u64) -> Result<Option<Self>> {
-        let open = || {
-            let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
-            let found = file.metadata()?.len();
-            if found > bytes {
-                file.set_len(bytes)?;
-            }
-            Ok((found >= bytes).then_some(file))
-        };
-        let file = open().map_err(Error::io(&path))?;
-        Ok(file.map(|file| Self { file, path, end: bytes, flush: Flush::default() }))
+    /// Opens the log `name`, of which the first `bytes` bytes are kept; none if it is shorter.
+    pub(super) fn open(folder: &Arc<Folder>, name: &'static str, bytes: u64) -> Result<Option<Self>> {
+        let path = folder.path().join(name);
+        let file = folder.file(name)?;
+        let found = file.metadata().map_err(Error::io(&path))?.len();
+        if found < bytes {
+            return Ok(None);
+        }
+        file.set_len(bytes).map_err(Error::io(&path))?;
+        let folder = Arc::clone(folder);
+        Ok(Some(Self { file, folder, name, path, end: bytes, flush: Flush::default() }))
     }
 
     pub(super) fn append(&mut self, content: &[u8]) -> Result<Piece> {
@@ -63,8 +78,7 @@ impl Log {
 
     /// What reads the log, on a thread of its own.
     pub(super) fn reader(&self) -> Result<Reader> {
-        let file = File::open(&self.path).map_err(Error::io(&self.path))?;
-        Ok(Reader { file, path: self.path.clone() })
+        Ok(Reader { file: self.folder.file(self.name)?, path: self.path.clone() })
     }
 
     /// What asks, from any thread, that all that has been appended is on the disk.
@@ -266,19 +280,18 @@ fn flush(log: &mut Log, pieces: &mut [Vec<Piece>], bin: usize, waiting: &mut Vec
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
 
-    fn open(path: &Path, bytes: u64) -> Option<Log> {
-        Log::open(path.to_owned(), bytes).unwrap()
+    fn open(folder: &tempfile::TempDir, bytes: u64) -> Option<Log> {
+        Log::open(&Arc::new(Folder::open(folder.path()).unwrap()), "log", bytes).unwrap()
     }
 
     #[test]
     fn bins_keep_their_records_and_find_damage() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("bins");
-        let mut bins = Bins::new(open(&path, 0).unwrap(), 3, 10);
+        let path = folder.path().join("log");
+        let mut bins = Bins::new(open(&folder, 0).unwrap(), 3, 10);
         for record in 0..20u8 {
             bins.extend(usize::from(record % 2), &[record; 3], 3).unwrap();
         }
@@ -292,7 +305,7 @@ mod tests {
             bins.read(bin, |piece| found.extend_from_slice(piece)).unwrap().then_some(found)
         };
         // Also once they have been opened again, with something behind.
-        let mut again = Bins::open(open(&path, end).unwrap(), pieces, 10);
+        let mut again = Bins::open(open(&folder, end).unwrap(), pieces, 10);
         for bins in [&bins, &again] {
             for bin in 0..2u8 {
                 let expected: Vec<u8> = (0..20).flat_map(|i| [2 * i + bin; 3]).collect();
@@ -315,17 +328,27 @@ mod tests {
     fn a_log_is_cut_to_what_is_known_of_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = open(&path, 0).unwrap();
+        let mut log = open(&folder, 0).unwrap();
         let kept = log.append(&[1, 2, 3]).unwrap();
         log.append(&[4, 5]).unwrap();
         log.flushing().unwrap()().unwrap();
-        let mut log = open(&path, 3).unwrap();
+        let mut log = open(&folder, 3).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 3);
         let next = log.append(&[6]).unwrap();
         assert_eq!(
             [kept, next].map(|piece| log.reader().unwrap().read(piece).unwrap().unwrap()),
             [vec![1, 2, 3], vec![6]]
         );
-        assert!(open(&path, 5).is_none(), "shorter than it was");
+        assert!(open(&folder, 5).is_none(), "shorter than it was");
+    }
+
+    #[test]
+    fn pieces_that_no_log_can_have_are_told() {
+        let piece = |offset: u64, bytes: usize| Piece { offset, bytes, crc: 0 };
+        assert!(piece(10, 20).is_sound(30, 5));
+        assert!(!piece(10, 20).is_sound(29, 5) && !piece(10, 20).is_sound(30, 3));
+        assert!(
+            !piece(u64::MAX, 20).is_sound(u64::MAX, 5) && !piece(0, usize::MAX / 5 * 5).is_sound(1 << 40, 5)
+        );
     }
 }

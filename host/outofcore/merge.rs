@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use tagore_device::descent::key::Key;
+use tagore_device::descent::key::{Key, NONE};
 
 use super::checkpoint::Checkpoint;
 use super::fault::{Attempt, Damage, Fault};
@@ -48,6 +48,8 @@ struct Parcel {
 /// Lists that have waited for those at some places of the second cluster.
 pub(super) struct Waiting {
     pair: Pair,
+    /// Nodes of the base: ids are less.
+    nodes: usize,
     pub places: Range<usize>,
     keys: Option<Resident>,
     piece: Option<Piece>,
@@ -62,12 +64,17 @@ impl Waiting {
         let lost = || Fault::Damage(Damage::Lists(self.pair));
         let content = spill.read(self.piece.ok_or_else(lost)?)?.ok_or_else(lost)?;
         let all: Vec<Key> = bytemuck::pod_collect_to_vec(&content);
+        let is_known = |&key: &Key| key == NONE || (key as u32 as usize) < self.nodes;
+        if !all.iter().all(is_known) {
+            return Err(lost());
+        }
         Ok(Resident { part: 0..all.len(), all: Arc::new(all) })
     }
 }
 
 /// What gathers the lists of clusters.
 pub(super) struct Merger {
+    nodes: usize,
     degree: usize,
     nodes_per_bin: usize,
     /// What is done; where lists wait is in `parcels`, and where rows are the bins know.
@@ -98,6 +105,7 @@ impl Merger {
         let on_disk = |piece| Parcel { keys: None, piece: Some(piece), taken: false };
         let parcels = done.waiting.iter().filter_map(|(&pair, piece)| Some((pair, on_disk((*piece)?))));
         Self {
+            nodes,
             degree,
             nodes_per_bin: nodes.div_ceil(rows.count()),
             parcels: parcels.collect(),
@@ -137,7 +145,7 @@ impl Merger {
             let parcel = self.parcels.get_mut(&pair)?;
             parcel.taken = true;
             let (keys, piece) = (parcel.keys.clone(), parcel.piece);
-            Some(Waiting { pair, places: places.clone(), keys, piece })
+            Some(Waiting { pair, nodes: self.nodes, places: places.clone(), keys, piece })
         };
         parcels.iter().filter_map(waiting).collect()
     }
@@ -197,9 +205,12 @@ impl Merger {
         Ok((self.done.clone(), sync))
     }
 
-    /// What has been merged, of all clusters of `graph`.
-    pub(super) fn end(mut self, graph: &ClusterGraph) -> Result<Merged> {
-        debug_assert_eq!(self.done.merged.len(), graph.edges(), "a list was left");
+    /// What has been merged, of all clusters of `graph`. [`Damage::Rows`] if the checkpoint was wrong about what waits, so
+    /// that lists are left.
+    pub(super) fn end(mut self, graph: &ClusterGraph) -> Attempt<Merged> {
+        if self.done.merged.len() != graph.edges() {
+            return Err(Fault::Damage(Damage::Rows));
+        }
         self.rows.pieces()?;
         let Checkpoint { entries, central, found, .. } = self.done;
         Ok(Merged {

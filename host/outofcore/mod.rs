@@ -24,8 +24,10 @@ mod build;
 mod cache;
 mod centres;
 mod checkpoint;
+mod checksums;
 mod entries;
 mod fault;
+mod folder;
 mod graph;
 mod lists;
 mod local;
@@ -53,7 +55,9 @@ pub use plan::{ClusterPlan, Limits};
 pub use timeline::timeline_plot;
 pub use trace::{Task, TaskKind};
 
-/// The work files: members of clusters, lists that wait, finished rows.
+/// The work files: members of clusters, lists that wait, finished rows, the table of clusters, the last checkpoint.
 const CLUSTERS: &str = "clusters";
 const LISTS: &str = "lists";
 const ROWS: &str = "rows";
+const TABLE: &str = "table";
+const CHECKPOINT: &str = "checkpoint";

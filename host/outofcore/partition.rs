@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::centres::centres;
+use super::checksums::{Checksums, Summing};
 use super::fault::{Attempt, Damage, Fault};
 use super::log::{Bins, Gather, Log, Piece};
 use super::pipeline::join;
@@ -48,6 +49,9 @@ pub(super) struct Partition {
     pub graph: ClusterGraph,
     /// The mean of all embedded rows.
     pub mean: Vec<f64>,
+    /// Of the base.
+    pub checksums: Checksums,
+    rows: usize,
     element: ElementType,
     dim: usize,
 }
@@ -62,6 +66,45 @@ pub(super) struct Table {
     shared: Vec<(u32, u32, u64)>,
     /// The bits of the mean's values.
     mean: Vec<u64>,
+    /// Of the base.
+    pub checksums: Checksums,
+}
+
+impl Table {
+    /// Whether it can be the table of clusters of `base`, each of at most `most` members: all numbers are within their
+    /// ranges and fit one another.
+    pub(super) fn is_sound(&self, base: &Vectors, embedding: &Embedding, most: usize) -> bool {
+        let clusters = self.members.len();
+        let mut counts = vec![0u64; clusters];
+        let mut nodes = 0u64;
+        for &(a, b, shared) in &self.shared {
+            // No cluster has more members than there are nodes, so that nothing overflows.
+            if a >= b || b as usize >= clusters || !(1..=base.len() as u64).contains(&shared) {
+                return false;
+            }
+            nodes += shared;
+            if nodes > base.len() as u64 {
+                return false;
+            }
+            counts[a as usize] += shared;
+            counts[b as usize] += shared;
+        }
+        let record = record_bytes(base);
+        let is_cluster = |(pieces, &count): (&Vec<Piece>, &u64)| {
+            let bytes = pieces.iter().try_fold(0u64, |bytes, piece| bytes.checked_add(piece.bytes()));
+            let sound = pieces.iter().all(|piece| piece.is_sound(self.bytes, record));
+            sound && count <= most as u64 && bytes == Some(count * record as u64)
+        };
+        nodes == base.len() as u64
+            && self.members.iter().zip(&counts).all(is_cluster)
+            && self.mean.len() == embedding.dim(base.dim())
+            && self.checksums.is_of(base.len())
+    }
+}
+
+/// Bytes of the record of a member.
+fn record_bytes(base: &Vectors) -> usize {
+    RECORD_HEAD + base.dim() * base.element_type().size()
 }
 
 /// The members of a cluster.
@@ -110,6 +153,7 @@ impl Partition {
             shared: [].into(),
             records: Gather::new(clusters, buffer),
         };
+        let mut checksums = Summing::default();
         let (files, shared) = thread::scope(|scope| {
             let (send_chunk, chunks) = sync_channel(CHUNKS - 2);
             let (send_full, full) = sync_channel::<(usize, Vec<u8>)>(WRITING - 2);
@@ -142,6 +186,7 @@ impl Partition {
                     base.prefetch(first + AHEAD * rows..first + (AHEAD + 1) * rows);
                     let end = n.min(first + rows);
                     base.validate_rows((first..end).into_par_iter().with_min_len(1024))?;
+                    checksums.add(base, end);
                     let rows = embedding.rows(base, end - first, |index| first + index);
                     let nearest = nearest.two(&rows, &stage)?;
                     add_sums(&rows, &mut mean);
@@ -160,10 +205,11 @@ impl Partition {
         base.validated();
         mean.iter_mut().for_each(|sum| *sum /= n as f64);
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
-        Ok(Self { files, graph, mean, element: base.element_type(), dim: base.dim() })
+        let checksums = checksums.finish();
+        Ok(Self { files, graph, mean, checksums, rows: n, element: base.element_type(), dim: base.dim() })
     }
 
-    /// The clusters of `base` that `table` is of, whose members are in `log`.
+    /// The clusters of `base` that `table`, which is sound, is of, and whose members are in `log`.
     pub(super) fn open(base: &Vectors, table: Table, log: Log) -> Self {
         let clusters = table.members.len();
         Self {
@@ -171,6 +217,8 @@ impl Partition {
             files: Bins::open(log, table.members, 0),
             graph: ClusterGraph::new(clusters, table.shared),
             mean: table.mean.into_iter().map(f64::from_bits).collect(),
+            checksums: table.checksums,
+            rows: base.len(),
             element: base.element_type(),
             dim: base.dim(),
         }
@@ -180,10 +228,11 @@ impl Partition {
     pub(super) fn table(&mut self) -> Result<Table> {
         let members = self.files.pieces()?.to_vec();
         self.files.flushing()?()?;
-        let Self { files, graph, mean, .. } = self;
+        let Self { files, graph, mean, checksums, .. } = self;
         let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
-        Ok(Table { members, bytes: files.bytes(), shared, mean: mean.iter().map(|x| x.to_bits()).collect() })
+        let mean = mean.iter().map(|x| x.to_bits()).collect();
+        Ok(Table { members, bytes: files.bytes(), shared, mean, checksums: checksums.clone() })
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -226,10 +275,26 @@ impl Partition {
                 bytemuck::cast_slice_mut(values).copy_from_slice(&record[RECORD_HEAD..]);
             }
         })?;
-        if !sound {
+        if !sound || !self.are_members(number, &ids, &others) {
             return Err(Fault::Damage(Damage::Clusters));
         }
         Ok(Cluster { number, ids, others, vectors: vectors(values, self.dim)? })
+    }
+
+    /// Whether a cluster can have these members, each of which is in another cluster too: different nodes in ascending
+    /// order, as many in each other cluster as the two share.
+    fn are_members(&self, number: u32, ids: &[u32], others: &[u32]) -> bool {
+        let mut left = vec![0u64; self.graph.clusters()];
+        self.graph.neighbours(number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);
+        let mut take = |other: u32| {
+            let left = left.get_mut(other as usize)?;
+            *left = left.checked_sub(1)?;
+            Some(())
+        };
+        // As many as all of them share are read, so that nothing is left.
+        ids.is_sorted_by(|a, b| a < b)
+            && ids.last().is_none_or(|&last| (last as usize) < self.rows)
+            && others.iter().all(|&other| take(other).is_some())
     }
 }
 
@@ -250,9 +315,18 @@ fn add_sums(rows: &Vectors, sums: &mut [f64]) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::super::CLUSTERS;
+    use super::super::folder::Folder;
     use super::super::plan::Limits;
     use super::*;
     use crate::{Builder, Metric, Strategy, Synth};
+
+    fn open(folder: &Path, bytes: u64) -> Log {
+        Log::open(&Arc::new(Folder::open(folder).unwrap()), CLUSTERS, bytes).unwrap().unwrap()
+    }
 
     /// The members of every cluster with the other that each is in, and the mean.
     type Found = (Vec<(Vec<u32>, Vec<u32>)>, Vec<f64>);
@@ -269,7 +343,7 @@ mod tests {
         let mut plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
         change(&mut plan);
         let folder = tempfile::tempdir().unwrap();
-        let log = Log::open(folder.path().join("clusters"), 0).unwrap().unwrap();
+        let log = open(folder.path(), 0);
         let embedding = Embedding::new(base, metric);
         let watched = (3, &Progress::silent());
         let found = Partition::new(base, &embedding, (&plan, device), log, watched).unwrap();

@@ -75,6 +75,38 @@ pub(super) struct Bytes {
 }
 
 impl ClusterPlan {
+    /// Checks that its numbers fit a data set of `nodes` vectors: users can change them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for the first that does not.
+    pub(super) fn check(&self, nodes: usize) -> Result<()> {
+        let (row_bins, buffer) = self.row_bins;
+        for (what, found, range) in [
+            ("clusters", self.clusters, 2..=nodes),
+            ("cluster-size", self.cluster_size, 1..=nodes),
+            ("ranges of rows", row_bins, 1..=nodes),
+            ("buffer of a range", buffer, 1..=LARGEST_BUFFER),
+        ] {
+            if !range.contains(&found) {
+                return Err(Error::argument(
+                    what,
+                    found,
+                    format_args!("{} to {}", range.start(), range.end()),
+                ));
+            }
+        }
+        if self.cache == 0 {
+            return Err(Error::argument("cache", 0, "at least 1"));
+        }
+        // So that there are always two that are not full, wherever vectors lie.
+        let (others, places) = (self.clusters - 1, 2 * nodes);
+        if others.saturating_mul(self.cluster_size) < places {
+            let expected = format!("at least {} in {} clusters", places.div_ceil(others), self.clusters);
+            return Err(Error::argument("cluster-size", self.cluster_size, expected));
+        }
+        Ok(())
+    }
+
     /// The host's memory while clusters are built.
     pub fn host(&self) -> Plan {
         let Bytes { process, buffers, members, builds, lists, cache, .. } = self.bytes;
@@ -107,11 +139,17 @@ fn named(buffers: &[(&'static str, u64)]) -> Plan {
 /// The smallest limit of a cluster's size.
 const LEAST_CLUSTER: usize = 16;
 
+/// The most devices of a build.
+const MOST_DEVICES: usize = 1024;
+
 /// How full clusters are on average: k-means makes some larger than others.
 const FILL: f64 = 0.75;
 
 /// The most bytes that gather what goes to files.
 const BUFFERS: u64 = 256 << 20;
+
+/// The largest buffer of finished rows.
+const LARGEST_BUFFER: usize = 1 << 20;
 
 /// What a build takes, by the size of its clusters.
 struct Sizes<'a> {
@@ -164,10 +202,10 @@ impl Sizes<'_> {
         let (builds, readers) = (self.devices * builds as u64, self.devices);
         let threads = self.devices * threads as u64;
         let staging = self.target.gpu.map_or(0, |Overhead { staging, .. }| staging);
-        let process = self.build(nodes).process.bytes() + (threads - 1) * staging;
+        let process = self.build(nodes).process.bytes().saturating_add((threads - 1).saturating_mul(staging));
         let record = (self.data.row_bytes() + RECORD_HEAD) as u64;
         let (of_builds, list) =
-            (builds * self.most(nodes, BuildPlan::peak_of_stages), self.list() * nodes as u64);
+            (builds.saturating_mul(self.most(nodes, BuildPlan::peak_of_stages)), self.list() * nodes as u64);
         // Those of the cluster before may still wait. Lists that wait are copied for it, and those that have waited are read
         // again from the disk; without a GPU there are the lists of the build itself, once it is over.
         let lists = match self.target.gpu {
@@ -187,9 +225,10 @@ impl Sizes<'_> {
         };
         let Crew { threads, builds } = self.crew();
         let of_build = |plan: &BuildPlan| plan.peak_device_bytes().max(lists(plan).bytes());
-        let merging = (threads - builds) as u64 * lists(&self.build(nodes)).bytes();
-        let buffers = builds as u64 * self.most(nodes, of_build) + merging;
-        overhead.context + overhead.pool(buffers) + buffers
+        let merging = ((threads - builds) as u64).saturating_mul(lists(&self.build(nodes)).bytes());
+        let buffers = (builds as u64).saturating_mul(self.most(nodes, of_build)).saturating_add(merging);
+        // The target's numbers are the caller's.
+        overhead.context.saturating_add(overhead.pool(buffers)).saturating_add(buffers)
     }
 
     /// Bytes on the host while vectors are put into their clusters, beside buffers.
@@ -217,17 +256,18 @@ fn buffers(host: u64) -> u64 {
 }
 
 impl ClusterPlan {
-    /// The clusters of `base`; none if all of it fits the limits, or a cluster.
+    /// Plans the clusters of `base`; none if all of it fits the limits, or a cluster.
     ///
     /// # Errors
     /// If the base is empty, a parameter is out of its range, or the limits are too small for any cluster.
     pub fn new(builder: &Builder, base: &Vectors, limits: &Limits) -> Result<Option<Self>> {
         let k = builder.descent.k_for(base)?;
+        // Values are only looked at where it matters whether they are bytes, which have a copy on the host.
+        let any = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        builder.check_for(&any)?;
         let devices = builder.devices_for(base.len())?.len();
         let of = |nodes| Target::of(builder.descent.device, nodes);
         let whole = of(base.len())?;
-        // Values are only looked at where it matters whether they are bytes, which have a copy on the host.
-        let any = DataShape::new(base.len(), base.dim(), base.element_type())?;
         let copy = (base.len() * base.dim()) as u64;
         let host_memory = limits.host_memory.map(|bytes| bytes.saturating_sub(copy));
         if (Sizes { builder, data: any, k, target: whole, devices: 1 })
@@ -250,10 +290,10 @@ impl ClusterPlan {
         Ok(plan.map(|plan| Self { limits: *limits, ..plan }))
     }
 
-    /// As [`new`](Self::new), of such data, on so many devices, which need not be there.
+    /// As [`new`](Self::new), of such data, on 1 to 1,024 devices, which need not be there.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new); or if the number of devices is out of its range.
     pub fn on(
         builder: &Builder,
         data: &DataShape,
@@ -261,7 +301,10 @@ impl ClusterPlan {
         (target, devices): (Target, usize),
     ) -> Result<Option<Self>> {
         let n = data.rows;
-        let k = builder.descent.k_of(n, "the data set")?;
+        let k = builder.check_for(data)?;
+        if !(1..=MOST_DEVICES).contains(&devices) {
+            return Err(Error::argument("devices", devices, format_args!("1 to {MOST_DEVICES}")));
+        }
         let sizes = Sizes { builder, data: *data, k, target, devices: devices as u64 };
         let (device, host) = sizes.ceilings(limits);
         let most = limits.cluster_size.unwrap_or(n).min(n);
@@ -271,14 +314,14 @@ impl ClusterPlan {
         if most < LEAST_CLUSTER {
             return Err(Error::argument("cluster-size", most, format_args!("at least {LEAST_CLUSTER}")));
         }
-        let needs = |nodes: usize| sizes.host(nodes).iter().sum::<u64>();
+        let needs = |nodes: usize| sizes.host(nodes).into_iter().fold(0, u64::saturating_add);
         let left = host - buffers(host);
         let least = (needs(LEAST_CLUSTER), sizes.device(LEAST_CLUSTER));
         if least.1 > device {
             return Err(Error::argument("gpu-memory", device, format_args!("at least {}", least.1)));
         }
         // A seventh on top of what is not a buffer makes up for the buffers' eighth.
-        let with_buffers = |bytes: u64| bytes + bytes.div_ceil(7).min(BUFFERS);
+        let with_buffers = |bytes: u64| bytes.saturating_add(bytes.div_ceil(7).min(BUFFERS));
         if least.0 > left {
             let expected = format!("at least {}", with_buffers(least.0));
             return Err(Error::argument("host-memory", host, expected));
@@ -286,11 +329,12 @@ impl ClusterPlan {
         let size = sizes.largest(most, |nodes| needs(nodes) <= left && sizes.device(nodes) <= device);
         // One more than are filled on average: a vector finds two that are not full.
         let clusters = (2.0 * n as f64 / (FILL * size as f64)).ceil() as usize + 1;
-        let partition = sizes.host(size)[0] + sizes.partition(clusters);
+        let partition = sizes.host(size)[0].saturating_add(sizes.partition(clusters));
         if partition > left {
             let expected = format!("at least {} to find {clusters} clusters", with_buffers(partition));
             return Err(Error::argument("host-memory", host, expected));
         }
+        // The degree, and so a list, is at least 1.
         let (buffers, cluster_lists) = (buffers(host), size as u64 * sizes.list());
         let [process, members, builds, lists] = sizes.host(size);
         let cached = (left - needs(size)) / cluster_lists;
@@ -298,7 +342,7 @@ impl ClusterPlan {
         let row = 4 + 4 * builder.strategy.max_degree() as u64;
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
-        let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, 1 << 20);
+        let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, LARGEST_BUFFER);
         let bytes = Bytes {
             process,
             buffers,
@@ -323,7 +367,63 @@ impl ClusterPlan {
             partition_bytes: buffers as usize,
             row_bins: (row_bins, buffer(row_bins)),
         };
-        let host_bytes = plan.host().bytes().max(partition + buffers);
+        let host_bytes = plan.host().bytes().max(partition.saturating_add(buffers));
         Ok(Some(Self { host_bytes, disk_bytes: plan.disk().bytes(), ..plan }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Strategy, Synth};
+
+    #[test]
+    fn a_plan_that_was_changed_is_checked() {
+        let base = Synth::new(1000, 4, 0).unwrap().base();
+        let builder = Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu);
+        for size in [16, 100, 999] {
+            let limits = Limits { cluster_size: Some(size), ..Limits::default() };
+            ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap().check(1000).unwrap();
+        }
+        let limits = Limits { cluster_size: Some(100), ..Limits::default() };
+        let plan = ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap();
+        type Change = fn(&mut ClusterPlan);
+        let changes: [(Change, &str); 9] = [
+            (|plan| plan.clusters = 0, "clusters: found 0, expected 2 to 1000"),
+            (|plan| plan.clusters = 1001, "clusters: found 1001, expected 2 to 1000"),
+            (|plan| plan.clusters = 11, "cluster-size: found 100, expected at least 200 in 11 clusters"),
+            (|plan| plan.cluster_size = 0, "cluster-size: found 0, expected 1 to 1000"),
+            (
+                |plan| plan.cluster_size = usize::MAX,
+                "cluster-size: found 18446744073709551615, expected 1 to 1000",
+            ),
+            (|plan| plan.cache = 0, "cache: found 0, expected at least 1"),
+            (|plan| plan.row_bins.0 = 0, "ranges of rows: found 0, expected 1 to 1000"),
+            (|plan| plan.row_bins.0 = 1 << 40, "ranges of rows: found 1099511627776, expected 1 to 1000"),
+            (
+                |plan| plan.row_bins.1 = 1 << 40,
+                "buffer of a range: found 1099511627776, expected 1 to 1048576",
+            ),
+        ];
+        for (change, expected) in changes {
+            let mut changed = plan;
+            change(&mut changed);
+            assert_eq!(changed.check(1000).unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_target_do_not_overflow() {
+        let data = DataShape::new(1 << 31, 4096, crate::ElementType::F32).unwrap();
+        let builder = Builder::new(Strategy::cagra().degree(512)).knn(1024);
+        let gpu = Overhead { context: 1 << 62, driver: 1 << 62, staging: 1 << 62 };
+        let target = Target { gpu: Some(gpu), ..Target::cpu() };
+        let limits = Limits { gpu_memory: Some(1 << 30), host_memory: Some(1 << 30), cluster_size: None };
+        ClusterPlan::on(&builder, &data, &limits, (target, 1024)).unwrap_err();
+        for devices in [0, 1025, usize::MAX] {
+            let error =
+                ClusterPlan::on(&builder, &data, &limits, (Target::cpu(), devices)).unwrap_err().to_string();
+            assert_eq!(error, format!("devices: found {devices}, expected 1 to 1024"));
+        }
     }
 }

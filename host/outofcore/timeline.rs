@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use super::{Task, TaskKind};
 use crate::Result;
-use crate::eval::plot::{GRID, TEXT, save_svg};
+use crate::eval::plot::{GRID, TEXT, check_finite, save_svg};
 
 const WIDTH: u32 = 1100;
 /// Height of a lane, and of all around them.
@@ -33,13 +33,14 @@ fn colour(kind: TaskKind) -> RGBColor {
 /// Writes an SVG of the tasks of a build: a lane for each thread, in the order in which they began, over seconds.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If a task's begin or end is not finite, or the file cannot be written.
 pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
     save_svg(path.as_ref(), |svg| draw(svg, title, tasks))
 }
 
 /// Draws what [`timeline_plot`] writes.
 pub(crate) fn draw(svg: &mut String, title: &str, tasks: &[Task]) -> Result<(), Box<dyn std::error::Error>> {
+    tasks.iter().try_for_each(|task| check_finite("tasks", &task.thread, &[(task.begin, task.end)]))?;
     let mut threads: Vec<&str> = Vec::new();
     for task in tasks {
         if !threads.contains(&task.thread.as_str()) {
@@ -121,12 +122,20 @@ mod tests {
         for tasks in [
             vec![],
             vec![task(TaskKind::Read, "reader 0", 0.0, 0.0)],
+            vec![task(TaskKind::Read, "reader 0", 0.0, 1e300)],
             vec![task(TaskKind::Read, "reader 0", 0.0, 1.5), task(TaskKind::Merge, "cuda:0 a", 1.0, 3.5)],
         ] {
             let mut svg = String::new();
             draw(&mut svg, "title", &tasks).unwrap();
             assert!(svg.contains("</svg>") && !svg.contains("NaN"));
             assert!(tasks.iter().all(|task| svg.contains(task.kind.name()) && svg.contains(&task.thread)));
+        }
+        // An axis to infinity was given labels for ever.
+        let folder = tempfile::tempdir().unwrap();
+        for end in [f64::INFINITY, f64::NAN] {
+            let tasks = [task(TaskKind::Read, "reader 0", 0.0, end)];
+            let error = timeline_plot(folder.path().join("x.svg"), "title", &tasks).unwrap_err().to_string();
+            assert!(error.contains("in reader 0") && error.contains("finite"), "{error}");
         }
     }
 }

@@ -9,10 +9,10 @@ use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
 /// 2-hop collection looks at the nearest so many of the lists of the nearest so many neighbours.
-pub(super) const HOP: usize = 32;
+pub(crate) const HOP: usize = 32;
 
 /// Path collection keeps a beam of so many nodes and expands at most so many.
-pub(super) const PATH: Limits = Limits { beam: 32, expansions: 10 };
+pub(crate) const PATH: Limits = Limits { beam: 32, expansions: 10 };
 
 impl Graph for KnnGraph {
     fn neighbors(&self, node: u32) -> &[u32] {

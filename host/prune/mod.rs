@@ -1,10 +1,10 @@
 //! Pruning a k-NN graph into an index by Collect-Filter-Store (paper section 5).
 
-mod collect;
+pub(crate) mod collect;
 mod cpu;
 mod estimate;
 mod filter;
-mod gpu;
+pub(crate) mod gpu;
 mod plan;
 mod reach;
 mod rows;
@@ -183,7 +183,7 @@ impl Builder {
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric)?;
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
-        let (sample, pruned, descent, prune, on_device) = match self.gpu(base)?.filter(|_| k > 0) {
+        let (sample, pruned, descent, prune, on_device) = match self.gpu(base, k)? {
             Some(gpu) => {
                 if graph.is_none() {
                     self.check_fits(&gpu, base, k)?;
@@ -227,10 +227,23 @@ impl Builder {
         Ok(graph.k())
     }
 
-    /// The GPU to prune on, if any.
-    fn gpu(&self, base: &Vectors) -> Result<Option<Gpu>> {
-        let gpu = self.descent.gpu(base.len())?;
-        Ok(gpu.filter(|gpu| self.strategy.filters_on(gpu)))
+    /// The GPU to prune lists of `k` on, if any.
+    fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
+        let gpu = self.descent.gpu(base.len())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
+        let shape = gpu::Shape::new(&self.strategy, (base.len(), base.dim()), k, self.descent.metric);
+        Ok(gpu.filter(|gpu| {
+            let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
+            if requested > allowed {
+                let device = gpu.name();
+                tracing::warn!(
+                    device,
+                    requested,
+                    allowed,
+                    "pruning runs on the CPU: too little shared memory"
+                );
+            }
+            requested <= allowed
+        }))
     }
 
     fn pruning<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>) -> Pruning<'a> {

@@ -11,19 +11,22 @@ use super::strategy::{Collect, Strategy};
 use super::{Builder, reach};
 use crate::descent::reverse::Reverse;
 use crate::descent::{PlannedStage, most_knn, with_kept};
-use crate::gpu::{Gpu, Overhead, Plan};
+use crate::gpu::{Capability, DeviceKind, Gpu, Overhead, Plan};
 use crate::index::IndexFile;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
 use crate::vectors::shape::{device_type, with_type};
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, DevicePlan, ElementType, Result, Start, Vectors};
+use crate::{DataShape, Device, DevicePlan, ElementType, Error, Result, Start, Vectors};
 
 /// The program's own memory on the host.
 const PROGRAM: u64 = 2 << 20;
 
 /// The stack and the allocator's own of a thread.
 const THREAD: u64 = 256 << 10;
+
+/// The most threads that a build is planned for.
+const MOST_THREADS: usize = 1 << 16;
 
 /// What a build is planned to run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +37,26 @@ pub struct Target {
     pub gpu: Option<Overhead>,
     /// Bytes of the GPU's memory that are free beside that, if it has been opened.
     pub free: Option<u64>,
+    /// Bytes of shared memory that a block of the GPU may have.
+    pub shared: u32,
 }
 
 impl Target {
     /// The CPU, on as many threads as the rayon pool has that this is called in.
     pub fn cpu() -> Self {
-        Self { threads: rayon::current_num_threads(), gpu: None, free: None }
+        Self { threads: rayon::current_num_threads(), gpu: None, free: None, shared: 0 }
     }
 
     /// A CUDA device, whether there is one or not.
     pub fn cuda() -> Self {
-        Self { gpu: Some(Overhead::CUDA), ..Self::cpu() }
+        let shared = Capability::LEAST.shared_memory();
+        Self { gpu: Some(Overhead::CUDA), shared, ..Self::cpu() }
+    }
+
+    /// A CUDA device of this kind that no one else uses, whether there is one or not.
+    pub fn kind(kind: DeviceKind) -> Self {
+        let free = Some(kind.memory() - Overhead::CUDA.context);
+        Self { free, shared: kind.capability().shared_memory(), ..Self::cuda() }
     }
 
     /// What a graph of `nodes` nodes is built on with `device`, which is opened.
@@ -55,8 +67,17 @@ impl Target {
         device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
     }
 
+    /// Refuses more threads than a machine has, of which a plan would not be a number of bytes any more.
+    fn check(&self) -> Result<()> {
+        if (1..=MOST_THREADS).contains(&self.threads) {
+            return Ok(());
+        }
+        Err(Error::argument("threads", self.threads, format_args!("1 to {MOST_THREADS}")))
+    }
+
     fn opened(gpu: &Gpu) -> Result<Self> {
-        Ok(Self { gpu: Some(gpu.overhead()), free: Some(gpu.free_memory()?), ..Self::cpu() })
+        let (overhead, free) = (gpu.overhead(), gpu.free_memory()?);
+        Ok(Self { gpu: Some(overhead), free: Some(free), shared: gpu.shared_memory(), ..Self::cpu() })
     }
 }
 
@@ -108,7 +129,7 @@ impl BuildPlan {
 
     /// The most bytes of host memory at once, without the data set, whose pages are the system's to drop if it is mapped.
     pub fn peak_host_bytes(&self) -> u64 {
-        self.process.bytes() + self.peak_of_stages()
+        self.process.bytes().saturating_add(self.peak_of_stages())
     }
 
     /// The seconds of all stages, an estimate.
@@ -118,7 +139,7 @@ impl BuildPlan {
 
     /// The most bytes of memory that the process has on the device at once: buffers, the context and the driver's pool.
     pub fn device_bytes(&self) -> u64 {
-        self.context + self.pool + self.peak_device_bytes()
+        self.context.saturating_add(self.pool).saturating_add(self.peak_device_bytes())
     }
 
     /// Whether it fits so many bytes of memory of a device, the context among them, and of the host.
@@ -162,11 +183,17 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build), for parameters that are out of their range.
     pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
-        self.strategy.check()?;
-        self.descent.check_parameters()?;
-        let k = self.descent.k_of(data.rows, "the data set")?;
-        self.strategy.check_list(k, data.rows)?;
+        let k = self.check_for(data)?;
+        target.check()?;
         Ok(self.plan_of(data, k, target))
+    }
+
+    /// Checks all parameters for such data; the neighbours per node of the k-NN graph.
+    pub(crate) fn check_for(&self, data: &DataShape) -> Result<usize> {
+        self.strategy.check()?;
+        let k = self.descent.check_for(data)?;
+        self.strategy.check_list(k, data.rows)?;
+        Ok(k)
     }
 
     /// As [`plan`](Self::plan), of lists of `k`.
@@ -190,7 +217,7 @@ impl Builder {
         let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
         let memory = Memory { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
-            if gpu.is_some() && self.strategy.has_ptx() {
+            if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
                 if data.bytes && element == ElementType::U8 {
@@ -232,10 +259,11 @@ impl Builder {
     /// As [`plan`](Self::plan).
     pub fn what_fits(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<String>> {
         let plan = self.plan(data, target)?;
-        let fits = |plan: &BuildPlan| plan.pool + plan.peak_device_bytes() <= free;
+        let fits = |plan: &BuildPlan| plan.pool.saturating_add(plan.peak_device_bytes()) <= free;
         let mut ways = Vec::new();
         if !fits(&plan) {
-            ways.push(format!("--gpu-memory {} builds it cluster by cluster", plan.context + free));
+            let memory = plan.context.saturating_add(free);
+            ways.push(format!("--gpu-memory {memory} builds it cluster by cluster"));
             let most = most_knn(plan.k, |k| fits(&self.plan_of(data, k, target)));
             ways.extend(most.map(|k| format!("--knn {k} would fit")));
             ways.push("--device cpu needs none".to_owned());
@@ -320,5 +348,100 @@ impl Memory<'_> {
         }
         stages.push(PlannedStage { name: "index", buffers: self.rows() });
         stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::random::{Draws, Stage as Draw};
+
+    use super::*;
+    use crate::{CellSettings, Iterations, Metric};
+
+    /// Plans of parameters at and beyond the ends of their ranges: a number of bytes or an error, never a panic.
+    #[test]
+    fn parameters_at_the_ends_of_their_ranges_give_a_plan_or_an_error() {
+        let most = u32::MAX as usize;
+        let rows = [0, 1, 2, 33, 768, 4096, 4097, 1 << 20, 1 << 31, (1 << 31) + 1, most, usize::MAX];
+        let dims = [0, 1, 24, 4096, 4097, most, usize::MAX];
+        let knns = [None, Some(0), Some(1), Some(96), Some(1024), Some(1025), Some(usize::MAX)];
+        let degrees = [0, 1, 32, 512, 513, most, usize::MAX];
+        let candidates = [0, 1, 100, 8192, 8193, usize::MAX];
+        let iterations = [(0, 0), (1, 1), (1000, 1000), (0, 1001), (u32::MAX, 1), (u32::MAX, u32::MAX)];
+        let iterations = iterations.map(|(join, refine)| Iterations::Fixed(join, refine));
+        let settings = [None, Some(0), Some(1), Some(16), Some(32), Some(usize::MAX)];
+        let elements = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
+        let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
+        let starts = [Start::Auto, Start::Random, Start::Cells];
+        let threads = [0, 1, 2, MOST_THREADS, MOST_THREADS + 1, usize::MAX];
+        let bytes = [0, 1, 1 << 30, u64::MAX / 2, u64::MAX];
+        let (mut plans, mut errors) = (0, 0);
+        for case in 0..20_000 {
+            let draws = Draws::new(18, Draw::Test, 0, case);
+            let mut drawn = 0;
+            // Every other time a value that is good, or few cases would be.
+            let mut pick = |count: usize, good: usize| {
+                drawn += 2;
+                let any = draws.below(drawn, count as u64) as usize;
+                if draws.below(drawn + 1, 8) > 0 { good } else { any }
+            };
+            macro_rules! pick {
+                ($values:expr, $good:expr) => {{
+                    let values = $values;
+                    values[pick(values.len(), $good)].clone()
+                }};
+            }
+            let element = pick!(elements, 0);
+            let data = DataShape {
+                rows: pick!(rows, case as usize % 11),
+                dim: pick!(dims, 2),
+                element,
+                bytes: case % 3 == 0 && element == ElementType::F32,
+            };
+            let strategies = Strategy::all();
+            let strategy = pick!(strategies, case as usize % 7)
+                .degree(pick!(degrees, 2))
+                .candidates(pick!(candidates, 2));
+            let cells = CellSettings {
+                nodes_per_cell: pick!(settings, 4),
+                memberships: pick!(settings, 3),
+                clusterings: pick!(settings, 2),
+            };
+            let mut descent = crate::Descent::new()
+                .metric(pick!(metrics, 0))
+                .start(pick!(starts, case as usize % 3))
+                .iterations(pick!(iterations, 1))
+                .expand(pick!([4, 0, 64, 65, usize::MAX], 0))
+                .cells(cells);
+            if let Some(knn) = pick!(knns, 0) {
+                descent = descent.knn(knn);
+            }
+            let overhead =
+                Overhead { context: pick!(bytes, 2), driver: pick!(bytes, 2), staging: pick!(bytes, 2) };
+            let gpu = (case % 2 == 0).then_some(overhead);
+            let target = Target { threads: pick!(threads, 2), gpu, free: None };
+            let free = pick!(bytes, 2);
+
+            let graph = descent.plan_for(&data);
+            let builder = Builder::new(strategy).descent(descent);
+            match builder.plan(&data, target) {
+                Ok(plan) => {
+                    plans += 1;
+                    assert!((1..=1 << 31).contains(&data.rows) && (1..=4096).contains(&data.dim));
+                    assert!(plan.peak_host_bytes() > 0 && plan.total_seconds().is_finite());
+                    assert!(plan.fits(u64::MAX, u64::MAX) && plan.to_string().contains("peak"));
+                    assert!(graph.unwrap().to_string().contains("peak"));
+                    // Large parameters give more bytes, not fewer: none of the sums has wrapped.
+                    let rows = 4 * (data.rows * builder.strategy.max_degree()) as u64;
+                    assert!(plan.peak_host_bytes() >= rows && plan.disk.bytes() >= rows);
+                    builder.what_fits(&data, target, free).unwrap();
+                }
+                Err(error) => {
+                    errors += 1;
+                    assert!(matches!(error, Error::Argument { .. } | Error::Mismatch { .. }), "{error}");
+                }
+            }
+        }
+        assert!(plans > 2_000 && errors > 2_000, "{plans} {errors}");
     }
 }

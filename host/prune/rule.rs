@@ -7,7 +7,7 @@ use cuda_std::launch::Kernel;
 use tagore_device::descent::key::Key;
 use tagore_device::prune::filter;
 use tagore_device::prune::kernels::{AnyFilter, RuleKernels};
-use tagore_device::prune::rule::{Angle, Distance, Spread, TauMonotonic};
+use tagore_device::prune::rule::{Angle, Distance, Form, Rule, Spread, TauMonotonic};
 
 use super::filter::Pruner;
 use super::strategy::Filter;
@@ -18,6 +18,9 @@ use crate::gpu::Gpu;
 pub(super) trait AnyRule: Send + Sync {
     /// The threshold as the rule takes it.
     fn prepare(&self, threshold: f32) -> f32;
+
+    /// How it selects.
+    fn form(&self) -> Form;
 
     /// Filters the candidates of a node on the CPU; see [`Pruner::filter`].
     fn select(&self, pruner: &mut Pruner<'_>, candidates: &[Key], most: usize, accepted: &mut Vec<Key>);
@@ -32,6 +35,10 @@ pub(super) trait AnyRule: Send + Sync {
 impl<R: RuleKernels> AnyRule for R {
     fn prepare(&self, threshold: f32) -> f32 {
         self.prepare(threshold)
+    }
+
+    fn form(&self) -> Form {
+        Rule::form(self)
     }
 
     fn select(&self, pruner: &mut Pruner<'_>, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {

@@ -50,7 +50,7 @@ impl Measure {
     /// Measures on `device`. The emulator would take hours to find what the CPU finds.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
-        let device = if device == Device::Emulated { Device::Cpu } else { device };
+        let device = if device.is_emulated() { Device::Cpu } else { device };
         Self { exact_on: device, search_on: device, ..self }
     }
 

@@ -6,8 +6,8 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, table_slots};
-use tagore_device::search::beam::walk::{Graph, Walk, step_ids};
+use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, search_shared_bytes, table_slots};
+use tagore_device::search::beam::walk::{Graph, Walk, least_slots, step_ids};
 
 use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
 use crate::index::Index;
@@ -18,7 +18,7 @@ use crate::vectors::{Matrix, Rows};
 use crate::{Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
-pub(super) const MAX_BEAM: usize = 512;
+pub(crate) const MAX_BEAM: usize = 512;
 
 /// What is searched for, and how.
 #[derive(Clone, Copy)]
@@ -31,6 +31,30 @@ pub(super) struct Limits {
     pub width: usize,
     /// Queries on the device at a time.
     pub batch: usize,
+}
+
+/// The most ids of a step: for more no block has room.
+const MAX_STEP_IDS: usize = 1 << 16;
+
+/// Slots of a search's table, where a block may have `shared` bytes: the fewest may not fit either.
+///
+/// # Errors
+/// The bytes that the search needs at least.
+pub(crate) fn slots(
+    shared: u32,
+    (dim, degree): (usize, usize),
+    (beam, width): (usize, usize),
+) -> std::result::Result<u32, u64> {
+    if degree.saturating_mul(width) > MAX_STEP_IDS {
+        // Of the ids and their keys alone.
+        return Err((degree as u64).saturating_mul(width as u64).saturating_mul(12));
+    }
+    let (dim, degree, beam, width) = (dim as u32, degree as u32, beam as u32, width as u32);
+    let ids = step_ids(degree, width);
+    let bytes = |slots: &u32| search_shared_bytes(dim, degree, width, *slots);
+    let least = least_slots(beam, ids);
+    let fits = |slots: &u32| bytes(slots) <= shared;
+    [table_slots(beam, ids), least].into_iter().find(fits).ok_or_else(|| bytes(&least).into())
 }
 
 /// An index and its base on a device.
@@ -140,6 +164,13 @@ impl OnGpu {
         if beam > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
         }
+        if let Err(bytes) = self.slots(space, limits) {
+            let allowed = self.gpu.shared_memory();
+            return Err(self.gpu.error(format_args!(
+                "search: requested {bytes} bytes of shared memory for degree {} and width {}, allowed {allowed} bytes: lower the width, or search on the CPU",
+                self.degree, limits.width
+            )));
+        }
         let task = Task { on_gpu: self, space, queries, limits, progress };
         match (&self.base, queries.rows()) {
             (AnyBase::F32(base), Rows::F32(rows)) => task.run(base, rows),
@@ -152,6 +183,15 @@ impl OnGpu {
             },
             _ => unreachable!("queries are cast to the element type of the base"),
         }
+    }
+
+    fn slots(&self, space: &Space<'_>, limits: Limits) -> std::result::Result<u32, u64> {
+        slots(self.gpu.shared_memory(), (space.dim(), self.degree), (limits.beam, limits.width))
+    }
+
+    /// Whether the device can search so.
+    pub(super) fn can(&self, space: &Space<'_>, limits: Limits) -> bool {
+        limits.beam <= MAX_BEAM && self.slots(space, limits).is_ok()
     }
 
     /// The base as it was given; it is copied when it is first asked for.
@@ -246,6 +286,9 @@ impl Task<'_> {
     ) -> Result<()> {
         let OnGpu { gpu, degree, edges, entry_count, entries, .. } = self.on_gpu;
         let Limits { k, beam, width, .. } = self.limits;
+        let slots = self.on_gpu.slots(self.space, self.limits);
+        let slots =
+            slots.map_err(|bytes| gpu.error(format_args!("search: {bytes} bytes of shared memory")))?;
         let (degree, beam, width) = (*degree as u32, beam as u32, width as u32);
         let dim = self.space.dim();
         let search = Search {
@@ -257,7 +300,7 @@ impl Task<'_> {
                 beam,
                 width,
                 expansions: u32::MAX,
-                slots: table_slots(beam, step_ids(degree, width)),
+                slots,
                 metric: metric_number(self.space.metric()),
             },
             queries: rows::Rows {
@@ -276,5 +319,25 @@ impl Task<'_> {
         // SAFETY: ids have been checked to be rows of the base, as have the entries; the batch has room for `count`
         // queries; all buffers outlive the work, which the download of what it found waits for.
         unsafe { gpu.launch::<K>([count as u32, 1, 1], 32 * width, (search,)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_chosen_by_the_device() {
+        let largest = |shared| slots(shared, (4096, 512), (MAX_BEAM, 8));
+        assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));
+        // What is usual does not depend on it.
+        for shared in [101_376, 232_448] {
+            assert_eq!(slots(shared, (128, 32), (64, 1)), Ok(1024));
+        }
+        // An index of another system may have longer rows.
+        let bytes = slots(101_376, (128, 4096), (64, 8)).unwrap_err();
+        assert!(bytes > 400_000, "{bytes}");
+        assert!(slots(232_448, (128, 1 << 24), (64, 8)).unwrap_err() > 1 << 30);
+        assert!(slots(101_376, (128, 4096), (64, 1)).is_ok());
     }
 }

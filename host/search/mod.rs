@@ -3,7 +3,7 @@
 pub(crate) mod beam;
 mod cpu;
 pub(crate) mod exact;
-mod gpu;
+pub(crate) mod gpu;
 mod searcher;
 pub(crate) mod visited;
 

@@ -95,6 +95,7 @@ impl SearchResult {
 /// ```
 pub struct Searcher<'a> {
     index: &'a Index,
+    base: &'a Vectors,
     space: Space<'a>,
     width: usize,
     batch: usize,
@@ -112,7 +113,7 @@ impl<'a> Searcher<'a> {
         index.check_base(base)?;
         index.check_ids()?;
         let space = Space::new(base, index.metric())?;
-        Ok(Self { index, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
+        Ok(Self { index, base, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
     }
 
     /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto` takes a GPU if there is
@@ -174,6 +175,11 @@ impl<'a> Searcher<'a> {
         self.run(&self.space.queries(queries)?, k, beam, progress)
     }
 
+    /// The base as it was given, where the space may hold its rows normalised.
+    pub(crate) fn base(&self) -> &Vectors {
+        self.base
+    }
+
     pub(crate) fn space(&self) -> &Space<'a> {
         &self.space
     }
@@ -194,9 +200,9 @@ impl<'a> Searcher<'a> {
         }
         // More than all nodes are never in it.
         let beam = beam.min(n);
+        let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
         let (keys, computed, kernels) = match &self.on_gpu {
-            Some(on_gpu) if self.device != Device::Auto || beam <= gpu::MAX_BEAM => {
-                let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
+            Some(on_gpu) if self.device != Device::Auto || on_gpu.can(&self.space, limits) => {
                 on_gpu.search(&self.space, queries, limits, progress)?
             }
             _ => {

@@ -93,8 +93,8 @@ impl<'a> Words<'a> {
         let quote = if self.take("'").is_some() { '\'' } else { self.take("\"").map(|()| '"')? };
         let (text, rest) = self.rest.split_once(quote)?;
         self.rest = rest;
-        // Errors tell it, in one line.
-        (!text.contains(char::is_control)).then_some(text)
+        // Errors tell it, in one line; no type of a plain array has a longer name.
+        (text.len() <= 64 && !text.contains(char::is_control)).then_some(text)
     }
 
     fn boolean(&mut self) -> Option<bool> {

@@ -148,9 +148,9 @@ impl Synth {
         blocks.for_each_init(
             || (vec![0.0; self.rank], vec![0.0; self.dim]),
             |(z, noise), (block, rows)| {
-                let first = first + (block * BLOCK) as u64;
-                for (index, row) in (first..).zip(rows.chunks_exact_mut(self.dim)) {
-                    self.row(index, row, z, noise);
+                for (place, row) in rows.chunks_exact_mut(self.dim).enumerate() {
+                    // A range of indices from the first on would count beyond the last one of all.
+                    self.row(first + (block * BLOCK + place) as u64, row, z, noise);
                 }
             },
         );
@@ -225,6 +225,27 @@ mod tests {
     fn the_bytes_are_the_same_everywhere() {
         let values = Synth::new(1000, 33, 7).unwrap().values(990, 20);
         assert_eq!(crc32fast::hash(bytemuck::cast_slice(&values)), 3_537_685_642, "{:?}", &values[..4]);
+    }
+
+    #[test]
+    fn the_last_rows_of_all_and_any_seed_can_be_made() {
+        for seed in [0, 1 << 63, u64::MAX] {
+            let synth = Synth::new(3, 2, seed).unwrap();
+            let last = synth.rows(u64::MAX - 2 * BLOCK as u64 - 1..u64::MAX).unwrap();
+            assert_eq!(last.len(), 2 * BLOCK + 1);
+            assert!(last.validate().is_ok());
+            // A part is made as the whole is.
+            assert_eq!(last.row(2 * BLOCK), synth.rows(u64::MAX - 1..u64::MAX).unwrap().row(0));
+            assert!(synth.rows(u64::MAX..u64::MAX).unwrap().is_empty());
+        }
+        let synth = Synth::new(3, 2, 0).unwrap();
+        for range in [0..u64::MAX, 0..MAX_ROWS as u64 + 1, Range { start: u64::MAX, end: 0 }] {
+            let text = synth.rows(range).unwrap_err().to_string();
+            assert!(text.starts_with("rows: found ") && text.contains("a range of at most"), "{text}");
+        }
+        for n in [0, MAX_ROWS + 1, usize::MAX] {
+            assert!(Synth::new(n, 2, 0).unwrap_err().to_string().starts_with("n: found "), "{n}");
+        }
     }
 
     #[test]

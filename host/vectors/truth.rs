@@ -1,6 +1,6 @@
 //! Ground truth: the exact nearest neighbours of queries.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::open::{BinHeader, Source};
 use super::save::save_ids;
@@ -16,12 +16,20 @@ use crate::{Error, Result, SearchResult};
 /// assert_eq!((truth.len(), truth.ids(1)), (2, &[0, 3][..]));
 /// # Ok::<(), tagore::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct GroundTruth {
     ids: Vec<u32>,
     distances: Option<Vec<f32>>,
     queries: usize,
     k: usize,
+    path: Option<PathBuf>,
+}
+
+/// By ids and distances, from whichever file.
+impl PartialEq for GroundTruth {
+    fn eq(&self, other: &Self) -> bool {
+        (self.k, &self.ids, &self.distances) == (other.k, &other.ids, &other.distances)
+    }
 }
 
 impl GroundTruth {
@@ -50,7 +58,7 @@ impl GroundTruth {
         if queries > MAX_ROWS {
             return Err(Error::argument("queries", queries, format_args!("at most {MAX_ROWS}")));
         }
-        Ok(Self { ids, distances, queries, k })
+        Ok(Self { ids, distances, queries, k, path: None })
     }
 
     /// The number of queries.
@@ -94,6 +102,21 @@ impl GroundTruth {
         (self.k, self.ids, self.distances)
     }
 
+    /// The file it was opened from.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// What to call it in an error: `ground truth`, and its file if it has one.
+    pub(crate) fn describe(&self) -> String {
+        self.path()
+            .map_or_else(|| "ground truth".to_owned(), |path| format!("ground truth {}", path.display()))
+    }
+
+    fn at(self, path: &Path) -> Self {
+        Self { path: Some(path.to_owned()), ..self }
+    }
+
     /// Reads ids alone from ivecs and npy, told by the extension. A file of any other name, or of none,
     /// has the numbers of queries and neighbours (two u32 or two u64), the ids and then, told by the
     /// size of the file, f32 distances or nothing.
@@ -105,7 +128,7 @@ impl GroundTruth {
         let source = Source::open(path)?;
         if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
             let table = source.ids(format)?;
-            return Self::new(table.cols, table.ids, None);
+            return Ok(Self::new(table.cols, table.ids, None)?.at(path));
         }
         let headers = source.bin_headers()?;
         let size = source.bytes().len() as u128;
@@ -123,7 +146,7 @@ impl GroundTruth {
         let (queries, k) = (rows as usize, cols as usize);
         let (ids, distances) = source.bytes()[header.bytes..].split_at(queries * k * ID);
         let ids = bytemuck::pod_collect_to_vec(ids);
-        Self::new(k, ids, has_distances.then(|| bytemuck::pod_collect_to_vec(distances)))
+        Ok(Self::new(k, ids, has_distances.then(|| bytemuck::pod_collect_to_vec(distances)))?.at(path))
     }
 
     /// Writes the numbers of queries and neighbours, the ids and the distances, if there are any, as
@@ -157,7 +180,13 @@ impl From<SearchResult> for GroundTruth {
     /// What a search found, in the layout of what it should have found.
     fn from(result: SearchResult) -> Self {
         let (k, ids, distances) = result.into_parts();
-        Self { queries: ids.len().checked_div(k).unwrap_or(0), ids, distances: Some(distances), k }
+        Self {
+            queries: ids.len().checked_div(k).unwrap_or(0),
+            ids,
+            distances: Some(distances),
+            k,
+            path: None,
+        }
     }
 }
 

@@ -6,8 +6,10 @@ mod convert;
 mod errors;
 mod outputs;
 mod plan;
+mod ranges;
 mod report;
 mod search;
+mod truth;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -44,6 +44,31 @@ fn a_plan_needs_no_device() {
 }
 
 #[test]
+fn a_kind_of_gpu_is_planned_for() {
+    let s = Session::new();
+    let plan = |n: usize, kind: &str| {
+        let command =
+            format!("plan --n {n} --dim 128 --index cagra --host-memory 4096GiB --device-kind {kind}");
+        let line = s.succeeds(&command)[0].clone();
+        assert_eq!(line["device_kind"]["name"], kind, "{line}");
+        line
+    };
+    // Too much for 24 GB, and little for 141 GB.
+    let (small, large) = (plan(20_000_000, "rtx4090"), plan(20_000_000, "h200"));
+    assert!(!small["out_of_core"].is_null() && large["out_of_core"].is_null(), "{small} {large}");
+    assert_eq!(small["device_kind"]["shared_memory"], 101_376);
+    assert_eq!(large["device_kind"]["shared_memory"], 232_448);
+    assert_eq!(small["device_kind"]["compute_capability"], "8.9");
+    assert_eq!(small["stages"], large["stages"]);
+    for kind in ["rtx3090", "l4", "a100"] {
+        assert!(plan(1000, kind)["out_of_core"].is_null());
+    }
+    let wrong = "plan --n 1000 --dim 8 --index cagra --device-kind";
+    s.fails(2, &format!("{wrong} tpu"), &["found tpu, expected one of rtx3090, rtx4090, l4, a100, h200"]);
+    s.fails(2, &format!("{wrong} l4 --device cpu"), &["cannot be used with"]);
+}
+
+#[test]
 fn an_index_is_planned_on_both_backends() {
     let s = Session::new();
     let plan = &s.succeeds("plan -i base.fbin --knn 20 --index nsg --degree 40")[0];

@@ -94,11 +94,11 @@ impl Emulator {
     /// A device whose lanes and blocks run in the order that the seed draws. Within a block that order
     /// depends on nothing but the seed, the block's index and the kernel, so a failure repeats.
     pub fn with_seed(seed: u64) -> Self {
-        let limits = Limits { block: 1024, grid: [i32::MAX as u32, 65_535, 65_535], shared: 163 * 1024 };
+        let limits = Limits { block: 1024, grid: [i32::MAX as u32, 65_535, 65_535], shared: 99 * 1024 };
         Self { seed, limits, memory: Memory::new(), stacks: Mutex::default() }
     }
 
-    /// The same device with other limits; at first they are those of compute capability 8.0.
+    /// The same device with other limits; at first they are those of compute capability 8.6, 8.9 and 12.0, the smallest.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }

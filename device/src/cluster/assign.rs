@@ -30,8 +30,10 @@ const LINES_PER_WARP: u32 = tile::SIDE / (tile::THREADS / 32);
 /// From so many keys at once on they are sorted and merged, rather than put in one by one.
 const MANY: u32 = 6;
 
-/// Bytes of the values that are in shared memory at once.
+/// Bytes of the values that are in shared memory at once. They lie where the last chunk of centres was, so that the keys of
+/// [`MAX_MEMBERSHIPS`] have room, and by so many bytes in the gap between the stages.
 const VALUE_BYTES: u32 = COLUMNS * COLUMN_STRIDE * 4;
+const GAP_BYTES: u32 = VALUE_BYTES - tile::SIDE_BYTES;
 
 /// Chunks that are on their way or in use: with one more, two blocks do not fit a multiprocessor.
 const STAGES: u32 = 2;
@@ -40,12 +42,12 @@ const STAGES: u32 = 2;
 const fn chunk_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
     let vectors = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
-    (vectors + STAGES) * tile::SIDE_BYTES
+    (vectors + STAGES) * tile::SIDE_BYTES + GAP_BYTES
 }
 
 /// Bytes of dynamic shared memory of the kernels for vectors of `units` units of 16 bytes, and so many centres each.
 pub const fn assign_shared_bytes(units: u32, memberships: u32) -> u32 {
-    chunk_bytes(units) + VALUE_BYTES + tile::SIDE * memberships * 8
+    chunk_bytes(units) + tile::SIDE * memberships * 8
 }
 
 /// Blocks of the kernels for `count` vectors of `guide_count` guides, or of none.
@@ -189,9 +191,13 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
 
     let vector_chunks = if resident { chunks } else { STAGES };
     let vectors = |slot: u32| shared::dynamic::<u8>((slot * tile::SIDE_BYTES) as usize);
-    let centres = |stage: u32| shared::dynamic::<u8>(((vector_chunks + stage) * tile::SIDE_BYTES) as usize);
-    let values: Shared<E::Sum> = shared::dynamic(chunk_bytes(p.units) as usize);
-    let kept: Shared<u64> = shared::dynamic((chunk_bytes(p.units) + VALUE_BYTES) as usize);
+    let centres = |stage: u32| {
+        shared::dynamic::<u8>(((vector_chunks + stage) * tile::SIDE_BYTES + stage * GAP_BYTES) as usize)
+    };
+    let values_in = |stage: u32| -> Shared<E::Sum> {
+        shared::dynamic(((vector_chunks + stage) * tile::SIDE_BYTES) as usize)
+    };
+    let kept: Shared<u64> = shared::dynamic(chunk_bytes(p.units) as usize);
     let vector_source = |line: u32| {
         if line >= here {
             return None;
@@ -267,8 +273,10 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
         }
 
         // A quarter of each warp's columns at a time: column 8 w + c in shared memory is column 32 w + 8 PASS + c
-        // of the tile.
+        // of the tile. All warps have left the last chunk of centres, where the values go.
+        let values = values_in(stage ^ 1);
         unroll!(4, PASS => {
+            sync_threads();
             unroll!(2, C => {
                 let column = lane_column + C as u32;
                 let centre = first_centre + part_column + 8 * PASS as u32 + column;
@@ -306,7 +314,6 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
                 }
                 line += 1;
             }
-            sync_threads();
         });
         first_centre += tile::SIDE;
     }

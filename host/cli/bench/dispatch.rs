@@ -109,7 +109,7 @@ impl Args {
             (_, Some((points, dim))) => {
                 let sample = (self.clusters as u64).saturating_mul(self.sample.into()).min(points);
                 let mut clusters = of(&Synth::new(points as usize, dim, self.seed)?.rows(0..sample)?)?;
-                clusters.graph = clusters.graph.scaled(points);
+                clusters.graph = clusters.graph.scaled(points)?;
                 Ok(clusters)
             }
             (Some(path), None) => of(&open(path, self.format)?),

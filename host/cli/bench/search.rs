@@ -106,13 +106,13 @@ fn event(
     evaluation: &Evaluation,
     share: Option<f64>,
 ) -> Value {
-    let Evaluation { beam, k, recall, qps, device_qps, device_bytes, distances } = evaluation;
+    let Evaluation { beam, k, recall, recall_ids, qps, device_qps, device_bytes, distances } = evaluation;
     json!({
         "event": "bench search", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
         "index": index.kind(), "metric": index.metric().to_string(), "degree": index.max_degree(),
         "device": searcher.runs_on(), "device_name": searcher.device_name(),
         "k": k, "beam": beam, "width": width, "batch": batch,
-        "recall": recall, "distances": distances, "qps": qps, "device_qps": device_qps,
+        "recall": recall, "recall_ids": recall_ids, "distances": distances, "qps": qps, "device_qps": device_qps,
         "device_bytes_per_second": device_bytes, "bandwidth_share": share,
     })
 }

@@ -31,7 +31,7 @@ use crate::vectors::gpu::{OnDevice, TileVectors};
 use crate::{Metric, Result};
 
 /// Members of its cell that a node meets between two mergings, at most.
-const ROUND: usize = 1024;
+pub(crate) const ROUND: usize = 1024;
 
 /// Members of its cell that a node meets first, if it is a large one: it notes all of them, and of the others only those
 /// that are nearer than the last of its list.

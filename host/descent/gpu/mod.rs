@@ -6,10 +6,10 @@
 //! cores until, in the end, those of every list are computed exactly in f32 from the original vectors, and
 //! the list is sorted.
 
-mod cells;
+pub(crate) mod cells;
 mod finish;
 mod lists;
-mod phases;
+pub(crate) mod phases;
 mod plan;
 mod random;
 mod settings;
@@ -38,7 +38,7 @@ use crate::{Metric, Progress, Result};
 pub(super) const ALL_PAIRS: usize = 200_000;
 
 /// The longest lists of descent; longer ones come from all pairs.
-const MAX_K: usize = 256;
+pub(crate) const MAX_K: usize = 256;
 
 /// What a build is run with, checked and complete.
 pub(super) struct Build<'a> {

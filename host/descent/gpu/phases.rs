@@ -24,6 +24,9 @@ const STOP_JOIN: f64 = 0.02;
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
+/// Neighbours that a node expands in one launch: more would not fit a block everywhere.
+pub(crate) const MOST_EXPANDED: usize = 16;
+
 /// What the iterations work with, beside the nodes.
 struct Memory {
     rows: Buffer<u32>,
@@ -224,7 +227,7 @@ impl Build<'_> {
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
             self.gather(nodes, &mut memory, draw, iteration == 0)?;
-            let expand = Expand::<T::Sum> {
+            let mut expand = Expand::<T::Sum> {
                 vectors: nodes.vectors.view(),
                 biases: nodes.biases.view(),
                 rows: memory.rows.view(),
@@ -236,10 +239,13 @@ impl Build<'_> {
                 weight: T::weight(self.space.metric()),
                 draw,
                 k: self.k as u32,
-                expand: self.expand as u32,
+                expand: 0,
             };
-            // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
-            unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
+            for first in (0..self.expand).step_by(MOST_EXPANDED) {
+                expand.expand = (self.expand - first).min(MOST_EXPANDED) as u32;
+                // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+                unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
+            }
             stats.iterations.1 += 1;
             stage.advance(1)?;
             if self.is_settled(&memory, stats, stop)? {

@@ -160,7 +160,7 @@ impl Shape {
             }
         }
         let (joins, expands) = CellSettings::iterations(self.iterations, start);
-        let iterations = self.iterations(joins + expands);
+        let iterations = self.iterations(joins.saturating_add(expands));
         if joins > 0 {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);
         }

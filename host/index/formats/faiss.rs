@@ -248,9 +248,9 @@ pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
     let layers: u64 = file.number("the number of layers")?;
     let begins: Vec<i32> = file.numbers(layers, format_args!("where layers begin"))?.collect();
     let Some(&base) = begins.get(1).filter(|&&base| base >= 0 && begins[0] == 0) else {
-        return Err(
-            file.refuse(format_args!("layers that begin at {begins:?}"), "a base layer at 0 and its end")
-        );
+        // There may be as many as the file is long.
+        let found = format!("layers that begin at {:?}", &begins[..begins.len().min(2)]);
+        return Err(file.refuse(found, "a base layer at 0 and its end"));
     };
     file.expect("number of levels", n)?;
     let levels = file.numbers::<i32>(n, format_args!("levels"))?;

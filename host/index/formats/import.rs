@@ -40,7 +40,31 @@ impl Graph {
     pub(super) fn push(&mut self, row: impl IntoIterator<Item = u32>) {
         let before = self.ids.len();
         self.ids.extend(row);
-        self.degrees.push((self.ids.len() - before) as u32);
+        // A row that is longer than any may be is refused with the other rows.
+        self.degrees.push(u32::try_from(self.ids.len() - before).unwrap_or(u32::MAX));
+    }
+
+    /// Leaves out ids that a row holds again, and edges of a node to itself; returns their number. All ids are nodes.
+    fn leave_out_repeats(&mut self) -> usize {
+        // The last row that held each id: a set that needs no clearing between rows.
+        let mut last_row = vec![u32::MAX; self.degrees.len()];
+        let (mut begin, mut kept) = (0, 0);
+        for (node, degree) in (0..).zip(&mut self.degrees) {
+            last_row[node as usize] = node;
+            let (row, end) = (kept, begin + *degree as usize);
+            for place in begin..end {
+                let id = self.ids[place];
+                if std::mem::replace(&mut last_row[id as usize], node) != node {
+                    self.ids[kept] = id;
+                    kept += 1;
+                }
+            }
+            *degree = (kept - row) as u32;
+            begin = end;
+        }
+        let left_out = self.ids.len() - kept;
+        self.ids.truncate(kept);
+        left_out
     }
 
     /// The graph in which node i is called `names[i]`; an error if two have one name. Names are below their number.
@@ -74,12 +98,13 @@ impl Index {
     /// Reads a graph over `base` in the format of another system, and checks it as [`verify`](Self::verify) does.
     ///
     /// What the format does not hold (see [`IndexFormat`]) is filled in: the kind is the format's name, the seed 0,
-    /// the largest degree that of the file's rows, and the entry points are 32 random nodes. Edges that a row holds a
+    /// the largest degree that of the rows, and the entry points are 32 random nodes. Edges that a row holds a
     /// second time, as FAISS's NSG has them, and edges of a node to itself are left out and counted in the parameters,
     /// as `edges-left-out`: no search follows them.
     ///
     /// # Errors
-    /// If a file cannot be read or is not of the format, it is not a graph over `base`, or it holds another metric.
+    /// If a file cannot be read or is not of the format, it is not a graph over `base`, it has room for entry points and
+    /// holds none, or it holds another metric.
     pub fn import(
         path: impl AsRef<Path>,
         format: IndexFormat,
@@ -140,10 +165,30 @@ impl Source<'_> {
         Ok(index)
     }
 
-    /// Pads the rows of a file of `format`, and checks them.
-    fn index(&self, format: IndexFormat, graph: Graph) -> Result<Index> {
-        let Graph { mut degrees, ids, mut entries } = graph;
-        self.check_nodes(degrees.len() as u64)?;
+    /// Checks that rows are no longer than there are nodes, and that all ids are nodes: what comes after relies on it.
+    fn check_rows(&self, graph: &Graph) -> Result<()> {
+        let n = graph.degrees.len();
+        let mut rest = graph.ids.as_slice();
+        for (node, &degree) in graph.degrees.iter().enumerate() {
+            if degree as usize > n {
+                let found = format!("{degree} neighbours of node {node}");
+                return Err(self.refuse(found, format_args!("at most {n}, the number of nodes")));
+            }
+            let (row, behind) = rest.split_at(degree as usize);
+            if let Some(id) = row.iter().find(|&&id| id as usize >= n) {
+                return Err(self.refuse(format_args!("id {id} in row {node}"), format_args!("ids below {n}")));
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Checks the rows of a file of `format`, and pads them.
+    fn index(&self, format: IndexFormat, mut graph: Graph) -> Result<Index> {
+        self.check_nodes(graph.degrees.len() as u64)?;
+        self.check_rows(&graph)?;
+        let left_out = graph.leave_out_repeats();
+        let Graph { degrees, ids, mut entries } = graph;
         let max_degree = degrees.iter().copied().max().unwrap_or(0) as usize;
         let (nodes, held) = (degrees.len() as u64, (degrees.len() + ids.len()) as u64);
         if nodes.saturating_mul(max_degree as u64) > MOST_PADDING * held {
@@ -153,24 +198,16 @@ impl Source<'_> {
         }
         let mut neighbors = vec![u32::MAX; degrees.len() * max_degree];
         let mut rest = ids.as_slice();
-        for (node, degree) in degrees.iter_mut().enumerate() {
-            let (row, behind) = rest.split_at(*degree as usize);
-            let padded = &mut neighbors[node * max_degree..];
-            let mut kept = 0;
-            for &id in row {
-                if id as usize != node && !padded[..kept].contains(&id) {
-                    padded[kept] = id;
-                    kept += 1;
-                }
-            }
-            *degree = kept as u32;
+        for (node, &degree) in degrees.iter().enumerate() {
+            let (row, behind) = rest.split_at(degree as usize);
+            neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
             rest = behind;
         }
-        if entries.is_empty() {
+        // Elsewhere a file without any is refused.
+        if format.max_entries() == Some(0) {
             entries = random_entries(degrees.len(), 0);
         }
         let mut parameters = BTreeMap::from([("from".to_owned(), format.name().to_owned())]);
-        let left_out = ids.len() as u64 - degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>();
         if left_out > 0 {
             parameters.insert("edges-left-out".to_owned(), left_out.to_string());
         }

@@ -16,7 +16,7 @@ mod testing;
 use std::ops::Range;
 
 use cuda_std::memory::Global;
-pub(super) use plan::Shape;
+pub(crate) use plan::Shape;
 pub(crate) use pruning::Pruning;
 
 use crate::gpu::Buffer;

@@ -1,6 +1,11 @@
 //! The device memory of pruning. The work takes its buffers from these plans, so they cannot disagree with it.
 
 use tagore_device::descent::key::Key;
+use tagore_device::prune::collect::collect_shared_bytes;
+use tagore_device::prune::detours::detour_shared_bytes;
+use tagore_device::prune::filter::filter_shared_bytes;
+use tagore_device::prune::path::path_shared_bytes;
+use tagore_device::prune::rule::Form;
 use tagore_device::prune::store::MERGED;
 
 use super::medoid;
@@ -10,7 +15,7 @@ use super::reverse::Reverse;
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
 use crate::gpu::Plan;
-use crate::prune::collect::HOP;
+use crate::prune::collect::{HOP, PATH};
 use crate::prune::strategy::{Collect, Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::vectors::gpu::{Base, OnDevice};
 
@@ -22,7 +27,7 @@ const LEAST_AT_ONCE: usize = 256;
 
 /// What the sizes of pruning's buffers depend on.
 #[derive(Clone, Copy)]
-pub(in crate::prune) struct Shape {
+pub(crate) struct Shape {
     pub n: usize,
     dim: usize,
     /// Neighbours in the lists of the graph.
@@ -35,23 +40,39 @@ pub(in crate::prune) struct Shape {
     /// Candidates of a node at most, as it was asked for.
     candidates: usize,
     counts_detours: bool,
+    /// That of the rule, unless detours are counted.
+    form: Option<Form>,
 }
 
 impl Shape {
     /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
-    pub(in crate::prune) fn new(
-        strategy: &Strategy,
-        (n, dim): (usize, usize),
-        k: usize,
-        metric: Metric,
-    ) -> Self {
+    pub(crate) fn new(strategy: &Strategy, (n, dim): (usize, usize), k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
         let counts_detours = strategy.counts_detours();
-        Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours }
+        let form = strategy.filter.rule().map(|rule| rule.form());
+        Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours, form }
+    }
+
+    /// Bytes of shared memory of a block, the most of all kernels.
+    pub(crate) fn block_bytes(&self) -> u32 {
+        let (k, dim, entries) = (self.k as u32, self.dim as u32, self.entries() as u32);
+        let collect = match self.collect {
+            _ if self.takes_lists() => 0,
+            Collect::OneHop => collect_shared_bytes(k, 0, dim),
+            Collect::TwoHop => collect_shared_bytes(k, HOP as u32, dim),
+            Collect::Path => path_shared_bytes(dim, k, entries, PATH.expansions as u32),
+        };
+        let again = if self.store == Store::Refilter { MERGED } else { 0 };
+        let candidates = again.max(self.limit() as u32);
+        let filter = match self.form {
+            Some(form) => filter_shared_bytes(candidates, dim, form),
+            None => detour_shared_bytes(candidates),
+        };
+        collect.max(filter)
     }
 
     /// Where searches for candidates begin.
-    fn entries(&self) -> usize {
+    pub(crate) fn entries(&self) -> usize {
         match self.entry {
             Entry::Medoid => 1,
             Entry::Random => RANDOM_ENTRIES.min(self.n),
@@ -64,7 +85,7 @@ impl Shape {
     }
 
     /// Candidates of a node.
-    pub(in crate::prune) fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.candidates.min(match self.collect {
             Collect::OneHop => self.k,
             Collect::TwoHop => self.k + HOP * HOP,

@@ -83,7 +83,7 @@ pub(crate) fn nearest(
 }
 
 /// Rows that may be noted for a query between two settlings.
-fn capacity(k: usize) -> usize {
+pub(crate) fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
 

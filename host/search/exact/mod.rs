@@ -11,7 +11,7 @@ use gpu::Points;
 
 use crate::gpu::{Gpu, KernelTime, Measurement, Plan};
 use crate::progress::Progress;
-use crate::vectors::space::{Point, Space};
+use crate::vectors::space::{Point, Queries, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
@@ -107,13 +107,7 @@ impl ExactSearch {
         let queries = space.queries(queries)?;
         let gpu = self.gpu(&space, queries.len())?;
         let measurement = gpu.as_ref().map(Gpu::measure).transpose()?;
-        let keys = match &gpu {
-            Some(gpu) => {
-                let points = Points::of_queries(&queries);
-                gpu::nearest(gpu, &space, &points, k, self.device_memory, &self.progress)?
-            }
-            None => nearest(&space, queries.len(), |query| (queries.point(query), None), k, &self.progress)?,
-        };
+        let keys = self.nearest_on(gpu.as_ref(), &space, &queries)?;
         let ids = keys.par_iter().map(|&key| key as u32).collect();
         let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
         let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
@@ -124,6 +118,23 @@ impl ExactSearch {
             kernels: measured.kernels,
         };
         Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
+    }
+
+    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the rows.
+    pub(crate) fn nearest_to(&self, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
+        self.nearest_on(self.gpu(space, queries.len())?.as_ref(), space, queries)
+    }
+
+    fn nearest_on(&self, gpu: Option<&Gpu>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
+        match gpu {
+            Some(gpu) => {
+                let points = Points::of_queries(queries);
+                gpu::nearest(gpu, space, &points, self.k, self.device_memory, &self.progress)
+            }
+            None => {
+                nearest(space, queries.len(), |query| (queries.point(query), None), self.k, &self.progress)
+            }
+        }
     }
 
     /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.

@@ -4,7 +4,7 @@ use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-use super::walk::{Room, Walk, least_slots, step_ids, walk_shared_bytes};
+use super::walk::{Room, Walk, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::Metric;
@@ -45,10 +45,11 @@ pub const fn search_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) 
 }
 
 /// Slots of the table of a search by a beam of `beam` nodes: room for about as many ids as it meets, so that it is rarely
-/// emptied; a larger one would leave less room for other searches.
+/// emptied; a larger one would leave less room for other searches. Where shared memory is too small for it,
+/// [`least_slots`](super::walk::least_slots) do.
 pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
-    let (slots, least) = ((12 * beam).next_power_of_two(), least_slots(beam, step_ids));
-    if slots < least { least } else { slots }
+    let (met, step) = (12 * beam, 2 * (beam + step_ids));
+    (if met < step { step } else { met }).next_power_of_two()
 }
 
 #[inline(always)]

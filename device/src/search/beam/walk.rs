@@ -65,9 +65,10 @@ pub const fn step_ids(degree: u32, width: u32) -> u32 {
     if ids < 64 { 64 } else { ids }
 }
 
-/// The fewest slots of a table with which a search of `beam` nodes works: there is always one that is empty.
+/// The fewest slots of a table for a search by a beam of `beam` nodes: the beam and the ids of a step fill two thirds of it
+/// at most, so one slot is always empty.
 pub const fn least_slots(beam: u32, step_ids: u32) -> u32 {
-    (2 * (beam + step_ids)).next_power_of_two()
+    table::slots(beam + step_ids)
 }
 
 /// Bytes of dynamic shared memory of a search that keeps `keys` keys, with a table in `words` words.

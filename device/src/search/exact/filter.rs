@@ -8,15 +8,15 @@ use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
 
-/// Chunks of a short vector: those of the queries stay in shared memory while rows pass by, whole, and only the
-/// two warps that have the same rows wait for one another; longer vectors of both pass by in chunks.
-const SHORT_CHUNKS: u32 = 2;
+/// Chunks of queries in shared memory. Those of short vectors, which have no more, stay there while rows pass by, and only
+/// the two warps with the same rows wait for one another. Chunks of longer ones pass by with the rows.
+const QUERY_STAGES: u32 = 2;
 
-/// Tiles of rows that are on their way or in use, of short vectors.
-const SHORT_STAGES: u32 = 2;
-
-/// Chunks that are on their way or in use, of longer vectors.
-const LONG_STAGES: u32 = 3;
+/// Chunks of rows in shared memory, in use or being copied, of vectors of `chunks` chunks: the next chunk is copied while
+/// one is in use, and of vectors with several the chunk after that too.
+const fn row_stages(chunks: u32) -> u32 {
+    if chunks == 1 { 2 } else { 3 }
+}
 
 /// Tiles whose vectors are known: one is looked up while the next is copied and another is in use.
 const LOOKED_UP: u32 = 4;
@@ -27,7 +27,8 @@ pub(crate) const NOTHING: u32 = u32::MAX;
 /// Bytes of dynamic shared memory of the filter for vectors of `units` units of 16 bytes.
 pub const fn filter_shared_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
-    let tiles = if chunks <= SHORT_CHUNKS { chunks * (1 + SHORT_STAGES) } else { 2 * LONG_STAGES };
+    let queries = if chunks < QUERY_STAGES { chunks } else { QUERY_STAGES };
+    let tiles = queries + row_stages(chunks);
     // And biases and thresholds of the rows of two tiles, and the vectors of the queries, and of the rows of some tiles.
     tiles * tile::SIDE_BYTES + tile::SIDE * 4 * (2 + 2 + 1 + LOOKED_UP)
 }
@@ -131,7 +132,7 @@ pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
     if walk.visits == 0 {
         return;
     }
-    if p.units <= SHORT_CHUNKS * tile::UNITS {
+    if p.units <= QUERY_STAGES * tile::UNITS {
         pass::<E, Ep, true>(p, walk, &query_vector, &row_vector, &bound, epilogue);
     } else {
         pass::<E, Ep, false>(p, walk, &query_vector, &row_vector, &bound, epilogue);
@@ -149,11 +150,10 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
     epilogue: &mut Ep,
 ) {
     let chunks = p.units.div_ceil(tile::UNITS);
-    // What is copied at once, and how many of these there is room for.
-    let (piece, stages) = if SHORT { (chunks, SHORT_STAGES) } else { (1, LONG_STAGES) };
-    let query_chunks = if SHORT { chunks } else { LONG_STAGES };
+    let query_stages = if SHORT { chunks } else { QUERY_STAGES };
+    let stages = if SHORT { row_stages(chunks) } else { const { row_stages(u32::MAX) } };
     let chunk_at = |number: u32| shared::dynamic::<u8>((number * tile::SIDE_BYTES) as usize);
-    let rows = |stage: u32| chunk_at(query_chunks + stage * piece);
+    let rows = |stage: u32| chunk_at(query_stages + stage);
     let side = tile::SIDE as usize;
     let biases: Shared<E::Sum> = rows(stages).cast();
     let thresholds = biases.offset(2 * side);
@@ -226,54 +226,61 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
         let (lines, queries) = ((of_thread, tile::SIDE / 4), (p.queries, p.query_stride));
         tile::start_copy_of(lines, chunk_at(slot), queries, chunk, (p.units, true), &source(query_vectors));
     };
-    if SHORT {
-        start_queries(0, (0, chunks));
-    }
     // The rows of this pair of warps.
     let own_lines = (32 * pair + of_thread % 8, 8);
     let (mut next_visit, mut next_chunk, mut next_stage) = (0, 0, 0);
-    let mut start_next = || {
+    let mut start_rows = || {
         if next_visit < walk.visits {
-            let (to, chunk, vectors) =
-                (rows(next_stage), (next_chunk, piece), source(row_vectors(next_visit)));
-            // Behind the units of short vectors, zeros stay.
-            let units = (p.units, !SHORT || next_visit < stages);
-            tile::start_copy_of(own_lines, to, (p.rows, p.row_stride), chunk, units, &vectors);
-            if !SHORT {
-                start_queries(next_stage, chunk);
-            }
-            next_chunk += piece;
+            let (to, vectors) = (rows(next_stage), source(row_vectors(next_visit)));
+            // Behind the units of the shortest vectors, zeros stay.
+            let units = (p.units, !SHORT || chunks > 1 || next_visit < stages);
+            tile::start_copy_of(own_lines, to, (p.rows, p.row_stride), (next_chunk, 1), units, &vectors);
+            next_chunk += 1;
             if next_chunk == chunks {
                 (next_visit, next_chunk) = (next_visit + 1, 0);
             }
             next_stage = if next_stage + 1 == stages { 0 } else { next_stage + 1 };
         }
-        copy::commit();
     };
-    let mut started = 1;
-    while started < stages {
-        start_next();
-        started += 1;
+    // Copies are waited for in groups, all but the latest one: that holds the rows of the chunk after the next, and is
+    // empty if there is no room for them.
+    let end_groups = || {
+        copy::commit();
+        if stages == 2 {
+            copy::commit();
+        }
+    };
+    start_queries(0, (0, if SHORT { chunks } else { 1 }));
+    start_rows();
+    end_groups();
+    if stages == 3 {
+        start_rows();
+        copy::commit();
     }
-    // The next piece is there, and the warps that need it have left the stage that the next copy goes to.
-    let mut arrive = || {
+    // Comes to a chunk, whose copies are complete then. The warps that need it have left the stages that the next copies go
+    // to: those of the rows of the chunk after the next, and of the next chunk of queries that are not all there.
+    let mut arrive = |next_queries: Option<(u32, u32)>| {
+        copy::wait::<1>();
         if SHORT {
-            copy::wait::<{ SHORT_STAGES - 2 }>();
             sync_named(1 + pair, 64);
         } else {
-            copy::wait::<{ LONG_STAGES - 2 }>();
             sync_threads();
+            if let Some((stage, chunk)) = next_queries {
+                start_queries(stage, (chunk, 1));
+            }
+            copy::commit();
         }
-        start_next();
+        start_rows();
+        end_groups();
     };
     if SHORT {
         // The queries, which all warps copy, are there.
-        copy::wait::<{ SHORT_STAGES - 2 }>();
+        copy::wait::<1>();
         sync_threads();
     }
-    let (mut visit, mut stage) = (0, 0);
+    let (mut visit, mut stage, mut query_stage) = (0, 0, 0);
     while visit < walk.visits {
-        arrive();
+        arrive(Some((query_stage ^ 1, 1)));
         // What later tiles need is asked for here, and there when the products are.
         let fetched = fetch(epilogue, row_vectors(visit + 1).get(of_row));
         let mut far = NOTHING;
@@ -285,21 +292,21 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
         let mut sums = epilogue.begin(lane_row, lane_column, columns);
         let mut chunk = 0;
         loop {
-            let mut of_piece = 0;
-            while of_piece < piece {
-                let units = p.units - (chunk + of_piece) * tile::UNITS;
-                let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
-                let query_slot = if SHORT { of_piece } else { stage };
-                let rows = rows(stage).offset((of_piece * tile::SIDE_BYTES) as usize);
-                tile::multiply_add::<E>(&mut sums, chunk_at(query_slot), rows, steps);
-                of_piece += 1;
-            }
+            let units = p.units - chunk * tile::UNITS;
+            let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
+            let queries = chunk_at(if SHORT { chunk } else { query_stage });
+            tile::multiply_add::<E>(&mut sums, queries, rows(stage), steps);
             stage = if stage + 1 == stages { 0 } else { stage + 1 };
-            chunk += piece;
-            if SHORT || chunk == chunks {
+            query_stage ^= 1;
+            chunk += 1;
+            if chunk == chunks {
                 break;
             }
-            arrive();
+            arrive(match chunk + 1 < chunks {
+                true => Some((query_stage ^ 1, chunk + 1)),
+                false if visit + 1 < walk.visits => Some((query_stage ^ 1, 0)),
+                false => None,
+            });
         }
         // The next barrier stands between this and what reads it, the last one between it and what read the like.
         store(epilogue, visit + 1, fetched);

@@ -1,0 +1,127 @@
+//! What the distances of a ground truth are.
+
+use std::fmt;
+
+use super::truth_check::{Tolerance, check_shape, sample};
+use crate::search::Searcher;
+use crate::{GroundTruth, Metric, Result, Vectors};
+
+/// What the distances in a file of ground truth are: programs write different functions of one distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DistanceConvention {
+    /// Squared Euclidean distances, as [`Metric::L2`] has them.
+    SquaredL2,
+    /// Euclidean distances.
+    L2,
+    /// −⟨q, x⟩, as [`Metric::InnerProduct`] has them.
+    NegatedInnerProduct,
+    /// ⟨q, x⟩.
+    InnerProduct,
+    /// 1 − ⟨q, x⟩.
+    OneMinusInnerProduct,
+    /// 1 − cos, as [`Metric::Cosine`] has them.
+    OneMinusCosine,
+    /// cos.
+    Cosine,
+    /// −cos.
+    NegatedCosine,
+    /// Squared Euclidean distances of unit vectors, 2 − 2 cos.
+    SquaredUnitL2,
+    /// Euclidean distances of unit vectors.
+    UnitL2,
+    /// None of these.
+    Unknown,
+}
+
+/// A convention, and the list distance that a distance stands for.
+type Known = (DistanceConvention, fn(f64) -> f64);
+
+impl DistanceConvention {
+    /// That of [`Metric`], of results and of ground truth that this library writes.
+    pub const fn of(metric: Metric) -> Self {
+        match metric {
+            Metric::L2 => Self::SquaredL2,
+            Metric::InnerProduct => Self::NegatedInnerProduct,
+            Metric::Cosine => Self::OneMinusCosine,
+        }
+    }
+
+    /// The name, such as `squared l2`, `1 - cosine` or `unknown`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SquaredL2 => "squared l2",
+            Self::L2 => "l2",
+            Self::NegatedInnerProduct => "negated inner product",
+            Self::InnerProduct => "inner product",
+            Self::OneMinusInnerProduct => "1 - inner product",
+            Self::OneMinusCosine => "1 - cosine",
+            Self::Cosine => "cosine",
+            Self::NegatedCosine => "negated cosine",
+            Self::SquaredUnitL2 => "squared l2 of unit vectors",
+            Self::UnitL2 => "l2 of unit vectors",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Those of a metric, ours first.
+    fn known(metric: Metric) -> &'static [Known] {
+        match metric {
+            Metric::L2 => &[(Self::SquaredL2, |d| d), (Self::L2, |d| d * d)],
+            Metric::InnerProduct => &[
+                (Self::NegatedInnerProduct, |d| d),
+                (Self::InnerProduct, |d| -d),
+                (Self::OneMinusInnerProduct, |d| d - 1.0),
+            ],
+            Metric::Cosine => &[
+                (Self::OneMinusCosine, |d| d),
+                (Self::Cosine, |d| 1.0 - d),
+                (Self::NegatedCosine, |d| 1.0 + d),
+                (Self::SquaredUnitL2, |d| d / 2.0),
+                (Self::UnitL2, |d| d * d / 2.0),
+            ],
+        }
+    }
+}
+
+impl fmt::Display for DistanceConvention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Searcher<'_> {
+    /// The convention of the distances in `truth`, in the first `k` places of at most 100 of its rows; none if it has no
+    /// distances.
+    ///
+    /// # Errors
+    /// If the queries do not fit the base, or `truth` has another number of rows, fewer than `k` places or an unknown id.
+    pub fn distance_convention(
+        &self,
+        queries: &Vectors,
+        truth: &GroundTruth,
+        k: usize,
+    ) -> Result<Option<DistanceConvention>> {
+        let space = self.space();
+        let prepared = space.queries(queries)?;
+        check_shape(space, prepared.len(), truth, k)?;
+        if !truth.has_distances() {
+            return Ok(None);
+        }
+        let mut known = DistanceConvention::known(space.metric()).to_vec();
+        let mut distances = Vec::new();
+        for query in sample(truth.len(), usize::MAX) {
+            let query = query as usize;
+            let ids = &truth.ids(query)[..k];
+            space.list_distances(prepared.point(query), ids, &mut distances);
+            let nearest = distances.iter().copied().fold(f32::INFINITY, f32::min);
+            let tolerance = Tolerance::new(self, (&prepared, query), ids, nearest);
+            let told = truth.distances(query).unwrap_or_default();
+            known.retain(|(_, ours)| {
+                let mut pairs = told.iter().zip(&distances);
+                pairs.all(|(&told, &distance)| tolerance.equal(ours(f64::from(told)), f64::from(distance)))
+            });
+        }
+        Ok(Some(known.first().map_or(DistanceConvention::Unknown, |known| known.0)))
+    }
+}

@@ -1,0 +1,140 @@
+//! What a block may take on devices of each compute capability, and kinds of GPUs for plans without one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// A compute capability that kernels run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    version: (u32, u32),
+    shared: u32,
+}
+
+impl Capability {
+    /// The capabilities with their limits, by the CUDA programming guide: A100; RTX 30, A10, A40; RTX 40, L4, L40S;
+    /// H100, H200; B200; RTX 50.
+    pub const ALL: [Self; 6] = [
+        Self::of((8, 0), 166_912),
+        Self::LEAST,
+        Self::of((8, 9), 101_376),
+        Self::of((9, 0), 232_448),
+        Self::of((10, 0), 232_448),
+        Self::of((12, 0), 101_376),
+    ];
+
+    /// One with the smallest limits.
+    pub const LEAST: Self = Self::of((8, 6), 101_376);
+
+    const fn of(version: (u32, u32), shared: u32) -> Self {
+        Self { version, shared }
+    }
+
+    /// Bytes of dynamic shared memory that a block may have.
+    pub const fn shared_memory(self) -> u32 {
+        self.shared
+    }
+
+    /// What the emulator emulates unless it is told otherwise: `TAGORE_EMULATED`, such as `9.0`, or 8.9.
+    ///
+    /// # Errors
+    /// If the variable is set to something else.
+    pub(crate) fn emulated() -> Result<Self> {
+        match std::env::var("TAGORE_EMULATED") {
+            Ok(version) => version.parse(),
+            Err(_) => Ok(Self::ALL[2]),
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}.{}", self.version.0, self.version.1))
+    }
+}
+
+impl FromStr for Capability {
+    type Err = Error;
+
+    fn from_str(version: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|capability| capability.to_string() == version).ok_or_else(|| {
+            let known = Self::ALL.map(|capability| capability.to_string()).join(", ");
+            Error::argument("compute capability", version, format_args!("one of {known}"))
+        })
+    }
+}
+
+/// A kind of GPU that builds can be planned for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceKind {
+    name: &'static str,
+    capability: Capability,
+    memory: u64,
+}
+
+impl DeviceKind {
+    /// The kinds, with the memory that the driver reports. An A100 is that of 80 GB.
+    pub const ALL: [Self; 5] = [
+        Self::of("rtx3090", Capability::LEAST, 24_576),
+        Self::of("rtx4090", Capability::ALL[2], 24_564),
+        Self::of("l4", Capability::ALL[2], 23_034),
+        Self::of("a100", Capability::ALL[0], 81_920),
+        Self::of("h200", Capability::ALL[3], 143_771),
+    ];
+
+    const fn of(name: &'static str, capability: Capability, mebibytes: u64) -> Self {
+        Self { name, capability, memory: mebibytes << 20 }
+    }
+
+    /// Its compute capability.
+    pub const fn capability(self) -> Capability {
+        self.capability
+    }
+
+    /// Bytes of its memory.
+    pub const fn memory(self) -> u64 {
+        self.memory
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+impl FromStr for DeviceKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name == name).ok_or_else(|| {
+            let known = Self::ALL.map(|kind| kind.name).join(", ");
+            Error::argument("device kind", name, format_args!("one of {known}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_and_kinds_are_read_as_they_are_written() {
+        for capability in Capability::ALL {
+            assert_eq!(capability.to_string().parse::<Capability>().unwrap(), capability);
+            assert!(capability.shared_memory() >= Capability::LEAST.shared_memory());
+        }
+        for kind in DeviceKind::ALL {
+            assert_eq!(kind.to_string().parse::<DeviceKind>().unwrap(), kind);
+        }
+        for wrong in ["", "8", "8.90", "7.5", "8.9 ", "sm_89"] {
+            let error = wrong.parse::<Capability>().unwrap_err().to_string();
+            assert!(
+                error.contains("8.0, 8.6, 8.9, 9.0, 10.0, 12.0") && error.lines().count() == 1,
+                "{error}"
+            );
+        }
+        assert!("rtx".parse::<DeviceKind>().unwrap_err().to_string().contains("rtx4090"));
+    }
+}

@@ -1,0 +1,309 @@
+//! Every kernel's launch contract over all parameters that the host launches it with, against the limits of every compute
+//! capability.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use tagore_device::block::rows::Rows;
+use tagore_device::check::{check_half, check_product_f16, check_product_i8, check_product_u8, check_warp};
+use tagore_device::cluster::{
+    Assign, MAX_MEMBERSHIPS, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
+    cluster_sample,
+};
+use tagore_device::descent::cells::{
+    CellFilter, Finish, Meet, MergeNoted, MergeOffers, cells_merge_noted, cells_merge_offers,
+};
+use tagore_device::descent::expand::Expand;
+use tagore_device::descent::merge::{MergeCandidates, descent_merge};
+use tagore_device::descent::renumber::{renumber_ids, renumber_vectors};
+use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
+use tagore_device::lists::lengths::Lengths;
+use tagore_device::lists::merge::MergeLists;
+use tagore_device::prune::collect::Collect;
+use tagore_device::prune::detours::{Detours, prune_detours, prune_detours_unbalanced};
+use tagore_device::prune::filter;
+use tagore_device::prune::ids::prune_ids;
+use tagore_device::prune::kernels::{RuleElement, RuleKernels};
+use tagore_device::prune::path::Paths;
+use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
+use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
+use tagore_device::prune::store::{MERGED, Merge, Store, prune_merge, prune_store};
+use tagore_device::search::beam::search::Search;
+use tagore_device::search::beam::walk::{Graph, Walk};
+use tagore_device::search::exact::{
+    Filter, Settle, Tiles, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+};
+use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
+
+use super::Capability;
+use crate::descent::MAX_KNN;
+use crate::descent::gpu::cells::ROUND;
+use crate::descent::gpu::phases::MOST_EXPANDED;
+use crate::prune::collect::{HOP, PATH};
+use crate::prune::gpu::Shape;
+use crate::search::exact::gpu::{MAX_K, capacity};
+use crate::search::gpu::{MAX_BEAM, slots};
+use crate::vectors::gpu::{OnDevice, Side};
+use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
+
+/// The longest lists of descent.
+const MAX_DESCENT_K: u32 = crate::descent::gpu::MAX_K as u32;
+
+/// Numbers at which formulas turn, and both ends of 1 to `most`.
+fn turns(most: usize) -> Vec<usize> {
+    let powers = (0..usize::BITS).map(|bit| 1 << bit).take_while(|&power| power <= most);
+    let near = powers.flat_map(|power| [power - 1, power, power + 1, power * 3 / 2 + 1]).chain([96, most]);
+    let turns: BTreeSet<usize> = near.filter(|&n| (1..=most).contains(&n)).collect();
+    turns.into_iter().collect()
+}
+
+/// Arguments that are zero but for what the caller sets.
+fn zeroed<T: Copy>() -> T {
+    // SAFETY: kernels' arguments are addresses and numbers.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Kernels, and the most shared memory that the host has launched each with.
+#[derive(Default)]
+struct Launched(BTreeMap<&'static str, u32>);
+
+impl Launched {
+    fn kernel<K: Kernel>(&mut self, arguments: K::Arguments) {
+        let contract = K::contract(&arguments);
+        assert!(contract.block.1 <= 1024, "{}", K::NAME);
+        let most = self.0.entry(K::NAME).or_default();
+        *most = contract.shared.max(*most);
+    }
+
+    /// Kernels whose shared memory is constant.
+    fn constant<K: Kernel>(&mut self) {
+        self.kernel::<K>(zeroed());
+    }
+
+    fn check(&self, capability: Capability) {
+        for (kernel, &bytes) in &self.0 {
+            let allowed = capability.shared_memory();
+            assert!(bytes <= allowed, "{kernel}: {bytes} bytes of {allowed} on {capability}");
+        }
+    }
+}
+
+/// What depends on nothing, or on lists alone.
+fn of_lists(launched: &mut Launched) {
+    launched.constant::<check_half>();
+    launched.constant::<check_warp>();
+    launched.constant::<check_product_f16>();
+    launched.constant::<check_product_i8>();
+    launched.constant::<check_product_u8>();
+    launched.constant::<cluster_ids>();
+    launched.constant::<cluster_keys>();
+    launched.constant::<cluster_lists>();
+    launched.constant::<cluster_member_keys>();
+    launched.constant::<cluster_members>();
+    launched.constant::<cluster_sample>();
+    launched.constant::<descent_gather>();
+    launched.constant::<descent_sample>();
+    launched.constant::<descent_start>();
+    launched.constant::<exact_norms_i8>();
+    launched.constant::<exact_norms_u8>();
+    launched.constant::<exact_prepare_f16>();
+    launched.constant::<exact_prepare_f32>();
+    launched.constant::<prune_edge_sources>();
+    launched.constant::<prune_edge_targets>();
+    launched.constant::<prune_edges>();
+    launched.constant::<prune_edges_count>();
+    launched.constant::<prune_ids>();
+    launched.constant::<renumber_ids>();
+    launched.constant::<renumber_vectors>();
+    launched.constant::<sort_count>();
+    launched.constant::<sort_scan>();
+    launched.constant::<sort_scatter>();
+    for k in 1..=MAX_DESCENT_K {
+        launched.kernel::<descent_merge>((MergeCandidates { k, ..zeroed() },));
+        launched.kernel::<cells_merge_offers>((MergeOffers { k, ..zeroed() },));
+        launched.kernel::<cells_merge_noted>((MergeNoted { capacity: ROUND as u32, k, ..zeroed() },));
+    }
+    for degree in 1..=MAX_DEGREE as u32 {
+        launched.kernel::<prune_store>((Store { width: degree, degree, ..zeroed() },));
+        launched.kernel::<prune_merge>((Merge { width: degree, ..zeroed() },));
+    }
+}
+
+/// What depends on the vectors.
+fn of_vectors<T: OnDevice>(launched: &mut Launched) {
+    launched.constant::<T::Join>();
+    launched.constant::<T::Pairs>();
+    launched.constant::<T::Mean>();
+    launched.constant::<T::MedoidSums>();
+    launched.constant::<T::MedoidNearest>();
+    for dim in 1..=MAX_DIM {
+        let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
+        let tiles = Tiles { units, ..zeroed() };
+        launched.kernel::<T::Filter>((Filter { tiles, ..zeroed() },));
+        launched.kernel::<T::CellFilter>((CellFilter { tiles, ..zeroed() },));
+        launched.kernel::<T::Meet>((Meet { tiles, ..zeroed() },));
+        for memberships in 1..=MAX_MEMBERSHIPS {
+            launched.kernel::<T::Assign>((Assign { units, memberships, ..zeroed() },));
+        }
+        let rows = Rows { dim: dim as u32, ..zeroed() };
+        for k in turns(MAX_DESCENT_K as usize) {
+            launched.kernel::<T::Finish>((Finish { dim: dim as u32, k: k as u32, ..zeroed() },));
+            for expand in turns(MOST_EXPANDED) {
+                let (k, expand) = (k as u32, expand as u32);
+                launched.kernel::<T::Expand>((Expand { units, k, expand, ..zeroed() },));
+            }
+        }
+        for k in turns(MAX_K) {
+            let (capacity, k) = (capacity(k) as u32, k as u32);
+            launched.kernel::<T::Settle>((Settle { dim: dim as u32, capacity, k, ..zeroed() },));
+        }
+        for degree in turns(MAX_DEGREE) {
+            let degree = degree as u32;
+            launched.kernel::<T::Lengths>((Lengths { rows, degree, ..zeroed() },));
+            launched.kernel::<T::MergeLists>((MergeLists { rows, degree, ..zeroed() },));
+        }
+    }
+}
+
+/// Beam search: the host chooses the table by the device.
+fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
+    for dim in [1, 128, MAX_DIM] {
+        for degree in turns(MAX_DEGREE) {
+            for beam in turns(MAX_BEAM) {
+                for width in 1..=MAX_WIDTH {
+                    let slots =
+                        slots(capability.shared_memory(), (dim, degree), (beam, width)).expect("it fits");
+                    let walk = Walk {
+                        base: Rows { dim: dim as u32, ..zeroed() },
+                        graph: Graph { degree: degree as u32, ..zeroed() },
+                        beam: beam as u32,
+                        width: width as u32,
+                        slots,
+                        ..zeroed()
+                    };
+                    let arguments = (Search { walk, ..zeroed() },);
+                    launched.kernel::<T::Beam64>(arguments);
+                    launched.kernel::<T::Beam128>(arguments);
+                    launched.kernel::<T::Beam256>(arguments);
+                    launched.kernel::<T::Beam512>(arguments);
+                }
+            }
+        }
+    }
+}
+
+fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32, u32)) {
+    fn arguments<T: Copy>(stride: u32, dim: u32) -> filter::Filter<T>
+    where
+        filter::Filter<T>: Copy,
+        Rows<T>: Copy,
+    {
+        filter::Filter { stride, rows: Rows { dim, ..zeroed() }, ..zeroed() }
+    }
+    launched.kernel::<R::F32>((arguments(stride, dim), rule));
+    launched.kernel::<R::F16>((arguments(stride, dim), rule));
+    launched.kernel::<R::U8>((arguments(stride, dim), rule));
+    launched.kernel::<R::I8>((arguments(stride, dim), rule));
+}
+
+/// The steps of pruning that `shape` takes for vectors of type `T`.
+fn of_pruning<T: OnDevice>(
+    launched: &mut Launched,
+    shape: &Shape,
+    (dim, k): (u32, u32),
+    strategy: &Strategy,
+) {
+    let rows = Rows { dim, ..zeroed() };
+    let most = strategy.max_degree() as u32;
+    match strategy.collect {
+        crate::Collect::Path => {
+            let walk = Walk {
+                base: rows,
+                graph: Graph { degree: k, ..zeroed() },
+                entry_count: shape.entries() as u32,
+                expansions: PATH.expansions as u32,
+                ..zeroed()
+            };
+            launched.kernel::<T::Path>((Paths { walk, ..zeroed() },));
+        }
+        crate::Collect::OneHop => launched.kernel::<T::Collect>((Collect { rows, k, hop: 0, ..zeroed() },)),
+        crate::Collect::TwoHop => {
+            launched.kernel::<T::Collect>((Collect { rows, k, hop: HOP as u32, ..zeroed() },));
+        }
+    }
+    for candidates in [shape.limit() as u32, MERGED] {
+        let serial = filter::Filter { rows, stride: candidates, most, ..zeroed() };
+        launched.kernel::<<T as RuleElement>::Serial>((serial, Distance));
+        match strategy.filter {
+            crate::Filter::Rank => {
+                let detours = Detours { count: candidates, ..zeroed() };
+                launched.kernel::<prune_detours>((detours,));
+                launched.kernel::<prune_detours_unbalanced>((detours,));
+            }
+            crate::Filter::Distance => of_rule(launched, Distance, (candidates, dim)),
+            crate::Filter::Angle => of_rule(launched, Angle, (candidates, dim)),
+            crate::Filter::Spread => of_rule(launched, Spread, (candidates, dim)),
+            crate::Filter::TauMonotonic => of_rule(launched, TauMonotonic, (candidates, dim)),
+            crate::Filter::AlphaConvergent(rule) => {
+                of_rule::<AlphaConvergent>(launched, rule, (candidates, dim))
+            }
+            crate::Filter::Custom(_) => {}
+        }
+    }
+}
+
+/// Pruning: what does not fit the device is pruned on the CPU.
+fn of_strategies(launched: &mut Launched, capability: Capability) {
+    for strategy in Strategy::all() {
+        for collect in [crate::Collect::OneHop, crate::Collect::TwoHop, crate::Collect::Path] {
+            for candidates in [1, 96, 512, 1024, 4096, MAX_CANDIDATES] {
+                for degree in [1, 32, MAX_DEGREE] {
+                    let strategy = strategy.clone().collect(collect).candidates(candidates).degree(degree);
+                    for (k, dim) in
+                        turns(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
+                    {
+                        let shape = Shape::new(&strategy, (1 << 20, dim), k, Metric::L2);
+                        if shape.block_bytes() > capability.shared_memory() {
+                            // Only long lists of paths, and more candidates than any strategy has by itself.
+                            assert!(
+                                collect == crate::Collect::Path && k > 384,
+                                "{strategy:?}, K = {k}, {dim}"
+                            );
+                            continue;
+                        }
+                        let sizes = (dim as u32, k as u32);
+                        of_pruning::<f32>(launched, &shape, sizes, &strategy);
+                        of_pruning::<f16>(launched, &shape, sizes, &strategy);
+                        of_pruning::<u8>(launched, &shape, sizes, &strategy);
+                        of_pruning::<i8>(launched, &shape, sizes, &strategy);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kernel_fits_every_device() {
+    let mut everywhere = Launched::default();
+    of_lists(&mut everywhere);
+    of_vectors::<f32>(&mut everywhere);
+    of_vectors::<f16>(&mut everywhere);
+    of_vectors::<u8>(&mut everywhere);
+    of_vectors::<i8>(&mut everywhere);
+    let counts = include_str!("../../device/ptx/tagore.sm_80.counts");
+    let kernels: BTreeSet<&str> = counts.lines().filter_map(|line| line.split(':').next()).collect();
+    for capability in Capability::ALL {
+        everywhere.check(capability);
+        let mut launched = Launched::default();
+        of_search::<f32>(&mut launched, capability);
+        of_search::<f16>(&mut launched, capability);
+        of_search::<u8>(&mut launched, capability);
+        of_search::<i8>(&mut launched, capability);
+        of_strategies(&mut launched, capability);
+        launched.check(capability);
+        let names: BTreeSet<&str> = everywhere.0.keys().chain(launched.0.keys()).copied().collect();
+        assert_eq!(names, kernels, "a kernel that this test does not know, or one that is no more");
+    }
+}

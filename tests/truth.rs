@@ -1,0 +1,288 @@
+//! Ground truth that does not belong is refused, and honest truth of any convention is not.
+
+use half::f16;
+use tagore::{
+    Builder, Device, DistanceConvention, ElementType, Error, Evaluation, GroundTruth, Index, Metric,
+    Progress, Result, Searcher, Strategy, Synth, Vectors, evaluate, ground_truth,
+};
+
+use crate::reference::uniform;
+
+const K: usize = 10;
+const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+
+/// A convention, and what it makes of our distance.
+type Written = (DistanceConvention, fn(f32) -> f32);
+
+/// A base, its queries, an index and the exact neighbours, more than are used.
+struct Case {
+    base: Vectors,
+    queries: Vectors,
+    index: Index,
+    truth: GroundTruth,
+}
+
+impl Case {
+    fn new(base: Vectors, queries: Vectors, metric: Metric) -> Self {
+        let index = Builder::new(Strategy::vamana()).metric(metric).knn(24).build(&base).unwrap();
+        let truth = ground_truth(&base, &queries, metric, 2 * K, &Progress::silent()).unwrap();
+        Self { base, queries, index, truth }
+    }
+
+    /// 600 rows whose norms differ by up to ten times, around the origin.
+    fn of(metric: Metric) -> Self {
+        let base = uniform(600, 12, 1);
+        let scaled = (0..base.len()).flat_map(|row| {
+            let scale = 0.3 + (row % 10) as f32 * 0.3;
+            base.row(row).iter().map(|x| x * scale).collect::<Vec<_>>()
+        });
+        Self::new(Vectors::from_f32(scaled.collect(), 12).unwrap(), uniform(60, 12, 2), metric)
+    }
+
+    fn evaluate_at(&self, truth: &GroundTruth, k: usize) -> Result<Evaluation> {
+        let found = evaluate(&self.index, &self.base, &self.queries, truth, k, &[300], &Progress::silent());
+        found.map(|evaluations| evaluations[0])
+    }
+
+    /// The error of a truth that must be refused, one line.
+    fn refused(&self, truth: &GroundTruth, k: usize) -> String {
+        match self.evaluate_at(truth, k) {
+            Err(error @ Error::Mismatch { .. }) => error.to_string(),
+            other => panic!("found {other:?}, expected a refusal"),
+        }
+    }
+
+    /// What is said of the distances of a truth that must pass.
+    fn convention(&self, truth: &GroundTruth) -> Option<DistanceConvention> {
+        let recall = self.evaluate_at(truth, K).unwrap().recall;
+        assert!(recall > 0.9, "{recall}");
+        let searcher = Searcher::new(&self.index, &self.base).unwrap();
+        searcher.distance_convention(&self.queries, truth, K).unwrap()
+    }
+
+    /// The truth with its distances replaced.
+    fn with_distances(&self, of: impl Fn(f32) -> f32) -> GroundTruth {
+        rows(&self.truth, |query| {
+            let distances = self.truth.distances(query).unwrap().iter().map(|&distance| of(distance));
+            (self.truth.ids(query).to_vec(), distances.collect())
+        })
+    }
+
+    /// The truth with its lists replaced, without distances.
+    fn with_lists(&self, list: impl Fn(usize) -> Vec<u32>) -> GroundTruth {
+        let ids: Vec<u32> = (0..self.truth.len()).flat_map(list).collect();
+        GroundTruth::new(ids.len() / self.truth.len(), ids, None).unwrap()
+    }
+}
+
+/// A truth of these rows of ids and distances.
+fn rows(truth: &GroundTruth, row: impl Fn(usize) -> (Vec<u32>, Vec<f32>)) -> GroundTruth {
+    let (ids, distances): (Vec<_>, Vec<_>) = (0..truth.len()).map(row).unzip();
+    GroundTruth::new(truth.k(), ids.concat(), Some(distances.concat())).unwrap()
+}
+
+// Their k-th distance is so large that anything found was a hit: recall 1.0.
+#[test]
+fn random_ids_are_refused() {
+    for metric in METRICS {
+        let case = Case::of(metric);
+        let n = case.base.len() as u32;
+        let random = rows(&case.truth, |query| {
+            let ids = (0..2 * K as u32).map(|place| (query as u32 * 37 + place * 101 + 5) % n);
+            (ids.collect(), vec![0.0; 2 * K])
+        });
+        for k in [1, K] {
+            let error = case.refused(&random, k);
+            assert!(
+                error.contains("neighbour 0 of query 0") && error.contains("not the nearest rows"),
+                "{error}"
+            );
+        }
+    }
+}
+
+// Lists of other queries: their k-th distance is large, too.
+#[test]
+fn rows_in_another_order_are_refused_and_found() {
+    for metric in METRICS {
+        let case = Case::of(metric);
+        let count = case.truth.len();
+        let reversed = case.with_lists(|query| case.truth.ids(count - 1 - query).to_vec());
+        let shifted = case.with_lists(|query| case.truth.ids((query + 1) % count).to_vec());
+        for wrong in [reversed, shifted] {
+            for k in [1, K] {
+                let error = case.refused(&wrong, k);
+                assert!(
+                    error.contains("the rows are in another order than the queries"),
+                    "{metric}: {error}"
+                );
+            }
+        }
+    }
+}
+
+// 0.9975 where the ids overlapped by 0.906.
+#[test]
+fn truth_of_another_metric_is_refused_and_named() {
+    for metric in METRICS {
+        let case = Case::of(metric);
+        for other in METRICS.into_iter().filter(|&other| other != metric) {
+            let truth = ground_truth(&case.base, &case.queries, other, K, &Progress::silent()).unwrap();
+            let error = case.refused(&truth, K);
+            assert!(
+                error.contains(&format!("the list is that of {other}: make the ground truth by {metric}")),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn wrong_lists_are_refused_wherever_they_are() {
+    let case = Case::of(Metric::L2);
+    let edited = |edit: fn(&mut Vec<u32>)| {
+        case.with_lists(|query| {
+            let mut ids = case.truth.ids(query).to_vec();
+            edit(&mut ids);
+            ids
+        })
+    };
+    // The second and third place change places.
+    let error = case.refused(&edited(|ids| ids.swap(1, 2)), K);
+    assert!(error.contains("neighbour 1 of query"), "{error}");
+    // The nearest is left out, as by a search that is not exact.
+    let error = case.refused(&edited(|ids| _ = ids.remove(0)), K);
+    assert!(error.contains("not the nearest rows"), "{error}");
+    let error = case.refused(&edited(|ids| ids[7] = ids[3]), K);
+    assert!(error.contains("twice for query 0") && error.contains("10 different ids"), "{error}");
+    // What is not used may be anything.
+    case.evaluate_at(&edited(|ids| ids[K..].fill(u32::MAX)), K).unwrap();
+    let error = case.refused(&edited(|ids| ids[K - 1] = u32::MAX), K);
+    assert!(error.contains("id 4294967295 for query 0"), "{error}");
+}
+
+// The sample has 100 of 3,000 queries, and the one list in descending order.
+#[test]
+fn one_list_out_of_order_is_found_among_many() {
+    let synth = Synth::new(500, 6, 1).unwrap();
+    let case = Case::new(synth.base(), synth.queries(3000), Metric::L2);
+    let wrong = case.with_lists(|query| {
+        let ids = case.truth.ids(query).iter().copied();
+        if query == 1717 { ids.rev().collect() } else { ids.collect() }
+    });
+    assert!(case.refused(&wrong, 2 * K).contains("of query 1717"));
+}
+
+// The norms are a million times the distances: no excuse by rounding for rows at random.
+#[test]
+fn random_ids_far_from_the_origin_are_refused() {
+    let far = |vectors: Vectors| {
+        let values = (0..vectors.len())
+            .flat_map(|row| vectors.row(row).iter().map(|x| x + 5000.0).collect::<Vec<_>>());
+        Vectors::from_f32(values.collect(), 2).unwrap()
+    };
+    let case = Case::new(far(uniform(600, 2, 1)), far(uniform(60, 2, 2)), Metric::L2);
+    let random =
+        case.with_lists(|query| (0..K as u32).map(|place| (query as u32 * 37 + place * 101) % 600).collect());
+    case.refused(&random, K);
+    case.convention(&case.truth);
+}
+
+#[test]
+fn honest_truth_passes_whatever_its_distances_are() {
+    use DistanceConvention as Convention;
+    for metric in METRICS {
+        let case = Case::of(metric);
+        let ours = Convention::of(metric);
+        assert_eq!(case.convention(&case.with_lists(|query| case.truth.ids(query).to_vec())), None);
+        assert_eq!(case.convention(&case.truth), Some(ours));
+        assert_eq!(case.convention(&case.with_distances(|d| d * (1.0 + 1e-6))), Some(ours));
+        assert_eq!(case.convention(&case.with_distances(|_| 0.0)), Some(Convention::Unknown));
+        assert_eq!(case.convention(&case.with_distances(|_| f32::NAN)), Some(Convention::Unknown));
+        let conventions: &[Written] = match metric {
+            Metric::L2 => &[(Convention::L2, f32::sqrt)],
+            Metric::InnerProduct => {
+                &[(Convention::InnerProduct, |d| -d), (Convention::OneMinusInnerProduct, |d| 1.0 + d)]
+            }
+            Metric::Cosine => &[
+                (Convention::Cosine, |d| 1.0 - d),
+                (Convention::NegatedCosine, |d| d - 1.0),
+                (Convention::SquaredUnitL2, |d| 2.0 * d),
+                (Convention::UnitL2, |d| (2.0 * d).sqrt()),
+            ],
+        };
+        for &(convention, of) in conventions {
+            assert_eq!(case.convention(&case.with_distances(of)), Some(convention));
+        }
+    }
+}
+
+// Of equal rows either is right, in any order: recall allows for it, recall by ids does not.
+#[test]
+fn ties_may_be_in_any_order() {
+    let once = uniform(200, 6, 1);
+    let twice: Vec<f32> = (0..400).flat_map(|row| once.row(row / 2).to_vec()).collect();
+    for metric in METRICS {
+        let case = Case::new(Vectors::from_f32(twice.clone(), 6).unwrap(), uniform(40, 6, 2), metric);
+        let twins = case.with_lists(|query| case.truth.ids(query).iter().map(|id| id ^ 1).collect());
+        assert!(case.evaluate_at(&twins, K).unwrap().recall > 0.95);
+        // Of the two nearest, which are equal, the search finds the first.
+        let (same, other) = (case.evaluate_at(&case.truth, 1).unwrap(), case.evaluate_at(&twins, 1).unwrap());
+        assert_eq!((same.recall, same.recall_ids), (1.0, 1.0), "{metric}");
+        assert_eq!((other.recall, other.recall_ids), (1.0, 0.0), "{metric}");
+    }
+}
+
+// Near the queries, |q|² + |x|² − 2⟨q, x⟩ in f32 orders rows by its rounding.
+#[test]
+fn truth_of_other_arithmetic_passes() {
+    let base = uniform(400, 16, 1);
+    let near =
+        |row: usize, by: f32| base.row(row % 20).iter().map(move |x| x + by * 1e-4).collect::<Vec<f32>>();
+    let crowded: Vec<f32> = (0..400).flat_map(|row| near(row, (row / 20) as f32)).collect();
+    let queries: Vec<f32> = (0..40).flat_map(|row| near(row, 3.1)).collect();
+    let case = Case::new(
+        Vectors::from_f32(crowded, 16).unwrap(),
+        Vectors::from_f32(queries, 16).unwrap(),
+        Metric::L2,
+    );
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |sum, (x, y)| sum + x * y);
+    let rough = case.with_lists(|query| {
+        let query = case.queries.row(query);
+        let distance = |id: u32| {
+            let row = case.base.row(id as usize);
+            dot(&query, &query) + dot(&row, &row) - 2.0 * dot(&query, &row)
+        };
+        let mut ids: Vec<u32> = (0..400).collect();
+        ids.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+        ids.truncate(K);
+        ids
+    });
+    assert!((0..40).any(|query| rough.ids(query) != &case.truth.ids(query)[..K]));
+    case.evaluate_at(&rough, K).unwrap();
+}
+
+#[test]
+fn truth_of_f32_passes_for_the_same_vectors_in_f16() {
+    let synth = Synth::new(2000, 48, 4).unwrap();
+    let (base, queries) = (synth.base(), synth.queries(100));
+    let halves = |vectors: &Vectors| {
+        let values = (0..vectors.len())
+            .flat_map(|row| vectors.row(row).iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>());
+        Vectors::from_f16(values.collect(), 48).unwrap()
+    };
+    let truth = ground_truth(&base, &queries, Metric::L2, K, &Progress::silent()).unwrap();
+    let case = Case::new(halves(&base), halves(&queries), Metric::L2);
+    assert_eq!(case.base.element_type(), ElementType::F16);
+    assert!((0..100).any(|query| truth.ids(query) != &case.truth.ids(query)[..K]));
+    assert_eq!(case.convention(&truth), Some(DistanceConvention::SquaredL2));
+}
+
+#[test]
+fn every_device_refuses_the_same() {
+    let case = Case::of(Metric::InnerProduct);
+    let wrong = ground_truth(&case.base, &case.queries, Metric::L2, K, &Progress::silent()).unwrap();
+    let searcher = Searcher::new(&case.index, &case.base).unwrap().device(Device::Emulated).unwrap();
+    let error = searcher.evaluate(&case.queries, &wrong, K, &[20], &Progress::silent()).unwrap_err();
+    assert_eq!(error.to_string(), case.refused(&wrong, K));
+}
