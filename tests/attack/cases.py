@@ -62,18 +62,17 @@ def formats(runner, folder):
     return names[1].split(", ")
 
 
-def make(runner: Runner, folder: Path, seed=0):
+def make(runner: Runner, folder: Path):
     """Makes data of all formats in `folder`."""
     folder.mkdir(parents=True)
     run = lambda *arguments: runner.succeeds(arguments, folder)
-    for name, rows, offset in [("base", ROWS, 0), ("query", QUERIES, 1)]:
-        (folder / f"{name}.u8bin").write_bytes(whole_numbers(rows, 2 * seed + offset))
-    run("convert", "query.u8bin", "query.fbin")
+    for name, rows in [("rows", ROWS), ("queries", QUERIES)]:
+        (folder / f"{name}.u8bin").write_bytes(whole_numbers(rows, name))
+    run("convert", "queries.u8bin", "query.fbin")
     vectors, ids, indexes = [], [], []
     for name in formats(runner, folder):
-        if runner.run(["convert", "base.u8bin", f"base.{name}", "--to", name], folder).code == 0:
+        if runner.run(["convert", "rows.u8bin", f"base.{name}", "--to", name], folder).code == 0:
             vectors.append(name)
-    (folder / "base.u8bin").write_bytes(whole_numbers(ROWS, 2 * seed))
     run("groundtruth", "--base", "base.fbin", "--queries", "query.fbin", "-k", "10", "-o", "truth.gt")
     run("build", "-i", "base.fbin", "-o", "index.tagore", "--index", "nsg", *BUILD)
     run("build", "-i", "base.fbin", "-o", "cagra.tagore", "--index", "cagra", "--degree", "8", *BUILD)
