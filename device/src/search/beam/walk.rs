@@ -47,7 +47,7 @@ pub struct Walk<T> {
     pub beam: u32,
     /// Nodes expanded in a step, at least 1.
     pub width: u32,
-    /// Nodes expanded at most.
+    /// Nodes expanded at most, of searches that keep the keys of all nodes met.
     pub expansions: u32,
     /// Slots of the table of nodes met: at least [`least_slots`], and a power of two.
     pub slots: u32,
@@ -150,9 +150,9 @@ impl<T: Element> Walk<T> {
     /// Searches for `point`, whose block calls this after a barrier, and finds a barrier behind the keys. Returns the beam,
     /// which the first warp has, and how many distances were computed.
     ///
-    /// With `KEEP` the keys of all nodes met stay; the table holds all of them then, and never fills. Without, it is
-    /// emptied when it is three quarters full, but for the nodes of the beam: what else was met is farther than the beam's
-    /// last, and does not come back into it.
+    /// With `KEEP` the keys of all nodes met stay, of `expansions` nodes expanded; the table holds all of them then, and never
+    /// fills. Without, it is emptied when it is three quarters full, but for the nodes of the beam: what else was met is
+    /// farther than the beam's last, and does not come back into it.
     #[inline(always)]
     pub fn run<const C: usize, const KEEP: bool>(
         &self,
@@ -224,7 +224,9 @@ impl<T: Element> Walk<T> {
             if thread < 32 {
                 beam.offer(keys, new);
                 let mut taken = 0;
-                while entered == self.entry_count && taken < self.width && expanded + taken < self.expansions
+                while entered == self.entry_count
+                    && taken < self.width
+                    && (!KEEP || expanded + taken < self.expansions)
                 {
                     keep_rolled();
                     let Some(parent) = beam.take() else { break };
@@ -240,7 +242,9 @@ impl<T: Element> Walk<T> {
             }
             sync_threads();
             parents = room.parent_count.get(0);
-            expanded += parents;
+            if KEEP {
+                expanded += parents;
+            }
             if parents == 0 && entered == self.entry_count {
                 return (beam, computed);
             }
