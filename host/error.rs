@@ -38,7 +38,7 @@ pub enum Error {
         /// The value found.
         value: String,
         /// The values that can be used.
-        expected: &'static str,
+        expected: String,
     },
     /// An argument is out of its range or does not fit the others.
     #[error("{what}: found {found}, expected {expected}")]

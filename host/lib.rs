@@ -67,4 +67,7 @@ pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQual
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use vectors::distance::instruction_set;
-pub use vectors::{DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors};
+pub use vectors::{
+    DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Synth, Vectors,
+    with_mapped_file_at,
+};

@@ -142,7 +142,7 @@ impl Args {
         if may_be_out && let Some(plan) = self.limits.plan(&builder, &base, self.descent.device.first())? {
             return self.out_of_core(builder, &base, (plan, began), output);
         }
-        base.validate()?;
+        base.validate(output.progress())?;
         let read = began.elapsed().as_secs_f64();
         let reading = StageCost::ended("read", read);
         if self.descent.device.0.len() > 1 {

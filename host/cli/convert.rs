@@ -30,7 +30,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         check_output(&self.output)?;
-        let (to, rows, cols) = match self.input.read()? {
+        let (to, rows, cols) = match self.input.read(output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;
                 self.export(&index, to, output)?;
@@ -38,7 +38,7 @@ impl Args {
             }
             Content::Vectors(vectors) => {
                 let to = self.plain_format("vectors", "a vector format", |to| !to.holds_ids())?;
-                vectors.save_as(&self.output, to)?;
+                vectors.save_as(&self.output, to, output.progress())?;
                 (to.name(), vectors.len(), vectors.dim())
             }
             Content::Ids(truth) => {

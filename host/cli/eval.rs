@@ -31,9 +31,9 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.plot.as_deref().map(check_output).transpose()?;
         let (index, base, queries) = self.searched.open()?;
-        let truth = GroundTruth::open(&self.groundtruth)?;
+        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let progress = output.progress();
-        let searcher = self.searched.searcher(&index, &base)?;
+        let searcher = self.searched.searcher(&index, &base, progress)?;
         let evaluations = searcher.evaluate(&queries, &truth, self.k, &self.beams, progress)?;
         output.say(format_args!(
             "{:>6} {:>10} {:>10} {:>10}   on {}",

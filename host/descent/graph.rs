@@ -8,7 +8,7 @@ use tagore_device::descent::key::{self, Key};
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;
 use crate::vectors::open_ids;
-use crate::{Error, Metric, Result, Vectors};
+use crate::{Error, Metric, Progress, Result, Vectors};
 
 /// The k nearest neighbours found for every node: n × k ids and list distances. Each row is sorted
 /// by (distance, id) and holds neither its own node nor any node twice.
@@ -110,9 +110,9 @@ impl KnnGraph {
     /// k-NN graph holds: sorted by distance, without its own node, duplicates or unknown ids.
     pub fn open(stem: impl AsRef<Path>, base: &Vectors, metric: Metric) -> Result<Self> {
         let (ids_path, distances_path) = files(stem.as_ref());
-        let table = open_ids(&ids_path)?;
+        let table = open_ids(&ids_path, &Progress::silent())?;
         let values = Vectors::open(&distances_path)?;
-        values.validate()?;
+        values.validate(&Progress::silent())?;
         if (values.len(), values.dim()) != (table.rows, table.cols) {
             let found = format!("{} x {}", values.len(), values.dim());
             let expected = format!("{} x {} as {} has", table.rows, table.cols, ids_path.display());

@@ -11,6 +11,7 @@ use super::ClusterGraph;
 use super::log::Piece;
 use super::work::save;
 use crate::Result;
+use crate::parallel::no_thread;
 
 /// Pairs of clusters, and where the lists of the first are.
 type Waiting = BTreeMap<(u32, u32), Option<Piece>>;
@@ -104,10 +105,11 @@ impl Checkpoints {
         self.wait()?;
         self.last = Instant::now();
         let path = self.path.clone();
-        self.running = Some(std::thread::spawn(move || {
+        let saving = std::thread::Builder::new().spawn(move || {
             sync()?;
             save(&path, &checkpoint)
-        }));
+        });
+        self.running = Some(saving.map_err(no_thread)?);
         Ok(())
     }
 

@@ -131,9 +131,7 @@ impl Synth {
         let chunk = (CHUNK_BYTES / (self.dim * size_of::<f32>())).max(1);
         for first in (0..count).step_by(chunk) {
             let rows = chunk.min(count - first);
-            progress.check()?;
-            self.vectors(range.start + first as u64, rows).write_rows(element, &mut file)?;
-            stage.advance(rows as u64)?;
+            self.vectors(range.start + first as u64, rows).write_rows(element, &mut file, &stage)?;
         }
         file.commit()
     }

@@ -7,6 +7,8 @@ mod errors;
 mod plan;
 mod report;
 mod search;
+#[cfg(target_os = "linux")]
+mod signals;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

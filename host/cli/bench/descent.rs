@@ -39,7 +39,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.runs.output.as_deref().map(check_output).transpose()?;
-        let (base, _) = self.input.read()?;
+        let (base, _) = self.input.read(output.progress())?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();
         for (start, iterations) in self.runs() {

@@ -50,7 +50,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         [&self.plot, &self.output].into_iter().flatten().try_for_each(|path| check_output(path))?;
         let base = self.input.open()?;
-        let judge = self.judge.open()?;
+        let judge = self.judge.open(output.progress())?;
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
