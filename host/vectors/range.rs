@@ -57,3 +57,53 @@ pub(super) fn check_products(queries: &Vectors, largest: f32, base: f32) -> Resu
 fn found(largest: f32) -> String {
     format!("a largest magnitude of {largest:e}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::space::Space;
+    use super::*;
+    use crate::Progress;
+    use tagore_device::random::{Draws, Stage};
+
+    #[test]
+    fn all_distances_of_allowed_values_are_finite() {
+        for (dim, metric) in [1, 2, 17, 96, 960, 4096]
+            .into_iter()
+            .flat_map(|dim| [Metric::L2, Metric::InnerProduct].map(|metric| (dim, metric)))
+        {
+            let (most, draws) = (most(Some(metric), dim), Draws::new(5, Stage::Test, 0, dim as u64));
+            // Opposite corners, zeros, other corners, and anything between.
+            let value = |i: usize| {
+                let unit = draws.unit(i as u64) as f32;
+                match i / dim {
+                    0 => most,
+                    1 => -most,
+                    2 => 0.0,
+                    3..6 => most.copysign(unit - 0.5),
+                    _ => most * (2.0 * unit - 1.0),
+                }
+            };
+            let base = Vectors::from_f32((0..9 * dim).map(value).collect(), dim).unwrap();
+            let space = Space::new(&base, metric, &Progress::silent()).unwrap();
+            let (ids, mut distances): (Vec<u32>, _) = ((0..9).collect(), Vec::new());
+            for node in 0..9 {
+                space.list_distances(space.point(node), &ids, &mut distances);
+                assert!(distances.iter().all(|x| x.is_finite()), "{dim} {metric}: {distances:?}");
+                space.rule_distances(node, &ids, &mut distances);
+                assert!(distances.iter().all(|x| x.is_finite()), "{dim} {metric}: {distances:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn vanishing_products_are_told_from_zeros() {
+        let vectors = Vectors::from_f32(vec![1.0], 1).unwrap();
+        let allowed = |queries: f32, base: f32| check_products(&vectors, queries, base).is_ok();
+        for (queries, base) in [(0.0, 1e-10), (1e-10, 0.0), (1e-23, 1.0), (1.0, 1e-12)] {
+            assert!(allowed(queries, base), "{queries:e} x {base:e}");
+        }
+        assert!(!allowed(1e-23, 1e-10) && !allowed(f32::from_bits(1), 1e-10));
+        let smallest = |largest: f32| check_smallest(&vectors, largest, Metric::L2).is_ok();
+        assert!(smallest(0.0) && smallest(SMALLEST) && !smallest(SMALLEST.next_down()));
+    }
+}

@@ -4,6 +4,8 @@ mod bench;
 mod build;
 mod convert;
 mod errors;
+#[cfg(target_os = "linux")]
+mod limits;
 mod plan;
 mod report;
 mod search;

@@ -49,8 +49,9 @@ impl Session {
         file.set_len(8 + rows * 96 * 4).unwrap();
     }
 
-    /// Runs the command, sends it `signal` when a stage begins, and returns what it printed last.
-    fn signalled(&self, mut command: Command, stage: &str, signal: &str) -> (Option<i32>, String) {
+    /// Runs the command, does something with its process when a stage begins, and returns how it ended and what it printed
+    /// last.
+    fn meanwhile(&self, mut command: Command, stage: &str, act: impl Fn(u32)) -> (Option<i32>, String) {
         command.args(["--log", "debug", "--threads", "2"]).stderr(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
         let guard = Guard::of(&child);
@@ -61,7 +62,7 @@ impl Session {
             line.clear();
             assert!(stderr.read_line(&mut line).unwrap() > 0, "no stage {stage}: {command:?}");
         }
-        send(child.id(), signal);
+        act(child.id());
         let mut rest = String::new();
         stderr.read_to_string(&mut rest).unwrap();
         (guard.wait(child).code(), rest.lines().last().unwrap_or_default().to_owned())
@@ -90,7 +91,7 @@ fn a_signal_stops_whatever_reads_a_large_file() {
         (&build("large.fbin", "4096GiB"), "check", "HUP"),
         (&build("medium.fbin", "512MiB"), "partition", "TERM"),
     ] {
-        let (code, last) = s.signalled(s.command(arguments), stage, signal);
+        let (code, last) = s.meanwhile(s.command(arguments), stage, |process| send(process, signal));
         assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"), "{arguments}, SIG{signal}");
         assert_eq!(s.names(), before, "{arguments}: files were left behind");
     }
@@ -116,6 +117,17 @@ fn a_second_signal_ends_the_command_at_once() {
     send(child.id(), "TERM");
     assert_eq!(guard.wait(child).code(), Some(130));
     drop(reader);
+}
+
+#[test]
+fn a_file_that_is_cut_short_while_it_is_read_is_an_error() {
+    let s = Session::new();
+    s.zeros("large.fbin", LARGE);
+    let large = fs::OpenOptions::new().write(true).open(s.path("large.fbin")).unwrap();
+    let cut = || large.set_len(4096).unwrap();
+    let (code, last) = s.meanwhile(s.command("inspect large.fbin --all"), "check", |_| cut());
+    let expected = "error: large.fbin: found its end, expected more: it was cut short while it was read";
+    assert_eq!((code, last.as_str()), (Some(1), expected));
 }
 
 #[test]
