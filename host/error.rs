@@ -45,7 +45,7 @@ pub enum Error {
         /// The value found.
         value: String,
         /// The values that can be used.
-        expected: &'static str,
+        expected: String,
     },
     /// An argument is out of its range or does not fit the others.
     #[error("{what}: found {}, expected {}", one_line(found, FOUND), one_line(expected, TEXT))]
@@ -128,7 +128,7 @@ mod tests {
         let errors = [
             Error::Io { path: path.clone(), source: io::Error::other(long.clone()) },
             Error::file(&path, &long, &long),
-            Error::Value { path: Some(path), row: 1, dim: 1, value: long.clone(), expected: "less" },
+            Error::Value { path: Some(path), row: 1, dim: 1, value: long.clone(), expected: long.clone() },
             Error::argument("degree", &long, &long),
             Error::mismatch(&long, &long, &long),
             Error::Device { device: "cuda:0".to_owned(), problem: long },

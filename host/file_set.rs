@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
+
+/// Bytes that are summed at a time.
+const PIECE: usize = 16 << 20;
 
 /// A `bin` file of a pair while it is written, and its checksum.
 pub(crate) struct PairFile {
@@ -57,8 +60,8 @@ impl PairFile {
 /// programs leave it, there is nothing to check.
 ///
 /// # Errors
-/// If they are not, or cannot be read.
-pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2]) -> Result<()> {
+/// If they are not, or cannot be read, or the work is cancelled.
+pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) -> Result<()> {
     let expected = match fs::read_to_string(sums) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         text => text.map_err(Error::io(sums))?,
@@ -66,7 +69,12 @@ pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2]) -> Result<()> {
     let mut expected = expected.lines();
     for path in paths {
         let content = map(path)?;
-        let found = line(path, crc32fast::hash(&content), content.len() as u64);
+        let mut sum = crc32fast::Hasher::new();
+        for piece in content.chunks(PIECE) {
+            progress.check()?;
+            sum.update(piece);
+        }
+        let found = line(path, sum.finalize(), content.len() as u64);
         // The name is for people: a pair may be renamed.
         let numbers = |line: &str| line.split(' ').take(2).map(str::to_owned).collect::<Vec<_>>();
         let told = expected.next().unwrap_or_default();

@@ -1,9 +1,34 @@
 //! Parallel loops over nodes with progress, cancellation and scratch memory.
 
+use std::ops::Range;
+
+use std::io;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
 use rayon::prelude::*;
 
-use crate::Result;
 use crate::progress::StageProgress;
+use crate::{Error, Result};
+
+/// Rows of a block of [`for_each_block`].
+const BLOCK: usize = 1024;
+
+/// Starts a thread of `scope`.
+///
+/// # Errors
+/// If the system has none left.
+pub(crate) fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    Builder::new().spawn_scoped(scope, run).map_err(no_thread)
+}
+
+/// The error of a thread that the system refused.
+pub(crate) fn no_thread(error: io::Error) -> Error {
+    let expected = "one more: raise the limit of processes (ulimit -u, pids) or of memory";
+    Error::mismatch("threads", error, expected)
+}
 
 /// Nodes that one task takes at a time: few enough to stop soon and to keep all threads busy, enough to
 /// hide the start of a task.
@@ -26,6 +51,32 @@ pub(crate) fn for_each_node<S>(
         nodes.for_each(|node| body(scratch, node as u32));
         Ok(())
     })
+}
+
+/// Calls `body` for all rows below `rows`, in parallel by blocks. Returns the error of the first block at fault, or stops
+/// soon after the work is cancelled.
+pub(crate) fn for_each_block(
+    rows: usize,
+    stage: &StageProgress<'_>,
+    body: impl Fn(Range<usize>) -> Result<()> + Sync + Send,
+) -> Result<()> {
+    for_each_block_of(BLOCK, rows, stage, body)
+}
+
+/// As [`for_each_block`], with `size` rows to a block.
+pub(crate) fn for_each_block_of(
+    size: usize,
+    rows: usize,
+    stage: &StageProgress<'_>,
+    body: impl Fn(Range<usize>) -> Result<()> + Sync + Send,
+) -> Result<()> {
+    let run = |block: usize| {
+        let rows = block * size..((block + 1) * size).min(rows);
+        stage.advance(rows.len() as u64)?;
+        body(rows)
+    };
+    let bad = (0..rows.div_ceil(size)).into_par_iter().find_map_first(|block| run(block).err());
+    bad.map_or(Ok(()), Err)
 }
 
 /// As [`for_each_node`], with row `node` of `rows`, `width` values to a row, for the body to write.

@@ -28,7 +28,7 @@ fn every_kind_keeps_its_promises_on_hard_data() {
                 let index = Builder::new(strategy).metric(metric).build_from(&base, &graph).unwrap();
                 let what = format!("{} on {name}, {metric}", index.kind());
                 check_graph(&index, &what);
-                index.verify().unwrap();
+                index.verify(&Progress::silent()).unwrap();
                 if CONNECTED.contains(&index.kind()) {
                     assert_eq!(reachable(&index), 400, "{what}");
                 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use tagore::{
-    Builder, Description, ElementType, Error, Index, IndexFormat, Metric, Result, Strategy, Vectors,
+    Builder, Description, ElementType, Error, Index, IndexFormat, Metric, Progress, Result, Strategy, Vectors,
 };
 use tempfile::TempDir;
 
@@ -67,7 +67,7 @@ fn round_trip(index: &Index, base: &Vectors, format: IndexFormat) -> Index {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     index.export(format).base(base).save(&path).unwrap();
-    let read = Index::import(&path, format, base, index.metric()).unwrap();
+    let read = Index::import(&path, format, base, index.metric(), &Progress::silent()).unwrap();
     assert!((0..index.len()).all(|node| read.neighbors(node) == index.neighbors(node)), "{format}");
     let entries = if format == IndexFormat::Diskann { 1 } else { index.entries().len() };
     assert_eq!(read.entries(), &index.entries()[..entries], "{format}");
@@ -92,7 +92,14 @@ fn the_golden_files_are_written_and_read_back() {
                 "{name} of {format} has changed"
             );
         }
-        let read = Index::import(golden(format).join("chain"), format, &tiny_base(), Metric::L2).unwrap();
+        let read = Index::import(
+            golden(format).join("chain"),
+            format,
+            &tiny_base(),
+            Metric::L2,
+            &Progress::silent(),
+        )
+        .unwrap();
         assert_eq!((read.kind(), read.max_degree(), read.entries()[0]), (format.name(), 3, 2));
         assert_eq!(read.neighbors(2), [1, 3, 4]);
     }
@@ -340,7 +347,13 @@ impl Copied {
         let mut changed = bytes.clone();
         change(&mut changed);
         overwrite(&path, &changed);
-        let read = Index::import(self.folder.path().join("chain"), self.format, &tiny_base(), Metric::L2);
+        let read = Index::import(
+            self.folder.path().join("chain"),
+            self.format,
+            &tiny_base(),
+            Metric::L2,
+            &Progress::silent(),
+        );
         overwrite(&path, &bytes);
         let error = read.err()?.to_string();
         assert!(!error.contains('\n') && error.contains("chain"), "{error}");
@@ -438,7 +451,9 @@ fn files_of_the_other_programs_come_without_what_is_optional() {
     fs::write(folder.path().join("chain_disk.index"), index).unwrap();
     fs::copy(golden(IndexFormat::Diskann).join("chain"), folder.path().join("chain")).unwrap();
     for format in BOTH {
-        let read = Index::import(folder.path().join("chain"), format, &tiny_base(), Metric::L2).unwrap();
+        let read =
+            Index::import(folder.path().join("chain"), format, &tiny_base(), Metric::L2, &Progress::silent())
+                .unwrap();
         assert_eq!((read.entries(), read.neighbors(1)), (&[2][..], &[0, 2][..]));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tagore::{Builder, Description, Index, IndexFormat, Metric, Strategy, Vectors};
+use tagore::{Builder, Description, Index, IndexFormat, Metric, Progress, Strategy, Vectors};
 use tempfile::TempDir;
 
 use crate::reference::uniform;
@@ -80,9 +80,9 @@ impl Copy {
     fn complaint(&self, file: &str, bytes: &[u8]) -> Option<String> {
         fs::write(self.folder.path().join(file), bytes).unwrap();
         let path = self.folder.path().join(self.name);
-        let text = match Index::import(path, self.format, &base(), Metric::L2) {
+        let text = match Index::import(path, self.format, &base(), Metric::L2, &Progress::silent()) {
             Ok(index) => {
-                index.verify().unwrap();
+                index.verify(&Progress::silent()).unwrap();
                 return None;
             }
             Err(error) => error.to_string(),
@@ -106,7 +106,7 @@ fn golden_files_are_written_and_read_back() {
             }
             assert!(written == fs::read(golden(file)).unwrap(), "{file} is written otherwise now");
         }
-        let read = Index::import(golden(name), format, &base, Metric::L2).unwrap();
+        let read = Index::import(golden(name), format, &base, Metric::L2, &Progress::silent()).unwrap();
         assert_same_rows(&read, &index, name);
         read.check_base(&base).unwrap();
         assert_eq!((read.kind(), read.max_degree()), (format.name(), index.max_degree()), "{name}");
@@ -183,7 +183,7 @@ fn odd_graphs_come_back_as_they_were() {
                     assert!(refused, "{what} as {format}: {text}");
                     continue;
                 }
-                let read = || Index::import(&path, format, &base, metric).unwrap();
+                let read = || Index::import(&path, format, &base, metric, &Progress::silent()).unwrap();
                 assert_same_rows(&read(), &index, &format!("{what} as {format}"));
                 if format.has_layers() {
                     with(true).unwrap();
@@ -271,8 +271,9 @@ fn another_base_or_metric_is_told() {
     for format in foreign() {
         let index = tiny(format);
         index.export(format).base(&base()).save(&path).unwrap();
-        let error =
-            |base: &Vectors, metric| Index::import(&path, format, base, metric).err().map(|e| e.to_string());
+        let error = |base: &Vectors, metric| {
+            Index::import(&path, format, base, metric, &Progress::silent()).err().map(|e| e.to_string())
+        };
         assert!(error(&none, Metric::L2).unwrap().contains("0 rows"), "{format}");
         let message = error(&other, Metric::L2);
         assert_eq!(message.is_some(), format.holds_vectors(), "{format}: {message:?}");
@@ -285,9 +286,11 @@ fn another_base_or_metric_is_told() {
         assert!(refused.contains("other values"), "{format}: {refused}");
     }
     let native = golden("chain.tagore");
-    assert!(Index::import(&native, IndexFormat::Tagore, &base(), Metric::L2).is_ok());
-    assert!(Index::import(&native, IndexFormat::Tagore, &other, Metric::L2).is_err());
-    assert!(Index::import(&native, IndexFormat::Tagore, &base(), Metric::Cosine).is_err());
+    assert!(Index::import(&native, IndexFormat::Tagore, &base(), Metric::L2, &Progress::silent()).is_ok());
+    assert!(Index::import(&native, IndexFormat::Tagore, &other, Metric::L2, &Progress::silent()).is_err());
+    assert!(
+        Index::import(&native, IndexFormat::Tagore, &base(), Metric::Cosine, &Progress::silent()).is_err()
+    );
 }
 
 #[test]
@@ -316,8 +319,8 @@ fn edges_that_no_search_follows_are_left_out_and_counted() {
     // Node 0 with itself, node 1 with 3 twice.
     let words = [4u32, 2, 2, 0, 4, 4, 3, 2, 3, 0, 0, 0, 0];
     fs::write(&path, words.map(u32::to_le_bytes).concat()).unwrap();
-    let index = Index::import(&path, IndexFormat::Nsg, &base(), Metric::L2).unwrap();
-    index.verify().unwrap();
+    let index = Index::import(&path, IndexFormat::Nsg, &base(), Metric::L2, &Progress::silent()).unwrap();
+    index.verify(&Progress::silent()).unwrap();
     let rows: Vec<&[u32]> = (0..5).map(|node| index.neighbors(node)).collect();
     assert_eq!(rows, [&[4][..], &[3, 2, 0], &[], &[], &[]]);
     assert_eq!(index.description().parameters["edges-left-out"], "2");
@@ -332,7 +335,9 @@ fn a_skewed_file_does_not_fill_the_memory() {
     let words = [n, 0, n - 1].into_iter().chain(1..n).chain((1..n).map(|_| 0));
     fs::write(&path, words.flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
     let base = Vectors::from_u8(vec![0; n as usize], 1).unwrap();
-    let text = Index::import(&path, IndexFormat::Nsg, &base, Metric::L2).unwrap_err().to_string();
+    let text = Index::import(&path, IndexFormat::Nsg, &base, Metric::L2, &Progress::silent())
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("a row of 4095 neighbours, 0 on average"), "{text}");
 }
 
@@ -341,7 +346,7 @@ fn complaint_of(format: IndexFormat, base: &Vectors, words: impl IntoIterator<It
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     fs::write(&path, words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
-    Index::import(&path, format, base, Metric::L2).unwrap_err().to_string()
+    Index::import(&path, format, base, Metric::L2, &Progress::silent()).unwrap_err().to_string()
 }
 
 #[test]
@@ -365,7 +370,9 @@ fn repeats_in_long_rows_are_left_out() {
     });
     let words = [n, 0].into_iter().chain(rows);
     fs::write(&path, words.flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
-    let index = Index::import(&path, IndexFormat::Nsg, &uniform(n as usize, 1, 1), Metric::L2).unwrap();
+    let index =
+        Index::import(&path, IndexFormat::Nsg, &uniform(n as usize, 1, 1), Metric::L2, &Progress::silent())
+            .unwrap();
     assert_eq!(index.description().parameters["edges-left-out"], (10 * n).to_string());
     // The stride is that of what is left.
     assert_eq!(index.max_degree(), n as usize - 11);
@@ -396,7 +403,9 @@ fn an_index_without_entry_points_is_refused() {
     let path = folder.path().join("x");
     tiny(IndexFormat::DiskannDisk).export(IndexFormat::DiskannDisk).base(&base()).save(&path).unwrap();
     fs::write(folder.path().join("x_disk.index_medoids.bin"), [0, 0, 0, 0, 1, 0, 0, 0]).unwrap();
-    let text = Index::import(&path, IndexFormat::DiskannDisk, &base(), Metric::L2).unwrap_err().to_string();
+    let text = Index::import(&path, IndexFormat::DiskannDisk, &base(), Metric::L2, &Progress::silent())
+        .unwrap_err()
+        .to_string();
     assert!(told(&text), "{text}");
 }
 
@@ -442,14 +451,16 @@ fn elements_of_hnswlib_may_lie_in_any_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     fs::write(&path, &swapped).unwrap();
-    let read = Index::import(&path, IndexFormat::Hnswlib, &base(), Metric::L2).unwrap();
+    let read = Index::import(&path, IndexFormat::Hnswlib, &base(), Metric::L2, &Progress::silent()).unwrap();
     assert_same_rows(&read, &tiny(IndexFormat::Hnswlib), "swapped");
     assert_eq!(read.entries(), [2]);
     // Two elements of one label.
     swapped[96 + 24] = swapped[96 + 32 + 24];
     swapped.copy_within(96 + 32 + 16..96 + 32 + 24, 96 + 16);
     fs::write(&path, &swapped).unwrap();
-    let text = Index::import(&path, IndexFormat::Hnswlib, &base(), Metric::L2).unwrap_err().to_string();
+    let text = Index::import(&path, IndexFormat::Hnswlib, &base(), Metric::L2, &Progress::silent())
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("label 0 twice"), "{text}");
 }
 
@@ -467,7 +478,7 @@ fn rows_of_kgraph_are_read_with_distances_too() {
     let path = folder.path().join("x.kgraph");
     fs::write(&path, bytes).unwrap();
     assert_same_rows(
-        &Index::import(&path, IndexFormat::Kgraph, &base(), Metric::L2).unwrap(),
+        &Index::import(&path, IndexFormat::Kgraph, &base(), Metric::L2, &Progress::silent()).unwrap(),
         &index,
         "kgraph",
     );

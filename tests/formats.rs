@@ -103,7 +103,7 @@ fn every_format_has_its_bytes() {
         assert_eq!(fs::read(&path).unwrap(), expected, "{format}");
         let read = Vectors::open(&path).unwrap();
         assert_eq!((read.len(), read.dim(), read.path()), (2, 3, Some(path.as_path())), "{format}");
-        read.validate().unwrap();
+        read.validate(&Progress::silent()).unwrap();
         assert_eq!(all(&read), values, "{format}");
         // Whatever it is called.
         let other = folder.file("other", &[&expected]);
@@ -247,7 +247,7 @@ fn npy_data_may_start_anywhere() {
         let none = text("<f4").replace("(2, 2)", "(0, 2)");
         let path = folder.file("none.npy", &[&npy(&none, &[])]);
         let vectors = Vectors::open(&path).unwrap();
-        vectors.validate().unwrap();
+        vectors.validate(&Progress::silent()).unwrap();
         assert_eq!((vectors.len(), vectors.dim()), (0, 2));
     }
 }
@@ -255,7 +255,8 @@ fn npy_data_may_start_anywhere() {
 #[test]
 fn values_that_are_not_finite_are_named() {
     let folder = Folder::new();
-    let invalid = |path: &Path| told(path, &Vectors::open(path).unwrap().validate().unwrap_err());
+    let invalid =
+        |path: &Path| told(path, &Vectors::open(path).unwrap().validate(&Progress::silent()).unwrap_err());
     for (value, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let mut values = vec![1.0; 12];
         values[8] = value;
@@ -282,7 +283,7 @@ fn a_row_of_another_dimension_is_named() {
         folder.file("x.fvecs", &[&words(&[2]), &floats(&[1.0, 2.0]), &words(&[3]), &floats(&[3.0, 4.0])]);
     let vectors = Vectors::open(&path).unwrap();
     let expected = "found dimension 3 in row 1, expected 2 as in row 0";
-    assert_eq!(told(&path, &vectors.validate().unwrap_err()), expected);
+    assert_eq!(told(&path, &vectors.validate(&Progress::silent()).unwrap_err()), expected);
     assert_eq!(told(&path, &vectors.save(folder.path("y.fbin")).unwrap_err()), expected);
 }
 
@@ -323,7 +324,7 @@ fn values_that_do_not_convert_are_named() {
         large.save(folder.path("x.i8bin")).unwrap_err().to_string().contains("row 0, dimension 0: found 200")
     );
     for format in [Format::Ivecs, Format::Ibin] {
-        let error = large.save_as(folder.path("x"), format).unwrap_err().to_string();
+        let error = large.save_as(folder.path("x"), format, &Progress::silent()).unwrap_err().to_string();
         assert!(error.starts_with(&format!("format: found {format}, expected one of vectors")), "{error}");
     }
     let error = large.save(folder.path("x.csv")).unwrap_err().to_string();
@@ -376,7 +377,7 @@ fn odd_shapes_survive_every_format() {
                 }
                 vectors.save(&path).unwrap();
                 let read = Vectors::open(&path).unwrap();
-                read.validate().unwrap();
+                read.validate(&Progress::silent()).unwrap();
                 assert_eq!((read.len(), read.dim()), (rows, dim), "{case}");
                 assert_eq!(all(&read), all(&vectors), "{case}");
                 if format == Format::Npy {
@@ -412,20 +413,20 @@ fn ground_truth_is_told_by_its_size() {
     for name in ["gt", "gt.bin", "gt.ibin", "gt.fbin", "gt.neighbors"] {
         for header in [words(&[2, 3]), longs(&[2, 3])] {
             let path = folder.file(name, &[&header, &words(&ids), &floats(&distances)]);
-            assert_eq!(GroundTruth::open(&path).unwrap(), with, "{name}");
+            assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), with, "{name}");
             let path = folder.file(name, &[&header, &words(&ids)]);
-            assert_eq!(GroundTruth::open(&path).unwrap(), without, "{name}");
+            assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), without, "{name}");
         }
     }
     assert_eq!((with.len(), with.k(), with.is_empty()), (2, 3, false));
     assert_eq!((with.ids(1), with.distances(1)), (&[8, 9, u32::MAX][..], Some(&[2.0, 2.5, 3.0][..])));
     assert_eq!(without.distances(0), None);
     let path = folder.file("gt.ivecs", &[&words(&[3, 5, 6, 7, 3, 8, 9, u32::MAX])]);
-    assert_eq!(GroundTruth::open(&path).unwrap(), without);
+    assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), without);
     for descr in ["<u4", "<i4"] {
         let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 3), }}\n");
         let path = folder.file("gt.npy", &[&npy(&text, &words(&ids))]);
-        assert_eq!(GroundTruth::open(&path).unwrap(), without);
+        assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), without);
     }
 }
 
@@ -440,12 +441,12 @@ fn ground_truth_is_written_as_it_is_read() {
         fs::read(&path).unwrap(),
         [words(&[2, 2, 1, 2, 3, 4]), floats(&[0.5, 1.0, 1.5, 2.0])].concat()
     );
-    assert_eq!(GroundTruth::open(&path).unwrap(), with);
+    assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), with);
     without.save(&path).unwrap();
     assert_eq!(fs::read(&path).unwrap(), words(&[2, 2, 1, 2, 3, 4]));
     for name in ["gt.ivecs", "gt.npy"] {
         with.save(folder.path(name)).unwrap();
-        assert_eq!(GroundTruth::open(folder.path(name)).unwrap(), without, "{name}");
+        assert_eq!(GroundTruth::open(folder.path(name), &Progress::silent()).unwrap(), without, "{name}");
     }
     assert_eq!(fs::read(folder.path("gt.ivecs")).unwrap(), words(&[2, 1, 2, 2, 3, 4]));
 }
@@ -453,7 +454,7 @@ fn ground_truth_is_written_as_it_is_read() {
 #[test]
 fn ground_truth_of_another_shape_is_refused() {
     let folder = Folder::new();
-    let refused = |path: &Path| told(path, &GroundTruth::open(path).unwrap_err());
+    let refused = |path: &Path| told(path, &GroundTruth::open(path, &Progress::silent()).unwrap_err());
     let path = folder.file("short.bin", &[&words(&[2, 3, 0, 0, 0, 0, 0])]);
     assert_eq!(
         refused(&path),
@@ -493,7 +494,7 @@ fn a_part_of_synthetic_data_is_that_part_of_the_whole() {
         let (first, last) = (n / 3, n / 3 + n / 2);
         let part = synth.rows(first as u64..last as u64).unwrap();
         assert_eq!(all(&part), whole[first * dim..last * dim], "{case}");
-        synth.base().validate().unwrap();
+        synth.base().validate(&Progress::silent()).unwrap();
     }
 }
 
@@ -522,7 +523,7 @@ fn synthetic_data_is_written_as_it_is_made() {
     for format in [Format::Fvecs, Format::Fbin, Format::F16bin, Format::Npy] {
         let (written, saved) = (folder.path("written"), folder.path("saved"));
         synth.write(0..3000, &written, format, &Progress::silent()).unwrap();
-        base.save_as(&saved, format).unwrap();
+        base.save_as(&saved, format, &Progress::silent()).unwrap();
         assert!(fs::read(&written).unwrap() == fs::read(&saved).unwrap(), "{format}");
     }
     let path = folder.path("queries.fbin");

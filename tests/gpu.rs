@@ -382,7 +382,7 @@ fn a_plan_is_what_a_build_of_an_index_takes() {
             let name = strategy.kind().to_owned();
             let builder = Builder::new(strategy).descent(descent.clone()).device(Device::Emulated);
             let target = Target::of(Device::Emulated, base.len()).unwrap();
-            let plan = builder.plan(&DataShape::of(base), target).unwrap();
+            let plan = builder.plan(&DataShape::of(base, &Progress::silent()).unwrap(), target).unwrap();
             assert_eq!((plan.context, plan.start), (0, start), "{name}");
             let (_, stats) = builder.build_with_stats(base, None).unwrap();
             let (first, second): (Vec<_>, Vec<_>) = plan.device.iter().cloned().partition(|stage| {
@@ -413,8 +413,12 @@ fn plans_hold_for_all_kinds_metrics_and_lengths() {
             for strategy in Strategy::all() {
                 let name = strategy.kind().to_owned();
                 let builder = Builder::new(strategy).descent(descent.clone());
-                let plan =
-                    builder.plan(&DataShape::of(&base), Target::of(Device::Emulated, 300).unwrap()).unwrap();
+                let plan = builder
+                    .plan(
+                        &DataShape::of(&base, &Progress::silent()).unwrap(),
+                        Target::of(Device::Emulated, 300).unwrap(),
+                    )
+                    .unwrap();
                 let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
                 println!(
                     "{metric} {k} {name} prune {} of {}",
@@ -471,10 +475,10 @@ fn a_build_that_does_not_fit_says_what_would() {
 /// Beam search on a device finds what the CPU finds, ids and bits of distances.
 fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
     let silent = Progress::silent();
-    let on_cpu = Searcher::new(index, base).unwrap();
+    let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();
     assert_eq!((on_cpu.runs_on(), on_cpu.device_name()), ("cpu", None));
     for device in devices() {
-        let searcher = Searcher::new(index, base).unwrap().device(device).unwrap();
+        let searcher = Searcher::new(index, base, &Progress::silent()).unwrap().device(device).unwrap();
         assert_eq!(searcher.runs_on(), device.to_string());
         for &(k, beam) in widths {
             let expected = on_cpu.search(queries, k, beam, &silent).unwrap();
@@ -551,8 +555,12 @@ fn wider_steps_find_as_much() {
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
     for device in devices() {
         let recall = |width| {
-            let searcher =
-                Searcher::new(&index, &base).unwrap().width(width).unwrap().device(device).unwrap();
+            let searcher = Searcher::new(&index, &base, &Progress::silent())
+                .unwrap()
+                .width(width)
+                .unwrap()
+                .device(device)
+                .unwrap();
             let found = searcher.evaluate(&queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0];
             assert!(found.device_qps.unwrap() >= found.qps);
             found.recall
@@ -560,9 +568,10 @@ fn wider_steps_find_as_much() {
         assert!(recall(4) >= recall(1) - 0.02, "{device}");
     }
     for width in [0, MAX_WIDTH + 1] {
-        assert!(Searcher::new(&index, &base).unwrap().width(width).is_err());
+        assert!(Searcher::new(&index, &base, &Progress::silent()).unwrap().width(width).is_err());
     }
-    let searcher = Searcher::new(&index, &base).unwrap().device(Device::Emulated).unwrap();
+    let searcher =
+        Searcher::new(&index, &base, &Progress::silent()).unwrap().device(Device::Emulated).unwrap();
     let error = searcher.search(&queries, 10, 513, &Progress::silent()).unwrap_err().to_string();
     assert!(error.contains("513") && error.contains("at most 512"), "{error}");
     let none = searcher.search(&synth.queries(0), 10, 20, &Progress::silent()).unwrap();

@@ -35,9 +35,9 @@ fn complaint(bytes: &[u8]) -> Option<String> {
         Err(error) => error,
         Ok(index) => {
             // Whatever is wrong with it, looking at it is safe.
-            let statistics = index.statistics();
+            let statistics = index.statistics(&Progress::silent()).unwrap();
             assert!(statistics.max_degree <= index.max_degree());
-            index.verify().err()?
+            index.verify(&Progress::silent()).err()?
         }
     };
     let text = error.to_string();
@@ -64,14 +64,14 @@ fn the_golden_file_is_written_and_read_back() {
     assert!(written == std::fs::read(golden()).unwrap(), "the format has changed: a new version?");
 
     let index = Index::open(golden()).unwrap();
-    index.verify().unwrap();
+    index.verify(&Progress::silent()).unwrap();
     index.check_base(&tiny_base()).unwrap();
     assert_eq!(index.description(), tiny().description());
     assert_eq!(index.fingerprint(), tiny().fingerprint());
     assert_eq!((index.len(), index.max_degree(), index.entries()), (5, 3, &[2, 0][..]));
     assert_eq!(index.neighbors(2), [1, 3, 4]);
     assert!(index.neighbors(4).is_empty());
-    let statistics = index.statistics();
+    let statistics = index.statistics(&Progress::silent()).unwrap();
     assert_eq!((statistics.edges, statistics.unreachable, statistics.degrees), (7, 0, vec![1, 2, 1, 1]));
 }
 
@@ -115,7 +115,7 @@ fn what_is_built_comes_back_and_searches_the_same() {
             built.save(&path).unwrap();
             let read = Index::open(&path).unwrap();
             check_graph(&read, built.kind());
-            read.verify().unwrap();
+            read.verify(&Progress::silent()).unwrap();
             assert_eq!(read.description(), built.description());
             assert_eq!(read.entries(), built.entries());
             assert!((0..n).all(|node| read.neighbors(node) == built.neighbors(node)));

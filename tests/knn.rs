@@ -156,14 +156,17 @@ fn a_saved_graph_comes_back() {
     let graph = Descent::new().knn(7).build(&base).unwrap();
     for name in ["graph", "graph.bin", "graph.fbin"] {
         graph.save(folder.path().join(name)).unwrap();
-        let read = KnnGraph::open(folder.path().join(name), &base, Metric::L2).unwrap();
+        let read =
+            KnnGraph::open(folder.path().join(name), &base, Metric::L2, &tagore::Progress::silent()).unwrap();
         for node in 0..50 {
             assert_eq!(read.neighbors(node), graph.neighbors(node));
             assert_eq!(read.distances(node), graph.distances(node));
         }
     }
     let other = uniform(51, 4, 2);
-    let error = KnnGraph::open(folder.path().join("graph"), &other, Metric::L2).unwrap_err().to_string();
+    let error = KnnGraph::open(folder.path().join("graph"), &other, Metric::L2, &tagore::Progress::silent())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("50 rows") && error.contains("51"), "{error}");
 }
 

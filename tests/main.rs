@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod build;
+mod cancelled;
 mod command;
 mod diskann;
 mod foreign;
@@ -10,6 +11,7 @@ mod gpu;
 mod index_file;
 mod knn;
 mod outofcore;
+mod range;
 mod reference;
 mod report;
 mod search;

@@ -38,9 +38,9 @@ fn recall_is_that_of_an_index_built_in_memory() {
     assert!((8..12).contains(&stats.clusters), "{} clusters", stats.clusters);
     assert_eq!(stats.cache.second_visits, 20_000);
     let index = Index::open(&path).unwrap();
-    index.verify().unwrap();
+    index.verify(&Progress::silent()).unwrap();
     check_graph(&index, "out of core");
-    assert_eq!(index.statistics().unreachable, stats.unreachable);
+    assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, stats.unreachable);
     assert!(stats.unreachable < 200, "{} nodes cannot be reached", stats.unreachable);
     let judge = |index: &Index| -> Vec<Evaluation> {
         evaluate(index, &base, &queries, &truth, 10, &[20, 50, 100], &Progress::silent()).unwrap()
@@ -91,9 +91,9 @@ fn hard_data_of_every_metric_and_kind_has_all_lists() {
             let builder = Builder::new(strategy).metric(metric).knn(50).device(Device::Cpu);
             let stats = build(&builder, &base, plan(&builder, &base, 100), &path);
             let index = Index::open(&path).unwrap();
-            index.verify().unwrap();
+            index.verify(&Progress::silent()).unwrap();
             check_graph(&index, name);
-            let statistics = index.statistics();
+            let statistics = index.statistics(&Progress::silent()).unwrap();
             assert!(statistics.min_degree > 0 && statistics.max_degree <= degree, "{name}, {metric}");
             assert_eq!(stats.cache.second_visits, 300, "{name}, {metric}");
         }
@@ -111,7 +111,11 @@ fn every_small_size_dimension_and_type_can_be_built() {
         let index = Index::open(&path).unwrap();
         index.check_base(&base).unwrap();
         check_graph(&index, "small");
-        assert!(index.statistics().min_degree > 0, "a node of {} has no list", base.len());
+        assert!(
+            index.statistics(&Progress::silent()).unwrap().min_degree > 0,
+            "a node of {} has no list",
+            base.len()
+        );
     }
 }
 
@@ -130,7 +134,7 @@ fn every_order_builds_all_rows() {
         assert_eq!(stats.cache.second_visits, 1500);
         let index = Index::open(&path).unwrap();
         check_graph(&index, &order.to_string());
-        assert!(index.statistics().min_degree > 0, "{order}");
+        assert!(index.statistics(&Progress::silent()).unwrap().min_degree > 0, "{order}");
     }
 }
 
@@ -483,7 +487,7 @@ fn parameters_out_of_their_ranges_are_errors_everywhere() {
     let is_argument =
         |error: Error, what: &str| assert!(matches!(error, Error::Argument { .. }), "{what}: {error}");
     for (number, builder) in wrong.iter().enumerate() {
-        let data = DataShape::of(&base);
+        let data = DataShape::of(&base, &Progress::silent()).unwrap();
         is_argument(builder.plan(&data, Target::cpu()).unwrap_err(), &format!("plan of {number}"));
         is_argument(builder.what_fits(&data, Target::cuda(), 1).unwrap_err(), &format!("ways of {number}"));
         is_argument(builder.build(&base).unwrap_err(), &format!("build of {number}"));
@@ -502,7 +506,7 @@ fn parameters_out_of_their_ranges_are_errors_everywhere() {
     }
     // Sizes of data, of clusters and of limits.
     for (rows, dim) in [(0, 4), (500, 0), (usize::MAX, 4), (500, usize::MAX)] {
-        let data = DataShape { rows, dim, ..DataShape::of(&base) };
+        let data = DataShape { rows, dim, ..DataShape::of(&base, &Progress::silent()).unwrap() };
         sound.plan(&data, Target::cpu()).unwrap_err();
         ClusterPlan::on(&sound, &data, &small, (Target::cpu(), 1)).unwrap_err();
         Descent::new().plan_for(&data).unwrap_err();

@@ -56,7 +56,7 @@ impl Case {
     fn convention(&self, truth: &GroundTruth) -> Option<DistanceConvention> {
         let recall = self.evaluate_at(truth, K).unwrap().recall;
         assert!(recall > 0.9, "{recall}");
-        let searcher = Searcher::new(&self.index, &self.base).unwrap();
+        let searcher = Searcher::new(&self.index, &self.base, &Progress::silent()).unwrap();
         searcher.distance_convention(&self.queries, truth, K).unwrap()
     }
 
@@ -282,7 +282,10 @@ fn truth_of_f32_passes_for_the_same_vectors_in_f16() {
 fn every_device_refuses_the_same() {
     let case = Case::of(Metric::InnerProduct);
     let wrong = ground_truth(&case.base, &case.queries, Metric::L2, K, &Progress::silent()).unwrap();
-    let searcher = Searcher::new(&case.index, &case.base).unwrap().device(Device::Emulated).unwrap();
+    let searcher = Searcher::new(&case.index, &case.base, &Progress::silent())
+        .unwrap()
+        .device(Device::Emulated)
+        .unwrap();
     let error = searcher.evaluate(&case.queries, &wrong, K, &[20], &Progress::silent()).unwrap_err();
     assert_eq!(error.to_string(), case.refused(&wrong, K));
 }

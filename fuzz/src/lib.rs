@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use tagore::{Index, IndexFormat, Metric, Vectors};
+use tagore::{Index, IndexFormat, Metric, Progress, Vectors};
 use tempfile::TempDir;
 
 /// In memory where that is to be had: a target writes its file thousands of times a second.
@@ -59,10 +59,11 @@ fn write(path: &Path, data: &[u8]) {
 
 /// What is read is sound, and what is not is refused in one line.
 fn read(format: IndexFormat, path: &Path) {
-    match Index::import(path, format, &BASE, Metric::L2) {
+    let silent = Progress::silent();
+    match Index::import(path, format, &BASE, Metric::L2, &silent) {
         Ok(index) => {
-            index.verify().expect("an index that was read is sound");
-            index.statistics();
+            index.verify(&silent).expect("an index that was read is sound");
+            index.statistics(&silent).expect("nothing cancels it");
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }

@@ -143,14 +143,18 @@ impl Args {
         if may_be_out && let Some(plan) = self.limits.plan(&builder, &base, self.descent.device.first())? {
             return self.out_of_core(builder, &base, (plan, began), output);
         }
-        base.validate()?;
+        base.validate(output.progress())?;
         let read = began.elapsed().as_secs_f64();
         let reading = StageCost::ended("read", read);
         if self.descent.device.0.len() > 1 {
             output.warn(format_args!("built in memory: on {} alone", self.descent.device.first()));
         }
         let metric = self.descent.graph.metric;
-        let graph = self.graph.as_ref().map(|path| KnnGraph::open(path, &base, metric)).transpose()?;
+        let graph = self
+            .graph
+            .as_ref()
+            .map(|path| KnnGraph::open(path, &base, metric, output.progress()))
+            .transpose()?;
         let builder = builder.sample(if self.no_report { 0 } else { self.report.nodes() });
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         if graph.is_none() {

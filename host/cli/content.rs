@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Metric, Result, Vectors};
+use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Metric, Progress, Result, Vectors};
 
 use super::files::Files;
 use super::options::open;
@@ -65,16 +65,16 @@ impl Input {
 
     /// Opens a native index (told by its first bytes), an index of another system (if there is a base, or its format
     /// is one of indexes alone), vectors, or else ids.
-    pub(crate) fn read(&self) -> Result<Content> {
+    pub(crate) fn read(&self, progress: &Progress) -> Result<Content> {
         let format = self.format();
         if format.is_pair {
-            return GroundTruth::open_pair(&self.file).map(Content::Ids);
+            return GroundTruth::open_pair(&self.file, progress).map(Content::Ids);
         }
         if Index::is_index(&self.file) {
             return self.native().map(Content::Index);
         }
         match (&self.base, format) {
-            (Some(base), _) => self.foreign(base, format.index).map(Content::Index),
+            (Some(base), _) => self.foreign(base, format.index, progress).map(Content::Index),
             (None, AnyFormat { plain: None, index: Some(IndexFormat::Tagore), .. }) => {
                 self.native().map(Content::Index)
             }
@@ -82,7 +82,7 @@ impl Input {
                 let expected = format!("the data set of the index, which {format} does not tell");
                 Err(Error::Argument { what: "base", found: "none".to_owned(), expected })
             }
-            (None, _) => vectors_or_ids(&self.file, format.plain),
+            (None, _) => vectors_or_ids(&self.file, format.plain, progress),
         }
     }
 
@@ -97,7 +97,7 @@ impl Input {
         }
     }
 
-    fn foreign(&self, base: &Path, format: Option<IndexFormat>) -> Result<Index> {
+    fn foreign(&self, base: &Path, format: Option<IndexFormat>, progress: &Progress) -> Result<Index> {
         let format = match (format, self.from) {
             (Some(format), _) => format,
             (None, None) if Format::of(&self.file).is_ok() => {
@@ -110,27 +110,29 @@ impl Input {
                 return Err(Error::Argument { what: "from", found: from.to_string(), expected });
             }
         };
-        Index::import(&self.file, format, &open(base, None)?, self.metric.unwrap_or_default())
+        Index::import(&self.file, format, &open(base, None)?, self.metric.unwrap_or_default(), progress)
     }
 }
 
-fn vectors_or_ids(path: &Path, format: Option<Format>) -> Result<Content> {
+fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> Result<Content> {
     let format = match format.map_or_else(|| Format::of(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
             // Ids with distances are told by their size. Of anything else the extension must say
             // what it is; that of `bin` says that there is a header.
-            let ids = GroundTruth::open(path)?;
+            let ids = GroundTruth::open(path, progress)?;
             let told = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
             return if told { Ok(Content::Ids(ids)) } else { Err(unknown) };
         }
     };
     if format.holds_ids() {
-        return Ok(Content::Ids(GroundTruth::open(path)?));
+        return Ok(Content::Ids(GroundTruth::open(path, progress)?));
     }
     match open(path, Some(format)) {
         // An array of integers of four bytes is no vectors, but it may be ids.
-        Err(error) if format == Format::Npy => GroundTruth::open(path).map(Content::Ids).map_err(|_| error),
+        Err(error) if format == Format::Npy => {
+            GroundTruth::open(path, progress).map(Content::Ids).map_err(|_| error)
+        }
         vectors => Ok(Content::Vectors(vectors?)),
     }
 }

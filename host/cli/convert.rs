@@ -30,7 +30,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.input.files().write(self.outputs()).check()?;
-        let (to, rows, cols) = match self.input.read()? {
+        let (to, rows, cols) = match self.input.read(output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;
                 self.export(&index, to, output)?;
@@ -38,7 +38,7 @@ impl Args {
             }
             Content::Vectors(vectors) => {
                 let to = self.plain_format("vectors", "a vector format", |to| !to.holds_ids())?;
-                vectors.save_as(&self.output, to)?;
+                vectors.save_as(&self.output, to, output.progress())?;
                 (to.name(), vectors.len(), vectors.dim())
             }
             Content::Ids(truth) if self.to.is_some_and(|to| to.is_pair) => {

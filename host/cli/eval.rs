@@ -30,9 +30,9 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.searched.files().and_read([&self.groundtruth]).write(&self.plot).check()?;
         let (index, base, queries) = self.searched.open()?;
-        let truth = GroundTruth::open(&self.groundtruth)?;
+        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let progress = output.progress();
-        let searcher = self.searched.searcher(&index, &base)?;
+        let searcher = self.searched.searcher(&index, &base, progress)?;
         let evaluations = searcher.evaluate(&queries, &truth, self.k, &self.beams, progress)?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;
         self.say_convention(convention, DistanceConvention::of(index.metric()), output);

@@ -35,7 +35,7 @@ impl Args {
         if self.input.base.is_none() {
             self.report.no_recall("none without --base")?;
         }
-        let content = self.input.read()?;
+        let content = self.input.read(output.progress())?;
         if self.report.is_asked_for() && !matches!(content, Content::Index(_)) {
             let (found, expected) = (self.input.file.display().to_string(), "an index".to_owned());
             return Err(Error::Argument { what: "report", found, expected });
@@ -57,7 +57,7 @@ impl Args {
     }
 
     fn index(&self, index: &Index, output: &Output) -> Result<()> {
-        index.verify()?;
+        index.verify(output.progress())?;
         self.say_index(index, "sound", output);
         let base = self.input.base.as_deref().map(|base| open(base, None)).transpose()?;
         let measure = self.report.measure(self.device, index.description().seed, output);
@@ -99,7 +99,7 @@ impl Args {
         let (n, dim, element) = (vectors.len(), vectors.dim(), vectors.element_type());
         let all = self.reads_all()?;
         if all {
-            vectors.validate()?
+            vectors.validate(output.progress())?
         } else {
             vectors.spot_check()?
         };

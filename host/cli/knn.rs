@@ -33,7 +33,7 @@ impl Args {
             let expected = "one, as for all but builds out of core".to_owned();
             return Err(Error::Argument { what: "device", found: format!("{devices} devices"), expected });
         }
-        let (base, read) = self.input.read()?;
+        let (base, read) = self.input.read(output.progress())?;
         let graph = self.descent.build(&base, output)?;
         let writing = Instant::now();
         if let Some(path) = &self.output {

@@ -13,10 +13,12 @@ mod inspect;
 mod knn;
 mod limits;
 mod options;
+mod out_of_memory;
 mod output;
 mod plan;
 mod report;
 mod search;
+mod signals;
 mod synth;
 mod tasks;
 
@@ -73,7 +75,7 @@ enum Command {
     Demo(demo::Args),
 }
 
-/// Runs the command line of this process: 0 done, 1 failed, 2 wrong usage.
+/// Runs the command line of this process: 0 done, 1 failed or interrupted, 2 wrong usage.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -83,14 +85,16 @@ pub(crate) fn main() -> ExitCode {
     if let Some(level) = cli.log {
         tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
     }
-    let cancel = output.progress().clone();
-    // Without a handler Ctrl-C still ends the process, only less tidily.
-    if let Err(error) = ctrlc::set_handler(move || cancel.cancel()) {
-        output.warn(format_args!("Ctrl-C will not be caught: {error}"));
+    if let Err(error) = signals::handle(output.progress()) {
+        let limit = "raise the limit of processes (ulimit -u, pids)";
+        output.error(format_args!("a thread that waits for signals: {error}: {limit}"));
+        return ExitCode::FAILURE;
     }
     let threads = cli.threads.map_or(0, usize::from);
     if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
-        output.error(format_args!("--threads: {error}"));
+        output.error(format_args!(
+            "threads: {error}: lower --threads, or raise the limit of processes (ulimit -u, pids)"
+        ));
         return ExitCode::FAILURE;
     }
     let done = match cli.command {

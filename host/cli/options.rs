@@ -9,7 +9,7 @@ use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, Error, Format, Iterations, KnnGraph, Metric,
-    PruneStats, Result, Start, Vectors, peak_host_bytes,
+    Progress, PruneStats, Result, Start, Vectors, peak_host_bytes,
 };
 
 use super::output::{Output, grouped};
@@ -27,10 +27,10 @@ pub(crate) struct Input {
 
 impl Input {
     /// Opens the base and checks all of it; the seconds that took.
-    pub(crate) fn read(&self) -> Result<(Vectors, f64)> {
+    pub(crate) fn read(&self, progress: &Progress) -> Result<(Vectors, f64)> {
         let began = Instant::now();
         let base = self.open()?;
-        base.validate()?;
+        base.validate(progress)?;
         Ok((base, began.elapsed().as_secs_f64()))
     }
 

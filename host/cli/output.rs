@@ -34,7 +34,10 @@ impl Bar {
             self.bar.finish_and_clear();
             // Hidden by itself where standard error is no terminal.
             self.bar = ProgressBar::new(update.total).with_style(style()).with_message(update.stage);
-            self.bar.enable_steady_tick(Duration::from_millis(200));
+            // The clock goes on between updates; starting its thread panics where the system has none left.
+            if !self.bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
+                self.bar.enable_steady_tick(Duration::from_millis(200));
+            }
             self.stage = update.stage;
         }
         self.bar.set_position(update.done);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{Device, GroundTruth, Index, Result, Searcher, Vectors};
+use tagore::{Device, GroundTruth, Index, Progress, Result, Searcher, Vectors};
 
 use super::files::Files;
 use super::output::Output;
@@ -41,8 +41,13 @@ impl Searched {
         Ok((index, base, queries))
     }
 
-    pub(crate) fn searcher<'a>(&self, index: &'a Index, base: &'a Vectors) -> Result<Searcher<'a>> {
-        Searcher::new(index, base)?.width(self.width)?.device(self.device)
+    pub(crate) fn searcher<'a>(
+        &self,
+        index: &'a Index,
+        base: &'a Vectors,
+        progress: &Progress,
+    ) -> Result<Searcher<'a>> {
+        Searcher::new(index, base, progress)?.width(self.width)?.device(self.device)
     }
 }
 
@@ -66,7 +71,7 @@ impl Args {
         self.searched.files().write([&self.output]).check()?;
         let (index, base, queries) = self.searched.open()?;
         let began = Instant::now();
-        let searcher = self.searched.searcher(&index, &base)?;
+        let searcher = self.searched.searcher(&index, &base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let result = searcher.search(&queries, self.k, self.beam, output.progress())?;

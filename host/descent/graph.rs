@@ -7,7 +7,7 @@ use tagore_device::descent::key::{self, Key};
 
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;
-use crate::{Error, Format, GroundTruth, Metric, Result, Vectors};
+use crate::{Error, Format, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// The k nearest neighbours found for every node: n × k ids and list distances. Each row is sorted
 /// by (distance, id) and holds neither its own node nor any node twice.
@@ -101,9 +101,9 @@ impl KnnGraph {
     /// # Errors
     /// If the file cannot be read, does not belong to `base`, or a row is not what a
     /// k-NN graph holds: sorted by distance, without its own node, duplicates or unknown ids.
-    pub fn open(path: impl AsRef<Path>, base: &Vectors, metric: Metric) -> Result<Self> {
+    pub fn open(path: impl AsRef<Path>, base: &Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
-        let (k, ids, distances) = GroundTruth::open(path)?.into_parts();
+        let (k, ids, distances) = GroundTruth::open(path, progress)?.into_parts();
         let Some(distances) = distances else {
             return Err(Error::file(path, "ids alone", "ids and distances, as `tagore knn` writes"));
         };

@@ -275,7 +275,7 @@ impl Descent {
     /// explicit `knn` is not below the number of nodes, or the work is cancelled.
     pub fn build(&self, base: &Vectors) -> Result<KnnGraph> {
         let k = self.k_for(base)?;
-        self.build_in(&Space::new(base, self.metric)?, k)
+        self.build_in(&Space::new(base, self.metric, &self.progress)?, k)
     }
 
     /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32 values are looked at
@@ -285,7 +285,7 @@ impl Descent {
     /// As [`build`](Self::build), but for values that are not finite.
     pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
         self.k_for(base)?;
-        self.plan_for(&DataShape::of(base))
+        self.plan_for(&DataShape::of(base, &self.progress)?)
     }
 
     /// As [`plan`](Self::plan), of such data.

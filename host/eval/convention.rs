@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::truth_check::{Tolerance, check_shape, sample};
 use crate::search::Searcher;
-use crate::{GroundTruth, Metric, Result, Vectors};
+use crate::{GroundTruth, Metric, Progress, Result, Vectors};
 
 /// What the distances in a file of ground truth are: programs write different functions of one distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Searcher<'_> {
         k: usize,
     ) -> Result<Option<DistanceConvention>> {
         let space = self.space();
-        let prepared = space.queries(queries)?;
+        let prepared = space.queries(queries, &Progress::silent())?;
         check_shape(space, prepared.len(), truth, k)?;
         if !truth.has_distances() {
             return Ok(None);

@@ -50,7 +50,7 @@ pub fn evaluate(
     beams: &[usize],
     progress: &Progress,
 ) -> Result<Vec<Evaluation>> {
-    Searcher::new(index, base)?.evaluate(queries, truth, k, beams, progress)
+    Searcher::new(index, base, progress)?.evaluate(queries, truth, k, beams, progress)
 }
 
 impl Searcher<'_> {
@@ -72,7 +72,7 @@ impl Searcher<'_> {
         progress: &Progress,
     ) -> Result<Vec<Evaluation>> {
         let space = self.space();
-        let prepared = space.queries(queries)?;
+        let prepared = space.queries(queries, progress)?;
         if queries.is_empty() {
             return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
         }
@@ -169,7 +169,7 @@ impl KnnTruth {
             return Err(Error::argument("k", k, expected));
         }
         let search = ExactSearch::new(k).device(device).progress(progress.clone());
-        Self::of_nodes(&Space::new(base, metric)?, sampled(of, sample, seed), k, &search)
+        Self::of_nodes(&Space::new(base, metric, progress)?, sampled(of, sample, seed), k, &search)
     }
 
     /// Finds the `k` nearest neighbours of `nodes` by `search`, which is one for as many.

@@ -156,7 +156,7 @@ impl<'a> Check<'a> {
         sample.dedup();
         let queries = self.queries.select(&sample);
         let exact = ExactSearch::new(self.k).device(device).progress(progress.clone());
-        let keys = exact.nearest_to(space, &space.queries(&queries)?)?;
+        let keys = exact.nearest_to(space, &space.queries(&queries, progress)?)?;
         let exact = Exact { queries: sample, k: self.k, keys };
         let mut distances = Vec::new();
         for (query, ids, nearest) in exact.lists() {
@@ -222,9 +222,9 @@ impl<'a> Check<'a> {
         rest.sort_unstable();
         rest.dedup();
         let ids = [list, &rest].concat();
-        let Ok(space) = Space::owned(base.select(&ids), metric) else { return false };
+        let Ok(space) = Space::owned(base.select(&ids), metric, &Progress::silent()) else { return false };
         let queries = self.queries.select(&[query as u32]);
-        let Ok(queries) = space.queries(&queries) else { return false };
+        let Ok(queries) = space.queries(&queries, &Progress::silent()) else { return false };
         let mut distances = Vec::new();
         let all: Vec<u32> = (0..ids.len() as u32).collect();
         space.list_distances(queries.point(0), &all, &mut distances);

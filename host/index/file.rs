@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use memmap2::Mmap;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{Adjacency, Description, Fingerprint, Index, beginning};
 use crate::atomic_file::AtomicFile;
-use crate::vectors::{Access, advise, far_apart, map};
+use crate::parallel::for_each_block_of;
+use crate::progress::Progress;
+use crate::vectors::{Access, MappedFile, advise, far_apart, map, open_regular};
 use crate::{ElementType, Error, MAX_DEGREE, Result};
 
 const MAGIC: &[u8; 8] = b"TAGOREIX";
@@ -74,7 +75,7 @@ impl Index {
         let path = path.as_ref();
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
             // Damage must not get checksums that fit it.
-            mapped.check_blocks(from)?;
+            mapped.check_blocks(from, &Progress::silent())?;
         }
         let (degrees, neighbors) = self.parts();
         let shape = (self.nodes, self.max_degree);
@@ -126,7 +127,7 @@ impl Index {
     pub fn is_index(path: &Path) -> bool {
         use std::io::Read;
         let mut magic = [0; MAGIC.len()];
-        std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *MAGIC
+        open_regular(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == *MAGIC)
     }
 }
 
@@ -371,7 +372,7 @@ impl Header {
 /// The sections of an open file.
 #[derive(Debug)]
 pub(super) struct MappedAdjacency {
-    map: Mmap,
+    map: MappedFile,
     sections: [Range<usize>; 5],
 }
 
@@ -398,15 +399,23 @@ impl MappedAdjacency {
     }
 
     /// Compares the checksum of every block with the one in the file.
-    pub(super) fn check_blocks(&self, path: &Path) -> Result<()> {
-        let mut expected = self.u32s(CHECKSUMS).iter();
+    pub(super) fn check_blocks(&self, path: &Path, progress: &Progress) -> Result<()> {
+        let mut checksums = self.u32s(CHECKSUMS);
+        let stage = progress.stage("check", checksums.len() as u64);
         for (section, name) in self.sections[..CHECKSUMS].iter().zip(SECTIONS) {
-            let found = block_checksums(&self.map[section.clone()]);
-            // Not `zip`, which would take one checksum too many at the end of a section.
-            if let Some(block) = found.iter().position(|found| expected.next() != Some(found)) {
+            let content = &self.map[section.clone()];
+            let blocks = content.len().div_ceil(BLOCK);
+            let (expected, rest) = checksums.split_at(blocks.min(checksums.len()));
+            checksums = rest;
+            for_each_block_of(1, blocks, &stage, |block| {
+                let block = block.start;
+                let bytes = &content[block * BLOCK..((block + 1) * BLOCK).min(content.len())];
+                if expected.get(block) == Some(&crc32fast::hash(bytes)) {
+                    return Ok(());
+                }
                 let found = format!("damage in block {block} of section {name}");
-                return Err(Error::file(path, found, "blocks that match their checksums"));
-            }
+                Err(Error::file(path, found, "blocks that match their checksums"))
+            })?;
         }
         let padded = |section: &Range<usize>| {
             let page_end = section.end.next_multiple_of(PAGE).min(self.map.len());
@@ -456,7 +465,7 @@ mod tests {
         let index = Index::open(&path).unwrap();
         assert_eq!(index.parts(), (&degrees[..], &rows[..]));
         let Adjacency::Mapped(mapped) = &index.adjacency else { panic!("not mapped") };
-        mapped.check_blocks(&path).unwrap();
+        mapped.check_blocks(&path, &Progress::silent()).unwrap();
         for piece in [1_000, 1 << 15, 33_333] {
             assert!(bytes(piece) == whole, "pieces of {piece}");
         }

@@ -16,8 +16,9 @@ pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat};
 pub use statistics::Statistics;
 
+use crate::parallel::for_each_block;
 use crate::vectors::{Access, spread_rows};
-use crate::{Error, Metric, Result, Vectors};
+use crate::{Error, Metric, Progress, Result, Vectors};
 
 /// What an index is and how it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Index {
         entries: Vec<u32>,
     ) -> Self {
         let index = Self::owned(description, fingerprint, max_degree, degrees, neighbors, entries);
-        debug_assert!(index.first_bad_row().is_none() && index.check_ids().is_ok());
+        debug_assert!(index.check_graph(&Progress::silent()).is_ok());
         index
     }
 
@@ -114,7 +115,7 @@ impl Index {
         }
         let degrees = rows.iter().map(|row| row.len() as u32).collect();
         let index = Self::owned(description, Fingerprint::of(base), max_degree, degrees, neighbors, entries);
-        index.check_graph()?;
+        index.check_graph(&Progress::silent())?;
         Ok(index)
     }
 
@@ -224,19 +225,20 @@ impl Index {
     }
 
     /// Checks, once, that every id can be followed.
-    pub(crate) fn check_ids(&self) -> Result<()> {
+    pub(crate) fn check_ids(&self, progress: &Progress) -> Result<()> {
         if self.checked.get().is_none() {
             let n = self.nodes as u32;
-            let bad = (0..self.nodes)
-                .into_par_iter()
-                .find_first(|&node| self.neighbors(node).iter().any(|&id| id >= n));
-            if let Some(node) = bad {
-                return Err(Error::mismatch(
-                    self.describe(),
-                    format_args!("an unknown id in row {node}"),
-                    format_args!("ids below {n}"),
-                ));
-            }
+            let stage = progress.stage("check", self.nodes as u64);
+            for_each_block(self.nodes, &stage, |mut nodes| {
+                match nodes.find(|&node| self.neighbors(node).iter().any(|&id| id >= n)) {
+                    None => Ok(()),
+                    Some(node) => {
+                        let (found, expected) =
+                            (format!("an unknown id in row {node}"), format!("ids below {n}"));
+                        Err(Error::mismatch(self.describe(), found, expected))
+                    }
+                }
+            })?;
             self.check_entries()?;
             self.checked.get_or_init(|| ());
         }
@@ -272,17 +274,20 @@ impl Index {
     /// different ids of other nodes and nothing behind them.
     ///
     /// # Errors
-    /// For the first fault found.
-    pub fn verify(&self) -> Result<()> {
+    /// For the first fault found, or if the work is cancelled.
+    pub fn verify(&self, progress: &Progress) -> Result<()> {
         if let Adjacency::Mapped(mapped) = &self.adjacency {
-            mapped.check_blocks(self.path.as_deref().unwrap_or(Path::new("index")))?;
+            mapped.check_blocks(self.path.as_deref().unwrap_or(Path::new("index")), progress)?;
         }
-        self.check_graph()
+        self.check_graph(progress)
     }
 
-    fn check_graph(&self) -> Result<()> {
-        self.check_ids()?;
-        self.check_rows(self.first_bad_row())
+    fn check_graph(&self, progress: &Progress) -> Result<()> {
+        self.check_ids(progress)?;
+        let stage = progress.stage("check", self.nodes as u64);
+        for_each_block(self.nodes, &stage, |mut nodes| {
+            self.check_rows(nodes.find(|&node| !self.is_good(node)))
+        })
     }
 
     /// Checks the entry points, and 1,024 rows spread over all: however large the index is, this takes no time.
@@ -309,10 +314,6 @@ impl Index {
                 "different ids of other nodes, as many as its degree",
             )),
         }
-    }
-
-    fn first_bad_row(&self) -> Option<usize> {
-        (0..self.nodes).into_par_iter().with_min_len(256).find_first(|&node| !self.is_good(node))
     }
 
     /// Whether the row of `node` holds different ids of other nodes, as many as its degree.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rayon::prelude::*;
 
 use super::Index;
+use crate::{Progress, Result};
 
 /// Words of 64 nodes that a thread looks through at least: less is not worth waking it for.
 const SCANNED: usize = 64;
@@ -61,31 +62,38 @@ impl Counts {
 
 impl Index {
     /// Counts degrees, wrong edges, and nodes that cannot be reached.
-    pub fn statistics(&self) -> Statistics {
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub fn statistics(&self, progress: &Progress) -> Result<Statistics> {
         let none = || Counts { degrees: vec![0; self.max_degree() + 1], ..Counts::default() };
         let add = |mut counts: Counts, node| {
+            progress.check()?;
             counts.add(node, self.neighbors(node));
-            counts
+            Ok(counts)
         };
         let nodes = (0..self.len()).into_par_iter().with_min_len(AT_ONCE);
-        let counts = nodes.fold(none, add).reduce(none, Counts::merged);
+        let counts = nodes.try_fold(none, add).try_reduce(none, |a, b| Ok(a.merged(b)))?;
         let Counts { degrees, self_edges, duplicate_edges, .. } = counts;
-        Statistics {
+        Ok(Statistics {
             edges: degrees.iter().zip(0..).map(|(&nodes, degree): (&u64, u64)| nodes * degree).sum(),
             min_degree: degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0),
             max_degree: degrees.iter().rposition(|&nodes| nodes > 0).unwrap_or(0),
             degrees,
             self_edges,
             duplicate_edges,
-            unreachable: self.unreachable(),
-        }
+            unreachable: self.unreachable(progress)?,
+        })
     }
 
     /// Nodes that no path from the entry points leads to.
     ///
     /// Takes two bits of memory per node, and reads rows in the order of the file, scan after scan, until one finds
     /// nothing new: an index may be larger than memory, and a queue of nodes, in no order, would read it at random.
-    pub(crate) fn unreachable(&self) -> u64 {
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn unreachable(&self, progress: &Progress) -> Result<u64> {
         let words = self.len().div_ceil(64);
         let reached: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let reach = |ids: &[u32]| {
@@ -105,7 +113,7 @@ impl Index {
             let before = *followed;
             loop {
                 let mut new = reached[word].load(Ordering::Relaxed) & !*followed;
-                if new == 0 {
+                if new == 0 || progress.is_cancelled() {
                     return *followed != before;
                 }
                 *followed |= new;
@@ -120,8 +128,10 @@ impl Index {
             let stretches = followed.par_iter_mut().enumerate().with_min_len(SCANNED);
             stretches.map(follow).reduce(|| false, |a, b| a | b)
         };
+        // A cancelled scan finds nothing new.
         while scan() {}
-        self.len() as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+        progress.check()?;
+        Ok(self.len() as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
     }
 }
 
@@ -139,7 +149,10 @@ mod tests {
         let n = 1000u32;
         let base = Vectors::from_u8(vec![0; n as usize], 1).unwrap();
         let unreachable = |rows: &[Vec<u32>], entries: &[u32]| {
-            Index::from_rows(description(), &base, rows, entries.to_vec()).unwrap().unreachable()
+            Index::from_rows(description(), &base, rows, entries.to_vec())
+                .unwrap()
+                .unreachable(&Progress::silent())
+                .unwrap()
         };
         // Against the order of scans, a node at a time, and in leaps that leave nodes out.
         let back: Vec<Vec<u32>> = (0..n).map(|node| node.checked_sub(1).into_iter().collect()).collect();
@@ -158,7 +171,7 @@ mod tests {
         // A self edge; an edge three times; an unknown id; nothing; an edge that leads on.
         let rows = [0, 1, none, 2, 2, 2, 9, 1, none, none, none, none, 3, none, none];
         let index = Index::owned(description(), fingerprint, 3, vec![2, 3, 2, 0, 1], rows.to_vec(), vec![0]);
-        let statistics = index.statistics();
+        let statistics = index.statistics(&Progress::silent()).unwrap();
         assert_eq!(statistics.degrees, [1, 1, 2, 1]);
         assert_eq!((statistics.edges, statistics.min_degree, statistics.max_degree), (8, 0, 3));
         assert_eq!((statistics.self_edges, statistics.duplicate_edges), (1, 2));

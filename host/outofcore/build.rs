@@ -25,6 +25,7 @@ use super::{CHECKPOINT, CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Orde
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::memory::zeros;
+use crate::parallel::spawn;
 use crate::prune::{Entry, random_entries};
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
@@ -197,7 +198,7 @@ impl OutOfCore {
         }
         folder.remove();
         stats.tasks = trace.tasks();
-        stats.unreachable = Index::open(output)?.unreachable();
+        stats.unreachable = Index::open(output)?.unreachable(&builder.descent.progress)?;
         Ok(stats)
     }
 
@@ -235,7 +236,7 @@ impl Run<'_> {
     fn attempt(&self, folder: &mut WorkFolder, first: bool, stats: &mut OutOfCoreStats) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
         let began = Instant::now();
-        let embedding = Embedding::new(base, builder.descent.metric);
+        let embedding = Embedding::new(base, builder.descent.metric, &builder.descent.progress)?;
         let partition = self.partition(folder, &embedding, first)?;
         folder.keep();
         stats.clusters = partition.graph.clusters();
@@ -298,7 +299,8 @@ impl Run<'_> {
         let mut partition = thread::scope(|scope| {
             for device in devices.iter().filter(|device| matches!(device, Device::Cuda(_))) {
                 let builder = builder.clone().device(*device);
-                scope.spawn(move || {
+                // Without a thread for it, kernels are compiled when a cluster is built.
+                let _ = spawn(scope, move || {
                     // Whatever is wrong is found again, and said, when a cluster is built.
                     if let Err(error) = warm(&builder, base, embedding, (plan.cluster_size, devices.len())) {
                         tracing::debug!(%error, "kernels were not compiled beforehand");
@@ -432,7 +434,7 @@ impl Run<'_> {
             let (send, ranges) = sync_channel::<Attempt<Vec<u32>>>(0);
             for _ in 0..SORTERS {
                 let send = send.clone();
-                scope.spawn(move || {
+                spawn(scope, move || {
                     loop {
                         let bin = next.fetch_add(1, Ordering::Relaxed);
                         if bin >= rows.count() {
@@ -444,7 +446,7 @@ impl Run<'_> {
                             return;
                         }
                     }
-                });
+                })?;
             }
             drop(send);
             for range in ranges {

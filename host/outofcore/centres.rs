@@ -32,7 +32,7 @@ pub(super) fn centres(
     base.advise(Access::AtRandom);
     let row_of = |i: u32| drawn(draws(0, i), i, count as u32, n as u32) as usize;
     let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
-    base.validate_rows(rows.par_iter().copied())?;
+    base.validate_rows(rows.par_iter().copied(), embedding.metric())?;
     let sample = embedding.rows(base, count, |i| rows[i]);
     let unwatched = progress.unwatched();
     let stage = unwatched.stage("partition", 0);

@@ -11,6 +11,7 @@ use tagore_device::descent::key::Key;
 use super::ClusterGraph;
 use super::log::{Log, Piece};
 use super::work::save;
+use crate::parallel::no_thread;
 use crate::{Progress, Result};
 
 /// Pairs of clusters, and where the lists of the first are.
@@ -181,10 +182,11 @@ impl Checkpoints {
         self.wait()?;
         self.last = Instant::now();
         let path = self.path.clone();
-        self.running = Some(std::thread::spawn(move || {
+        let saving = std::thread::Builder::new().spawn(move || {
             sync()?;
             save(&path, &checkpoint)
-        }));
+        });
+        self.running = Some(saving.map_err(no_thread)?);
         Ok(())
     }
 

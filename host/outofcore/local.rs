@@ -53,13 +53,18 @@ impl LocalIndex {
         // Under inner product distances have to be those of the whole base, or lists could not be compared.
         let lists: Box<dyn Lists> = match on_device {
             Some((gpu, base)) => {
-                let lifts = embedding.lifts(&vectors);
+                let lifts = embedding.lifts(&vectors, &descent.progress)?;
                 drop(vectors);
                 with_base!(base, base => {
                     Box::new(DeviceLists::new(&gpu, base, lifts.as_deref(), &index, members)?)
                 })
             }
-            None => Box::new(HostLists::new(embedding.space(vectors)?, &index, members, &stage)?),
+            None => Box::new(HostLists::new(
+                embedding.space(vectors, &descent.progress)?,
+                &index,
+                members,
+                &stage,
+            )?),
         };
         Ok(Self { cluster: number, parcels, lists, central, entry, stats })
     }

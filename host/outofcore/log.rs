@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::folder::Folder;
 use super::pipeline::join;
 use crate::flush::Flush;
+use crate::parallel::spawn;
 use crate::{Error, Result};
 
 /// Pieces that are on their way from the disk while one is read.
@@ -259,7 +260,7 @@ impl Bins {
         };
         // Threads of their own: those of the pool should not wait for the disk.
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
+            let threads = (0..READERS).map(|_| spawn(scope, read)).collect::<Result<Vec<_>>>()?;
             threads.into_iter().map(join).try_fold(true, |all, sound| Ok(all & sound?))
         })
     }

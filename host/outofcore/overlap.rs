@@ -6,6 +6,7 @@ use super::ClusterGraph;
 use crate::cluster::{self, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side};
+use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
 use crate::{Device, Error, Metric, Progress, Result};
 
@@ -41,7 +42,8 @@ impl ClusterGraph {
                 format_args!("2 to the {n} rows of {}", base.describe()),
             ));
         }
-        base.validate()?;
+        let largest = base.validate_for(Metric::L2, progress)?;
+        check_smallest(base, largest, Metric::L2)?;
         let began = Instant::now();
         let gpu = device.gpu_for_graph(n)?;
         let mut pairs = match &gpu {

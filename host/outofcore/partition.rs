@@ -20,7 +20,9 @@ use super::pipeline::join;
 use super::place::{Chunk, Placing};
 use super::{ClusterGraph, ClusterPlan};
 use crate::memory::zeros;
+use crate::parallel::spawn;
 use crate::vectors::embedding::Embedding;
+use crate::vectors::range::check_smallest;
 use crate::vectors::{Access, Element};
 use crate::{Device, ElementType, Error, Progress, Result, Vectors};
 
@@ -154,11 +156,11 @@ impl Partition {
             records: Gather::new(clusters, buffer),
         };
         let mut checksums = Summing::default();
-        let (files, shared) = thread::scope(|scope| {
+        let (files, shared, largest) = thread::scope(|scope| {
             let (send_chunk, chunks) = sync_channel(CHUNKS - 2);
             let (send_full, full) = sync_channel::<(usize, Vec<u8>)>(WRITING - 2);
             let (send_empty, empty) = channel();
-            let writing = scope.spawn(move || {
+            let writing = spawn(scope, move || {
                 for (bin, mut buffer) in full {
                     files.put(bin, &buffer)?;
                     buffer.clear();
@@ -166,8 +168,8 @@ impl Partition {
                     let _ = send_empty.send(buffer);
                 }
                 Ok(files)
-            });
-            let placing = scope.spawn(move || {
+            })?;
+            let placing = spawn(scope, move || {
                 let mut write = |bin, buffer: &mut Vec<u8>| {
                     let records = std::mem::replace(buffer, empty.try_recv().unwrap_or_default());
                     // Nobody receives it once writing has failed, which has an error of its own.
@@ -178,14 +180,16 @@ impl Partition {
                 }
                 placing.records.finish(write)?;
                 Ok(placing.shared)
-            });
+            })?;
             let mut assign = || {
+                let mut largest = 0f32;
                 base.advise(Access::InOrder);
                 base.prefetch(0..AHEAD * rows);
                 for first in (0..n).step_by(rows) {
                     base.prefetch(first + AHEAD * rows..first + (AHEAD + 1) * rows);
                     let end = n.min(first + rows);
-                    base.validate_rows((first..end).into_par_iter().with_min_len(1024))?;
+                    let checked = (first..end).into_par_iter().with_min_len(1024);
+                    largest = largest.max(base.validate_rows(checked, embedding.metric())?);
                     checksums.add(base, end);
                     let rows = embedding.rows(base, end - first, |index| first + index);
                     let nearest = nearest.two(&rows, &stage)?;
@@ -194,15 +198,15 @@ impl Partition {
                         break;
                     }
                 }
-                Ok(())
+                check_smallest(base, largest, embedding.metric()).map(|()| largest)
             };
             let assigned = assign();
             drop(send_chunk);
             let files = join(writing)?;
             let shared = join(placing)?;
-            assigned.map(|()| (files, shared))
+            assigned.map(|largest| (files, shared, largest))
         })?;
-        base.validated();
+        base.validated(largest);
         mean.iter_mut().for_each(|sum| *sum /= n as f64);
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         let checksums = checksums.finish();
@@ -278,7 +282,10 @@ impl Partition {
         if !sound || !self.are_members(number, &ids, &others) {
             return Err(Fault::Damage(Damage::Clusters));
         }
-        Ok(Cluster { number, ids, others, vectors: vectors(values, self.dim)? })
+        let vectors = vectors(values, self.dim)?;
+        // They were checked as rows of the base: beside its largest values small ones are fine.
+        vectors.validated(0.0);
+        Ok(Cluster { number, ids, others, vectors })
     }
 
     /// Whether a cluster can have these members, each of which is in another cluster too: different nodes in ascending
@@ -344,7 +351,7 @@ mod tests {
         change(&mut plan);
         let folder = tempfile::tempdir().unwrap();
         let log = open(folder.path(), 0);
-        let embedding = Embedding::new(base, metric);
+        let embedding = Embedding::new(base, metric, &Progress::silent()).unwrap();
         let watched = (3, &Progress::silent());
         let found = Partition::new(base, &embedding, (&plan, device), log, watched).unwrap();
         let members = |number| {

@@ -16,6 +16,7 @@ use super::partition::{Cluster, Partition};
 use super::permits::Permits;
 use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
+use crate::parallel::spawn;
 use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
@@ -102,7 +103,7 @@ impl Pipeline<'_> {
             let (send, clusters) = sync_channel::<Read>(0);
             for reader in 0..self.devices.len() {
                 let send = send.clone();
-                scope.spawn(move || self.read(steps, &send, reads, &format!("reader {reader}")));
+                spawn(scope, move || self.read(steps, &send, reads, &format!("reader {reader}")))?;
             }
             drop(send);
             // Shared by those that build, and gone with the last of them, so that readers do not wait in vain.
@@ -117,7 +118,11 @@ impl Pipeline<'_> {
             let mut builders = Vec::new();
             for place in places {
                 let clusters = Arc::clone(&clusters);
-                builders.push(scope.spawn(move || self.build(place, &clusters, builds, merging)));
+                // Fewer build, where the system has no thread left.
+                let Ok(builder) = spawn(scope, move || self.build(place, &clusters, builds, merging)) else {
+                    break;
+                };
+                builders.push(builder);
             }
             let mut result = first.map_or(Ok(()), |first| self.build(first, &clusters, builds, merging));
             drop(clusters);

@@ -275,7 +275,7 @@ impl ClusterPlan {
         {
             return Ok(None);
         }
-        let data = DataShape::of(base);
+        let data = DataShape::of(base, &builder.descent.progress)?;
         let plan = Self::on(builder, &data, limits, (whole, devices))?;
         // Clusters may be too small for a GPU to pay.
         let (target, size) = match plan {

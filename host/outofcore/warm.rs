@@ -21,7 +21,8 @@ pub(super) fn warm(
     let rows = ROWS.min(size);
     let descent = builder.descent.of_part(rows);
     let k = descent.k_of(rows, "the sample")?;
-    let start = builder.plan_of(&DataShape::of(base).part(size), k, Target::cuda()).start;
+    let start =
+        builder.plan_of(&DataShape::of(base, &builder.descent.progress)?.part(size), k, Target::cuda()).start;
     let descent = descent.forked()?;
     if let Some(gpu) = descent.gpu(size)? {
         pin(&gpu, Crew::of_gpus(devices))?;
@@ -53,7 +54,7 @@ fn pin(gpu: &Gpu, crew: Crew) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, Metric, Strategy, Synth};
+    use crate::{Device, Metric, Progress, Strategy, Synth};
 
     #[test]
     fn a_little_of_any_base_can_be_built() {
@@ -62,7 +63,8 @@ mod tests {
         {
             let base = Synth::new(rows, 5, 0).unwrap().base();
             let builder = Builder::new(Strategy::vamana()).metric(metric).knn(64).device(Device::Emulated);
-            warm(&builder, &base, &Embedding::new(&base, metric), (size, 1)).unwrap();
+            warm(&builder, &base, &Embedding::new(&base, metric, &Progress::silent()).unwrap(), (size, 1))
+                .unwrap();
         }
     }
 }

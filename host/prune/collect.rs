@@ -95,15 +95,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::Progress;
     use crate::descent::Descent;
     use crate::vectors::{Metric, Synth};
 
     #[test]
     fn each_mode_collects_what_it_says() {
         let base = Synth::new(600, 11, 5).unwrap().base();
-        let space = Space::new(&base, Metric::L2).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(40).build(&base).unwrap();
-        let entries = [space.medoid()];
+        let entries = [space.medoid(&Progress::silent()).unwrap()];
         for mode in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
             for limit in [5, 10_000] {
                 let mut collector = Collector::new(&space, &graph, &entries, mode, limit);

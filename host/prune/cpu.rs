@@ -34,7 +34,7 @@ pub(super) fn prune(
     progress: &Progress,
 ) -> Result<(Rows, Vec<u32>)> {
     let nodes = space.len();
-    let entries = entries(space, strategy.entry, seed);
+    let entries = entries(space, strategy.entry, seed, progress)?;
     let stage = progress.stage("prune", 2 * nodes as u64);
     let degree = strategy.degree;
 
@@ -146,10 +146,10 @@ impl<'a> Storer<'a> {
 }
 
 /// Where an index is entered.
-fn entries(space: &Space<'_>, entry: Entry, seed: u64) -> Vec<u32> {
+fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     match entry {
-        Entry::Medoid => vec![space.medoid()],
-        Entry::Random => random_entries(space.len(), seed),
+        Entry::Medoid => Ok(vec![space.medoid(progress)?]),
+        Entry::Random => Ok(random_entries(space.len(), seed)),
     }
 }
 

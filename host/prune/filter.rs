@@ -130,6 +130,7 @@ impl<'a> Pruner<'a> {
 mod tests {
     use super::super::strategy::Filter;
     use super::*;
+    use crate::Progress;
     use crate::descent::Descent;
     use crate::vectors::{Metric, Vectors};
     use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
@@ -192,7 +193,7 @@ mod tests {
             for (rows, dim) in [(2, 1), (3, 3), (33, 2), (97, 5), (128, 97)] {
                 for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
                     let base = base(rows, dim, seed);
-                    let space = Space::new(&base, metric).unwrap();
+                    let space = Space::new(&base, metric, &Progress::silent()).unwrap();
                     let graph = Descent::new().metric(metric).knn(12.min(rows - 1)).build(&base).unwrap();
                     check(&space, &graph, seed);
                 }
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn the_rank_threshold_drops_edges_with_more_detours() {
         let base = base(60, 3, 1);
-        let space = Space::new(&base, Metric::L2).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(20).build(&base).unwrap();
         let (all, few) = (Strategy::cagra(), Strategy::cagra().threshold(2.0));
         let candidates = all_others(&space, 5);

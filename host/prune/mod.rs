@@ -181,7 +181,7 @@ impl Builder {
         let k = self.descent.k_for(base)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
-        let space = Space::new(base, self.descent.metric)?;
+        let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let (sample, pruned, descent, prune, on_device) = match self.gpu(base, k)? {
             Some(gpu) => {

@@ -280,7 +280,7 @@ impl Builder {
         if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
             return Ok(());
         }
-        let data = DataShape::of(base);
+        let data = DataShape::of(base, &self.descent.progress)?;
         let plan = self.plan_of(&data, k, target);
         match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
             None => Ok(()),

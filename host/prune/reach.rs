@@ -197,7 +197,7 @@ mod tests {
     /// `n` points on a line, each with the given edges.
     fn check(n: usize, degree: usize, entries: &[u32], edges: impl Fn(u32) -> Vec<u32>) {
         let base = Vectors::from_f32((0..n).map(|i| i as f32).collect(), 1).unwrap();
-        let space = Space::new(&base, Metric::L2).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let mut rows = Rows::new(n, degree);
         for node in 0..n as u32 {
             edges(node).into_iter().for_each(|id| assert!(rows.push(node, id)));
@@ -237,7 +237,7 @@ mod tests {
         let n = 6000;
         let draws = Draws::new(1, Stage::Test, 4, 0);
         let base = Vectors::from_f32((0..n).map(|i| draws.unit(i) as f32).collect(), 1).unwrap();
-        let space = Space::new(&base, Metric::L2).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let ids: Vec<u32> =
             (0..5 * n).map(|i| (draws.below(n + i, n) / 10 * 10) as u32 + i as u32 % 5).collect();
         let on = |threads| {

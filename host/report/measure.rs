@@ -61,7 +61,7 @@ impl Measure {
         base: &Vectors,
         lists: &KnnSample,
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
-        let searcher = Searcher::new(index, base)?.device(self.search_on)?;
+        let searcher = Searcher::new(index, base, &self.progress)?.device(self.search_on)?;
         let n = index.len();
         let has_lists = !lists.nodes().is_empty();
         let nodes = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
@@ -92,7 +92,7 @@ impl Measure {
         (nodes, truth): (&[u32], &KnnTruth),
         k: usize,
     ) -> Result<SearchQuality> {
-        let queries = searcher.space().queries(rows)?;
+        let queries = searcher.space().queries(rows, &self.progress)?;
         let at = |beam: usize| {
             // One more, for the query itself.
             let found = searcher.run(&queries, k + 1, beam, &self.progress)?;

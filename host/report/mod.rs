@@ -134,7 +134,7 @@ impl Report {
             return Err(Error::mismatch(index.describe(), "0 nodes", "at least 1"));
         }
         let began = Instant::now();
-        let statistics = index.statistics();
+        let statistics = index.statistics(&measure.progress)?;
         let (knn, search) = match base {
             Some(base) => measure.quality(index, base, knn)?,
             None => (None, None),

@@ -86,7 +86,7 @@ impl SearchResult {
 /// let synth = Synth::new(1000, 16, 1)?;
 /// let (base, queries) = (synth.base(), synth.queries(10));
 /// let index = Builder::new(Strategy::cagra()).build(&base)?;
-/// let searcher = Searcher::new(&index, &base)?;
+/// let searcher = Searcher::new(&index, &base, &Progress::silent())?;
 /// for beam in [20, 50] {
 ///     let result = searcher.search(&queries, 10, beam, &Progress::silent())?;
 ///     assert_eq!(result.ids(0).len(), 10);
@@ -108,11 +108,12 @@ impl<'a> Searcher<'a> {
     /// under cosine. Searches run on the CPU.
     ///
     /// # Errors
-    /// If `index` was built over other data or holds an unknown id, or a value is not finite.
-    pub fn new(index: &'a Index, base: &'a Vectors) -> Result<Self> {
+    /// If `index` was built over other data or holds an unknown id, a value is not finite or too large or too small for
+    /// the metric, or the work is cancelled.
+    pub fn new(index: &'a Index, base: &'a Vectors, progress: &Progress) -> Result<Self> {
         index.check_base(base)?;
-        index.check_ids()?;
-        let space = Space::new(base, index.metric())?;
+        index.check_ids(progress)?;
+        let space = Space::new(base, index.metric(), progress)?;
         Ok(Self { index, base, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
     }
 
@@ -172,7 +173,7 @@ impl<'a> Searcher<'a> {
         beam: usize,
         progress: &Progress,
     ) -> Result<SearchResult> {
-        self.run(&self.space.queries(queries)?, k, beam, progress)
+        self.run(&self.space.queries(queries, progress)?, k, beam, progress)
     }
 
     /// The base as it was given, where the space may hold its rows normalised.
@@ -235,5 +236,5 @@ pub fn search(
     beam: usize,
     progress: &Progress,
 ) -> Result<SearchResult> {
-    Searcher::new(index, base)?.search(queries, k, beam, progress)
+    Searcher::new(index, base, progress)?.search(queries, k, beam, progress)
 }

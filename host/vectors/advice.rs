@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use memmap2::Mmap;
+use super::mapped::MappedFile;
 
 /// How a mapped file is read from here on.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +16,9 @@ pub(crate) enum Access {
 }
 
 /// Says how `map` is read.
-pub(crate) fn advise(map: &Mmap, access: Access) {
+pub(crate) fn advise(map: &MappedFile, access: Access) {
     #[cfg(unix)]
-    let _ = map.advise(match access {
+    let _ = map.map().advise(match access {
         Access::InOrder => memmap2::Advice::Sequential,
         Access::AtRandom => memmap2::Advice::Random,
         Access::Somehow => memmap2::Advice::Normal,
@@ -28,7 +28,7 @@ pub(crate) fn advise(map: &Mmap, access: Access) {
 }
 
 /// Runs `read`, which reads pages of `map` that are far apart: with each of them mebibytes might be read ahead.
-pub(crate) fn far_apart<R>(map: &Mmap, read: impl FnOnce() -> R) -> R {
+pub(crate) fn far_apart<R>(map: &MappedFile, read: impl FnOnce() -> R) -> R {
     advise(map, Access::AtRandom);
     let result = read();
     advise(map, Access::Somehow);
@@ -36,9 +36,9 @@ pub(crate) fn far_apart<R>(map: &Mmap, read: impl FnOnce() -> R) -> R {
 }
 
 /// Has the system begin to read these bytes of `map`.
-pub(super) fn prefetch(map: &Mmap, bytes: Range<usize>) {
+pub(super) fn prefetch(map: &MappedFile, bytes: Range<usize>) {
     #[cfg(unix)]
-    let _ = map.advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
+    let _ = map.map().advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
     #[cfg(not(unix))]
     let _ = (map, bytes);
 }

@@ -65,8 +65,6 @@ pub(crate) trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
     /// The value as f32, exactly; defined for finite values.
     fn to_f32(self) -> f32;
 
-    fn is_finite(self) -> bool;
-
     /// The nearest value of this type, or none if `value` is out of range.
     fn from_f32(value: f32) -> Option<Self>;
 
@@ -163,11 +161,6 @@ impl Element for f32 {
         self
     }
 
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        Self::is_finite(self)
-    }
-
     fn from_f32(value: f32) -> Option<Self> {
         Some(value)
     }
@@ -187,11 +180,6 @@ impl Element for f16 {
         f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
     }
 
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        Self::is_finite(self)
-    }
-
     fn from_f32(value: f32) -> Option<Self> {
         let rounded = Self::from_f32(value);
         rounded.is_finite().then_some(rounded)
@@ -208,11 +196,6 @@ impl Element for u8 {
         f32::from(self)
     }
 
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        true
-    }
-
     fn from_f32(value: f32) -> Option<Self> {
         let rounded = value.round_ties_even();
         (0.0..=255.0).contains(&rounded).then_some(rounded as Self)
@@ -227,11 +210,6 @@ impl Element for i8 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32::from(self)
-    }
-
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        true
     }
 
     fn from_f32(value: f32) -> Option<Self> {

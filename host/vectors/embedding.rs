@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::space::{Space, largest_square, lift};
-use crate::{Metric, Result, Vectors};
+use crate::{Metric, Progress, Result, Vectors};
 
 /// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
 #[derive(Clone, Copy)]
@@ -15,9 +15,16 @@ pub(crate) struct Embedding {
 
 impl Embedding {
     /// Reads all of `base` under inner product.
-    pub(crate) fn new(base: &Vectors, metric: Metric) -> Self {
-        let largest = if metric == Metric::InnerProduct { largest_square(base) } else { 0.0 };
-        Self { metric, largest }
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn new(base: &Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
+        let largest = if metric == Metric::InnerProduct { largest_square(base, progress)? } else { 0.0 };
+        Ok(Self { metric, largest })
+    }
+
+    pub(crate) fn metric(&self) -> Metric {
+        self.metric
     }
 
     /// The largest norm under inner product, else 0.
@@ -26,13 +33,13 @@ impl Embedding {
     }
 
     /// The members of a cluster as a space, whose rule distances are those of the whole base.
-    pub(crate) fn space(&self, members: Vectors) -> Result<Space<'static>> {
-        Ok(Space::owned(members, self.metric)?.lifted_to(self.largest))
+    pub(crate) fn space(&self, members: Vectors, progress: &Progress) -> Result<Space<'static>> {
+        Space::owned(members, self.metric, progress)?.lifted_to(self.largest, progress)
     }
 
     /// The coordinate that is added to each of `members` under inner product.
-    pub(crate) fn lifts(&self, members: &Vectors) -> Option<Vec<f32>> {
-        (self.metric == Metric::InnerProduct).then(|| lift(members, self.largest))
+    pub(crate) fn lifts(&self, members: &Vectors, progress: &Progress) -> Result<Option<Vec<f32>>> {
+        (self.metric == Metric::InnerProduct).then(|| lift(members, self.largest, progress)).transpose()
     }
 
     /// Components of the embedded rows of `dim` components.

@@ -6,10 +6,12 @@ mod element;
 pub(crate) mod embedding;
 mod format;
 pub(crate) mod gpu;
+mod mapped;
 mod metric;
 pub(crate) mod npy;
 mod open;
 mod pair;
+pub(crate) mod range;
 mod save;
 pub(crate) mod shape;
 pub(crate) mod space;
@@ -19,23 +21,26 @@ mod truth;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use half::f16;
-use memmap2::Mmap;
 use rayon::prelude::*;
 
 pub(crate) use advice::{Access, advise, far_apart};
 pub(crate) use element::Element;
 pub use element::ElementType;
 pub use format::Format;
+pub(crate) use mapped::MappedFile;
+pub use mapped::with_mapped_file_at;
 pub use metric::Metric;
-pub(crate) use open::{map, open_ids_as};
+pub(crate) use open::{map, open_ids_as, open_regular};
 pub use shape::DataShape;
 pub use synth::Synth;
 pub use truth::GroundTruth;
 
-use crate::{Error, Result};
+use crate::parallel::for_each_block;
+use crate::{Error, Progress, Result};
 
 /// The largest number of rows a data set may have: ids are `u32`, and `u32::MAX` means none.
 pub const MAX_ROWS: usize = u32::MAX as usize - 1;
@@ -56,13 +61,14 @@ pub struct Vectors {
     storage: Storage,
     layout: Layout,
     path: Option<PathBuf>,
-    /// Set once all values have been found finite (and the rows of a `vecs` file of one dimension).
-    checked: OnceLock<()>,
+    /// The largest magnitude (0 unless the type is f32), once all values have been found finite and the rows of a `vecs`
+    /// file of one dimension.
+    largest: OnceLock<f32>,
 }
 
 #[derive(Clone, Debug)]
 enum Storage {
-    Mapped(Arc<Mmap>),
+    Mapped(Arc<MappedFile>),
     F32(Vec<f32>),
     F16(Vec<f16>),
     U8(Vec<u8>),
@@ -187,7 +193,7 @@ impl Vectors {
     }
 
     fn new(storage: Storage, layout: Layout, path: Option<PathBuf>) -> Self {
-        Self { storage, layout, path, checked: OnceLock::new() }
+        Self { storage, layout, path, largest: OnceLock::new() }
     }
 
     /// The number of rows, n.
@@ -261,7 +267,9 @@ impl Vectors {
             Rows::U8(m) => Storage::U8(gather!(m)),
             Rows::I8(m) => Storage::I8(gather!(m)),
         };
-        Self::new(storage, Layout::dense(self.element_type(), ids.len(), self.dim()), None)
+        let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
+        // What has been checked is not checked again.
+        Self { storage, layout, path: None, largest: self.largest.clone() }
     }
 
     /// What to call these vectors in an error: their file, or `vectors`.
@@ -284,7 +292,7 @@ impl Vectors {
         }
     }
 
-    fn matrix<'a, T: Element>(&self, map: &'a Mmap) -> Matrix<'a, T> {
+    fn matrix<'a, T: Element>(&self, map: &'a MappedFile) -> Matrix<'a, T> {
         let Layout { rows, dim, offset, stride, .. } = self.layout;
         let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + dim * size_of::<T>() };
         // Opening checked that the file is this long and that every row is aligned.
@@ -296,26 +304,40 @@ impl Vectors {
     /// and searching call it.
     ///
     /// # Errors
-    /// [`Error::Value`] or [`Error::File`] for the first row at fault.
-    pub fn validate(&self) -> Result<()> {
-        if self.checked.get().is_none() {
-            self.check_values((0..self.len()).into_par_iter().with_min_len(1024))?;
-            self.validated();
-        }
-        Ok(())
+    /// [`Error::Value`] or [`Error::File`] for the first row at fault; [`Error::Cancelled`].
+    pub fn validate(&self, progress: &Progress) -> Result<()> {
+        self.check_all(None, progress).map(drop)
     }
 
-    /// Checks as [`validate`](Self::validate) does, but only some rows, which are about to be read anyway.
+    /// Checks as [`validate`](Self::validate) does, and that no distance under `metric` overflows; returns the largest
+    /// magnitude of a value (0 unless the type is f32).
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub(crate) fn validate_for(&self, metric: Metric, progress: &Progress) -> Result<f32> {
+        self.check_all(Some(metric), progress)
+    }
+
+    /// Checks as [`validate_for`](Self::validate_for) does, but only some rows, which are about to be read anyway.
     pub(crate) fn validate_rows(
         &self,
-        rows: impl IndexedParallelIterator<Item = usize> + Clone,
-    ) -> Result<()> {
-        if self.checked.get().is_some() { Ok(()) } else { self.check_values(rows) }
+        rows: impl IndexedParallelIterator<Item = usize>,
+        metric: Metric,
+    ) -> Result<f32> {
+        let metric = Some(metric);
+        if let Some(&known) = self.largest.get()
+            && known <= range::most(metric, self.dim())
+        {
+            return Ok(known);
+        }
+        let largest = Largest::default();
+        let bad = rows.find_map_first(|row| self.check_rows(row..row + 1, metric, &largest).err());
+        bad.map_or_else(|| Ok(largest.get()), Err)
     }
 
-    /// Says that all rows have been checked.
-    pub(crate) fn validated(&self) {
-        self.checked.get_or_init(|| ());
+    /// Says that all rows have been checked, and the largest magnitude found.
+    pub(crate) fn validated(&self, largest: f32) {
+        self.largest.get_or_init(|| largest);
     }
 
     /// Checks as [`validate`](Self::validate) does, but only 1,024 rows spread over all: however large the file is, this takes
@@ -324,7 +346,9 @@ impl Vectors {
     /// # Errors
     /// As [`validate`](Self::validate).
     pub fn spot_check(&self) -> Result<()> {
-        self.far_apart(|| self.check_values(spread_rows(self.len()).collect::<Vec<_>>().into_par_iter()))
+        let largest = Largest::default();
+        let check = |row| self.check_rows(row..row + 1, None, &largest);
+        self.far_apart(|| spread_rows(self.len()).try_for_each(check))
     }
 
     /// Runs `read`, which reads rows that are far apart.
@@ -335,33 +359,64 @@ impl Vectors {
         }
     }
 
-    fn check_values(&self, rows: impl IndexedParallelIterator<Item = usize> + Clone) -> Result<()> {
+    fn check_all(&self, metric: Option<Metric>, progress: &Progress) -> Result<f32> {
+        progress.check()?;
+        match self.largest.get() {
+            Some(&largest) if largest <= range::most(metric, self.dim()) => return Ok(largest),
+            _ => {}
+        }
+        let largest = Largest::default();
+        // Any byte is a value.
+        let all_are_sound = self.element_type().size() == 1 && !self.layout.prefixed;
+        if !all_are_sound {
+            let stage = progress.stage("check", self.len() as u64);
+            for_each_block(self.len(), &stage, |rows| self.check_rows(rows, metric, &largest))?;
+        }
+        self.validated(largest.get());
+        Ok(largest.get())
+    }
+
+    fn check_rows(&self, rows: Range<usize>, metric: Option<Metric>, largest: &Largest) -> Result<()> {
         self.check_prefixes(rows.clone())?;
         match self.rows() {
-            Rows::F32(matrix) => self.check_finite(matrix, rows),
-            Rows::F16(matrix) => self.check_finite(matrix, rows),
+            Rows::F32(matrix) => {
+                let most = range::most(metric, self.dim());
+                for row in rows {
+                    let values = matrix.row(row);
+                    let magnitude = magnitude_bits(values);
+                    if magnitude > most.to_bits() {
+                        return Err(self.value_beyond(most, (row, values), metric));
+                    }
+                    largest.meet(magnitude);
+                }
+                Ok(())
+            }
+            Rows::F16(matrix) => {
+                let bad = |row: usize| Some((row, matrix.row(row).iter().position(|x| !x.is_finite())?));
+                match rows.into_iter().find_map(bad) {
+                    Some((row, dim)) => Err(self.bad_value(row, dim, matrix.row(row)[dim], FINITE)),
+                    None => Ok(()),
+                }
+            }
             Rows::U8(_) | Rows::I8(_) => Ok(()),
         }
     }
 
-    fn check_finite<T: Element>(
-        &self,
-        matrix: Matrix<'_, T>,
-        rows: impl IndexedParallelIterator<Item = usize>,
-    ) -> Result<()> {
-        let finite = |row: &usize| matrix.row(*row).iter().all(|x| x.is_finite());
-        let bad = rows.find_first(|row| !finite(row));
-        let Some(row) = bad else { return Ok(()) };
-        let values = matrix.row(row);
-        let dim = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
-        Err(self.bad_value(row, dim, values[dim], "a finite number"))
+    /// The error of a row that has a value beyond `most`.
+    fn value_beyond(&self, most: f32, (row, values): (usize, &[f32]), metric: Option<Metric>) -> Error {
+        let is_beyond = |x: &f32| magnitude_bits(&[*x]) > most.to_bits();
+        let dim = values.iter().position(is_beyond).unwrap_or(0);
+        let expected =
+            if values[dim].is_finite() { range::expected(metric, self.dim()) } else { FINITE.to_owned() };
+        self.bad_value(row, dim, values[dim], expected)
     }
 
-    fn bad_value(&self, row: usize, dim: usize, value: impl ToString, expected: &'static str) -> Error {
-        Error::Value { path: self.path.clone(), row, dim, value: value.to_string(), expected }
+    fn bad_value(&self, row: usize, dim: usize, value: impl ToString, expected: impl ToString) -> Error {
+        let (value, expected) = (value.to_string(), expected.to_string());
+        Error::Value { path: self.path.clone(), row, dim, value, expected }
     }
 
-    fn check_prefixes(&self, rows: impl IndexedParallelIterator<Item = usize>) -> Result<()> {
+    fn check_prefixes(&self, mut rows: Range<usize>) -> Result<()> {
         let (Storage::Mapped(map), true) = (&self.storage, self.layout.prefixed) else {
             return Ok(());
         };
@@ -370,7 +425,7 @@ impl Vectors {
             let start = row * stride;
             i32::from_le_bytes([map[start], map[start + 1], map[start + 2], map[start + 3]])
         };
-        let bad = rows.find_first(|&row| prefix(row) != dim as i32);
+        let bad = rows.find(|&row| prefix(row) != dim as i32);
         let (Some(row), Some(path)) = (bad, &self.path) else {
             return Ok(());
         };
@@ -379,5 +434,31 @@ impl Vectors {
             format_args!("dimension {} in row {row}", prefix(row)),
             format_args!("{dim} as in row 0"),
         ))
+    }
+}
+
+/// The values that every data set takes, for errors.
+const FINITE: &str = "a finite number";
+
+/// The largest magnitude of some values, as bits: those of numbers that are not negative are ordered as they are, and
+/// those of an infinity or a NaN lie above.
+fn magnitude_bits(values: &[f32]) -> u32 {
+    values.iter().fold(0, |largest, x| largest.max(x.to_bits() & !(1 << 31)))
+}
+
+/// The largest magnitude that any thread has met, as bits.
+#[derive(Default)]
+struct Largest(AtomicU32);
+
+impl Largest {
+    fn meet(&self, bits: u32) {
+        // Most are not larger, and looking is cheaper than writing.
+        if bits > self.0.load(Ordering::Relaxed) {
+            self.0.fetch_max(bits, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> f32 {
+        f32::from_bits(self.0.load(Ordering::Relaxed))
     }
 }

@@ -1,15 +1,16 @@
 //! Opening files of vectors and of ids. A file's size is checked against its header before anything is
 //! allocated.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use bytemuck::AnyBitPattern;
 
 use super::format::Framing;
+use super::mapped::MappedFile;
 use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors, npy};
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 impl Vectors {
     /// Opens a file of vectors, its format told by its extension (see [`Format::of`]).
@@ -48,26 +49,60 @@ pub(crate) struct IdMatrix {
 /// that −1 is `u32::MAX`, none.
 ///
 /// # Errors
-/// If the file cannot be read or its size is not what its header says.
-pub(crate) fn open_ids_as(path: &Path, format: Format) -> Result<IdMatrix> {
-    Source::open(path)?.ids(format)
+/// If the file cannot be read, its size is not what its header says, there is no memory for it, or the work is cancelled.
+pub(crate) fn open_ids_as(path: &Path, format: Format, progress: &Progress) -> Result<IdMatrix> {
+    Source::open(path)?.ids(format, progress)
+}
+
+/// Opens a regular file for reading. Nothing else is waited for: opening a pipe would wait for its other end.
+///
+/// # Errors
+/// If it cannot be opened or is not a regular file.
+pub(crate) fn open_regular(path: &Path) -> Result<File> {
+    // Asked before opening, which may do something to a device.
+    check_regular(path, &fs::metadata(path).map_err(Error::io(path))?)?;
+    let mut options = File::options();
+    options.read(true);
+    // And after it: something else may have taken the name by then.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        rustix::fs::OFlags::NONBLOCK.bits().cast_signed(),
+    );
+    let file = options.open(path).map_err(Error::io(path))?;
+    check_regular(path, &file.metadata().map_err(Error::io(path))?)?;
+    Ok(file)
+}
+
+fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() { Ok(()) } else { Err(Error::file(path, kind(metadata), "a regular file")) }
+}
+
+/// What it is that is not a regular file.
+fn kind(metadata: &Metadata) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let kind = metadata.file_type();
+        if kind.is_fifo() {
+            return "a pipe";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+    }
+    if metadata.is_dir() { "a folder" } else { "a device" }
 }
 
 /// Maps a regular file that is not empty.
 ///
 /// # Errors
 /// If it cannot be opened, is not a regular file, or is empty.
-pub(crate) fn map(path: &Path) -> Result<Mmap> {
-    // Asked before opening, which would wait for the other end of a pipe.
-    let metadata = fs::metadata(path).map_err(Error::io(path))?;
-    if !metadata.is_file() {
-        let found = if metadata.is_dir() { "a folder" } else { "a device or a pipe" };
-        return Err(Error::file(path, found, "a regular file"));
-    }
-    let file = File::open(path).map_err(Error::io(path))?;
+pub(crate) fn map(path: &Path) -> Result<MappedFile> {
+    let file = open_regular(path)?;
     // SAFETY: the map is only read. That no one truncates or changes the file while it is mapped is
     // asked of the user by `Vectors::open`; our own writers replace files, they never change them.
-    let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+    let map = unsafe { MappedFile::new(&file, path) }.map_err(Error::io(path))?;
     if map.is_empty() {
         return Err(Error::file(path, "an empty file", "a header or rows"));
     }
@@ -77,7 +112,7 @@ pub(crate) fn map(path: &Path) -> Result<Mmap> {
 /// A mapped file that is not empty.
 pub(super) struct Source<'a> {
     path: &'a Path,
-    map: Arc<Mmap>,
+    map: Arc<MappedFile>,
 }
 
 /// The numbers before the rows of a `bin` file.
@@ -153,7 +188,7 @@ impl<'a> Source<'a> {
         Ok(Vectors::new(storage, Layout::dense(element, rows, dim), path))
     }
 
-    pub(super) fn ids(&self, format: Format) -> Result<IdMatrix> {
+    pub(super) fn ids(&self, format: Format, progress: &Progress) -> Result<IdMatrix> {
         if !format.may_hold_ids() {
             let expected = format!("ids: {}", Format::id_names());
             return Err(Error::file(self.path, format_args!("vectors ({format})"), expected));
@@ -164,8 +199,9 @@ impl<'a> Source<'a> {
             Framing::Npy => self.npy(&[("<u4", ID, ()), ("<i4", ID, ())], u32::MAX as usize)?.1,
         };
         let ids = if format.framing() == Framing::Vecs {
-            let mut ids = Vec::with_capacity(rows * cols);
+            let mut ids = self.room(rows * cols)?;
             for (row, bytes) in self.map.chunks_exact(PREFIX + cols * ID).enumerate() {
+                progress.check()?;
                 let found = word(bytes);
                 if found as usize != cols {
                     let expected = format!("{cols} as in row 0");
@@ -175,9 +211,31 @@ impl<'a> Source<'a> {
             }
             ids
         } else {
-            self.map[offset..].chunks_exact(ID).map(word).collect()
+            self.copied(&self.map[offset..], progress)?
         };
         Ok(IdMatrix { rows, cols, ids })
+    }
+
+    /// The numbers that `bytes` of the file are.
+    pub(super) fn copied<T: AnyBitPattern>(&self, bytes: &[u8], progress: &Progress) -> Result<Vec<T>> {
+        let mut values = self.room(bytes.len() / size_of::<T>())?;
+        for piece in bytes.chunks(PIECE) {
+            progress.check()?;
+            values.extend(piece.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
+        }
+        Ok(values)
+    }
+
+    /// An empty vector with room for `count` values.
+    fn room<T>(&self, count: usize) -> Result<Vec<T>> {
+        let mut values = Vec::new();
+        match values.try_reserve_exact(count) {
+            Ok(()) => Ok(values),
+            Err(_) => {
+                let found = format!("{} bytes to read", count.saturating_mul(size_of::<T>()));
+                Err(Error::file(self.path, found, "as much free memory"))
+            }
+        }
     }
 
     /// The headers that the first bytes may be: of 8 bytes and, if there are as many, of 16.
@@ -290,6 +348,9 @@ const PREFIX: usize = 4;
 
 /// Bytes of an id.
 const ID: usize = 4;
+
+/// Bytes copied between two looks at whether the work was cancelled; a multiple of the size of any number.
+const PIECE: usize = 16 << 20;
 
 /// The u32 in the first four bytes; 0 where there are fewer.
 fn word(bytes: &[u8]) -> u32 {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Format, GroundTruth, Vectors, open_ids_as};
 use crate::file_set::{PairFile, check_pair};
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 impl GroundTruth {
     /// The files of a pair: `stem.neighbors.ibin`, `stem.distances.fbin`, and their checksums `stem.crc32`.
@@ -40,12 +40,13 @@ impl GroundTruth {
     /// Reads what [`save_pair`](Self::save_pair) wrote, or a pair of another program's without checksums.
     ///
     /// # Errors
-    /// If a file cannot be read, or the two are not of one shape or not those that the checksums were made of.
-    pub fn open_pair(stem: impl AsRef<Path>) -> Result<Self> {
+    /// If a file cannot be read, or the two are not of one shape or not those that the checksums were made of, or the work
+    /// is cancelled.
+    pub fn open_pair(stem: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let [ids_path, distances_path, sums] = Self::pair_files(stem);
         let values = Vectors::open_as(&distances_path, Format::Fbin)?;
-        let table = open_ids_as(&ids_path, Format::Ibin)?;
-        check_pair(&sums, [&ids_path, &distances_path])?;
+        let table = open_ids_as(&ids_path, Format::Ibin, progress)?;
+        check_pair(&sums, [&ids_path, &distances_path], progress)?;
         if (values.len(), values.dim()) != (table.rows, table.cols) {
             let found = format!("{} x {}", values.len(), values.dim());
             let expected = format!("{} x {} as {} has", table.rows, table.cols, ids_path.display());
@@ -70,17 +71,17 @@ mod tests {
         let (one, other) = (folder.path().join("one"), folder.path().join("other.v2"));
         truth(0).save_pair(&one).unwrap();
         truth(9).save_pair(&other).unwrap();
-        assert_eq!(GroundTruth::open_pair(&one).unwrap(), truth(0));
-        assert_eq!(GroundTruth::open_pair(&other).unwrap(), truth(9));
+        assert_eq!(GroundTruth::open_pair(&one, &Progress::silent()).unwrap(), truth(0));
+        assert_eq!(GroundTruth::open_pair(&other, &Progress::silent()).unwrap(), truth(9));
         let [ids, distances, sums] = GroundTruth::pair_files(&one);
         fs::copy(&GroundTruth::pair_files(&other)[0], &ids).unwrap();
-        let error = GroundTruth::open_pair(&one).unwrap_err().to_string();
+        let error = GroundTruth::open_pair(&one, &Progress::silent()).unwrap_err().to_string();
         assert!(error.contains("one.neighbors.ibin: found ") && error.contains("one.crc32 says"), "{error}");
         // Without checksums there is nothing to tell them by.
         fs::remove_file(sums).unwrap();
-        assert_eq!(GroundTruth::open_pair(&one).unwrap(), truth(9));
+        assert_eq!(GroundTruth::open_pair(&one, &Progress::silent()).unwrap(), truth(9));
         fs::remove_file(distances).unwrap();
-        assert!(GroundTruth::open_pair(&one).is_err());
+        assert!(GroundTruth::open_pair(&one, &Progress::silent()).is_err());
         let ids_alone = GroundTruth::new(1, vec![0], None).unwrap();
         assert!(ids_alone.save_pair(&one).unwrap_err().to_string().contains("found ids alone"));
     }

@@ -8,16 +8,20 @@ use half::f16;
 use super::format::Framing;
 use super::{Element, ElementType, Format, Layout, Matrix, Storage, Vectors, check_rows, npy, with_matrix};
 use crate::atomic_file::AtomicFile;
-use crate::{Error, Result};
+use crate::progress::StageProgress;
+use crate::{Error, Progress, Result};
+
+/// Rows written between two looks at whether the work was cancelled.
+const AT_A_TIME: usize = 1024;
 
 impl Vectors {
     /// Writes the vectors in the format that the extension of `path` names (see [`Format::of`]), as
-    /// [`save_as`](Self::save_as) does.
+    /// [`save_as`](Self::save_as) does, without a handle to watch or cancel it.
     ///
     /// # Errors
     /// As [`save_as`](Self::save_as), and if the extension is not that of a format.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_as(path.as_ref(), Format::of(path.as_ref())?)
+        self.save_as(path.as_ref(), Format::of(path.as_ref())?, &Progress::silent())
     }
 
     /// Writes the vectors in `format`. The file appears only when it is complete.
@@ -27,29 +31,43 @@ impl Vectors {
     ///
     /// # Errors
     /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be converted,
-    /// or there are no rows and the format, fvecs or bvecs, would lose the dimension with them.
-    pub fn save_as(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
+    /// there are no rows and the format, fvecs or bvecs, would lose the dimension with them, or the work is cancelled.
+    pub fn save_as(&self, path: impl AsRef<Path>, format: Format, progress: &Progress) -> Result<()> {
         let path = path.as_ref();
         let element = vector_type(format, self.element_type())?;
-        self.validate()?;
+        self.validate(progress)?;
         let mut file = RowWriter::create(path, format, npy::name(element), (self.len() as u64, self.dim()))?;
-        self.write_rows(element, &mut file)?;
+        let stage = progress.stage("write", self.len() as u64);
+        self.write_rows(element, &mut file, &stage)?;
         file.commit()
     }
 
     /// Appends all rows to `file`, converted to `element`; their values are finite.
-    pub(super) fn write_rows(&self, element: ElementType, file: &mut RowWriter) -> Result<()> {
+    pub(super) fn write_rows(
+        &self,
+        element: ElementType,
+        file: &mut RowWriter,
+        stage: &StageProgress<'_>,
+    ) -> Result<()> {
         with_matrix!(self.rows(), matrix => match element {
-            ElementType::F32 => self.write::<_, f32>(matrix, file),
-            ElementType::F16 => self.write::<_, f16>(matrix, file),
-            ElementType::U8 => self.write::<_, u8>(matrix, file),
-            ElementType::I8 => self.write::<_, i8>(matrix, file),
+            ElementType::F32 => self.write::<_, f32>(matrix, file, stage),
+            ElementType::F16 => self.write::<_, f16>(matrix, file, stage),
+            ElementType::U8 => self.write::<_, u8>(matrix, file, stage),
+            ElementType::I8 => self.write::<_, i8>(matrix, file, stage),
         })
     }
 
-    fn write<S: Element, T: Element>(&self, matrix: Matrix<'_, S>, file: &mut RowWriter) -> Result<()> {
+    fn write<S: Element, T: Element>(
+        &self,
+        matrix: Matrix<'_, S>,
+        file: &mut RowWriter,
+        stage: &StageProgress<'_>,
+    ) -> Result<()> {
         let mut converted = vec![T::zeroed(); self.dim()];
         for index in 0..self.len() {
+            if index % AT_A_TIME == 0 {
+                stage.advance(AT_A_TIME.min(self.len() - index) as u64)?;
+            }
             let row = matrix.row(index);
             if S::TYPE == T::TYPE {
                 file.write_row(bytemuck::cast_slice(row))?;
@@ -64,25 +82,30 @@ impl Vectors {
     /// These vectors with another element type, converted as [`save_as`](Self::save_as) does.
     ///
     /// # Errors
-    /// If a value is not finite or cannot be converted.
-    pub(crate) fn cast(&self, element: ElementType) -> Result<Cow<'_, Self>> {
+    /// If a value is not finite or cannot be converted, or the work is cancelled.
+    pub(crate) fn cast(&self, element: ElementType, progress: &Progress) -> Result<Cow<'_, Self>> {
         if element == self.element_type() {
             return Ok(Cow::Borrowed(self));
         }
-        self.validate()?;
+        self.validate(progress)?;
         let storage = with_matrix!(self.rows(), matrix => match element {
-            ElementType::F32 => Storage::F32(self.converted(matrix)?),
-            ElementType::F16 => Storage::F16(self.converted(matrix)?),
-            ElementType::U8 => Storage::U8(self.converted(matrix)?),
-            ElementType::I8 => Storage::I8(self.converted(matrix)?),
+            ElementType::F32 => Storage::F32(self.converted(matrix, progress)?),
+            ElementType::F16 => Storage::F16(self.converted(matrix, progress)?),
+            ElementType::U8 => Storage::U8(self.converted(matrix, progress)?),
+            ElementType::I8 => Storage::I8(self.converted(matrix, progress)?),
         });
         let layout = Layout::dense(element, self.len(), self.dim());
         Ok(Cow::Owned(Self::new(storage, layout, self.path.clone())))
     }
 
-    fn converted<S: Element, T: Element>(&self, matrix: Matrix<'_, S>) -> Result<Vec<T>> {
+    fn converted<S: Element, T: Element>(
+        &self,
+        matrix: Matrix<'_, S>,
+        progress: &Progress,
+    ) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); self.len() * self.dim()];
         for (index, row) in values.chunks_exact_mut(self.dim()).enumerate() {
+            progress.check()?;
             self.convert(index, matrix.row(index), row)?;
         }
         Ok(values)
@@ -211,9 +234,10 @@ mod tests {
     fn values_that_both_types_hold_are_cast() {
         let integers = vec![0.0, 1.0, 127.0, 64.0, 2.0, 3.0];
         for from in TYPES {
-            let source = Vectors::from_f32(integers.clone(), 3).unwrap().cast(from).unwrap().into_owned();
+            let source = Vectors::from_f32(integers.clone(), 3).unwrap();
+            let source = source.cast(from, &Progress::silent()).unwrap().into_owned();
             for to in TYPES {
-                let cast = source.cast(to).unwrap();
+                let cast = source.cast(to, &Progress::silent()).unwrap();
                 assert_eq!((cast.element_type(), cast.len(), cast.dim()), (to, 2, 3));
                 assert_eq!(values(&cast), integers, "{from} to {to}");
                 assert_eq!(matches!(cast, Cow::Borrowed(_)), from == to);
@@ -225,7 +249,10 @@ mod tests {
     fn a_cast_rounds_to_f16_alone() {
         let cast = |value: f32, to: ElementType| {
             let vectors = Vectors::from_f32(vec![1.0, value], 1).unwrap();
-            vectors.cast(to).map(|cast| values(&cast)[1]).map_err(|error| error.to_string())
+            vectors
+                .cast(to, &Progress::silent())
+                .map(|cast| values(&cast)[1])
+                .map_err(|error| error.to_string())
         };
         assert_eq!(cast(0.1, ElementType::F16), Ok(f16::from_f32(0.1).to_f32()));
         let expected = "an integer from 0 to 255, as u8 holds";
@@ -236,7 +263,7 @@ mod tests {
         assert!(cast(f32::NAN, ElementType::F16).unwrap_err().contains("row 1, dimension 0: found NaN"));
         // An f16 infinity has no exact f32: it is refused, not widened.
         let infinite = Vectors::from_f16(vec![f16::INFINITY], 1).unwrap();
-        assert!(infinite.cast(ElementType::F32).is_err());
+        assert!(infinite.cast(ElementType::F32, &Progress::silent()).is_err());
     }
 
     #[test]
@@ -248,7 +275,7 @@ mod tests {
             for format in [Format::Ivecs, Format::Ibin, Format::Npy] {
                 let path = folder.path().join(format!("x.{format}"));
                 save_ids(&path, format, cols, &ids).unwrap();
-                let read = open_ids_as(&path, format).unwrap();
+                let read = open_ids_as(&path, format, &Progress::silent()).unwrap();
                 assert_eq!((read.rows, read.cols, &read.ids), (rows, cols, &ids), "{format}");
             }
         }
@@ -260,7 +287,7 @@ mod tests {
         }
         assert!(!path.exists());
         Vectors::from_f32(vec![1.0], 1).unwrap().save(&path).unwrap();
-        let error = open_ids_as(&path, Format::Fbin).unwrap_err().to_string();
+        let error = open_ids_as(&path, Format::Fbin, &Progress::silent()).unwrap_err().to_string();
         assert!(error.ends_with("found vectors (fbin), expected ids: ivecs, ibin or npy"), "{error}");
     }
 }

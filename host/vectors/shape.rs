@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, Rows, Vectors, spread_rows};
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// Bytes of a data set of which all rows are looked at.
 const READ: usize = 4 << 30;
@@ -38,8 +38,14 @@ impl DataShape {
 
     /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all, unless there are
     /// more than 4 GiB of them.
-    pub fn of(base: &Vectors) -> Self {
-        Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes: are_bytes(base) }
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub fn of(base: &Vectors, progress: &Progress) -> Result<Self> {
+        let bytes = are_bytes(base, progress);
+        // What was seen of a cancelled look says nothing.
+        progress.check()?;
+        Ok(Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes })
     }
 
     /// Of so many of its rows.
@@ -101,9 +107,9 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
     (f32::from(byte) == x && !(x == 0.0 && x.is_sign_negative())).then_some(byte)
 }
 
-fn are_bytes(base: &Vectors) -> bool {
+fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
     let Rows::F32(rows) = base.rows() else { return false };
-    let is_byte = |row: usize| rows.row(row).iter().all(|&x| byte(x).is_some());
+    let is_byte = |row: usize| !progress.is_cancelled() && rows.row(row).iter().all(|&x| byte(x).is_some());
     sums_are_exact(base.dim())
         && base.far_apart(|| spread_rows(base.len()).all(is_byte))
         && (base.len().saturating_mul(base.dim() * size_of::<f32>()) > READ
@@ -116,7 +122,9 @@ mod tests {
 
     #[test]
     fn bytes_are_told_from_other_numbers() {
-        let shape = |values: Vec<f32>, dim| DataShape::of(&Vectors::from_f32(values, dim).unwrap());
+        let shape = |values: Vec<f32>, dim| {
+            DataShape::of(&Vectors::from_f32(values, dim).unwrap(), &Progress::silent()).unwrap()
+        };
         let whole: Vec<f32> = (0..20_000).map(|i| (i % 256) as f32).collect();
         assert_eq!(
             shape(whole.clone(), 2),
@@ -130,7 +138,8 @@ mod tests {
         }
         assert!(!shape(vec![1.0; 2 * 1000], 1000).bytes);
         let bytes = Vectors::from_u8(vec![1, 2], 1).unwrap();
-        assert_eq!(DataShape::of(&bytes), DataShape::new(2, 1, ElementType::U8).unwrap());
+        let shape = DataShape::of(&bytes, &Progress::silent()).unwrap();
+        assert_eq!(shape, DataShape::new(2, 1, ElementType::U8).unwrap());
         assert!(DataShape::new(0, 1, ElementType::U8).is_err());
     }
 }

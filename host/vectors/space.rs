@@ -13,14 +13,16 @@ use rayon::prelude::*;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Access, Element, Metric, Rows, Vectors, with_matrix};
+use super::{Access, Element, Metric, Rows, Vectors, range, with_matrix};
 use crate::gpu::Plan;
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// A base under a metric.
 pub(crate) struct Space<'a> {
     vectors: Cow<'a, Vectors>,
     metric: Metric,
+    /// The largest magnitude of a value of the base; 0 unless its type is f32.
+    largest: f32,
     /// Inner product: the added coordinate of each row. Else empty.
     lift: Vec<f32>,
     /// Cosine: which rows are zero vectors; empty if none is.
@@ -43,28 +45,34 @@ pub(crate) struct Point<'a> {
 
 impl Space<'static> {
     /// As [`new`](Space::new), with the vectors.
-    pub(crate) fn owned(base: Vectors, metric: Metric) -> Result<Self> {
-        Self::of(Cow::Owned(base), metric)
+    pub(crate) fn owned(base: Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
+        Self::of(Cow::Owned(base), metric, progress)
     }
 }
 
 impl<'a> Space<'a> {
     /// Validates `base` and prepares it for `metric`.
-    pub(crate) fn new(base: &'a Vectors, metric: Metric) -> Result<Self> {
-        Self::of(Cow::Borrowed(base), metric)
+    ///
+    /// # Errors
+    /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is cancelled.
+    pub(crate) fn new(base: &'a Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
+        Self::of(Cow::Borrowed(base), metric, progress)
     }
 
-    fn of(base: Cow<'a, Vectors>, metric: Metric) -> Result<Self> {
-        base.validate()?;
+    fn of(base: Cow<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
+        let largest = base.validate_for(metric, progress)?;
+        range::check_smallest(&base, largest, metric)?;
         let lift = match metric {
-            Metric::InnerProduct => lift(&base, largest_square(&base)),
+            Metric::InnerProduct => lift(&base, largest_square(&base, progress)?, progress)?,
             Metric::L2 | Metric::Cosine => Vec::new(),
         };
         let (vectors, zero) = match metric {
-            Metric::Cosine => normalised(&base).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?,
+            Metric::Cosine => {
+                normalised(&base, progress).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?
+            }
             Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
         };
-        Ok(Self { vectors, metric, lift, zero })
+        Ok(Self { vectors, metric, largest, lift, zero })
     }
 
     /// What it holds beside a base of `n` rows of `dim` components.
@@ -77,11 +85,11 @@ impl<'a> Space<'a> {
     }
 
     /// Inner product: lifts the rows to the largest norm of another base, whose square this is, that these are rows of.
-    pub(crate) fn lifted_to(mut self, largest: f64) -> Self {
+    pub(crate) fn lifted_to(mut self, largest: f64, progress: &Progress) -> Result<Self> {
         if self.metric == Metric::InnerProduct {
-            self.lift = lift(&self.vectors, largest);
+            self.lift = lift(&self.vectors, largest, progress)?;
         }
-        self
+        Ok(self)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -120,8 +128,11 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Validates `queries` and prepares them; an error if they do not fit this space.
-    pub(crate) fn queries<'q>(&self, queries: &'q Vectors) -> Result<Queries<'q>> {
+    /// Validates `queries` and prepares them.
+    ///
+    /// # Errors
+    /// If they do not fit this space, a value is not finite, distances would overflow or vanish, or the work is cancelled.
+    pub(crate) fn queries<'q>(&self, queries: &'q Vectors, progress: &Progress) -> Result<Queries<'q>> {
         if queries.dim() != self.vectors.dim() {
             return Err(Error::mismatch(
                 queries.describe(),
@@ -129,10 +140,17 @@ impl<'a> Space<'a> {
                 format_args!("{} as the base has", self.vectors.dim()),
             ));
         }
-        queries.validate()?;
+        let largest = queries.validate_for(self.metric, progress)?;
+        if self.metric == Metric::InnerProduct {
+            range::check_products(queries, largest, self.largest)?;
+        }
         let (vectors, zero) = match self.metric {
-            Metric::Cosine => normalised(queries).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?,
-            Metric::L2 | Metric::InnerProduct => (queries.cast(self.vectors.element_type())?, Vec::new()),
+            Metric::Cosine => {
+                normalised(queries, progress).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?
+            }
+            Metric::L2 | Metric::InnerProduct => {
+                (queries.cast(self.vectors.element_type(), progress)?, Vec::new())
+            }
         };
         Ok(Queries { vectors, zero })
     }
@@ -206,8 +224,11 @@ impl<'a> Space<'a> {
     }
 
     /// The row nearest to the mean of all rows by rule distance: the medoid that entry points use.
-    pub(crate) fn medoid(&self) -> u32 {
-        let mean = self.mean();
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn medoid(&self, progress: &Progress) -> Result<u32> {
+        let mean = self.mean(progress)?;
         let lift_mean = self.lift_mean().unwrap_or(0.0);
         let distance = |row: usize| {
             let spread = with_matrix!(self.vectors.rows(), m => {
@@ -216,11 +237,13 @@ impl<'a> Space<'a> {
             });
             spread + self.lift.get(row).map_or(0.0, |l| (f64::from(*l) - lift_mean).powi(2))
         };
-        let nearest = (0..self.len())
-            .into_par_iter()
-            .map(|row| (distance(row), row))
-            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        nearest.map_or(0, |(_, row)| row as u32)
+        let measured = |row: usize| progress.check().map(|()| (distance(row), row as u32));
+        let nearer = |a: (f64, u32), b: (f64, u32)| {
+            Ok(if a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_le() { a } else { b })
+        };
+        let none = || (f64::INFINITY, u32::MAX);
+        let (_, row) = (0..self.len()).into_par_iter().map(measured).try_reduce(none, nearer)?;
+        Ok(if self.len() == 0 { 0 } else { row })
     }
 
     /// Inner product: the mean of the added coordinates.
@@ -230,24 +253,26 @@ impl<'a> Space<'a> {
     }
 
     /// The mean of all rows, summed in fixed pieces: the same for any number of threads.
-    fn mean(&self) -> Vec<f64> {
+    fn mean(&self, progress: &Progress) -> Result<Vec<f64>> {
         const PIECE: usize = SUM_ROWS as usize;
         let sum_of = |piece: usize| {
+            progress.check()?;
             let mut sum = vec![0f64; self.vectors.dim()];
             for row in piece * PIECE..((piece + 1) * PIECE).min(self.len()) {
                 with_matrix!(self.vectors.rows(), m => {
                     m.row(row).iter().zip(&mut sum).for_each(|(x, s)| *s += f64::from(x.to_f32()));
                 });
             }
-            sum
+            Ok(sum)
         };
-        let pieces: Vec<Vec<f64>> = (0..self.len().div_ceil(PIECE)).into_par_iter().map(sum_of).collect();
+        let pieces: Vec<Vec<f64>> =
+            (0..self.len().div_ceil(PIECE)).into_par_iter().map(sum_of).collect::<Result<_>>()?;
         let mut mean = vec![0f64; self.vectors.dim()];
         for piece in pieces {
             mean.iter_mut().zip(piece).for_each(|(m, s)| *m += s);
         }
         mean.iter_mut().for_each(|m| *m /= self.len().max(1) as f64);
-        mean
+        Ok(mean)
     }
 }
 
@@ -275,14 +300,16 @@ impl Queries<'_> {
 }
 
 /// The rows scaled to unit length as f32, and which of them are zero vectors.
-fn normalised(vectors: &Vectors) -> Result<(Vectors, Vec<bool>)> {
+fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bool>)> {
     let dim = vectors.dim();
     let mut values = vec![0f32; vectors.len() * dim];
     let mut zero = vec![false; vectors.len()];
-    values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().for_each(|(index, (out, zero))| {
+    values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().try_for_each(|(index, (out, zero))| {
+        progress.check()?;
         out.copy_from_slice(&vectors.row(index));
         *zero = !normalise(out);
-    });
+        Ok(())
+    })?;
     if !zero.contains(&true) {
         zero.clear();
     }
@@ -300,9 +327,14 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
 }
 
 /// The added coordinate of each row under inner product, where `largest` is the square of the largest norm.
-pub(super) fn lift(base: &Vectors, largest: f64) -> Vec<f32> {
-    let lift = |row| (largest - square(base, row)).max(0.0).sqrt() as f32;
-    (0..base.len()).into_par_iter().map(lift).collect()
+pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
+    let mut lifts = vec![0f32; base.len()];
+    lifts.par_iter_mut().enumerate().try_for_each(|(row, lift)| {
+        progress.check()?;
+        *lift = (largest - square(base, row)).max(0.0).sqrt() as f32;
+        Ok(())
+    })?;
+    Ok(lifts)
 }
 
 /// The square of the norm of a row.
@@ -311,6 +343,7 @@ fn square(base: &Vectors, row: usize) -> f64 {
 }
 
 /// The square of the largest norm of `base`.
-pub(crate) fn largest_square(base: &Vectors) -> f64 {
-    (0..base.len()).into_par_iter().map(|row| square(base, row)).reduce(|| 0.0, f64::max)
+pub(crate) fn largest_square(base: &Vectors, progress: &Progress) -> Result<f64> {
+    let square = |row| progress.check().map(|()| square(base, row));
+    (0..base.len()).into_par_iter().map(square).try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }

@@ -6,7 +6,7 @@ use super::open::{BinHeader, Source};
 use super::save::save_ids;
 use super::{Format, MAX_ROWS};
 use crate::atomic_file::AtomicFile;
-use crate::{Error, Result, SearchResult};
+use crate::{Error, Progress, Result, SearchResult};
 
 /// The `k` nearest rows of each query, nearest first, and their distances if known.
 ///
@@ -122,12 +122,13 @@ impl GroundTruth {
     /// size of the file, f32 distances or nothing.
     ///
     /// # Errors
-    /// If the file cannot be read or its size is not what its header says.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+    /// If the file cannot be read, its size is not what its header says, there is no memory for it, or the work is
+    /// cancelled.
+    pub fn open(path: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
         let source = Source::open(path)?;
         if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
-            let table = source.ids(format)?;
+            let table = source.ids(format, progress)?;
             return Ok(Self::new(table.cols, table.ids, None)?.at(path));
         }
         let headers = source.bin_headers()?;
@@ -145,8 +146,9 @@ impl GroundTruth {
         }
         let (queries, k) = (rows as usize, cols as usize);
         let (ids, distances) = source.bytes()[header.bytes..].split_at(queries * k * ID);
-        let ids = bytemuck::pod_collect_to_vec(ids);
-        Ok(Self::new(k, ids, has_distances.then(|| bytemuck::pod_collect_to_vec(distances)))?.at(path))
+        let ids = source.copied(ids, progress)?;
+        let distances = has_distances.then(|| source.copied(distances, progress)).transpose()?;
+        Ok(Self::new(k, ids, distances)?.at(path))
     }
 
     /// Writes the numbers of queries and neighbours, the ids and the distances, if there are any, as

@@ -4,11 +4,15 @@ mod bench;
 mod build;
 mod convert;
 mod errors;
+#[cfg(target_os = "linux")]
+mod limits;
 mod outputs;
 mod plan;
 mod ranges;
 mod report;
 mod search;
+#[cfg(target_os = "linux")]
+mod signals;
 mod truth;
 
 use std::path::Path;

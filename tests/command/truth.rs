@@ -33,7 +33,7 @@ fn eval(metric: &str, truth: &str) -> String {
 
 /// Saves the rows of a truth in another order, with distances of `of`.
 fn save(s: &Session, from: &str, row: impl Fn(usize) -> usize, of: impl Fn(f32) -> f32, to: &str) {
-    let truth = GroundTruth::open(s.path(from)).unwrap();
+    let truth = GroundTruth::open(s.path(from), &tagore::Progress::silent()).unwrap();
     let ids = (0..truth.len()).flat_map(|query| truth.ids(row(query)).to_vec()).collect();
     let distances = (0..truth.len()).flat_map(|query| truth.distances(row(query)).unwrap().to_vec()).map(of);
     GroundTruth::new(truth.k(), ids, Some(distances.collect())).unwrap().save(s.path(to)).unwrap();

@@ -40,7 +40,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         Files::read([&self.input.input]).write(&self.runs.output).check()?;
-        let (base, _) = self.input.read()?;
+        let (base, _) = self.input.read(output.progress())?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();
         for (start, iterations) in self.runs() {

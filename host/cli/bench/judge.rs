@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tagore::{Device, Evaluation, GroundTruth, Index, Result, Searcher, Vectors};
+use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Result, Searcher, Vectors};
 
 use super::super::output::Output;
 
@@ -30,11 +30,15 @@ impl JudgeOptions {
     }
 
     /// Opens the queries and their neighbours.
-    pub(super) fn open(&self) -> Result<Option<Judge<'_>>> {
+    pub(super) fn open(&self, progress: &Progress) -> Result<Option<Judge<'_>>> {
         let Some((queries, truth)) = self.queries.as_ref().zip(self.groundtruth.as_ref()) else {
             return Ok(None);
         };
-        Ok(Some(Judge { options: self, queries: Vectors::open(queries)?, truth: GroundTruth::open(truth)? }))
+        Ok(Some(Judge {
+            options: self,
+            queries: Vectors::open(queries)?,
+            truth: GroundTruth::open(truth, progress)?,
+        }))
     }
 }
 
@@ -55,6 +59,11 @@ impl Judge<'_> {
         output: &Output,
     ) -> Result<Vec<Evaluation>> {
         let Self { options: JudgeOptions { k, beams, .. }, queries, truth } = self;
-        Searcher::new(index, base)?.device(device)?.evaluate(queries, truth, *k, beams, output.progress())
+        {
+            let progress = output.progress();
+            Searcher::new(index, base, progress)?
+                .device(device)?
+                .evaluate(queries, truth, *k, beams, progress)
+        }
     }
 }

@@ -52,7 +52,7 @@ impl Args {
         let files = Files::read([&self.input.input]).and_read(self.judge.files());
         files.write(&self.plot).write(&self.output).check()?;
         let base = self.input.open()?;
-        let judge = self.judge.open()?;
+        let judge = self.judge.open(output.progress())?;
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);

@@ -53,8 +53,8 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input]).and_read(self.judge.files());
         files.write(&self.runs.output).write(&self.plot).check()?;
-        let (base, _) = self.input.read()?;
-        let judge = self.judge.open()?;
+        let (base, _) = self.input.read(output.progress())?;
+        let judge = self.judge.open(output.progress())?;
         // For those that do not build their own.
         let graph = if self.plain || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
         let (mut events, mut lines) = (Vec::new(), Vec::new());

@@ -48,7 +48,7 @@ impl Args {
         let files = Files::read([&self.input, &self.queries, &self.groundtruth]).and_read(&self.index);
         files.write(&self.output).check()?;
         let (base, queries) = (Vectors::open(&self.input)?, Vectors::open(&self.queries)?);
-        let truth = GroundTruth::open(&self.groundtruth)?;
+        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
         output.say(format_args!(
@@ -58,7 +58,7 @@ impl Args {
         let mut events = Vec::new();
         for path in &self.index {
             let index = Index::open(path)?;
-            let mut searcher = Searcher::new(&index, &base)?.device(self.device)?;
+            let mut searcher = Searcher::new(&index, &base, output.progress())?.device(self.device)?;
             for &width in &self.widths {
                 for &batch in &batches {
                     searcher = searcher.width(width)?.batch(batch);

@@ -25,9 +25,9 @@ pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
 
 pub(super) fn read_ibin(source: &Source<'_>) -> Result<Graph> {
     let [path, entries_path, sums] = ibin_files(source.path);
-    let rows = open_ids_as(&path, Format::Ibin)?;
-    let mut graph = Graph::entered_at(open_ids_as(&entries_path, Format::Ibin)?.ids);
-    check_pair(&sums, [&path, &entries_path])?;
+    let rows = open_ids_as(&path, Format::Ibin, source.progress)?;
+    let mut graph = Graph::entered_at(open_ids_as(&entries_path, Format::Ibin, source.progress)?.ids);
+    check_pair(&sums, [&path, &entries_path], source.progress)?;
     for row in rows.ids.chunks_exact(rows.cols) {
         // Checked with the rows: nothing but padding may lie behind the first of it.
         let degree = row.iter().rposition(|&id| id != u32::MAX).map_or(0, |last| last + 1);
@@ -59,7 +59,7 @@ pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
 }
 
 pub(super) fn read_npy(source: &Source<'_>) -> Result<Graph> {
-    let rows = open_ids_as(source.path, Format::Npy)?;
+    let rows = open_ids_as(source.path, Format::Npy, source.progress)?;
     let mut graph = Graph::default();
     rows.ids.chunks_exact(rows.cols).for_each(|row| graph.push(row.iter().copied()));
     Ok(graph)
@@ -85,8 +85,8 @@ pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
 pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {
     let [path, indices_path] = csr_files(source.path);
     let (pointers, indices) = (map(&path)?, map(&indices_path)?);
-    let mut pointers = array::<u64>(&path, &pointers, ["<u8", "<i8"])?;
-    let mut indices = array::<u32>(&indices_path, &indices, ["<u4", "<i4"])?;
+    let mut pointers = array::<u64>(source, &path, &pointers, ["<u8", "<i8"])?;
+    let mut indices = array::<u32>(source, &indices_path, &indices, ["<u4", "<i4"])?;
     let mut graph = Graph::default();
     let mut begin = 0;
     pointers.expect("the first pointer", begin)?;
@@ -103,7 +103,7 @@ pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {
 }
 
 /// The elements of a one-dimensional npy file of one of two types, signed and unsigned.
-fn array<'a, T>(path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Bytes<'a>> {
+fn array<'a, T>(source: &Source<'a>, path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Bytes<'a>> {
     let expected = format!("a 1-D array of {} or {}", types[0], types[1]);
     let Some(header) = npy::parse(file) else {
         return Err(Error::file(path, "no npy header of a plain array", expected));
@@ -112,7 +112,7 @@ fn array<'a, T>(path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Byte
         let found = format!("a {}-D array of {}", header.shape.len(), header.descr);
         return Err(Error::file(path, found, expected));
     };
-    let mut bytes = Bytes::new(path, file);
+    let mut bytes = Bytes::new(path, file, source.progress);
     bytes.take(header.offset as u64, 1, "the header")?;
     let elements = bytes.clone();
     bytes.take(length, size_of::<T>(), "elements")?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytemuck::AnyBitPattern;
 
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// What is left to read of a file. Nothing is taken that is not there, so no count can ask for too much.
 #[derive(Clone)]
@@ -13,11 +13,13 @@ pub(super) struct Bytes<'a> {
     path: &'a Path,
     length: usize,
     rest: &'a [u8],
+    progress: &'a Progress,
 }
 
 impl<'a> Bytes<'a> {
-    pub(super) fn new(path: &'a Path, file: &'a [u8]) -> Self {
-        Self { path, length: file.len(), rest: file }
+    /// The whole of `file`; reading stops soon after `progress` is cancelled.
+    pub(super) fn new(path: &'a Path, file: &'a [u8], progress: &'a Progress) -> Self {
+        Self { path, length: file.len(), rest: file, progress }
     }
 
     /// Where reading has come to.
@@ -41,6 +43,7 @@ impl<'a> Bytes<'a> {
 
     /// The next `count` elements of `size` bytes; `what` they are.
     pub(super) fn take(&mut self, count: u64, size: usize, what: impl Display) -> Result<&'a [u8]> {
+        self.progress.check()?;
         let wanted = usize::try_from(count).ok().and_then(|count| count.checked_mul(size));
         match wanted.and_then(|wanted| self.rest.split_at_checked(wanted)) {
             Some((taken, rest)) => {

@@ -9,7 +9,7 @@ use super::import::{Graph, Source};
 use crate::atomic_file::AtomicFile;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::{map, with_matrix};
-use crate::{ElementType, Error, Metric, Result, Vectors};
+use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 
 /// Bytes before the first row.
 const HEADER: u64 = 24;
@@ -52,12 +52,12 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
 /// Reads what [`write`] or DiskANN writes; the vectors and the metadata are compared where they are there.
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
-    let mut file = Bytes::new(source.path, &map);
+    let mut file = Bytes::new(source.path, &map, source.progress);
     file.expect("a size by the header of", map.len() as u64)?;
     let most: u32 = file.number("the largest degree")?;
     let start = file.number("the start")?;
     file.expect("frozen points:", 0u64)?;
-    let stored = Stored::expected(source, Lift::No);
+    let stored = Stored::expected(source, Lift::No)?;
     stored.check_metadata(source)?;
     stored.check_data(source)?;
     let mut graph = Graph::entered_at(vec![start]);
@@ -112,25 +112,25 @@ impl<'a> Stored<'a> {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
             return Err(Error::argument("base", "none", expected));
         };
-        base.validate()?;
-        Ok(Self::new(base, export.index.metric(), lift))
+        base.validate_for(export.index.metric(), &export.progress)?;
+        Self::new(base, export.index.metric(), lift, &export.progress)
     }
 
     /// The vectors that files over a base must hold.
-    pub(super) fn expected(source: &Source<'a>, lift: Lift) -> Self {
-        Self::new(source.base, source.metric, lift)
+    pub(super) fn expected(source: &Source<'a>, lift: Lift) -> Result<Self> {
+        Self::new(source.base, source.metric, lift, source.progress)
     }
 
-    fn new(base: &'a Vectors, metric: Metric, lift: Lift) -> Self {
+    fn new(base: &'a Vectors, metric: Metric, lift: Lift, progress: &Progress) -> Result<Self> {
         let shown = if metric == Metric::InnerProduct && lift == Lift::No { Metric::L2 } else { metric };
-        let embedding = Embedding::new(base, shown);
+        let embedding = Embedding::new(base, shown, progress)?;
         let largest = embedding.largest_norm();
         let norm = if largest > 0.0 { largest } else { 1.0 };
         let element = match (metric, base.element_type()) {
             (Metric::L2, integer @ (ElementType::U8 | ElementType::I8)) => integer,
             _ => ElementType::F32,
         };
-        Self { base, metric, embedding, element, norm }
+        Ok(Self { base, metric, embedding, element, norm })
     }
 
     /// Components of a stored vector.
@@ -179,8 +179,8 @@ impl<'a> Stored<'a> {
             return Ok(());
         }
         let map = map(&path)?;
-        let data = Source { path: &path, base: source.base, metric: source.metric };
-        let mut file = Bytes::new(&path, &map);
+        let data = Source { path: &path, ..*source };
+        let mut file = Bytes::new(&path, &map, source.progress);
         data.check_nodes(file.number::<u32>("the number of vectors")?)?;
         file.expect("dimension", self.dim() as u32)?;
         for row in 0..source.base.len() {
@@ -214,7 +214,7 @@ impl<'a> Stored<'a> {
             return Ok(());
         }
         let map = map(&path)?;
-        let mut file = Bytes::new(&path, &map);
+        let mut file = Bytes::new(&path, &map, source.progress);
         let [element, metric, rows, dim] = self.numbers();
         file.expect("element type (0 f32, 1 i8, 2 u8)", element)?;
         file.expect("metric (0 l2, 1 ip, 2 cosine)", metric)?;

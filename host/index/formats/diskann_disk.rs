@@ -267,14 +267,14 @@ fn sectors(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<At
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let path = index_file(source.path, "");
     let map = map(&path)?;
-    let index = Source { path: &path, base: source.base, metric: source.metric };
-    let stored = Stored::expected(source, Lift::Yes);
+    let index = Source { path: &path, ..*source };
+    let stored = Stored::expected(source, Lift::Yes)?;
     stored.check_metadata(source)?;
-    let mut header = Bytes::new(&path, &map);
+    let mut header = Bytes::new(&path, &map, source.progress);
     let (layout, entry) = read_header(&index, &stored, &mut header)?;
     let mut graph = Graph::entered_at(read_entries(&index, entry)?);
     for node in 0..layout.nodes {
-        let mut file = Bytes::new(&path, &map);
+        let mut file = Bytes::new(&path, &map, source.progress);
         file.take(layout.place(node), 1, "sectors")?;
         let vector = file.take(layout.vector, 1, format_args!("the vector of node {node}"))?;
         stored.check(&index, node as usize, vector)?;
@@ -325,7 +325,7 @@ fn read_entries(index: &Source<'_>, medoid: u32) -> Result<Vec<u32>> {
         return Ok(vec![medoid]);
     }
     let map = map(&path)?;
-    let mut file = Bytes::new(&path, &map);
+    let mut file = Bytes::new(&path, &map, index.progress);
     let count: u32 = file.number("the number of entry points")?;
     file.expect("columns:", 1u32)?;
     let entries = file.numbers(count.into(), format_args!("entry points"))?.collect();

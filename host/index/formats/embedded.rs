@@ -25,7 +25,7 @@ impl<'a> Embedded<'a> {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
             return Err(Error::argument("base", "none", expected));
         };
-        base.validate()?;
+        base.validate(&export.progress)?;
         Ok(Self { base, metric: export.index.metric() })
     }
 

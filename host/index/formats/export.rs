@@ -11,13 +11,13 @@ const AT_A_TIME: usize = 4096;
 /// An index on its way to a file of another system.
 ///
 /// ```
-/// use tagore::{Builder, Index, IndexFormat, Metric, Strategy, Synth};
+/// use tagore::{Builder, Index, IndexFormat, Metric, Progress, Strategy, Synth};
 /// # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
 /// # let path = folder.path().join("x.nsg");
 /// let base = Synth::new(500, 16, 1)?.base();
 /// let index = Builder::new(Strategy::nsg()).build(&base)?;
 /// index.export(IndexFormat::Nsg).save(&path)?;
-/// let read = Index::import(&path, IndexFormat::Nsg, &base, Metric::L2)?;
+/// let read = Index::import(&path, IndexFormat::Nsg, &base, Metric::L2, &Progress::silent())?;
 /// assert_eq!(read.neighbors(0), index.neighbors(0));
 /// # Ok::<(), tagore::Error>(())
 /// ```
@@ -92,7 +92,7 @@ impl<'a> Export<'a> {
             return Err(Error::argument("pq_chunks", chunks, expected));
         }
         // The checksums end here: damage must not go on without them.
-        self.index.verify()?;
+        self.index.verify(&self.progress)?;
         if let Some(base) = self.base {
             self.index.check_base(base)?;
         }

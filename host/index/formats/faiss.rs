@@ -167,7 +167,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads the header of an index of `kind`.
     fn new(source: &'a Source<'a>, file: &'a [u8], kind: &[u8; 4]) -> Result<Self> {
-        let file = Bytes::new(source.path, file);
+        let file = Bytes::new(source.path, file, source.progress);
         let mut reader = Self { source, vectors: Embedded::expected(source), file };
         reader.header(kind)?;
         Ok(reader)

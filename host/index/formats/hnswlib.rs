@@ -73,7 +73,7 @@ fn links(row: impl ExactSizeIterator<Item = u32>, most: usize) -> Vec<u8> {
 /// Reads the base layer; what lies above is checked and left out.
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
-    let mut file = Bytes::new(source.path, &map);
+    let mut file = Bytes::new(source.path, &map, source.progress);
     let vectors = Embedded::expected(source);
     file.expect("offset of the base layer", 0u64)?;
     let room: u64 = file.number("the most elements")?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::index::{Description, Fingerprint};
 use crate::prune::random_entries;
-use crate::{Error, Index, Metric, Result, Vectors};
+use crate::{Error, Index, Metric, Progress, Result, Vectors};
 
 /// How many times the size of its file a graph may take in memory: more than rows of like degrees ever need, and too
 /// little for a small file to fill the memory.
@@ -20,6 +20,7 @@ pub(super) struct Source<'a> {
     pub path: &'a Path,
     pub base: &'a Vectors,
     pub metric: Metric,
+    pub progress: &'a Progress,
 }
 
 /// The rows of a file one after another, not padded and not checked, and the entry points if it has any.
@@ -104,18 +105,19 @@ impl Index {
     ///
     /// # Errors
     /// If a file cannot be read or is not of the format, it is not a graph over `base`, it has room for entry points and
-    /// holds none, or it holds another metric.
+    /// holds none, it holds another metric, or the work is cancelled.
     pub fn import(
         path: impl AsRef<Path>,
         format: IndexFormat,
         base: &Vectors,
         metric: Metric,
+        progress: &Progress,
     ) -> Result<Self> {
         let path = path.as_ref();
         if base.is_empty() {
             return Err(Error::mismatch(base.describe(), "0 rows", "at least 1"));
         }
-        let source = Source { path, base, metric };
+        let source = Source { path, base, metric, progress };
         let graph = match format {
             IndexFormat::Tagore => return source.native(),
             IndexFormat::Nsg => nsg::read(&source, false)?,
@@ -161,7 +163,7 @@ impl Source<'_> {
         let index = Index::open(self.path)?;
         index.check_base(self.base)?;
         self.check_metric(index.metric())?;
-        index.verify()?;
+        index.verify(self.progress)?;
         Ok(index)
     }
 
@@ -217,7 +219,7 @@ impl Source<'_> {
         let mut index = Index::owned(description, fingerprint, max_degree, degrees, neighbors, entries);
         // The checks name the file.
         index.path = Some(self.path.to_owned());
-        index.check_graph()?;
+        index.check_graph(self.progress)?;
         Ok(index)
     }
 }

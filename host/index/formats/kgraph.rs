@@ -37,7 +37,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
 
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
-    let mut file = Bytes::new(source.path, &map);
+    let mut file = Bytes::new(source.path, &map, source.progress);
     if file.take(MAGIC.len() as u64, 1, "the name of the format")? != MAGIC {
         return Err(file.refuse("another kind of file", "a KGraph index"));
     }

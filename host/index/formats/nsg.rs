@@ -29,7 +29,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: 
 /// Reads what [`write`] writes: there is no count of nodes, they go on to the end of the file.
 pub(super) fn read(source: &Source<'_>, counted: bool) -> Result<Graph> {
     let map = map(source.path)?;
-    let mut file = Bytes::new(source.path, &map);
+    let mut file = Bytes::new(source.path, &map, source.progress);
     let width: u32 = file.number("the width")?;
     let count = if counted { file.number::<u32>("the number of entry points")? } else { 1 };
     let entries = file.numbers(count.into(), format_args!("entry points"))?.collect();

@@ -54,13 +54,14 @@ mod tests {
     }
 
     fn on_host(base: &Vectors, embedding: &Embedding, index: &Index) -> HostLists {
-        let (progress, space) = (Progress::silent(), embedding.space(base.clone()).unwrap());
+        let (progress, space) =
+            (Progress::silent(), embedding.space(base.clone(), &Progress::silent()).unwrap());
         HostLists::new(space, index, members(base.len()), &progress.stage("build", 0)).unwrap()
     }
 
     fn on_device(gpu: &Gpu, base: &Vectors, embedding: &Embedding, index: &Index) -> Box<dyn Lists> {
-        let space = Space::new(base, index.metric()).unwrap();
-        let lifts = embedding.lifts(base);
+        let space = Space::new(base, index.metric(), &Progress::silent()).unwrap();
+        let lifts = embedding.lifts(base, &Progress::silent()).unwrap();
         with_device_rows!(&space, rows => {
             let there = Base::upload(gpu, &space, rows).unwrap();
             Box::new(DeviceLists::new(gpu, there, lifts.as_deref(), index, members(base.len())).unwrap())
@@ -69,7 +70,8 @@ mod tests {
 
     /// Lists that wait for those of `lists`: of the same node, some of their neighbours in others' stead.
     fn others(lists: &[Key], degree: usize, embedding: &Embedding, base: &Vectors) -> Vec<Key> {
-        let (members, space) = (members(base.len()), embedding.space(base.clone()).unwrap());
+        let (members, space) =
+            (members(base.len()), embedding.space(base.clone(), &Progress::silent()).unwrap());
         let of_place = |(place, list): (usize, &[Key])| {
             let draws = Draws::new(7, Stage::Test, 0, place as u64);
             let node = members.order[place];
@@ -121,7 +123,8 @@ mod tests {
             // Of a data set with longer vectors too.
             let mut all: Vec<f32> = (0..base.len()).flat_map(|row| base.row(row).to_vec()).collect();
             all.iter_mut().take(9).for_each(|x| *x = 50.0);
-            let embedding = Embedding::new(&Vectors::from_f32(all, 9).unwrap(), metric);
+            let embedding =
+                Embedding::new(&Vectors::from_f32(all, 9).unwrap(), metric, &Progress::silent()).unwrap();
             let mut expected = on_host(&base, &embedding, &index);
             let n = base.len();
             let lists = expected.get(0..n).unwrap();

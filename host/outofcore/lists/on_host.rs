@@ -143,6 +143,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Progress;
     use crate::{Metric, Vectors};
 
     /// Node 0 of a line with nodes at these places, all but the last `gone` of them members of the cluster.
@@ -157,7 +158,7 @@ mod tests {
             keys.resize(3, key::NONE);
             keys
         };
-        let space = Space::owned(vectors, Metric::L2).unwrap();
+        let space = Space::owned(vectors, Metric::L2, &Progress::silent()).unwrap();
         let mut row = [u32::MAX; 3];
         Room::default().merge((&keys(a), &keys(b)), (&members, &space), &mut row);
         row

@@ -36,6 +36,7 @@ pub(super) fn collect<T: OnDevice>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::Plan;
     use crate::prune::collect::{Collector, HOP};
@@ -82,12 +83,12 @@ mod tests {
             values[5 * 19..6 * 19].fill(0.0);
             values.copy_within(7 * 19..17 * 19, 30 * 19);
             let base = Vectors::from_f32(values, 19).unwrap();
-            let space = Space::new(&base, metric).unwrap();
+            let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
             with_matrix!(space.rows(), rows => check(&space, rows, &graph));
         }
         let bytes = Vectors::from_u8((0..90 * 33).map(|i| (i * i % 251) as u8).collect(), 33).unwrap();
-        let space = Space::new(&bytes, Metric::L2).unwrap();
+        let space = Space::new(&bytes, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(9).build(&bytes).unwrap();
         with_matrix!(space.rows(), rows => check(&space, rows, &graph));
     }

@@ -92,6 +92,7 @@ mod tests {
     use tagore_device::rule_kernels;
 
     use super::*;
+    use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::Plan;
     use crate::prune::filter::Pruner;
@@ -123,7 +124,7 @@ mod tests {
         let mut values: Vec<u8> = (0..rows * dim).map(|i| draws.below(i as u64, 9) as u8).collect();
         values[5 * dim..6 * dim].fill(0);
         values.copy_within(0..2 * dim, 2 * dim);
-        Vectors::from_u8(values, dim).unwrap().cast(element).unwrap().into_owned()
+        Vectors::from_u8(values, dim).unwrap().cast(element, &Progress::silent()).unwrap().into_owned()
     }
 
     fn compare<T: OnDevice>(
@@ -202,7 +203,7 @@ mod tests {
             for (element, dim) in types.into_iter().zip([97, 33, 1, 4]) {
                 let base = base(60, dim, element);
                 for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
-                    let space = Space::new(&base, metric).unwrap();
+                    let space = Space::new(&base, metric, &Progress::silent()).unwrap();
                     let graph =
                         Descent::new().metric(metric).knn(12).device(Device::Cpu).build(&base).unwrap();
                     for strategy in strategies.iter().filter(|strategy| strategy.filters_on(&gpu)) {
@@ -217,7 +218,7 @@ mod tests {
     fn what_a_device_cannot_filter_by_is_said() {
         let gpu = Gpu::emulated(0);
         let base = base(6, 2, ElementType::U8);
-        let space = Space::new(&base, Metric::L2).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let memory = Plan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
         let (keys, mut forward) = (memory.buffer("keys").unwrap(), memory.buffer("keys").unwrap());
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();

@@ -73,6 +73,7 @@ pub(super) fn medoid<T: OnDevice>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Progress;
     use crate::prune::gpu::testing::{cases, devices};
     use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
     use tagore_device::random::{Draws, Stage};
@@ -80,7 +81,12 @@ mod tests {
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>) {
         for gpu in devices() {
             let base = Base::upload(&gpu, space, rows).unwrap();
-            assert_eq!(medoid(&gpu, space, &base).unwrap(), space.medoid(), "{} rows", space.len());
+            assert_eq!(
+                medoid(&gpu, space, &base).unwrap(),
+                space.medoid(&Progress::silent()).unwrap(),
+                "{} rows",
+                space.len()
+            );
         }
     }
 
@@ -93,7 +99,7 @@ mod tests {
         let values = (0..9001).map(|i| draws.unit(i) as f32).collect();
         let base = Vectors::from_f32(values, 1).unwrap();
         for metric in [Metric::L2, Metric::InnerProduct] {
-            check(&Space::new(&base, metric).unwrap());
+            check(&Space::new(&base, metric, &Progress::silent()).unwrap());
         }
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn path<T: OnDevice>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Progress;
     use crate::descent::KnnGraph;
     use crate::gpu::Plan;
     use crate::prune::collect::Collector;
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn candidates_on_paths_are_those_of_the_cpu() {
-        cases(|space, graph| check_any(space, graph, &[space.medoid()]));
+        cases(|space, graph| check_any(space, graph, &[space.medoid(&Progress::silent()).unwrap()]));
         let base = Synth::new(300, 19, 4).unwrap().base();
         let values: Vec<f32> = (0..300).flat_map(|row| base.row(row).into_owned()).collect();
         let halves = values.iter().map(|&x| half::f16::from_f32(x)).collect();
@@ -103,8 +104,8 @@ mod tests {
         let entries: Vec<u32> = (0..32).map(|i| i * 9).collect();
         for (base, metric) in of_types {
             let graph = crate::Descent::new().metric(metric).knn(40).build(&base).unwrap();
-            let space = Space::new(&base, metric).unwrap();
-            check_any(&space, &graph, &[space.medoid()]);
+            let space = Space::new(&base, metric, &Progress::silent()).unwrap();
+            check_any(&space, &graph, &[space.medoid(&Progress::silent()).unwrap()]);
             check_any(&space, &graph, &entries);
         }
     }

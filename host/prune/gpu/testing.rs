@@ -4,6 +4,7 @@ use bytemuck::Pod;
 use tagore_device::descent::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
+use crate::Progress;
 use crate::descent::{Descent, KnnGraph};
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::prune::Strategy;
@@ -43,7 +44,7 @@ pub(super) fn cases(check: impl Fn(&Space<'_>, &KnnGraph)) {
         };
         let base = base.unwrap();
         let graph = Descent::new().metric(metric).knn(12.min(rows - 1)).build(&base).unwrap();
-        check(&Space::new(&base, metric).unwrap(), &graph);
+        check(&Space::new(&base, metric, &Progress::silent()).unwrap(), &graph);
     }
 }
 

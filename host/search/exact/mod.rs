@@ -94,8 +94,8 @@ impl ExactSearch {
     /// Searches `base`: for every query the exact nearest rows, nearest first, ties by id.
     ///
     /// # Errors
-    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite, the
-    /// device is not there or has not enough memory, or the work is cancelled.
+    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too large or too small
+    /// for the metric, the device is not there or has not enough memory, or the work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let k = self.k;
         if k == 0 || k > base.len() {
@@ -103,8 +103,8 @@ impl ExactSearch {
             return Err(Error::argument("k", k, expected));
         }
         let began = Instant::now();
-        let space = Space::new(base, self.metric)?;
-        let queries = space.queries(queries)?;
+        let space = Space::new(base, self.metric, &self.progress)?;
+        let queries = space.queries(queries, &self.progress)?;
         let gpu = self.gpu(&space, queries.len())?;
         let measurement = gpu.as_ref().map(Gpu::measure).transpose()?;
         let keys = self.nearest_on(gpu.as_ref(), &space, &queries)?;

@@ -451,9 +451,10 @@ impl Rounding {
     }
 }
 
-/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it.
+/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it, as far as the square of a scale, and products
+/// with values that the sample lacks, stay finite.
 fn scale(magnitude: f32) -> f32 {
-    if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-100.0, 100.0).exp2() } else { 1.0 }
+    if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-60.0, 40.0).exp2() } else { 1.0 }
 }
 
 /// Vectors of whole numbers from 0 to 255 as bytes, a row to `dim`: their distances are the same bits, and a

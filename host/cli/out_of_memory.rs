@@ -1,0 +1,63 @@
+//! Memory that the system refuses: an error of one line, not an abort.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+/// The system's allocator. Where it has no memory left, the command ends with an error and exit code 1; temporary files stay,
+/// and the next run of the same command takes them away.
+struct OrError;
+
+#[global_allocator]
+static ALLOCATOR: OrError = OrError;
+
+// SAFETY: all is done by the system's allocator, and what it refuses returns nowhere.
+unsafe impl GlobalAlloc for OrError {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's.
+        or_error(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's.
+        or_error(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's.
+        or_error(unsafe { System.realloc(memory, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[inline(always)]
+fn or_error(memory: *mut u8, bytes: usize) -> *mut u8 {
+    if memory.is_null() {
+        refused(bytes);
+    }
+    memory
+}
+
+/// Says how much was refused, without memory.
+#[cfg(unix)]
+#[cold]
+fn refused(bytes: usize) {
+    let mut digits = [b'0'; 20];
+    let (mut rest, mut first) = (bytes, digits.len());
+    while rest > 0 {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    super::signals::last_words(&[
+        b"error: memory: the system refused ",
+        &digits[first..],
+        b" bytes more: free some, or see `tagore plan`, --threads and --host-memory\n",
+    ])
+}
+
+/// Rust aborts.
+#[cfg(not(unix))]
+fn refused(_: usize) {}

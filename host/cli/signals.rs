@@ -1,0 +1,123 @@
+//! What signals do to the command.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tagore::Progress;
+
+/// The exit code of a command that a second signal ended.
+const ENDED: i32 = 130;
+
+/// Has SIGINT, SIGTERM and SIGHUP cancel the work, and a second one of them end the process at once: its temporary files
+/// stay, and the next run of the same command takes them away. A file that would exceed `ulimit -f` is an error of the
+/// write, not a signal; so is one that another process cuts short while it is read.
+///
+/// # Errors
+/// If no thread can be had to wait for signals.
+pub(crate) fn handle(progress: &Progress) -> Result<(), ctrlc::Error> {
+    let keeps_running = is_hangup_ignored();
+    let (cancel, cancelled): (Progress, AtomicBool) = (progress.clone(), AtomicBool::new(false));
+    let handler = move || {
+        if cancelled.swap(true, Ordering::Relaxed) {
+            end(ENDED);
+        }
+        cancel.cancel();
+    };
+    ctrlc::set_handler(handler)?;
+    if keeps_running {
+        ignore_hangup();
+    }
+    ignore_file_size();
+    report_short_files();
+    Ok(())
+}
+
+/// Whether SIGHUP is ignored, as nohup has it.
+#[cfg(unix)]
+fn is_hangup_ignored() -> bool {
+    // SAFETY: a disposition is only read, into a value that all zeros are valid for.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+#[cfg(unix)]
+fn ignore_hangup() {
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+}
+
+#[cfg(unix)]
+fn ignore_file_size() {
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Has SIGBUS end the command with an error where a mapped file has been cut short.
+#[cfg(unix)]
+fn report_short_files() {
+    extern "C" fn cut_short(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the system passes what it knows of the signal, an address among it.
+        let address = unsafe { (*info).si_addr() } as usize;
+        tagore::with_mapped_file_at(address, |name| {
+            last_words(&[
+                b"error: ",
+                name.as_bytes(),
+                b": found its end, expected more: it was cut short while it was read\n",
+            ])
+        });
+        // Another fault: what reads the address does so again, and the signal ends the process.
+        // SAFETY: the default of a signal runs no code.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: the handler takes neither locks nor memory, and the action is all that the system asks for; all zeros are
+    // valid for it.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = cut_short as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+    }
+}
+
+/// Writes a line to standard error and ends the process with 1. Takes neither locks nor memory; of several threads the first
+/// is heard.
+#[cfg(unix)]
+pub(super) fn last_words(parts: &[&[u8]]) -> ! {
+    static SPOKEN: AtomicBool = AtomicBool::new(false);
+    while SPOKEN.swap(true, Ordering::Relaxed) {
+        // SAFETY: it waits for a signal. The other thread ends the process.
+        unsafe { libc::pause() };
+    }
+    for part in parts {
+        // SAFETY: the bytes are there. What standard error does not take is lost.
+        unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+    }
+    end(1)
+}
+
+/// Ends the process without running anything else of it.
+#[cfg(unix)]
+fn end(code: i32) -> ! {
+    // SAFETY: nothing of this process runs afterwards.
+    unsafe { libc::_exit(code) }
+}
+
+#[cfg(not(unix))]
+fn is_hangup_ignored() -> bool {
+    false
+}
+
+#[cfg(not(unix))]
+fn ignore_hangup() {}
+
+#[cfg(not(unix))]
+fn ignore_file_size() {}
+
+#[cfg(not(unix))]
+fn report_short_files() {}
+
+#[cfg(not(unix))]
+fn end(code: i32) -> ! {
+    std::process::exit(code)
+}
