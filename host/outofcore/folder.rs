@@ -245,7 +245,8 @@ mod system {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
