@@ -696,7 +696,7 @@ fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
 #[test]
 fn more_neighbours_are_expanded_than_a_block_has_room_for() {
     let base = small();
-    let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(0, 2)).expand(64);
+    let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(0, 3)).expand(64);
     for device in devices() {
         let graph = descent.clone().device(device).build(&base).unwrap_or_else(|error| panic!("{error}"));
         check_graph("64 neighbours", &graph, &base, Metric::L2);

@@ -32,21 +32,26 @@ fn id(slot: Slot) -> u32 {
 #[derive(Clone, Copy)]
 pub struct Beam<const C: usize> {
     slots: [Slot; C],
-    unused: u32,
 }
 
 impl<const C: usize> Beam<C> {
     /// An empty beam for `len` nodes, 1 to 32 C.
     #[inline(always)]
     pub fn new(len: u32) -> Self {
-        let unused = (32 * C as u32).saturating_sub(len);
+        let unused = Self::unused(len);
         let mut slots = [NONE; C];
         for (i, slot) in slots.iter_mut().enumerate() {
             if Self::place(i) < unused {
                 *slot = UNUSED;
             }
         }
-        Self { slots, unused }
+        Self { slots }
+    }
+
+    /// Slots of a beam for `len` nodes that are not used.
+    #[inline(always)]
+    fn unused(len: u32) -> u32 {
+        (32 * C as u32).saturating_sub(len)
     }
 
     /// The place of the lane's slot `i`.
@@ -110,16 +115,17 @@ impl<const C: usize> Beam<C> {
         Some(id(nearest as Slot))
     }
 
-    /// Calls `with` with the rank and the key of each of the lane's nodes, or [`NONE`] where there are fewer.
+    /// Calls `with` with the rank and the key of each of the lane's nodes, or [`NONE`] where there are fewer; the beam is for
+    /// `len` nodes. It does not remember that: a register less in the loop of the search.
     #[inline(always)]
-    pub fn each(mut self, with: impl Fn(u32, Key)) {
+    pub fn each(mut self, len: u32, with: impl Fn(u32, Key)) {
         for i in 0..C {
             // The loop is not unrolled: the next slot comes to the front.
             keep_rolled();
             let (place, slot) = (Self::place(i), self.slots[0]);
-            if place >= self.unused {
+            if slot != UNUSED {
                 let key = if slot == NONE { NONE } else { slot & !0xffff_ffff | id(slot) as u64 };
-                with(place - self.unused, key);
+                with(place.wrapping_sub(Self::unused(len)), key);
             }
             for j in 1..C {
                 self.slots[j - 1] = self.slots[j];

@@ -65,7 +65,7 @@ fn search<T: Element, const C: usize>(p: &Search<T>) {
     }
     if thread < 32 {
         let out = p.found.offset(query as usize * p.k as usize);
-        beam.each(|rank, key| {
+        beam.each(walk.beam, |rank, key| {
             if rank < p.k {
                 out.set(rank as usize, key);
             }

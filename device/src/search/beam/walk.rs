@@ -182,7 +182,7 @@ impl<T: Element> Walk<T> {
                 self.clear(room.table);
                 sync_threads();
                 if thread < 32 {
-                    beam.each(|_, key| {
+                    beam.each(self.beam, |_, key| {
                         if key != NONE {
                             self.insert(room.table, key as u32);
                         }
