@@ -31,9 +31,10 @@ pub enum Error {
     /// A vector holds a value that cannot be used: a NaN, an infinity, or one that the type it is
     /// converted to does not have.
     #[error(
-        "{}: row {row}, dimension {dim}: found {}, expected {expected}",
+        "{}: row {row}, dimension {dim}: found {}, expected {}",
         source_name(path),
-        one_line(value, FOUND)
+        one_line(value, FOUND),
+        one_line(expected, TEXT)
     )]
     Value {
         /// The file, if the vectors came from one.

@@ -64,9 +64,12 @@ impl PairFile {
 pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) -> Result<()> {
     let expected = match fs::read_to_string(sums) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            return Err(Error::file(sums, "bytes that are no text", "the checksums of two files"));
+        }
         text => text.map_err(Error::io(sums))?,
     };
-    let mut expected = expected.lines();
+    let mut lines = expected.split_inclusive('\n');
     for path in paths {
         let content = map(path)?;
         let mut sum = crc32fast::Hasher::new();
@@ -75,15 +78,23 @@ pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) ->
             sum.update(piece);
         }
         let found = line(path, sum.finalize(), content.len() as u64);
-        // The name is for people: a pair may be renamed.
-        let numbers = |line: &str| line.split(' ').take(2).map(str::to_owned).collect::<Vec<_>>();
-        let told = expected.next().unwrap_or_default();
-        if numbers(told) != numbers(found.trim_end()) {
-            let expected = format!("{told}, as {} says: convert again, or delete that file", sums.display());
+        let told = lines.next().unwrap_or_default();
+        if !told.ends_with('\n') || numbers(told) != numbers(&found) {
+            let (told, sums) = (told.trim_end(), sums.display());
+            let expected = format!("{told}, as {sums} says: convert again, or delete that file");
             return Err(Error::file(path, found.trim_end(), expected));
         }
     }
-    Ok(())
+    match lines.next() {
+        Some(more) => Err(Error::file(sums, more.trim_end(), "the checksums of two files")),
+        None => Ok(()),
+    }
+}
+
+/// The checksum and the size in a line. The name is for people: a pair may be renamed.
+fn numbers(line: &str) -> Option<(&str, &str)> {
+    let (crc, rest) = line.split_once(' ')?;
+    Some((crc, rest.split_once(' ')?.0))
 }
 
 fn line(path: &Path, crc: u32, bytes: u64) -> String {

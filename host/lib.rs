@@ -60,7 +60,7 @@ pub use device::Device;
 pub use error::{Error, Result};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
 pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Statistics};
-pub use memory::{host_memory_bytes, peak_host_bytes};
+pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
 pub use prune::{
     BuildPlan, BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats,

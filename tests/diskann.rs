@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use tagore::{
-    Builder, Description, ElementType, Error, Index, IndexFormat, Metric, Progress, Result, Strategy, Vectors,
+    Builder, Description, ElementType, Index, IndexFormat, Metric, Progress, Result, Strategy, Vectors,
 };
 use tempfile::TempDir;
 
@@ -284,7 +284,7 @@ fn an_index_that_does_not_fit_is_refused() {
     // A folder where the last file should be.
     fs::create_dir(folder.path().join("x_disk.index")).unwrap();
     let error = tiny().export(IndexFormat::DiskannDisk).base(&tiny_base()).save(&path).unwrap_err();
-    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert!(error.to_string().ends_with("x_disk.index: found a folder, expected a file to write"), "{error}");
     assert_eq!(names(folder.path()), ["x_disk.index"], "the other files were left behind");
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use cuda_std::atomic::Scope;
-use cuda_std::launch::Kernel;
+use cuda_std::launch::{Kernel, Limits};
 use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
@@ -62,6 +62,9 @@ fn places_are_found_in_tables() {
                 }
             }
             let emulator = Emulator::with_seed(seed);
+            // The largest table and its list are for this test alone.
+            let limits = Limits { shared: 128 << 10, ..emulator.limits() };
+            let emulator = emulator.with_limits(limits);
             let (there, ids) = (emulator.upload(&list), emulator.upload(&asked));
             let counts = emulator.upload(&vec![0u32; list.len()]);
             let (there, ids) = (there.view::<u32>().read_only(), ids.view::<u32>().read_only());

@@ -529,9 +529,9 @@ fn a_launch_outside_contract_or_limits() {
 #[kernel(block = 32)]
 unsafe fn too_much_static(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
-    let _first = static_shared!(MUCH: [u32; 30_000]);
+    let _first = static_shared!(MUCH: [u32; 20_000]);
     if right == 0 {
-        let _second = static_shared!(TOO_MUCH: [u32; 30_000]); // line: too much
+        let _second = static_shared!(TOO_MUCH: [u32; 20_000]); // line: too much
     }
     out.set(i, 0);
 }

@@ -226,23 +226,24 @@ impl Build<'_> {
         let stage = self.progress.stage("refine", u64::from(most));
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
-            self.gather(nodes, &mut memory, draw, iteration == 0)?;
-            let mut expand = Expand::<T::Sum> {
-                vectors: nodes.vectors.view(),
-                biases: nodes.biases.view(),
-                rows: memory.rows.view(),
-                lists: nodes.lists.view_mut(),
-                changes: memory.changes(stats.iterations),
-                distances: memory.distances.view_mut(),
-                stride: nodes.stride,
-                units: nodes.stride / 16,
-                weight: T::weight(self.space.metric()),
-                draw,
-                k: self.k as u32,
-                expand: 0,
-            };
             for first in (0..self.expand).step_by(MOST_EXPANDED) {
-                expand.expand = (self.expand - first).min(MOST_EXPANDED) as u32;
+                // Gathered anew for each launch: it expands what the last one added, with the lists of now.
+                let draw = draw.wrapping_add(first as u32);
+                self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
+                let expand = Expand::<T::Sum> {
+                    vectors: nodes.vectors.view(),
+                    biases: nodes.biases.view(),
+                    rows: memory.rows.view(),
+                    lists: nodes.lists.view_mut(),
+                    changes: memory.changes(stats.iterations),
+                    distances: memory.distances.view_mut(),
+                    stride: nodes.stride,
+                    units: nodes.stride / 16,
+                    weight: T::weight(self.space.metric()),
+                    draw,
+                    k: self.k as u32,
+                    expand: (self.expand - first).min(MOST_EXPANDED) as u32,
+                };
                 // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
                 unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
             }

@@ -1,0 +1,122 @@
+//! The host's memory of builds on the CPU, counted by the allocator, against their plans: in a program of its own, since
+//! other tests would be counted too.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tagore::{
+    Builder, DataShape, Descent, Device, Iterations, Metric, Progress, Start, Strategy, Synth, Target,
+    Vectors,
+};
+
+/// Counts the bytes that are taken, and the most of them at once.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all memory is the system's; counting takes none.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller's layout, as it is.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the memory was taken above, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const THREADS: usize = 2;
+
+/// What all that is as long as no data set takes: scratch of threads, progress, descriptions.
+const SMALL: u64 = 64 << 10;
+
+/// Vectors of which a few are so long that under inner product nearly all nodes have edges to them.
+fn with_hubs(n: usize) -> Vectors {
+    let base = Synth::new(n, 8, 3).unwrap().base();
+    let scale = |row: usize| if row % 500 == 0 { 30.0 } else { 1.0 };
+    let values = (0..n).flat_map(|row| base.row(row).iter().map(|x| x * scale(row)).collect::<Vec<_>>());
+    Vectors::from_f32(values.collect(), 8).unwrap()
+}
+
+/// One test at a time: both are about all memory of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn freed_buffers_are_returned_to_the_system() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let resident = || -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    };
+    tagore::return_large_buffers();
+    let (large, small) = (24 << 20, 64 << 10);
+    let before = resident();
+    // The allocator learns from the first that such buffers come and go, and keeps the second below what is in use.
+    drop(black_box(vec![1u8; large]));
+    let second = black_box(vec![1u8; large]);
+    let in_use: Vec<Vec<u8>> = (0..8).map(|_| black_box(vec![1u8; small])).collect();
+    assert!(resident() >= before + large);
+    drop(second);
+    let kept = resident().saturating_sub(before);
+    assert!(kept < large / 2, "{kept} bytes of {large} are kept");
+    drop(in_use);
+}
+
+#[test]
+fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let base = with_hubs(3000);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
+    threads.broadcast(|_| ());
+    let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::cagra(), Strategy::dpg()];
+    for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+        for (k, start) in [(16, Start::Random), (16, Start::Auto), (128, Start::Random)] {
+            for strategy in &kinds {
+                let strategy = strategy.clone().degree(if strategy.kind() == "cagra" { 16 } else { 64 });
+                let what = format!("{} {metric}, K = {k}, start {start}", strategy.kind());
+                let descent = Descent::new().knn(k).metric(metric).start(start).device(Device::Cpu);
+                let builder = Builder::new(strategy).descent(descent.iterations(Iterations::Fixed(1, 1)));
+                let plan = builder.plan(
+                    &DataShape::of(&base, &Progress::silent()).unwrap(),
+                    Target { threads: THREADS, ..Target::cpu() },
+                );
+                let plan = plan.unwrap();
+                // What the allocator keeps is not counted here.
+                let planned = plan.host.iter().map(|stage| {
+                    let buffers = stage.buffers.buffers().iter();
+                    buffers.filter(|buffer| buffer.0 != "kept by the allocator").map(|buffer| buffer.1).sum()
+                });
+                let planned: u64 = planned.max().unwrap();
+                let before = NOW.load(Ordering::Relaxed);
+                PEAK.store(before, Ordering::Relaxed);
+                threads.install(|| builder.build(&base)).unwrap();
+                let taken = (PEAK.load(Ordering::Relaxed) - before) as u64;
+                assert!(
+                    taken <= planned + SMALL && 10 * taken >= 8 * planned,
+                    "{what}: {taken} of {planned}"
+                );
+            }
+        }
+    }
+}
