@@ -52,7 +52,7 @@ const SMALL: u64 = 64 << 10;
 /// Vectors of which a few are so long that under inner product nearly all nodes have edges to them.
 fn with_hubs(n: usize) -> Vectors {
     let base = Synth::new(n, 8, 3).unwrap().base();
-    let scale = |row: usize| if row % 500 == 0 { 30.0 } else { 1.0 };
+    let scale = |row: usize| if row.is_multiple_of(500) { 30.0 } else { 1.0 };
     let values = (0..n).flat_map(|row| base.row(row).iter().map(|x| x * scale(row)).collect::<Vec<_>>());
     Vectors::from_f32(values.collect(), 8).unwrap()
 }
