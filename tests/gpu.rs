@@ -662,7 +662,7 @@ fn more_neighbours_are_expanded_than_a_block_has_room_for() {
         let graph = descent.clone().device(device).build(&base).unwrap_or_else(|error| panic!("{error}"));
         check_graph("64 neighbours", &graph, &base, Metric::L2);
         let recall = knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
-        assert!(recall > 0.85, "{device}: {recall}");
+        assert!(recall > 0.8, "{device}: {recall}");
     }
 }
 
