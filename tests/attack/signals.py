@@ -46,6 +46,10 @@ class Part:
         self.world, self.longest, self.late = world, 0.0, 0
         self.folder = world.disk / "signals" / "data"
         self.folder.mkdir(parents=True)
+        # What started the attack may ignore signals, as nohup does; what it runs would inherit that.
+        for one in SIGNALS:
+            if signal.getsignal(one) == signal.SIG_IGN:
+                signal.signal(one, signal.SIG_DFL)
         # Large files are mapped, and a conversion of one is large.
         for kind in [resource.RLIMIT_AS, resource.RLIMIT_FSIZE]:
             resource.setrlimit(kind, (resource.getrlimit(kind)[1],) * 2)
