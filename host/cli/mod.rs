@@ -92,7 +92,7 @@ pub(crate) fn main() -> ExitCode {
     let threads = cli.threads.map_or(0, usize::from);
     if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         output.error(format_args!(
-            "threads: {error}: lower --threads, or raise the limit of processes (ulimit -u, pids)"
+            "threads: {error}: lower --threads, or raise the limit of processes (ulimit -u, pids) or memory (ulimit -v)"
         ));
         return ExitCode::FAILURE;
     }

@@ -23,6 +23,9 @@ const PAGE: usize = 4096;
 /// Bytes under one checksum.
 const BLOCK: usize = 1 << 20;
 
+/// Nodes written between two looks at whether the work was cancelled.
+const AT_A_TIME: usize = 1 << 16;
+
 /// The sections, in the order in which they lie in the file.
 const SECTIONS: [&str; 5] = ["description", "entry points", "degrees", "adjacency", "checksums"];
 const DESCRIPTION: usize = 0;
@@ -72,15 +75,24 @@ impl Index {
     /// # Errors
     /// If the file cannot be written, or this index is one of a damaged file.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
+        self.write(path.as_ref(), &Progress::silent())
+    }
+
+    /// As [`save`](Self::save), with a handle that watches and cancels it.
+    pub(super) fn write(&self, path: &Path, progress: &Progress) -> Result<()> {
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
             // Damage must not get checksums that fit it.
-            mapped.check_blocks(from, &Progress::silent())?;
+            mapped.check_blocks(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
         let shape = (self.nodes, self.max_degree);
         let mut file = IndexFile::create(path, &self.description, self.fingerprint, shape, &self.entries)?;
-        file.append(degrees, neighbors)?;
+        let stage = progress.stage("write", self.nodes as u64);
+        for first in (0..self.nodes).step_by(AT_A_TIME) {
+            let end = self.nodes.min(first + AT_A_TIME);
+            file.append(&degrees[first..end], &neighbors[first * self.max_degree..end * self.max_degree])?;
+            stage.advance((end - first) as u64)?;
+        }
         file.commit()
     }
 

@@ -186,12 +186,12 @@ impl<'a> Source<'a> {
         }
         // The header of an npy file may be of any length. Values that are not aligned cannot be used
         // where they lie.
-        let values = &self.map[offset..];
+        let (values, silent) = (&self.map[offset..], &Progress::silent());
         let storage = match element {
-            ElementType::F32 => Storage::F32(bytemuck::pod_collect_to_vec(values)),
-            ElementType::F16 => Storage::F16(bytemuck::pod_collect_to_vec(values)),
-            ElementType::U8 => Storage::U8(values.to_vec()),
-            ElementType::I8 => Storage::I8(bytemuck::pod_collect_to_vec(values)),
+            ElementType::F32 => Storage::F32(self.copied(values, silent)?),
+            ElementType::F16 => Storage::F16(self.copied(values, silent)?),
+            ElementType::U8 => Storage::U8(self.copied(values, silent)?),
+            ElementType::I8 => Storage::I8(self.copied(values, silent)?),
         };
         Ok(Vectors::new(storage, Layout::dense(element, rows, dim), path))
     }
