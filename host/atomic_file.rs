@@ -171,6 +171,10 @@ fn followed(target: &Path) -> Result<PathBuf> {
         Err(_) if is_link => {
             Err(Error::file(target, "a symbolic link that leads nowhere", "a file, or no such link"))
         }
+        // A name that is too long, say: the short temporary one would be taken, and the rename would fail.
+        Err(error) if error.kind() != ErrorKind::NotFound && error.kind() != ErrorKind::NotADirectory => {
+            Err(Error::io(target)(error))
+        }
         _ if target.file_name().is_none() => Err(Error::file(target, "no name of a file", "a file to write")),
         _ => Ok(target.to_owned()),
     }
@@ -336,6 +340,8 @@ mod tests {
         assert_eq!(error, format!("{}: found a folder, expected a file to write", dir.path().display()));
         assert!(check_output("..").is_err() && check_output("/").is_err() && check_output("").is_err());
         check_output(dir.path().join("x".repeat(255))).unwrap();
+        #[cfg(unix)]
+        check_output(dir.path().join("x".repeat(256))).unwrap_err();
         assert!(names(dir.path()).is_empty());
     }
 

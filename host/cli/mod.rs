@@ -39,8 +39,8 @@ struct Cli {
     /// Print one JSON object per line on standard output
     #[arg(long, global = true)]
     json: bool,
-    /// Threads to work on [default: one per core]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Threads to work on, 1 to 1024 [default: one per core]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print what the library logs, to standard error: error, warn, info, debug or trace
     #[arg(long, global = true, value_name = "LEVEL")]

@@ -87,15 +87,13 @@ struct Storer<'a> {
     seen: Visited,
     edges: Vec<u32>,
     distances: Vec<f32>,
-    keys: Vec<Key>,
     accepted: Vec<Key>,
 }
 
 impl<'a> Storer<'a> {
     fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
         let (pruner, seen) = (Pruner::new(space, graph, strategy), Visited::new(space.len()));
-        let (edges, distances, keys, accepted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { space, pruner, seen, edges, distances, keys, accepted }
+        Self { space, pruner, seen, edges: Vec::new(), distances: Vec::new(), accepted: Vec::new() }
     }
 
     /// The better half from the forward edges, then reverse edges, then the other forward edges.
@@ -116,32 +114,21 @@ impl<'a> Storer<'a> {
 
     /// What the rule accepts of all edges, if they are more than the row has room for.
     fn refilter(&mut self, node: u32, ids: impl Iterator<Item = u32>, row: &mut [u32]) {
-        let Self { space, pruner, seen, edges, distances, keys, accepted } = self;
-        let most = MERGED as usize;
+        let Self { space, pruner, seen, edges, distances, accepted } = self;
         seen.clear();
-        keys.clear();
-        // A hub has any number of reverse edges, under inner product nearly all nodes': they are taken in pieces. A GPU has
-        // room for the nearest, and what is accepted is nearly always among them.
-        let mut ids = ids.filter(|&id| seen.insert(id));
-        loop {
-            edges.clear();
-            edges.extend(ids.by_ref().take(most));
-            if edges.is_empty() {
-                break;
-            }
-            space.rule_distances(node, edges, distances);
-            keys.extend(edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)));
-            if keys.len() > most {
-                keys.select_nth_unstable(most - 1);
-                keys.truncate(most);
-            }
-        }
+        edges.clear();
+        edges.extend(ids.filter(|&id| seen.insert(id)));
+        space.rule_distances(node, edges, distances);
+        let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
         keys.sort_unstable();
+        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is nearly always
+        // among them.
+        keys.truncate(MERGED as usize);
         if keys.len() > row.len() {
-            pruner.filter(keys, row.len(), accepted);
+            pruner.filter(&keys, row.len(), accepted);
             keys.clone_from(accepted);
         }
-        row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = *key as u32);
+        row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);
     }
 }
 
