@@ -88,7 +88,7 @@ fn memory_and_threads_that_there_are_not_are_errors() {
     s.is_limited(data, truth, &refused);
     s.is_limited(data, "inspect large.ibin --threads 2", &refused);
     // Stacks that do not fit: whichever is refused first is told.
-    s.is_limited("ulimit -v 1000000", "inspect base.fbin --threads 4000", &[]);
+    s.is_limited("ulimit -v 1000000", "inspect base.fbin --threads 1000", &[]);
 }
 
 #[test]
