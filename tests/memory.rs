@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use tagore::{
     Builder, DataShape, Descent, Device, Iterations, Metric, Progress, Start, Strategy, Synth, Target,
@@ -57,35 +55,8 @@ fn with_hubs(n: usize) -> Vectors {
     Vectors::from_f32(values.collect(), 8).unwrap()
 }
 
-/// One test at a time: both are about all memory of the process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[test]
-fn freed_buffers_are_returned_to_the_system() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let resident = || -> usize {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-    };
-    tagore::return_large_buffers();
-    let (large, small) = (24 << 20, 64 << 10);
-    let before = resident();
-    // The allocator learns from the first that such buffers come and go, and keeps the second below what is in use.
-    drop(black_box(vec![1u8; large]));
-    let second = black_box(vec![1u8; large]);
-    let in_use: Vec<Vec<u8>> = (0..8).map(|_| black_box(vec![1u8; small])).collect();
-    assert!(resident() >= before + large);
-    drop(second);
-    let kept = resident().saturating_sub(before);
-    assert!(kept < large / 2, "{kept} bytes of {large} are kept");
-    drop(in_use);
-}
-
 #[test]
 fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let base = with_hubs(3000);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
     threads.broadcast(|_| ());
