@@ -44,7 +44,7 @@ pub enum Iterations {
     /// Until few lists change.
     #[default]
     Auto,
-    /// So many iterations of phase 1, then so many of phase 2, at most [`MAX_ITERATIONS`] of each.
+    /// Numbers of iterations of phase 1 and of phase 2, each at most [`MAX_ITERATIONS`].
     Fixed(u32, u32),
 }
 

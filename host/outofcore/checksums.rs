@@ -51,7 +51,7 @@ impl Checksums {
     }
 }
 
-/// The error for a base that is not the one that the work files in `folder` are of.
+/// The error for a base that differs from the base of the work files in `folder`.
 pub(super) fn changed(base: &Vectors, found: impl ToString, folder: &Path) -> Error {
     let folder = folder.display();
     let expected = format!("the data set that the work files in {folder} are of; delete them to build anew");

@@ -67,7 +67,7 @@ impl Target {
         device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
     }
 
-    /// Refuses more threads than a machine has, of which a plan would not be a number of bytes any more.
+    /// Refuses a number of threads that no machine has: sums of the plan's bytes could overflow.
     fn check(&self) -> Result<()> {
         if (1..=MOST_THREADS).contains(&self.threads) {
             return Ok(());

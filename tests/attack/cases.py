@@ -1,6 +1,6 @@
 """Small data of every kind that the command reads, and the runs that read each.
 
-All of it is made by the command itself, from vectors of whole numbers, which every element type holds exactly.
+The command itself makes the data. All values are whole numbers: every element type holds them exactly.
 """
 
 import random

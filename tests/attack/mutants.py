@@ -5,7 +5,7 @@ from mutations import mutate, repair
 from results import fault_of_neighbors
 
 NAME = "mutants"
-CPU = 5  # seconds of the processor's time, of which a run takes a thousandth
+CPU = 5  # seconds of processor time that a run may take; it needs about 5 ms
 
 
 class Part:

@@ -17,7 +17,7 @@ ON_DISK = True  # files in memory have no holes once they are read
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 GUARD = 10  # seconds from the signal to the end
 BOUND = 2  # seconds that it should take at most
-SIZE = 8 << 30  # bytes of a file of vectors, none of which the disk holds
+SIZE = 8 << 30  # bytes of a file of vectors; the file is sparse and takes no disk space
 DIM = 128
 
 CLUSTERS = "--device cpu --knn 16 --cluster-size 50000"

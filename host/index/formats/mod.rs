@@ -129,8 +129,8 @@ impl IndexFormat {
         }
     }
 
-    /// The files of an index of this format at `path`: those that [`Index::export`](crate::Index::export) writes and
-    /// [`Index::import`](crate::Index::import) reads.
+    /// The paths of all files of an index of this format at `path`.
+    /// [`Index::export`](crate::Index::export) writes them; [`Index::import`](crate::Index::import) reads them.
     pub fn files(self, path: impl AsRef<Path>) -> Vec<PathBuf> {
         let path = path.as_ref();
         match self {
