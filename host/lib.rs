@@ -59,7 +59,7 @@ pub use descent::{
 pub use device::Device;
 pub use error::{Error, Result};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
-pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Statistics};
+pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_LAYER_BEAM, Statistics};
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
 pub use prune::{

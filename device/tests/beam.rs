@@ -113,9 +113,16 @@ fn check<T: Value, K: Kernel<Arguments = (Search<T>,)>>(
     let arguments = Search {
         walk: Walk {
             base: rows,
-            graph: Graph { ids: edges_there.view().read_only(), degree: degree as u32, shift: 0 },
+            graph: Graph {
+                ids: edges_there.view().read_only(),
+                places: entries_there.view().read_only(),
+                degree: degree as u32,
+                shift: 0,
+            },
             entries: entries_there.view().read_only(),
             entry_count: entries.len() as u32,
+            entry_stride: 0,
+            entry_shift: 0,
             beam,
             width,
             expansions: u32::MAX,

@@ -66,9 +66,16 @@ fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
     let arguments = Paths {
         walk: Walk {
             base: rows,
-            graph: Graph { ids: lists_there.view::<u32>().read_only(), degree: k as u32, shift: 1 },
+            graph: Graph {
+                ids: lists_there.view::<u32>().read_only(),
+                places: entries_there.view().read_only(),
+                degree: k as u32,
+                shift: 1,
+            },
             entries: entries_there.view().read_only(),
             entry_count: entries.len() as u32,
+            entry_stride: 0,
+            entry_shift: 0,
             beam: 32,
             width: 1,
             expansions: EXPANSIONS,

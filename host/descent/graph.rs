@@ -22,7 +22,7 @@ pub struct KnnGraph {
 }
 
 impl KnnGraph {
-    pub(super) fn from_keys(
+    pub(crate) fn from_keys(
         k: usize,
         metric: Metric,
         nodes: usize,

@@ -40,6 +40,7 @@ use super::Capability;
 use crate::descent::MAX_KNN;
 use crate::descent::gpu::cells::ROUND;
 use crate::descent::gpu::phases::MOST_EXPANDED;
+use crate::index::MAX_LAYER_BEAM;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::gpu::Shape;
 use crate::search::exact::gpu::{MAX_K, capacity};
@@ -184,6 +185,9 @@ fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
                     };
                     let arguments = (Search { walk, ..zeroed() },);
                     launched.kernel::<T::Beam64>(arguments);
+                    if beam <= MAX_LAYER_BEAM && width == 1 {
+                        launched.kernel::<T::BeamLayer>(arguments);
+                    }
                     launched.kernel::<T::Beam128>(arguments);
                     launched.kernel::<T::Beam256>(arguments);
                     launched.kernel::<T::Beam512>(arguments);

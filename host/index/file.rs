@@ -7,15 +7,17 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Adjacency, Description, Fingerprint, Index, beginning};
+use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
+use crate::search::beam::Start;
 use crate::vectors::{Access, MappedFile, advise, far_apart, map, open_regular};
 use crate::{ElementType, Error, MAX_DEGREE, Result};
 
 const MAGIC: &[u8; 8] = b"TAGOREIX";
-const VERSION: u32 = 1;
+/// Files of version 1 have no section of layers, and are read too.
+const VERSION: u32 = 2;
 
 /// Sections begin at multiples of this; the header fills the first page.
 const PAGE: usize = 4096;
@@ -27,12 +29,13 @@ const BLOCK: usize = 1 << 20;
 const AT_A_TIME: usize = 1 << 16;
 
 /// The sections, in the order in which they lie in the file.
-const SECTIONS: [&str; 5] = ["description", "entry points", "degrees", "adjacency", "checksums"];
+const SECTIONS: [&str; 6] = ["description", "entry points", "degrees", "adjacency", "layers", "checksums"];
 const DESCRIPTION: usize = 0;
 const ENTRIES: usize = 1;
 const DEGREES: usize = 2;
 const ADJACENCY: usize = 3;
-const CHECKSUMS: usize = 4;
+const LAYERS: usize = 4;
+const CHECKSUMS: usize = 5;
 
 // Offsets in the header.
 const AT_VERSION: usize = 8;
@@ -86,7 +89,7 @@ impl Index {
         }
         let (degrees, neighbors) = self.parts();
         let shape = (self.nodes, self.max_degree);
-        let mut file = IndexFile::create(path, &self.description, self.fingerprint, shape, &self.entries)?;
+        let mut file = IndexFile::create(path, &self.description, self.fingerprint, shape, self.start())?;
         let stage = progress.stage("write", self.nodes as u64);
         for first in (0..self.nodes).step_by(AT_A_TIME) {
             let end = self.nodes.min(first + AT_A_TIME);
@@ -121,12 +124,15 @@ impl Index {
             parameters: json.parameters,
         };
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
+        let layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
+            .map_err(|found| Error::file(path, found, "layers one behind the other"))?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
             max_degree: header.max_degree,
             nodes: header.nodes,
             entries,
+            layers,
             adjacency: Adjacency::Mapped(MappedAdjacency { map, sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
@@ -147,7 +153,7 @@ impl Index {
 /// pieces, of which none has to be in memory with another.
 pub(crate) struct IndexFile {
     file: AtomicFile,
-    sections: [Section; 5],
+    sections: [Section; SECTIONS.len()],
 }
 
 /// A section while it is written.
@@ -193,15 +199,15 @@ impl Section {
 }
 
 impl IndexFile {
-    /// Bytes of the file of an index, whose description and entry points fill no more than a page each.
+    /// Bytes of the file of an index without layers, whose description and entry points fill no more than a page each.
     pub(crate) fn bytes(nodes: usize, max_degree: usize) -> usize {
-        let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree];
+        let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree, 0];
         let checksums = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
         let section = |length: &usize| length.next_multiple_of(PAGE);
         PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
     }
 
-    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids.
+    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids, searched from `start`.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -210,12 +216,15 @@ impl IndexFile {
         description: &Description,
         fingerprint: Fingerprint,
         (nodes, max_degree): (usize, usize),
-        entries: &[u32],
+        start: Start<'_>,
     ) -> Result<Self> {
+        let Start { entries, layers } = start;
+        let layers = Layer::words(layers);
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
-        let mut lengths = [description.len(), size_of_val(entries), 4 * nodes, 4 * nodes * max_degree, 0];
+        let mut lengths =
+            [description.len(), size_of_val(entries), 4 * nodes, 4 * nodes * max_degree, 4 * layers.len(), 0];
         lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
         let mut end = PAGE;
         let ranges = lengths.map(|length| {
@@ -230,6 +239,7 @@ impl IndexFile {
         let mut file = Self { file, sections: ranges.map(Section::new) };
         file.write(DESCRIPTION, &description)?;
         file.write(ENTRIES, bytemuck::cast_slice(entries))?;
+        file.write(LAYERS, bytemuck::cast_slice(&layers))?;
         Ok(file)
     }
 
@@ -266,7 +276,7 @@ fn header(
     fingerprint: Fingerprint,
     (nodes, max_degree): (usize, usize),
     entries: usize,
-    (sections, file_bytes): (&[Range<usize>; 5], usize),
+    (sections, file_bytes): (&[Range<usize>; SECTIONS.len()], usize),
 ) -> [u8; PAGE] {
     let mut header = [0; PAGE];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -295,7 +305,7 @@ struct Header {
     nodes: usize,
     max_degree: usize,
     fingerprint: Fingerprint,
-    sections: [Range<usize>; 5],
+    sections: [Range<usize>; SECTIONS.len()],
 }
 
 impl Header {
@@ -308,12 +318,10 @@ impl Header {
         if page[..MAGIC.len()] != *MAGIC {
             return Err(Error::file(path, "another kind of file", "a tagore index"));
         }
-        if u32_at(AT_VERSION) != VERSION {
-            return Err(Error::file(
-                path,
-                format_args!("version {}", u32_at(AT_VERSION)),
-                format_args!("version {VERSION}"),
-            ));
+        let version = u32_at(AT_VERSION);
+        if !(1..=VERSION).contains(&version) {
+            let (found, expected) = (format!("version {version}"), format!("version 1 to {VERSION}"));
+            return Err(Error::file(path, found, expected));
         }
         if crc32fast::hash(&page[..AT_CRC]) != u32_at(AT_CRC) {
             return Err(Error::file(path, "a damaged header", "one that matches its checksum"));
@@ -337,24 +345,38 @@ impl Header {
             let found = format!("a largest degree of {max_degree} for {nodes} nodes");
             return Err(Error::file(path, found, format_args!("at most {}", nodes.max(MAX_DEGREE as u64))));
         }
-        let entry = |section: usize| {
-            let at = AT_SECTIONS + section * SECTION_BYTES;
-            (u64_at(at), u64_at(at + 8))
+        // Where a section lies; one that a file of version 1 has not is empty.
+        let entry = |section: usize| match (version, section) {
+            (1, LAYERS) => None,
+            (1, CHECKSUMS) => Some(CHECKSUMS - 1),
+            _ => Some(section),
         };
-        let blocks: u64 = (0..CHECKSUMS).map(|section| entry(section).1.div_ceil(BLOCK as u64)).sum();
+        let entry = |section: usize| {
+            entry(section).map(|place| {
+                let at = AT_SECTIONS + place * SECTION_BYTES;
+                (u64_at(at), u64_at(at + 8))
+            })
+        };
+        let length = |section: usize| entry(section).map_or(0, |(_, length)| length);
+        let blocks: u64 = (0..CHECKSUMS).map(|section| length(section).div_ceil(BLOCK as u64)).sum();
         let lengths = [
-            Some(entry(DESCRIPTION).1),
+            Some(length(DESCRIPTION)),
             Some(4 * u64::from(u32_at(AT_ENTRIES))),
             nodes.checked_mul(4),
             nodes.checked_mul(4 * max_degree),
+            // Whole words, of any number.
+            Some(length(LAYERS) / 4 * 4),
             blocks.checked_mul(4),
         ];
         // Each section must begin where the one before it ends, and have the length that follows
         // from n and the degree: nothing overlaps and nothing lies outside the file.
         let mut end = PAGE as u64;
-        let mut sections = [const { 0..0 }; 5];
+        let mut sections = [const { 0..0 }; SECTIONS.len()];
         for (section, expected) in lengths.into_iter().enumerate() {
-            let (offset, length) = entry(section);
+            let Some((offset, length)) = entry(section) else {
+                sections[section] = end as usize..end as usize;
+                continue;
+            };
             if offset != end || Some(length) != expected || length > map.len() as u64 - end {
                 let found = format!("section {} at {offset}, {length} bytes", SECTIONS[section]);
                 let expected = expected.map_or("too many".to_owned(), |bytes| bytes.to_string());
@@ -385,7 +407,7 @@ impl Header {
 #[derive(Debug)]
 pub(super) struct MappedAdjacency {
     map: MappedFile,
-    sections: [Range<usize>; 5],
+    sections: [Range<usize>; SECTIONS.len()],
 }
 
 impl MappedAdjacency {
@@ -466,7 +488,8 @@ mod tests {
         let path = folder.path().join("index");
         let bytes = |piece: usize| {
             let shape = (nodes, degree);
-            let mut file = IndexFile::create(&path, &description, fingerprint, shape, &[1, 2]).unwrap();
+            let mut file =
+                IndexFile::create(&path, &description, fingerprint, shape, Start::at(&[1, 2])).unwrap();
             for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
                 file.append(degrees, rows).unwrap();
             }

@@ -3,6 +3,7 @@
 mod file;
 mod fingerprint;
 mod formats;
+mod layer;
 mod statistics;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,11 @@ use rayon::prelude::*;
 pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat};
+pub use layer::{Layer, MAX_LAYER_BEAM};
 pub use statistics::Statistics;
 
 use crate::parallel::for_each_block;
+use crate::search::beam::Start;
 use crate::vectors::{Access, spread_rows};
 use crate::{Error, Metric, Progress, Result, Vectors};
 
@@ -42,6 +45,8 @@ pub struct Index {
     max_degree: usize,
     nodes: usize,
     entries: Vec<u32>,
+    /// The lowest first.
+    layers: Vec<Layer>,
     adjacency: Adjacency,
     path: Option<PathBuf>,
     /// Set once all ids have been found below n.
@@ -88,6 +93,7 @@ impl Index {
             max_degree,
             nodes: degrees.len(),
             entries,
+            layers: Vec::new(),
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
             checked: OnceLock::new(),
@@ -170,9 +176,32 @@ impl Index {
         edges as f64 / self.nodes.max(1) as f64
     }
 
-    /// The nodes that a search begins at.
+    /// The nodes that a search begins at: in the highest of the [`layers`](Self::layers), if there are any.
     pub fn entries(&self) -> &[u32] {
         &self.entries
+    }
+
+    /// The layers above the index, the lowest first. There are none where searches from the entry points find their way
+    /// without.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// The index with these layers above it; its entry points are nodes of the highest.
+    pub(crate) fn with_layers(self, layers: Vec<Layer>) -> Self {
+        let index = Self { layers, ..self };
+        debug_assert!(index.check_entries().is_ok());
+        index
+    }
+
+    /// Where searches begin.
+    pub(crate) fn start(&self) -> Start<'_> {
+        Start { entries: &self.entries, layers: &self.layers }
+    }
+
+    /// The nodes of the index itself that searches may begin at.
+    pub(crate) fn first_nodes(&self) -> &[u32] {
+        self.layers.first().map_or(&self.entries, Layer::nodes)
     }
 
     /// The metric it was built for.
@@ -266,7 +295,7 @@ impl Index {
                 let expected = format!("ids below {}", self.nodes);
                 Err(Error::mismatch(self.describe(), format_args!("entry point {entry}"), expected))
             }
-            None => Ok(()),
+            None => Layer::check(&self.layers, self.nodes, &self.entries, &self.describe()),
         }
     }
 

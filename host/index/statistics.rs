@@ -123,7 +123,7 @@ impl Index {
                 }
             }
         };
-        reach(self.entries());
+        reach(self.first_nodes());
         let mut scan = || {
             let stretches = followed.par_iter_mut().enumerate().with_min_len(SCANNED);
             stretches.map(follow).reduce(|| false, |a, b| a | b)

@@ -27,6 +27,7 @@ use crate::index::IndexFile;
 use crate::memory::zeros;
 use crate::parallel::spawn;
 use crate::prune::{Entry, random_entries};
+use crate::search::beam::Start;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
 
@@ -400,7 +401,8 @@ impl Run<'_> {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let shape = (base.len(), degree);
-        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, entries)?;
+        let mut file =
+            IndexFile::create(self.output, &description, Fingerprint::of(base), shape, Start::at(entries))?;
         let sorted = &|bin: usize| {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);

@@ -4,7 +4,7 @@ use tagore_device::descent::key::{self, Key};
 
 use super::strategy::Collect;
 use crate::descent::KnnGraph;
-use crate::search::beam::{BeamSearch, Graph, Limits};
+use crate::search::beam::{BeamSearch, Graph, Limits, Start};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
@@ -72,12 +72,14 @@ impl<'a> Collector<'a> {
                     ids.extend(list.copied().filter(|&id| visited.insert(id)));
                 }
             }
-            Collect::Path => self.search.run(space, *graph, space.point(node), self.entries, PATH, |key| {
-                let id = key as u32;
-                if visited.insert(id) {
-                    ids.push(id);
-                }
-            }),
+            Collect::Path => {
+                self.search.run(space, *graph, space.point(node), Start::at(self.entries), PATH, |key| {
+                    let id = key as u32;
+                    if visited.insert(id) {
+                        ids.push(id);
+                    }
+                })
+            }
         }
         space.rule_distances(node, ids, &mut self.distances);
         candidates.clear();

@@ -5,6 +5,7 @@ mod cpu;
 mod estimate;
 mod filter;
 pub(crate) mod gpu;
+mod layers;
 mod plan;
 mod reach;
 mod rows;
@@ -26,7 +27,7 @@ use self::gpu::Pruning;
 use self::rows::Rows;
 use crate::descent::{Descent, DescentStats, KnnGraph, KnnSample, Sampling, sampled};
 use crate::gpu::Gpu;
-use crate::index::{Description, Fingerprint, Index};
+use crate::index::{Description, Fingerprint, Index, Layer};
 use crate::memory::peak_host_bytes;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
@@ -51,6 +52,7 @@ pub struct Builder {
     plain: bool,
     /// Nodes whose lists are kept.
     sample: usize,
+    layered: bool,
 }
 
 /// An index, what it took, and the base on the GPU that it was built on, if there is one.
@@ -66,7 +68,7 @@ type Pruned = (Rows, Vec<u32>);
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false, sample: 0 }
+        Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false, sample: 0, layered: true }
     }
 
     /// The strategy.
@@ -149,6 +151,14 @@ impl Builder {
         self
     }
 
+    /// Whether layers are built above the index where searches of a sample of its nodes do not find their way from its
+    /// entry points, as they do not between clusters that lie apart; they are unless this is set to false. See
+    /// [`Layer`](crate::Layer).
+    pub fn layers(mut self, layered: bool) -> Self {
+        self.layered = layered;
+        self
+    }
+
     /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
     ///
     /// # Errors
@@ -183,7 +193,7 @@ impl Builder {
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
-        let (sample, pruned, descent, prune, on_device) = match self.gpu(base, k)? {
+        let (sample, mut pruned, descent, mut prune, on_device) = match self.gpu(base, k)? {
             Some(gpu) => {
                 if graph.is_none() {
                     self.check_fits(&gpu, base, k)?;
@@ -211,8 +221,10 @@ impl Builder {
                 (sample, pruned, descent, prune, None)
             }
         };
+        let layers = self.finish(base, &space, &mut pruned, &mut prune)?;
         let stats = BuildStats { knn: k, descent, prune, sample };
-        Ok(Built { index: self.index(base, pruned, &stats), stats, on_device })
+        let index = self.index(base, pruned, &stats).with_layers(layers);
+        Ok(Built { index, stats, on_device })
     }
 
     /// The length of the lists of a graph of `base`.
@@ -258,13 +270,41 @@ impl Builder {
     ) -> Result<(Pruned, DescentStats, PruneStats)> {
         let began = Instant::now();
         let Descent { seed, progress, .. } = &self.descent;
-        let mut pruned = cpu::prune(space, graph, &self.strategy, *seed, progress)?;
+        let pruned = cpu::prune(space, graph, &self.strategy, *seed, progress)?;
         let mut prune = PruneStats { device: "cpu".to_owned(), ..PruneStats::default() };
-        connect(space, &self.strategy, &mut pruned, &mut prune, progress)?;
         prune.seconds = began.elapsed().as_secs_f64();
         prune.peak_host_bytes = peak_host_bytes();
-        prune.log();
         Ok((pruned, graph.stats().clone(), prune))
+    }
+
+    /// Builds the layers that searches need, and makes nodes reachable: from the entry points if the kind promises it, from
+    /// the layers if there are any.
+    fn finish(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        pruned: &mut Pruned,
+        stats: &mut PruneStats,
+    ) -> Result<Vec<Layer>> {
+        let began = Instant::now();
+        let layers = if self.layered { self.layers_over(base, space, pruned)? } else { Vec::new() };
+        stats.layers = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        let (rows, entries) = pruned;
+        let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
+            (false, None, _) => None,
+            (false, Some(lowest), _) => Some(lowest.nodes()),
+            // Formats of other systems hold one entry point of such an index.
+            (true, _, Entry::Medoid) => Some(&entries[..1]),
+            (true, _, Entry::Random) => Some(&entries[..]),
+        };
+        if let Some(from) = from {
+            stats.attached = reach::connect(space, rows, from, &self.descent.progress)? as u64;
+        }
+        stats.connect = began.elapsed().as_secs_f64();
+        stats.seconds += stats.layers + stats.connect;
+        stats.log();
+        Ok(layers)
     }
 
     fn index(&self, base: &Vectors, (rows, entries): Pruned, stats: &BuildStats) -> Index {
@@ -314,20 +354,4 @@ impl Builder {
         }
         parameters
     }
-}
-
-/// Makes every node reachable, if the strategy promises it.
-fn connect(
-    space: &Space<'_>,
-    strategy: &Strategy,
-    (rows, entries): &mut Pruned,
-    stats: &mut PruneStats,
-    progress: &Progress,
-) -> Result<()> {
-    let began = Instant::now();
-    if strategy.connect {
-        stats.attached = reach::connect(space, rows, entries, progress)? as u64;
-    }
-    stats.connect = began.elapsed().as_secs_f64();
-    Ok(())
 }

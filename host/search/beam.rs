@@ -3,11 +3,28 @@
 use tagore_device::descent::key::{self, Key};
 
 use super::visited::Visited;
+use crate::index::Layer;
 use crate::vectors::space::{Point, Space};
 
 /// What a search walks on.
 pub(crate) trait Graph: Sync {
     fn neighbors(&self, node: u32) -> &[u32];
+}
+
+/// Where searches of a graph begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    /// Nodes of the highest layer, or of the graph if there are no layers.
+    pub entries: &'a [u32],
+    /// The lowest first.
+    pub layers: &'a [Layer],
+}
+
+impl<'a> Start<'a> {
+    /// Without layers.
+    pub(crate) fn at(entries: &'a [u32]) -> Self {
+        Self { entries, layers: &[] }
+    }
 }
 
 /// The state of one search at a time; made once per thread and used for many searches.
@@ -45,21 +62,59 @@ impl BeamSearch {
         }
     }
 
-    /// Searches from `entries` for the nodes nearest to `point`: always expands the nearest node of
-    /// the beam that has not been expanded, until all of the beam has been. Calls `met` with the key
-    /// (list distance, id) of every node whose distance is computed.
+    /// Searches from `start` for the nodes nearest to `point`: layer after layer, the graph last. Calls `met` with the key
+    /// (list distance, id) of every node of the graph whose distance is computed.
     pub(crate) fn run(
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
         point: Point<'_>,
-        entries: &[u32],
+        start: Start<'_>,
         limits: Limits,
         mut met: impl FnMut(Key),
     ) {
         self.visited.clear();
         self.beam.clear();
-        self.visit(space, point, entries, limits.beam, &mut met);
+        let mut layers = start.layers.iter().rev();
+        let Some(top) = layers.next() else {
+            self.visit(space, point, start.entries, limits.beam, &mut met);
+            return self.walk(space, graph, point, limits, &mut met);
+        };
+        self.visit(space, point, start.entries, top.beam(), &mut |_| ());
+        self.walk_layer(space, top, point);
+        for layer in layers {
+            self.keep(layer.beam());
+            self.walk_layer(space, layer, point);
+        }
+        self.keep(limits.beam);
+        self.beam.iter().for_each(|slot| met(slot.key));
+        self.walk(space, graph, point, limits, &mut met);
+    }
+
+    fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, point: Point<'_>) {
+        let limits = Limits { beam: layer.beam(), expansions: usize::MAX };
+        self.walk(space, layer, point, limits, &mut |_| ());
+    }
+
+    /// Makes what was found in one layer, up to `width` nodes, the beam that the next begins with.
+    fn keep(&mut self, width: usize) {
+        self.visited.clear();
+        self.beam.truncate(width);
+        for slot in &mut self.beam {
+            slot.expanded = false;
+            self.visited.insert(slot.key as u32);
+        }
+    }
+
+    /// Always expands the nearest node of the beam that has not been expanded, until all of the beam has been.
+    fn walk(
+        &mut self,
+        space: &Space<'_>,
+        graph: &impl Graph,
+        point: Point<'_>,
+        limits: Limits,
+        met: &mut impl FnMut(Key),
+    ) {
         let mut cursor = 0;
         for _ in 0..limits.expansions {
             let Some(next) = self.beam[cursor..].iter().position(|slot| !slot.expanded) else {
@@ -68,7 +123,7 @@ impl BeamSearch {
             let current = cursor + next;
             self.beam[current].expanded = true;
             let neighbors = graph.neighbors(self.beam[current].key as u32);
-            let lowest = self.visit(space, point, neighbors, limits.beam, &mut met);
+            let lowest = self.visit(space, point, neighbors, limits.beam, met);
             cursor = if lowest <= current { lowest } else { current + 1 };
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn search(
     let scratch = || BeamSearch::new(index.len());
     for_each_row(&mut keys, k, &stage, scratch, |search, query, row| {
         let before = search.computed();
-        search.run(space, index, queries.point(query as usize), index.entries(), limits, |_| ());
+        search.run(space, index, queries.point(query as usize), index.start(), limits, |_| ());
         row.iter_mut().zip(search.found()).for_each(|(slot, key)| *slot = key);
         computed.fetch_add(search.computed() - before, Ordering::Relaxed);
     })?;

@@ -10,7 +10,7 @@ use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, search_shared
 use tagore_device::search::beam::walk::{Graph, Walk, least_slots, step_ids};
 
 use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
-use crate::index::Index;
+use crate::index::{Index, Layer};
 use crate::vectors::gpu::Base;
 use crate::vectors::gpu::{OnDevice, as_bytes, bytes_of, metric_number, stride};
 use crate::vectors::space::{Queries, Space};
@@ -64,7 +64,54 @@ pub(super) struct OnGpu {
     edges: Buffer<u32>,
     entry_count: usize,
     entries: Buffer<u32>,
+    /// The highest first.
+    layers: Vec<LayerOnGpu>,
     base: AnyBase,
+}
+
+/// A layer of an index on a device.
+struct LayerOnGpu {
+    degree: usize,
+    beam: usize,
+    edges: Buffer<u32>,
+    /// The row of each node of the index that is one of the layer.
+    places: Buffer<u32>,
+}
+
+impl LayerOnGpu {
+    /// What a layer of an index of `n` nodes takes.
+    fn plan(n: usize, layer: &Layer) -> Plan {
+        Plan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
+    }
+
+    fn new(gpu: &Gpu, n: usize, layer: &Layer) -> Result<Self> {
+        let memory = Self::plan(n, layer).reserve(gpu)?;
+        let mut edges: Buffer<u32> = memory.buffer("layer edges")?;
+        edges.upload(layer.padded_rows())?;
+        let mut of_nodes = vec![u32::MAX; n];
+        for (&node, place) in layer.nodes().iter().zip(0..) {
+            of_nodes[node as usize] = place;
+        }
+        let mut places: Buffer<u32> = memory.buffer("layer places")?;
+        places.upload(&of_nodes)?;
+        Ok(Self { degree: layer.max_degree(), beam: layer.beam(), edges, places })
+    }
+}
+
+/// The graph of one launch.
+struct Stage<'a> {
+    edges: &'a Buffer<u32>,
+    /// Where rows lie, of a graph over some of the nodes.
+    places: Option<&'a Buffer<u32>>,
+    degree: usize,
+}
+
+/// Where the searches of one launch begin.
+enum Entries<'a> {
+    /// All at the same nodes.
+    Same(&'a Buffer<u32>, usize),
+    /// Each at so many that the launch before found for it.
+    Found(&'a Buffer<Key>, usize),
 }
 
 /// The base in its element type.
@@ -90,15 +137,20 @@ struct Batch<T> {
     queries: Buffer<T>,
     lifts: Buffer<f32>,
     found: Buffer<Key>,
+    /// What searches of two layers found, in turn.
+    in_layers: [Buffer<Key>; 2],
     computed: Buffer<u64>,
 }
 
 impl<T: OnDevice> Batch<T> {
-    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize) -> Result<Self> {
+    /// For searches that bring up to `brought` nodes from one layer to the next.
+    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize, brought: usize) -> Result<Self> {
         let memory = Plan::new()
             .with::<T>("queries", capacity * stride::<T>(dim))
             .with::<f32>("query lifts", capacity)
             .with::<Key>("found", capacity * k)
+            .with::<Key>("found in a layer", capacity * brought)
+            .with::<Key>("found in the next layer", capacity * brought)
             .with::<u64>("computed", SEARCH_COUNTERS as usize)
             .reserve(gpu)?;
         Ok(Self {
@@ -107,6 +159,7 @@ impl<T: OnDevice> Batch<T> {
             queries: memory.buffer("queries")?,
             lifts: memory.buffer("query lifts")?,
             found: memory.buffer("found")?,
+            in_layers: [memory.buffer("found in a layer")?, memory.buffer("found in the next layer")?],
             computed: memory.buffer("computed")?,
         })
     }
@@ -126,12 +179,15 @@ impl OnGpu {
         let memory = Plan::new()
             .with::<u32>("edges", n * degree)
             .with::<u32>("entries", entries.len())
-            .with::<u8>("rows", n * space.row_bytes())
-            .reserve(&gpu)?;
+            .with::<u8>("rows", n * space.row_bytes());
+        let layers = index.layers().iter().rev();
+        let memory = layers.clone().fold(memory, |all, layer| all.and(&LayerOnGpu::plan(n, layer)));
+        let memory = memory.reserve(&gpu)?;
         let mut edges: Buffer<u32> = memory.buffer("edges")?;
         edges.upload(index.padded_rows()?)?;
         let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
         entries_there.upload(entries)?;
+        let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
         let base = match space.rows() {
             Rows::F32(rows) => match bytes_of(space, rows) {
                 Some(bytes) => {
@@ -144,7 +200,7 @@ impl OnGpu {
             Rows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
             Rows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
         };
-        Ok(Self { gpu, degree, edges, entry_count: entries.len(), entries: entries_there, base })
+        Ok(Self { gpu, degree, edges, entry_count: entries.len(), entries: entries_there, layers, base })
     }
 
     /// The device.
@@ -164,11 +220,11 @@ impl OnGpu {
         if beam > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
         }
-        if let Err(bytes) = self.slots(space, limits) {
+        if let Err((degree, bytes)) = self.check_slots(space, limits) {
             let allowed = self.gpu.shared_memory();
             return Err(self.gpu.error(format_args!(
-                "search: requested {bytes} bytes of shared memory for degree {} and width {}, allowed {allowed} bytes: lower the width, or search on the CPU",
-                self.degree, limits.width
+                "search: requested {bytes} bytes of shared memory for degree {degree} and width {}, allowed {allowed} bytes: lower the width, or search on the CPU",
+                limits.width
             )));
         }
         let task = Task { on_gpu: self, space, queries, limits, progress };
@@ -185,13 +241,27 @@ impl OnGpu {
         }
     }
 
-    fn slots(&self, space: &Space<'_>, limits: Limits) -> std::result::Result<u32, u64> {
-        slots(self.gpu.shared_memory(), (space.dim(), self.degree), (limits.beam, limits.width))
+    fn slots(
+        &self,
+        space: &Space<'_>,
+        degree: usize,
+        (beam, width): (usize, usize),
+    ) -> std::result::Result<u32, u64> {
+        slots(self.gpu.shared_memory(), (space.dim(), degree), (beam, width))
+    }
+
+    /// Whether blocks have room for the rows of the index and of its layers: else a degree, and the bytes that it needs.
+    fn check_slots(&self, space: &Space<'_>, limits: Limits) -> std::result::Result<(), (usize, u64)> {
+        let of_layers = self.layers.iter().map(|layer| (layer.degree, layer.beam, 1));
+        let all = of_layers.chain([(self.degree, limits.beam, limits.width)]);
+        all.into_iter().try_for_each(|(degree, beam, width)| {
+            self.slots(space, degree, (beam, width)).map(drop).map_err(|bytes| (degree, bytes))
+        })
     }
 
     /// Whether the device can search so.
     pub(super) fn can(&self, space: &Space<'_>, limits: Limits) -> bool {
-        limits.beam <= MAX_BEAM && self.slots(space, limits).is_ok()
+        limits.beam <= MAX_BEAM && self.check_slots(space, limits).is_ok()
     }
 
     /// The base as it was given; it is copied when it is first asked for.
@@ -251,7 +321,10 @@ impl Task<'_> {
         let capacity = self.queries.len().min(at_once);
         let batch = match kept.take() {
             Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
-            _ => kept.insert(Batch::new(gpu, capacity, dim, k)?),
+            _ => {
+                let brought = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
+                kept.insert(Batch::new(gpu, capacity, dim, k, brought)?)
+            }
         };
         let measurement = gpu.measure()?;
         let mut total = 0;
@@ -278,47 +351,97 @@ impl Task<'_> {
         Ok((keys, total, measurement.end()?.kernels))
     }
 
+    /// Searches layer after layer, and the index last.
     fn launch<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
         &self,
         base: &Base<T>,
         batch: &mut Batch<T>,
         count: usize,
     ) -> Result<()> {
-        let OnGpu { gpu, degree, edges, entry_count, entries, .. } = self.on_gpu;
+        let OnGpu { degree, edges, entry_count, entries, layers, .. } = self.on_gpu;
         let Limits { k, beam, width, .. } = self.limits;
-        let slots = self.on_gpu.slots(self.space, self.limits);
+        let Batch { queries, lifts, found, in_layers: [here, next], computed, .. } = batch;
+        let (mut here, mut next) = (here, next);
+        let mut from = Entries::Same(entries, *entry_count);
+        for layer in layers {
+            let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
+            let stage = Stage { edges, places: Some(places), degree };
+            let limits = Limits { k: beam, beam, width: 1, ..self.limits };
+            let points = (&*queries, &*lifts);
+            self.launch_stage::<T, T::BeamLayer>(
+                base,
+                &stage,
+                &from,
+                limits,
+                points,
+                (here, computed),
+                count,
+            )?;
+            (here, next) = (next, here);
+            from = Entries::Found(next, beam);
+        }
+        let stage = Stage { edges, places: None, degree: *degree };
+        let limits = Limits { k, beam, width, ..self.limits };
+        self.launch_stage::<T, K>(base, &stage, &from, limits, (queries, lifts), (found, computed), count)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a launch has as many")]
+    fn launch_stage<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+        &self,
+        base: &Base<T>,
+        stage: &Stage<'_>,
+        from: &Entries<'_>,
+        limits: Limits,
+        (queries, lifts): (&Buffer<T>, &Buffer<f32>),
+        (found, computed): (&mut Buffer<Key>, &mut Buffer<u64>),
+        count: usize,
+    ) -> Result<()> {
+        let gpu = &self.on_gpu.gpu;
+        let slots = self.on_gpu.slots(self.space, stage.degree, (limits.beam, limits.width));
         let slots =
             slots.map_err(|bytes| gpu.error(format_args!("search: {bytes} bytes of shared memory")))?;
-        let (degree, beam, width) = (*degree as u32, beam as u32, width as u32);
         let dim = self.space.dim();
+        let (entries, entry_count, entry_stride, entry_shift) = match *from {
+            Entries::Same(entries, count) => (entries.view(), count, 0, 0),
+            // The ids are the low words of the keys.
+            Entries::Found(keys, count) => (keys.view().cast(), count, count, 1),
+        };
+        let ids = stage.edges.view();
         let search = Search {
             walk: Walk {
                 base: base.rows(),
-                graph: Graph { ids: edges.view(), degree, shift: 0 },
-                entries: entries.view(),
-                entry_count: *entry_count as u32,
-                beam,
-                width,
+                graph: Graph {
+                    ids,
+                    places: stage.places.map_or(ids, Buffer::view),
+                    degree: stage.degree as u32,
+                    shift: 0,
+                },
+                entries,
+                entry_count: entry_count as u32,
+                entry_stride: entry_stride as u32,
+                entry_shift,
+                beam: limits.beam as u32,
+                width: limits.width as u32,
                 expansions: u32::MAX,
                 slots,
                 metric: metric_number(self.space.metric()),
             },
             queries: rows::Rows {
-                values: batch.queries.view(),
-                lifts: batch.lifts.view(),
+                values: queries.view(),
+                lifts: lifts.view(),
                 stride: stride::<T>(dim) as u32,
                 dim: dim as u32,
                 lifted: u32::from(!self.queries.zero().is_empty()),
                 padding: 0,
             },
-            found: batch.found.view_mut(),
-            computed: batch.computed.view_mut(),
-            k: k as u32,
+            found: found.view_mut(),
+            computed: computed.view_mut(),
+            k: limits.k as u32,
             padding: 0,
         };
-        // SAFETY: ids have been checked to be rows of the base, as have the entries; the batch has room for `count`
-        // queries; all buffers outlive the work, which the download of what it found waits for.
-        unsafe { gpu.launch::<K>([count as u32, 1, 1], 32 * width, (search,)) }
+        // SAFETY: ids have been checked to be rows of the base or nodes of a layer, as have the entries; the batch has room
+        // for `count` queries; all buffers outlive the work, which the download of what it found waits for.
+        unsafe { gpu.launch::<K>([count as u32, 1, 1], 32 * limits.width as u32, (search,)) }
     }
 }
 

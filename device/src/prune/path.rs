@@ -72,7 +72,7 @@ fn path<T: Element>(p: &Paths<T>) {
     sync_threads();
     let metric = Metric::from_u32(walk.metric);
     let point = walk.base.list_point(room.values, node, metric);
-    let (_, met) = walk.run::<1, true>(&point, &room);
+    let (_, met) = walk.run::<1, true, false>(&point, &room);
 
     // The node's own list, where it was not met.
     let list = walk.graph.ids.cast::<Key>().offset(node as usize * k as usize);

@@ -8,11 +8,14 @@ use std::ops::Range;
 use tagore_device::random::{Draws, Stage};
 
 use super::export::Export;
-use crate::{Builder, Device, Index, MAX_DEGREE, Result, Strategy, Vectors};
+use crate::index::Layer;
+use crate::{Builder, Device, MAX_DEGREE, Result, Strategy, Vectors};
 
-/// The largest degree above the base layer, HNSW's M: half of that in it, as HNSW has it.
+/// The largest degree above the base layer: that of the index's own layers, or else HNSW's M, half of that in the base
+/// layer, as HNSW has it.
 pub(super) fn upper_degree(export: &Export<'_>) -> usize {
-    (export.index.max_degree() / 2).clamp(2, MAX_DEGREE)
+    let own = export.index.layers().iter().map(Layer::max_degree).max();
+    own.unwrap_or(export.index.max_degree() / 2).clamp(2, MAX_DEGREE)
 }
 
 /// The factor that levels are drawn with, HNSW's mL: each layer has one M-th of the nodes of the one below.
@@ -27,18 +30,12 @@ pub(super) struct Layers {
     pub entry: u32,
 }
 
-struct Layer {
-    /// Ascending; all of them are in the layer below.
-    nodes: Vec<u32>,
-    /// Over the places of the nodes among them.
-    index: Index,
-}
-
 impl Layers {
-    /// None, or those above the index if the export asks for them.
+    /// Those of the index. If it has none, none, or those that are built above it if the export asks for them.
     pub(super) fn of(export: &Export<'_>) -> Result<Self> {
-        let mut above = Self { layers: Vec::new(), entry: export.index.entries()[0] };
-        let Some(base) = export.base.filter(|_| export.layers) else { return Ok(above) };
+        let mut above = Self { layers: export.index.layers().to_vec(), entry: export.index.entries()[0] };
+        let asked = export.layers && above.layers.is_empty();
+        let Some(base) = export.base.filter(|_| asked) else { return Ok(above) };
         let seed = export.index.description().seed;
         let factor = level_factor(export);
         let level = |node: u32| {
@@ -50,6 +47,8 @@ impl Layers {
         let builder = Builder::new(Strategy::vamana().degree(upper_degree(export)))
             .metric(export.index.metric())
             .seed(seed)
+            // The layers of layers have no place in the file.
+            .layers(false)
             // The same file wherever it is made; the layers are small.
             .device(Device::Cpu)
             .progress(export.progress.clone());
@@ -61,7 +60,7 @@ impl Layers {
             let index = builder.build(&Vectors::from_f32(values, base.dim())?)?;
             above.entry = nodes[index.entries()[0] as usize];
             let higher = nodes.iter().copied().filter(|&node| level(node) > height).collect();
-            above.layers.push(Layer { nodes, index });
+            above.layers.push(Layer::over(&index, &nodes, 1)?);
             nodes = higher;
         }
         Ok(above)
@@ -74,14 +73,13 @@ impl Layers {
 
     /// The layers above the base layer that `node` is in.
     pub(super) fn of_node(&self, node: usize) -> Range<usize> {
-        let is_in = |layer: &&Layer| layer.nodes.binary_search(&(node as u32)).is_ok();
+        let is_in = |layer: &&Layer| layer.place(node as u32).is_some();
         1..self.layers.iter().take_while(is_in).count() + 1
     }
 
     /// The neighbours of `node` in a layer that it is in.
     pub(super) fn neighbors(&self, layer: usize, node: usize) -> impl ExactSizeIterator<Item = u32> {
-        let Layer { nodes, index } = &self.layers[layer - 1];
-        let place = nodes.partition_point(|&other| (other as usize) < node);
-        index.neighbors(place).iter().map(|&place| nodes[place as usize])
+        let layer = &self.layers[layer - 1];
+        layer.place(node as u32).map_or(&[][..], |place| layer.neighbors(place)).iter().copied()
     }
 }

@@ -30,9 +30,11 @@ pub(super) fn path<T: OnDevice>(
     let paths = Paths {
         walk: Walk {
             base: base.rows(),
-            graph: Graph { ids: lists.keys.view().cast(), degree, shift: 1 },
+            graph: Graph { ids: lists.keys.view().cast(), places: entries.view(), degree, shift: 1 },
             entries: entries.view(),
             entry_count,
+            entry_stride: 0,
+            entry_shift: 0,
             beam: PATH.beam as u32,
             width: 1,
             expansions,

@@ -21,7 +21,7 @@ use crate::gpu::{Buffer, Gpu};
 use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
-use crate::prune::{PruneStats, Pruned, connect, cpu};
+use crate::prune::{PruneStats, Pruned, cpu};
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{Base, DeviceBase, OnDevice, with_device_rows};
 use crate::vectors::space::Space;
@@ -94,10 +94,8 @@ impl Pruning<'_> {
         let ids = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
         let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), copy, ..PruneStats::default() };
         let copying = Instant::now();
-        let mut pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
+        let pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
         stats.copy += copying.elapsed().as_secs_f64();
-        connect(self.space, self.strategy, &mut pruned, &mut stats, self.progress)?;
-        stats.seconds += stats.connect;
         stage.advance(self.space.len() as u64)?;
 
         let measured = measurement.end()?;
@@ -107,7 +105,6 @@ impl Pruning<'_> {
         stats.kernels = measured.kernels;
         stats.peak_gpu_bytes = measured.peak_bytes;
         stats.peak_host_bytes = peak_host_bytes();
-        stats.log();
         Ok((pruned, stats))
     }
 

@@ -38,7 +38,8 @@ use tagore_device::search::beam::search::{
     Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
     beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
     beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
-    beam_search_512_i8, beam_search_512_u8,
+    beam_search_512_i8, beam_search_512_u8, beam_search_layer_f16, beam_search_layer_f32,
+    beam_search_layer_i8, beam_search_layer_u8,
 };
 use tagore_device::search::exact::{
     Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, exact_filter_f16, exact_filter_i8,
@@ -82,6 +83,7 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Lengths: Kernel<Arguments = (Lengths<Self>,)>;
     type MergeLists: Kernel<Arguments = (MergeLists<Self>,)>;
     type Beam64: Kernel<Arguments = (Search<Self>,)>;
+    type BeamLayer: Kernel<Arguments = (Search<Self>,)>;
     type Beam128: Kernel<Arguments = (Search<Self>,)>;
     type Beam256: Kernel<Arguments = (Search<Self>,)>;
     type Beam512: Kernel<Arguments = (Search<Self>,)>;
@@ -220,6 +222,7 @@ rounded_types! {
         Lengths = lists_lengths_f32,
         MergeLists = lists_merge_f32,
         Beam64 = beam_search_64_f32,
+        BeamLayer = beam_search_layer_f32,
         Beam128 = beam_search_128_f32,
         Beam256 = beam_search_256_f32,
         Beam512 = beam_search_512_f32,
@@ -234,6 +237,7 @@ rounded_types! {
         Lengths = lists_lengths_f16,
         MergeLists = lists_merge_f16,
         Beam64 = beam_search_64_f16,
+        BeamLayer = beam_search_layer_f16,
         Beam128 = beam_search_128_f16,
         Beam256 = beam_search_256_f16,
         Beam512 = beam_search_512_f16,
@@ -293,6 +297,7 @@ byte_types! {
         Lengths = lists_lengths_u8,
         MergeLists = lists_merge_u8,
         Beam64 = beam_search_64_u8,
+        BeamLayer = beam_search_layer_u8,
         Beam128 = beam_search_128_u8,
         Beam256 = beam_search_256_u8,
         Beam512 = beam_search_512_u8,
@@ -315,6 +320,7 @@ byte_types! {
         Lengths = lists_lengths_i8,
         MergeLists = lists_merge_i8,
         Beam64 = beam_search_64_i8,
+        BeamLayer = beam_search_layer_i8,
         Beam128 = beam_search_128_i8,
         Beam256 = beam_search_256_i8,
         Beam512 = beam_search_512_i8,

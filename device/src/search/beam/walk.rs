@@ -1,7 +1,7 @@
 //! The search of a block.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
@@ -19,6 +19,8 @@ pub struct Graph {
     /// In: `degree` ids of each node, every `1 << shift`-th value; `u32::MAX` in place of those that are not there. k-NN
     /// lists are read as such rows: the low words of their keys, with a shift of 1.
     pub ids: Global<u32>,
+    /// In: of a graph over some of the nodes, the row of each that has one. Else it is not looked at.
+    pub places: Global<u32>,
     /// Ids of a node.
     pub degree: u32,
     /// How far apart ids are.
@@ -26,9 +28,10 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// Id `i` of the row at `place`.
     #[inline(always)]
-    fn neighbor(&self, node: u32, i: u32) -> u32 {
-        self.ids.get((node as usize * self.degree as usize + i as usize) << self.shift)
+    fn neighbor(&self, place: u32, i: u32) -> u32 {
+        self.ids.get((place as usize * self.degree as usize + i as usize) << self.shift)
     }
 }
 
@@ -39,10 +42,15 @@ pub struct Walk<T> {
     pub base: Rows<T>,
     /// In: its edges.
     pub graph: Graph,
-    /// In: the nodes that a search begins at.
+    /// In: the nodes that searches begin at, every `1 << entry_shift`-th value; `u32::MAX` in place of those that are not
+    /// there.
     pub entries: Global<u32>,
-    /// How many entries.
+    /// How many entries a search has.
     pub entry_count: u32,
+    /// How many entries are between those of one block and of the next: 0 if all begin at the same.
+    pub entry_stride: u32,
+    /// How far apart entries are.
+    pub entry_shift: u32,
     /// Nodes of the beam, 1 to 32 C.
     pub beam: u32,
     /// Nodes expanded in a step, at least 1.
@@ -87,7 +95,7 @@ pub struct Room<T: Element> {
     pub table: Shared<u32>,
     /// Ids that a step finds to be new: [`step_ids`] of them.
     pub ids: Shared<u32>,
-    /// The nodes that a step expands.
+    /// The rows of the nodes that a step expands.
     parents: Shared<u32>,
     /// How many parents.
     parent_count: Shared<u32>,
@@ -153,8 +161,10 @@ impl<T: Element> Walk<T> {
     /// With `KEEP` the keys of all nodes met stay, of `expansions` nodes expanded; the table holds all of them then, and never
     /// fills. Without, it is emptied when it is three quarters full, but for the nodes of the beam: what else was met is
     /// farther than the beam's last, and does not come back into it.
+    ///
+    /// With `PLACED` the graph is one over some of the nodes, which are looked up in its `places`.
     #[inline(always)]
-    pub fn run<const C: usize, const KEEP: bool>(
+    pub fn run<const C: usize, const KEEP: bool, const PLACED: bool>(
         &self,
         point: &ListPoint<T>,
         room: &Room<T>,
@@ -162,6 +172,7 @@ impl<T: Element> Walk<T> {
         let (thread, threads, lane) = (thread_idx_x(), block_dim_x(), warp::lane_id());
         let degree = self.graph.degree;
         let most = step_ids(degree, self.width);
+        let first_entry = block_idx_x() as usize * self.entry_stride as usize;
         let mut beam = Beam::new(self.beam);
         let (mut entered, mut expanded, mut parents) = (0, 0, 0);
         // Ids in the table, and distances computed.
@@ -199,7 +210,7 @@ impl<T: Element> Walk<T> {
                 let id = if i >= count {
                     table::EMPTY
                 } else if entering {
-                    self.entries.get((entered + i) as usize)
+                    self.entries.get((first_entry + (entered + i) as usize) << self.entry_shift)
                 } else {
                     // The division is spared where it is not needed.
                     let parent = if self.width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
@@ -231,7 +242,8 @@ impl<T: Element> Walk<T> {
                     keep_rolled();
                     let Some(parent) = beam.take() else { break };
                     if thread == 0 {
-                        room.parents.set(taken as usize, parent);
+                        let place = if PLACED { self.graph.places.get(parent as usize) } else { parent };
+                        room.parents.set(taken as usize, place);
                     }
                     taken += 1;
                 }
