@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use tagore::{
-    Builder, Collect, Descent, Description, Error, Filter, Index, Metric, Progress, Start, Strategy, Synth,
-    Vectors, evaluate, ground_truth,
+    Builder, Collect, Descent, Description, Error, Filter, Index, MAX_LAYER_BEAM, Metric, Progress, Start,
+    Strategy, Synth, Vectors, evaluate, ground_truth,
 };
 use tagore_device::prune::rule::{AlphaConvergent, Rule};
 use tagore_device::rule_kernels;
 
-use crate::reference::{check_graph, hard_cases, reachable, uniform};
+use crate::reference::{check_graph, hard_cases, reachable, separated, uniform};
 
 /// The kinds whose every node can be reached from the entry points.
 const CONNECTED: [&str; 5] = ["nsg", "nssg", "vamana", "tau-mng", "alpha-cng"];
@@ -81,6 +81,58 @@ fn every_kind_finds_the_neighbours_of_queries() {
             assert!(found[0].distances < found[1].distances && found[1].distances < 2500.0, "{what}");
         }
     }
+}
+
+#[test]
+fn clusters_that_lie_apart_are_found_by_every_kind() {
+    let (base, queries) = (separated(3000, 60, 16, 0), separated(120, 60, 16, 1));
+    for metric in [Metric::L2, Metric::Cosine] {
+        let truth = ground_truth(&base, &queries, metric, 10, &Progress::silent()).unwrap();
+        // No list leads out of its cluster of 50.
+        let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
+        for strategy in Strategy::all() {
+            let builder = Builder::new(strategy).metric(metric);
+            let index = builder.build_from(&base, &graph).unwrap();
+            let what = format!("{}, {metric}", index.kind());
+            check_graph(&index, &what);
+            index.verify(&Progress::silent()).unwrap();
+            assert_eq!(reachable(&index), 3000, "{what}");
+            assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, 0, "{what}");
+            if index.kind() == "cagra" {
+                assert!((0..3000).all(|node| index.neighbors(node).len() == 32), "{what}: a row is not full");
+            }
+            let recall = |index: &Index| {
+                evaluate(index, &base, &queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0].recall
+            };
+            assert!(recall(&index) >= 0.995, "{what}: {}", recall(&index));
+            let plain = builder.layers(false).build_from(&base, &graph).unwrap();
+            assert!(plain.layers().is_empty(), "{what}");
+            // Trees from the entry points help the others a little.
+            let is_hard = CONNECTED.contains(&index.kind()) || recall(&plain) < 0.9;
+            assert!(is_hard, "{what}: the data is too easy");
+        }
+    }
+}
+
+#[test]
+fn layers_are_built_only_where_searches_need_them() {
+    let base = Synth::new(3000, 24, 5).unwrap().base();
+    for strategy in Strategy::all() {
+        let index = Builder::new(strategy).knn(48).build(&base).unwrap();
+        assert!(index.layers().is_empty(), "{}", index.kind());
+    }
+    let base = separated(3000, 60, 16, 0);
+    let index = Builder::new(Strategy::cagra()).knn(40).build(&base).unwrap();
+    let layers = index.layers();
+    assert!(!layers.is_empty());
+    for (layer, below) in layers.iter().zip([3000].into_iter().chain(layers.iter().map(|l| l.nodes().len())))
+    {
+        assert!(layer.nodes().len() <= below / 8 && layer.beam() <= MAX_LAYER_BEAM);
+        // Every cluster has a node on the way down.
+        let clusters: std::collections::BTreeSet<u32> = layer.nodes().iter().map(|node| node % 60).collect();
+        assert!(clusters.len() == 60 || layer.nodes().len() < 120, "{} clusters", clusters.len());
+    }
+    assert!(index.entries().iter().all(|entry| layers[layers.len() - 1].nodes().contains(entry)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tagore::{Builder, Description, Index, Metric, Progress, Strategy, Vectors, search};
 
-use crate::reference::{check_graph, uniform};
+use crate::reference::{check_graph, separated, uniform};
 
 const PAGE: usize = 4096;
 
@@ -81,12 +81,12 @@ fn the_layout_is_the_documented_one() {
     let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"TAGOREIX");
-    assert_eq!((u32_at(8), u64_at(16), u32_at(24), u32_at(28)), (1, 5, 3, 2));
+    assert_eq!((u32_at(8), u64_at(16), u32_at(24), u32_at(28)), (2, 5, 3, 2));
     assert_eq!((u64_at(32), u32_at(40), u32_at(44), u64_at(56)), (5, 2, 2, bytes.len() as u64));
     assert_eq!(u32_at(PAGE - 4), crc32fast::hash(&bytes[..PAGE - 4]));
     let section =
         |i: usize| u64_at(64 + 16 * i) as usize..(u64_at(64 + 16 * i) + u64_at(72 + 16 * i)) as usize;
-    assert!((0..5).all(|i| section(i).start % PAGE == 0));
+    assert!((0..6).all(|i| section(i).start % PAGE == 0) && section(4).is_empty());
     let json: serde_json::Value = serde_json::from_slice(&bytes[section(0)]).unwrap();
     assert_eq!(
         (json["kind"].as_str(), json["metric"].as_str(), json["seed"].as_u64()),
@@ -97,10 +97,42 @@ fn the_layout_is_the_documented_one() {
     assert_eq!(adjacency, [1, none, none, 0, 2, none, 1, 3, 4, 2, none, none, none, none, none]);
     for i in 0..4 {
         assert_eq!(
-            u32_at(section(4).start + 4 * i),
+            u32_at(section(5).start + 4 * i),
             crc32fast::hash(&bytes[section(i)]),
             "one block a section here"
         );
+    }
+}
+
+#[test]
+fn a_file_of_version_1_is_read() {
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chain.v1.tagore");
+    let (old, new) = (Index::open(old).unwrap(), Index::open(golden()).unwrap());
+    old.verify(&Progress::silent()).unwrap();
+    assert_eq!((old.description(), old.fingerprint()), (new.description(), new.fingerprint()));
+    assert_eq!((old.entries(), old.layers()), (new.entries(), new.layers()));
+    assert!((0..5).all(|node| old.neighbors(node) == new.neighbors(node)));
+}
+
+#[test]
+fn layers_come_back_and_damage_to_them_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    let base = separated(2000, 40, 8, 0);
+    let index = Builder::new(Strategy::cagra().degree(16)).knn(24).build(&base).unwrap();
+    index.save(&path).unwrap();
+    let read = Index::open(&path).unwrap();
+    read.verify(&Progress::silent()).unwrap();
+    assert!(!read.layers().is_empty());
+    assert_eq!((read.layers(), read.entries()), (index.layers(), index.entries()));
+    let bytes = std::fs::read(&path).unwrap();
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (begin, length) = (u64_at(64 + 16 * 4), u64_at(64 + 16 * 4 + 8));
+    assert!(length > 0);
+    for at in [begin, begin + 4, begin + 8, begin + 12, begin + length / 2, begin + length - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x40;
+        assert!(complaint(&damaged).is_some(), "byte {} of the layers", at - begin);
     }
 }
 
@@ -158,7 +190,7 @@ fn a_header_that_lies_is_refused() {
         complaint(&resealed(changed)).unwrap_or_else(|| panic!("{value:?} at {at} went unnoticed"))
     };
     assert!(with(0, b"TAGOREXX").contains("expected a tagore index"));
-    assert!(with(8, &2u32.to_le_bytes()).contains("found version 2, expected version 1"));
+    assert!(with(8, &3u32.to_le_bytes()).contains("found version 3, expected version 1 to 2"));
     for huge in [6, 1 << 20, u64::MAX / 4, u64::MAX] {
         with(16, &huge.to_le_bytes());
     }
@@ -169,13 +201,16 @@ fn a_header_that_lies_is_refused() {
     with(32, &6u64.to_le_bytes());
     with(44, &4u32.to_le_bytes());
     with(56, &1u64.to_le_bytes());
-    for section in 0..5 {
+    for section in 0..6 {
         // Moved onto another section, out of the file, or stretched.
         let at = 64 + 16 * section;
         for offset in [0, PAGE as u64 * 2 + 4, bytes.len() as u64, u64::MAX] {
             with(at, &offset.to_le_bytes());
         }
         for length in [0, PAGE as u64 * 64, u64::MAX] {
+            if bytes[at + 8..at + 16] == length.to_le_bytes() {
+                continue;
+            }
             with(at + 8, &length.to_le_bytes());
         }
     }
@@ -189,8 +224,9 @@ fn an_index_without_entry_points_is_refused_on_opening() {
     put(24, 3);
     put(56, 5 * PAGE as u64);
     put(64 + 16 + 8, 0);
-    for (section, length) in [(2, 20), (3, 60), (4, 12)] {
-        put(64 + 16 * section, section as u64 * PAGE as u64);
+    // There are no layers.
+    for (section, page, length) in [(2, 2, 20), (3, 3, 60), (4, 4, 0), (5, 4, 12)] {
+        put(64 + 16 * section, page * PAGE as u64);
         put(64 + 16 * section + 8, length);
     }
     bytes.drain(2 * PAGE..3 * PAGE);

@@ -1,6 +1,6 @@
 //! Plain versions of what the library does, and data that is hard on it.
 
-use tagore::{Index, Metric, Vectors};
+use tagore::{Index, Layer, Metric, Vectors};
 use tagore_device::random::{Draws, Stage};
 
 /// The distance of `metric`, in f64.
@@ -38,6 +38,17 @@ pub fn uniform(rows: usize, dim: usize, seed: u64) -> Vectors {
     let draws = Draws::new(seed, Stage::Test, 2, 0);
     let values = (0..rows * dim).map(|i| (draws.unit(i as u64) * 20.0 - 10.0) as f32).collect();
     Vectors::from_f32(values, dim).unwrap()
+}
+
+/// Rows in clusters that lie apart: sums of a centre, drawn from `uniform`, and noise a hundredth of that in size. Row i
+/// is in cluster `i % clusters`; another `part` has other rows of the same clusters.
+pub fn separated(rows: usize, clusters: usize, dim: usize, part: u64) -> Vectors {
+    let (centres, noise) = (uniform(clusters, dim, 77), uniform(rows, dim, 78 + part));
+    let row = |i: usize| -> Vec<f32> {
+        let centre = centres.row(i % clusters);
+        centre.iter().zip(noise.row(i).iter()).map(|(c, x)| c + 0.01 * x).collect()
+    };
+    Vectors::from_f32((0..rows).flat_map(row).collect(), dim).unwrap()
 }
 
 /// Data sets on which graph builders go wrong: `rows` rows each, with a name for messages.
@@ -88,10 +99,10 @@ pub fn check_graph(index: &Index, what: &str) {
     assert!(index.entries().iter().all(|&id| (id as usize) < n), "{what}: an unknown entry point");
 }
 
-/// How many nodes can be reached from the entry points.
+/// How many nodes can be reached from where searches begin.
 pub fn reachable(index: &Index) -> usize {
     let mut seen = vec![false; index.len()];
-    let mut queue: Vec<u32> = index.entries().to_vec();
+    let mut queue: Vec<u32> = index.layers().first().map_or(index.entries(), Layer::nodes).to_vec();
     let mut count = 0;
     while let Some(node) = queue.pop() {
         if !std::mem::replace(&mut seen[node as usize], true) {
