@@ -97,6 +97,48 @@ fn exact_search_far_from_the_origin() {
 }
 
 #[test]
+fn exact_search_of_a_few_huge_values_among_tiny_ones() {
+    // Rows are scaled for the tiny values, so sums with the huge ones overflow. The bound comes
+    // after two tiles of 128 rows, visited in a mixed order: it must let the second huge row pass.
+    let (rows, dim) = (1100, 5);
+    let tiny = uniform(rows, dim, 1);
+    for (huge, huge_query) in [(1e15, 1e15), (1e17, 1e17), (1e18, 1e5)] {
+        let value = |row: usize, x: f32| match row {
+            100 => huge,
+            900 => 1.5 * huge,
+            _ => x * 1e-13,
+        };
+        let values =
+            (0..rows).flat_map(|row| tiny.row(row).iter().map(|&x| value(row, x)).collect::<Vec<_>>());
+        let base = Vectors::from_f32(values.collect(), dim).unwrap();
+        let values = (0..3).flat_map(|row| {
+            let scale = if row == 1 { huge_query } else { 1e-13 };
+            tiny.row(row).iter().map(|x| x.abs() * scale).collect::<Vec<_>>()
+        });
+        let queries = Vectors::from_f32(values.collect(), dim).unwrap();
+        for metric in METRICS {
+            for k in [1, 3] {
+                check_exact(&format!("{huge:e} among tiny"), &base, &queries, metric, k, None);
+            }
+        }
+    }
+}
+
+#[test]
+fn exact_search_finds_equal_rows_by_their_ids() {
+    // All distances are 0: the smallest ids win. Their tiles are not visited first.
+    let (zeros, ones) = (Vectors::from_f32(vec![0.0; 2 * 1500], 2).unwrap(), uniform(1500, 2, 1));
+    let equal = Vectors::from_f32(vec![0.25; 2 * 1500], 2).unwrap();
+    let query = |value: f32| Vectors::from_f32(vec![value; 2], 2).unwrap();
+    for k in [3, 300] {
+        check_exact("all zero", &zeros, &query(0.0), Metric::L2, k, None);
+        check_exact("all equal", &equal, &query(0.25), Metric::L2, k, None);
+        check_exact("a zero query", &ones, &query(0.0), Metric::InnerProduct, k, None);
+        check_exact("all zero", &zeros, &query(1.0), Metric::InnerProduct, k, None);
+    }
+}
+
+#[test]
 fn exact_search_in_pieces() {
     let (base, queries) = (uniform(1000, 16, 8), uniform(7, 16, 9));
     // Room for two tiles of rows, and for one.
