@@ -82,6 +82,18 @@ impl AtomicFile {
         self.finish()?.rename()
     }
 
+    /// As [`commit`](Self::commit), and deletes the `stale` files: after the new file is on the
+    /// disk, right before it takes its place. Links are not deleted.
+    ///
+    /// # Errors
+    /// If that fails; before the file is on the disk, nothing has changed then.
+    pub(crate) fn commit_replacing(self, stale: &[PathBuf]) -> Result<()> {
+        let file = self.finish()?;
+        let is_file = |path: &&PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        stale.iter().filter(is_file).try_for_each(|path| remove(path))?;
+        file.rename()
+    }
+
     /// Puts files that are read together in their places, once all of them are on the disk. None of them means anything
     /// without the last: an older one is deleted first, with the `stale` files beside it, so that no reader meets files of
     /// two sets.
@@ -90,12 +102,7 @@ impl AtomicFile {
     /// If that fails; before all files are on the disk, nothing has changed then.
     pub(crate) fn commit_all(files: Vec<Self>, stale: &[PathBuf]) -> Result<()> {
         let files = files.into_iter().map(Self::finish).collect::<Result<Vec<Finished>>>()?;
-        for path in files.last().map(|file| &file.target).into_iter().chain(stale) {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(path)(error)),
-                _ => (),
-            }
-        }
+        files.last().map(|file| &file.target).into_iter().chain(stale).try_for_each(|path| remove(path))?;
         files.into_iter().try_for_each(Finished::rename)
     }
 
@@ -126,6 +133,14 @@ impl Finished {
     }
 }
 
+/// Deletes the file `path`, if there is one.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(path)(error)),
+        _ => Ok(()),
+    }
+}
+
 /// Writes `bytes` to the file `path`, which appears whole or not at all.
 ///
 /// # Errors
@@ -143,6 +158,18 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 /// If not; the error says what is in the way.
 pub fn check_output(path: impl AsRef<Path>) -> Result<()> {
     AtomicFile::create(path.as_ref()).map(drop)
+}
+
+/// `path` with `suffix` appended to its last name.
+///
+/// ```
+/// use std::path::Path;
+/// assert_eq!(tagore::with_suffix(Path::new("a/x.tagore"), ".work"), Path::new("a/x.tagore.work"));
+/// ```
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
 }
 
 /// The temporary name of `target` while it is written: `.x.tagore-tmp` for `x`, in the same folder.
@@ -323,6 +350,28 @@ mod tests {
         let mut there = names(dir.path());
         there.sort();
         assert_eq!(there, ["codes", "index"]);
+    }
+
+    #[test]
+    fn a_file_replaces_what_describes_the_older_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        ["index", "report"].into_iter().for_each(|name| fs::write(path(name), "old").unwrap());
+        let mut file = AtomicFile::create(&path("index")).unwrap();
+        file.write_all(b"new").unwrap();
+        assert!(path("report").exists(), "gone before the commit");
+        file.commit_replacing(&[path("report"), path("none")]).unwrap();
+        assert_eq!(names(dir.path()), ["index"]);
+        assert_eq!(fs::read(path("index")).unwrap(), b"new");
+        // A link stays.
+        #[cfg(unix)]
+        {
+            fs::write(path("elsewhere"), "old").unwrap();
+            std::os::unix::fs::symlink("elsewhere", path("report")).unwrap();
+            let file = AtomicFile::create(&path("index")).unwrap();
+            file.commit_replacing(&[path("report")]).unwrap();
+            assert!(path("report").exists());
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ mod search;
 mod text;
 mod vectors;
 
-pub use atomic_file::{check_output, temporary_path, write_file};
+pub use atomic_file::{check_output, temporary_path, with_suffix, write_file};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,

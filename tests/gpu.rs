@@ -97,6 +97,48 @@ fn exact_search_far_from_the_origin() {
 }
 
 #[test]
+fn exact_search_of_a_few_huge_values_among_tiny_ones() {
+    // Rows are scaled for the tiny values, so sums with the huge ones overflow. The bound comes
+    // after two tiles of 128 rows, visited in a mixed order: it must let the second huge row pass.
+    let (rows, dim) = (1100, 5);
+    let tiny = uniform(rows, dim, 1);
+    for (huge, huge_query) in [(1e15, 1e15), (1e17, 1e17), (1e18, 1e5)] {
+        let value = |row: usize, x: f32| match row {
+            100 => huge,
+            900 => 1.5 * huge,
+            _ => x * 1e-13,
+        };
+        let values =
+            (0..rows).flat_map(|row| tiny.row(row).iter().map(|&x| value(row, x)).collect::<Vec<_>>());
+        let base = Vectors::from_f32(values.collect(), dim).unwrap();
+        let values = (0..3).flat_map(|row| {
+            let scale = if row == 1 { huge_query } else { 1e-13 };
+            tiny.row(row).iter().map(|x| x.abs() * scale).collect::<Vec<_>>()
+        });
+        let queries = Vectors::from_f32(values.collect(), dim).unwrap();
+        for metric in METRICS {
+            for k in [1, 3] {
+                check_exact(&format!("{huge:e} among tiny"), &base, &queries, metric, k, None);
+            }
+        }
+    }
+}
+
+#[test]
+fn exact_search_finds_equal_rows_by_their_ids() {
+    // All distances are 0: the smallest ids win. Their tiles are not visited first.
+    let (zeros, ones) = (Vectors::from_f32(vec![0.0; 2 * 1500], 2).unwrap(), uniform(1500, 2, 1));
+    let equal = Vectors::from_f32(vec![0.25; 2 * 1500], 2).unwrap();
+    let query = |value: f32| Vectors::from_f32(vec![value; 2], 2).unwrap();
+    for k in [3, 300] {
+        check_exact("all zero", &zeros, &query(0.0), Metric::L2, k, None);
+        check_exact("all equal", &equal, &query(0.25), Metric::L2, k, None);
+        check_exact("a zero query", &ones, &query(0.0), Metric::InnerProduct, k, None);
+        check_exact("all zero", &zeros, &query(1.0), Metric::InnerProduct, k, None);
+    }
+}
+
+#[test]
 fn exact_search_in_pieces() {
     let (base, queries) = (uniform(1000, 16, 8), uniform(7, 16, 9));
     // Room for two tiles of rows, and for one.
@@ -111,9 +153,9 @@ fn exact_search_in_pieces() {
 #[test]
 fn exact_search_of_rows_that_come_nearer_and_nearer() {
     // Every row is nearer than all before it, and many more are noted than there is room for.
-    let values = (0..20_000).map(|row| (20_000 - row) as f32).collect();
+    let values = (0..9_000).map(|row| (9_000 - row) as f32).collect();
     let base = Vectors::from_f32(values, 1).unwrap();
-    let queries = Vectors::from_f32(vec![-3.0, 20_001.0, 9_999.4], 1).unwrap();
+    let queries = Vectors::from_f32(vec![-3.0, 9_001.0, 4_499.4], 1).unwrap();
     check_exact("nearer and nearer", &base, &queries, Metric::L2, 5, None);
     // All at one distance.
     let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
@@ -187,12 +229,14 @@ fn graphs_of_cells_find_nearly_all() {
     let whole: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
     let (bytes, whole) = (Vectors::from_u8(bytes, 20).unwrap(), Vectors::from_f32(whole, 20).unwrap());
     for device in devices() {
-        let build = |base: &Vectors, metric: Metric| {
+        let build = |base: &Vectors, metric: Metric, iterations: Iterations| {
             let descent = Descent::new().knn(10).metric(metric).start(Start::Cells);
-            descent.iterations(Iterations::Fixed(1, 1)).seed(3).device(device).build(base).unwrap()
+            descent.iterations(iterations).seed(3).device(device).build(base).unwrap()
         };
-        let of_synth = build(&synth, Metric::Cosine);
-        let (of_bytes, of_whole) = (build(&bytes, Metric::L2), build(&whole, Metric::L2));
+        // Phases 1 and 2 are the same after any start: one graph is enough.
+        let of_synth = build(&synth, Metric::Cosine, Iterations::Fixed(1, 1));
+        let cells_alone = |base: &Vectors| build(base, Metric::L2, Iterations::Fixed(0, 0));
+        let (of_bytes, of_whole) = (cells_alone(&bytes), cells_alone(&whole));
         for (name, graph, base) in [("f32, cosine", &of_synth, &synth), ("u8", &of_bytes, &bytes)] {
             check_graph(name, graph, base, graph.metric());
             let recall = recall(graph, base);
@@ -204,7 +248,7 @@ fn graphs_of_cells_find_nearly_all() {
 
 #[test]
 fn graphs_of_a_random_start_find_nearly_all() {
-    let synth = Synth::new(400, 24, 6).unwrap().base();
+    let synth = Synth::new(300, 24, 6).unwrap().base();
     for device in devices() {
         for metric in [Metric::L2, Metric::InnerProduct] {
             let descent = Descent::new().knn(12).metric(metric).start(Start::Random).seed(3).device(device);
@@ -215,8 +259,11 @@ fn graphs_of_a_random_start_find_nearly_all() {
             assert!(stats.iterations == (3, 2) && stats.distances > 0 && stats.peak_gpu_bytes > 0);
             let found = recall(&graph, &synth);
             assert!(found > 0.95, "{metric}, {device}: recall {found}");
-            assert!(same(&graph, &build(Iterations::Fixed(3, 2))), "{metric}, {device}: the same seed");
-            assert!(recall(&build(Iterations::Fixed(1, 0)), &synth) < found, "iterations help");
+            if metric == Metric::L2 {
+                assert!(same(&graph, &build(Iterations::Fixed(3, 2))), "{device}: the same seed");
+            } else {
+                assert!(recall(&build(Iterations::Fixed(1, 0)), &synth) < found, "iterations help");
+            }
         }
     }
 }
@@ -366,8 +413,8 @@ fn check_bytes(taken: u64, planned: u64, stages: &[PlannedStage], plan: &dyn std
 fn a_plan_is_what_a_build_of_an_index_takes() {
     // Whole numbers go to the device as bytes; cosine makes unit vectors, and zero vectors are marked; inner products
     // are lifted.
-    let whole = Vectors::from_f32((0..700 * 9).map(|i| (i * i % 251) as f32).collect(), 9).unwrap();
-    let halves = (0..700 * 9).map(|i| if i < 9 { 0.0 } else { (i * i % 251) as f32 + 0.5 }).collect();
+    let whole = Vectors::from_f32((0..410 * 9).map(|i| (i * i % 251) as f32).collect(), 9).unwrap();
+    let halves = (0..410 * 9).map(|i| if i < 9 { 0.0 } else { (i * i % 251) as f32 + 0.5 }).collect();
     let halves = Vectors::from_f32(halves, 9).unwrap();
     for (base, metric, start, strategies) in [
         (&whole, Metric::L2, Start::Auto, vec![Strategy::cagra().degree(10), Strategy::vamana().degree(10)]),
@@ -685,7 +732,7 @@ fn the_kernels_to_compare_with_give_the_same_index() {
 fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
     for device in devices() {
         // The emulator is slow.
-        let (n, size, k) = if device == Device::Emulated { (240, 120, 8) } else { (30_000, 9000, 32) };
+        let (n, size, k) = if device == Device::Emulated { (200, 100, 8) } else { (30_000, 9000, 32) };
         let synth = Synth::new(n, 12, 5).unwrap();
         let (base, queries) = (synth.base(), synth.queries(100));
         let builder = Builder::new(Strategy::vamana().degree(k)).knn(k).devices(&[device]);
@@ -703,8 +750,9 @@ fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
         let recall = |index: &Index| {
             evaluate(index, &base, &queries, &truth, 10, &[50], &Progress::silent()).unwrap()[0].recall
         };
-        let (found, expected) =
-            (recall(&Index::open(&path).unwrap()), recall(&builder.build(&base).unwrap()));
+        // The CPU builds the index to compare with: recall does not depend on the device.
+        let in_memory = builder.clone().devices(&[Device::Cpu]).build(&base).unwrap();
+        let (found, expected) = (recall(&Index::open(&path).unwrap()), recall(&in_memory));
         assert!(found > expected - 0.02, "{found} for {expected} on {device}");
     }
 }

@@ -218,7 +218,8 @@ fn a_header_that_lies_is_refused() {
 
 #[test]
 fn an_index_without_entry_points_is_refused_on_opening() {
-    // Empties the second section of the golden file, one page, and moves the later sections one page to the front.
+    // Empties the second section of the golden file, one page, and moves the later sections one
+    // page to the front.
     let mut bytes = std::fs::read(golden()).unwrap();
     let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     put(24, 3);

@@ -47,7 +47,8 @@ const THREADS: usize = 2;
 /// Bytes allowed beside the plan, for any data set: scratch of threads, progress, descriptions.
 const SMALL: u64 = 64 << 10;
 
-/// Vectors with hubs: every 500th is 30 times longer, so under inner product nearly all nodes have edges to it.
+/// Vectors with hubs: every 500th is 30 times longer, so under inner product nearly all nodes have
+/// edges to it.
 fn with_hubs(n: usize) -> Vectors {
     let base = Synth::new(n, 8, 3).unwrap().base();
     let scale = |row: usize| if row.is_multiple_of(500) { 30.0 } else { 1.0 };

@@ -434,6 +434,30 @@ fn what_is_left_of_a_finished_build_is_cleared() {
 
 #[cfg(unix)]
 #[test]
+fn an_older_report_is_deleted_as_the_index_takes_its_place() {
+    let base = uniform(200, 4, 1);
+    let builder = Builder::new(Strategy::nsg()).knn(10).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, report) = (folder.path().join("index"), folder.path().join("report"));
+    fs::write(&report, "old").unwrap();
+    let build = |progress: Progress| {
+        let builder = builder.clone().progress(progress);
+        OutOfCore::new(builder.clone(), plan(&builder, &base, 80))
+            .stale(vec![report.clone()])
+            .build(&base, &path)
+    };
+    build(stops_at(1)).unwrap_err();
+    assert!(report.exists(), "gone, though the build was stopped");
+    fs::remove_dir_all(folder.path().join("index.work")).unwrap();
+    build(Progress::silent()).unwrap();
+    assert!(path.exists() && !report.exists());
+    // And of an index that is built in memory.
+    fs::write(&report, "old").unwrap();
+    builder.build(&base).unwrap().save_replacing(&path, std::slice::from_ref(&report)).unwrap();
+    assert!(!report.exists());
+}
+
+#[test]
 fn a_planted_link_is_not_written_through() {
     let stopped = Stopped::new();
     let secret = stopped.folder.path().join("secret");

@@ -77,6 +77,13 @@ fn dot(a: &[i64], b: &[i64]) -> i64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
+/// Seeds for case `number`: all of them for f16, one for each byte type, whose kernels have the
+/// same source.
+fn orders<E: Value>(number: usize) -> impl Iterator<Item = u64> {
+    let all = size_of::<E>() > 1;
+    SEEDS.into_iter().filter(move |&seed| all || number % SEEDS.len() == seed as usize)
+}
+
 fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
     // Vectors, centres, dimension, memberships, the range of values: few values make ties.
     let cases = [
@@ -88,7 +95,10 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         (70, 129, 300, 3, 9),
         (128, 128, 64, 1, 1),
     ];
-    let cases = cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case)));
+    let cases = cases
+        .into_iter()
+        .enumerate()
+        .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
     for (seed, (count, centre_count, dim, memberships, most)) in cases {
         let vectors = integers(2 * count * dim, 0, most, seed + 1);
         let centres = integers(centre_count * dim, 0, most, seed + 2);
@@ -157,7 +167,10 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         (&[5], 9, 4, 300, 6),
         (&[140, 3], 260, 200, 20, 31),
     ];
-    let cases = cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case)));
+    let cases = cases
+        .into_iter()
+        .enumerate()
+        .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
     for (seed, (of_guides, centre_count, length, dim, memberships)) in cases {
         let count: usize = of_guides.iter().sum();
         let vectors = integers(count * dim, 0, 5, seed + 1);
@@ -233,7 +246,8 @@ fn vectors_find_the_nearest_centres_of_their_lists() {
 fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
     // Guides, centres, dimension, centres in a list, the range of values: few values make ties.
     let cases = [(1, 1, 1, 1, 9), (130, 300, 97, 70, 2), (3, 129, 300, 129, 9), (5, 700, 12, 256, 1)];
-    for (seed, case) in cases.into_iter().flat_map(|case| SEEDS.map(|seed| (seed, case))) {
+    let cases = cases.into_iter().enumerate();
+    for (seed, case) in cases.flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case))) {
         let (guide_count, centre_count, dim, length, most) = case;
         let guides = integers(guide_count * dim, 0, most, seed + 1);
         let centres = integers(centre_count * dim, 0, most, seed + 2);

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore};
 use tagore::{
     BuildCost, Builder, Collect, Device, Error, Filter, Index, KnnGraph, KnnSample, Measure, Metric, Report,
-    Result, StageCost, Strategy, Vectors, peak_host_bytes,
+    Result, StageCost, Strategy, Vectors, peak_host_bytes, with_suffix,
 };
 
-use super::files::{Files, beside};
+use super::files::Files;
 use super::limits::{LimitOptions, clusters_event, say_clusters};
 use super::options::{DescentOptions, Input, Seconds, built, say_kernels};
 use super::output::Output;
@@ -169,7 +169,7 @@ impl Args {
             stats.prune.attached
         ));
         let writing = Instant::now();
-        index.save(&self.output)?;
+        index.save_replacing(&self.output, &self.reports())?;
         let write = writing.elapsed().as_secs_f64();
         let writing = StageCost::ended("write", write);
         let total = began.elapsed().as_secs_f64();
@@ -194,9 +194,15 @@ impl Args {
 
     fn files(&self) -> Files {
         let files = Files::read([&self.input.input]).and_read(&self.graph).write([&self.output]);
-        let work = self.work_dir.clone().unwrap_or_else(|| beside(&self.output, ".work"));
+        let work = self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"));
         let files = files.work_in(work);
-        if self.no_report { files } else { files.write(self.report.files(Some(&self.output))) }
+        files.write(self.reports())
+    }
+
+    /// Files of the reports. Older ones are deleted right before the index takes its place, so a
+    /// killed run never leaves a report of another index.
+    fn reports(&self) -> Vec<PathBuf> {
+        if self.no_report { Vec::new() } else { self.report.files(Some(&self.output)) }
     }
 
     fn measure(&self, output: &Output) -> Measure {
@@ -237,6 +243,7 @@ impl Args {
         if let Some(folder) = &self.work_dir {
             build = build.work_dir(folder.clone());
         }
+        let build = build.stale(self.reports());
         let folder = build.work_folder(&self.output);
         let stats = build.build(base, &self.output).inspect_err(|error| {
             let stopped = matches!(error, Error::Cancelled | Error::Io { .. } | Error::Device { .. });

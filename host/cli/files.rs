@@ -1,6 +1,5 @@
 //! The files that a command reads and writes: none is written over another.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -115,11 +114,4 @@ fn resolved(path: &Path) -> PathBuf {
         }
         _ => path.to_owned(),
     }
-}
-
-/// `path` with `suffix` behind its name.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
 }

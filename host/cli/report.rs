@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tagore::{Device, Error, Measure, Report, Result};
+use tagore::{Device, Error, Measure, Report, Result, with_suffix};
 
-use super::files::beside;
 use super::output::Output;
 
 #[derive(clap::Args)]
@@ -45,7 +44,7 @@ impl ReportOptions {
 
     /// Where the JSON goes.
     fn json(&self, index: Option<&Path>) -> Option<PathBuf> {
-        self.report.clone().or_else(|| index.map(|index| beside(index, ".report.json")))
+        self.report.clone().or_else(|| index.map(|index| with_suffix(index, ".report.json")))
     }
 
     /// Whether anything was asked for that an index has to be read for.

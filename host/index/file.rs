@@ -1,7 +1,7 @@
 //! The native file: a header page, then sections aligned to pages (`docs/formats.md`).
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
@@ -78,11 +78,20 @@ impl Index {
     /// # Errors
     /// If the file cannot be written, or this index is one of a damaged file.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.write(path.as_ref(), &Progress::silent())
+        self.write(path.as_ref(), &[], &Progress::silent())
     }
 
-    /// As [`save`](Self::save), with a handle that watches and cancels it.
-    pub(super) fn write(&self, path: &Path, progress: &Progress) -> Result<()> {
+    /// As [`save`](Self::save), and deletes the `stale` files, such as a report of the older index,
+    /// right before the new one takes its place.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save), or if a file cannot be deleted.
+    pub fn save_replacing(&self, path: impl AsRef<Path>, stale: &[PathBuf]) -> Result<()> {
+        self.write(path.as_ref(), stale, &Progress::silent())
+    }
+
+    /// As [`save_replacing`](Self::save_replacing), with a handle that watches and cancels it.
+    pub(super) fn write(&self, path: &Path, stale: &[PathBuf], progress: &Progress) -> Result<()> {
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
             // Damage must not get checksums that fit it.
             mapped.check_blocks(from, progress)?;
@@ -96,7 +105,7 @@ impl Index {
             file.append(&degrees[first..end], &neighbors[first * self.max_degree..end * self.max_degree])?;
             stage.advance((end - first) as u64)?;
         }
-        file.commit()
+        file.commit(stale)
     }
 
     /// Opens an index file and maps its rows. The header is checked, and that the sections are what
@@ -252,15 +261,16 @@ impl IndexFile {
         self.write(ADJACENCY, bytemuck::cast_slice(rows))
     }
 
-    /// Puts the file in its place; all nodes have been appended.
+    /// Puts the file in its place and deletes the `stale` files right before; all nodes have been
+    /// appended.
     ///
     /// # Errors
-    /// If the file cannot be written.
-    pub(crate) fn commit(mut self) -> Result<()> {
+    /// If the file cannot be written or a file cannot be deleted.
+    pub(crate) fn commit(mut self, stale: &[PathBuf]) -> Result<()> {
         let checksums: Vec<u32> =
             self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
-        self.file.commit()
+        self.file.commit_replacing(stale)
     }
 
     /// Appends to a section.
@@ -493,7 +503,7 @@ mod tests {
             for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
                 file.append(degrees, rows).unwrap();
             }
-            file.commit().unwrap();
+            file.commit(&[]).unwrap();
             std::fs::read(&path).unwrap()
         };
         let whole = bytes(nodes);

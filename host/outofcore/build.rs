@@ -22,6 +22,7 @@ use super::turns::Turns;
 use super::warm::warm;
 use super::work::{Manifest, WorkFolder, save};
 use super::{CHECKPOINT, CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS, TABLE};
+use crate::atomic_file::with_suffix;
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::memory::zeros;
@@ -58,6 +59,7 @@ pub struct OutOfCore {
     order: Order,
     work: Option<PathBuf>,
     resume: bool,
+    stale: Vec<PathBuf>,
     checkpoint: Duration,
 }
 
@@ -116,6 +118,7 @@ impl OutOfCore {
             order: Order::default(),
             work: None,
             resume: false,
+            stale: Vec::new(),
             checkpoint: Duration::from_secs(30),
         }
     }
@@ -146,13 +149,16 @@ impl OutOfCore {
         Self { checkpoint: every, ..self }
     }
 
+    /// Files to delete right before the index takes its place, such as a report of an older index.
+    /// None unless set.
+    #[must_use]
+    pub fn stale(self, files: Vec<PathBuf>) -> Self {
+        Self { stale: files, ..self }
+    }
+
     /// The folder of the work files of a build that writes to `output`.
     pub fn work_folder(&self, output: &Path) -> PathBuf {
-        self.work.clone().unwrap_or_else(|| {
-            let mut name = output.as_os_str().to_owned();
-            name.push(".work");
-            name.into()
-        })
+        self.work.clone().unwrap_or_else(|| with_suffix(output, ".work"))
     }
 
     /// Builds the index of `base`, of which a part is in memory at a time if it is mapped from a file, and writes it to `output`.
@@ -460,6 +466,6 @@ impl Run<'_> {
             }
             Ok::<(), Fault>(())
         })?;
-        Ok(file.commit()?)
+        Ok(file.commit(&self.settings.stale)?)
     }
 }

@@ -205,8 +205,8 @@ impl Merger {
         Ok((self.done.clone(), sync))
     }
 
-    /// Ends the merge and returns its rows, entry points and counters. Fails with [`Damage::Rows`] unless both clusters
-    /// of every edge of `graph` have been merged: the checkpoint then lost a list.
+    /// Ends the merge and returns its rows, entry points and counters. Fails with [`Damage::Rows`]
+    /// if an edge of `graph` has not been merged: the checkpoint then lost lists.
     pub(super) fn end(mut self, graph: &ClusterGraph) -> Attempt<Merged> {
         if self.done.merged.len() != graph.edges() {
             return Err(Fault::Damage(Damage::Rows));

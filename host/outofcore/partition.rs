@@ -288,8 +288,9 @@ impl Partition {
         Ok(Cluster { number, ids, others, vectors })
     }
 
-    /// Checks the members of cluster `number`. `ids` must ascend strictly and stay below the number of rows. `others`
-    /// holds each member's second cluster: as many members in each as the cluster graph says the two share.
+    /// Checks the members of cluster `number`. `ids` must ascend strictly and stay below the number
+    /// of rows. `others` holds each member's second cluster: as many members in each as the cluster
+    /// graph says the two share.
     fn are_members(&self, number: u32, ids: &[u32], others: &[u32]) -> bool {
         let mut left = vec![0u64; self.graph.clusters()];
         self.graph.neighbours(number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);

@@ -40,7 +40,8 @@ impl GroundTruth {
     /// Reads what [`save_pair`](Self::save_pair) wrote, or a pair of another program's without checksums.
     ///
     /// # Errors
-    /// If a file cannot be read, the two shapes differ, a checksum does not match, or the work is cancelled.
+    /// If a file cannot be read, the two shapes differ, a checksum does not match, or the work is
+    /// cancelled.
     pub fn open_pair(stem: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let [ids_path, distances_path, sums] = Self::pair_files(stem);
         let values = Vectors::open_as(&distances_path, Format::Fbin)?;

@@ -19,7 +19,7 @@ import mutants
 import signals
 import work_files
 from part import World, case_of, files_in
-from process import Runner, limit_runs, now
+from process import Runner, hear_hangups, limit_runs, now
 
 PARTS = {part.NAME: part for part in [kills, work_files, mutants, command_lines, signals]}
 COUNTS = {"kills": 250, "work_files": 400, "mutants": 9800, "command_lines": 1000, "signals": 60}
@@ -130,6 +130,7 @@ def main():
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     limit_runs()
+    hear_hangups()
     attack = Attack(given, seed)
     if given.case:
         name, number = given.case.split(":")

@@ -18,6 +18,7 @@ CALLS = [
     "chmod", "flock", "close", "copy_file_range", "sendfile", "sync_file_range", "msync",
 ]
 TIMED = (".json", ".jsonl", ".html", ".svg")  # files that hold times
+REPORTS = (".json", ".html")
 CALL = re.compile(r"^(\d+) +(\w+)\((.*)")
 STRACE = ["strace", "-f", "-qq", "-e", "signal=none"]
 
@@ -170,10 +171,17 @@ class Part:
         belong = prepared.scenario.reader and len(prepared.new) > 1
         for name, content in prepared.new.items():
             old = prepared.old.get(name) if has_old else None
-            allowed = [content, old, None] if belong else [content, old]
+            # A build deletes the report of an older index before the new index takes its place.
+            may_be_gone = belong or (prepared.scenario.command[0] == "build" and name.endswith(REPORTS))
+            allowed = [content, old, None] if may_be_gone else [content, old]
             now = found.get(name)
             whole = now in allowed or (now is not None and name in prepared.changing and is_whole(name, now, content))
             case.expect(whole, f"lost: {name} is {'gone' if now is None else 'neither the old file nor the new'} after a kill")
+        index = prepared.new.get("x.tagore")
+        if has_old and index not in [None, prepared.old["x.tagore"]] and found.get("x.tagore") == index:
+            for name in prepared.new:
+                stale = name.endswith(REPORTS) and found.get(name) == prepared.old[name]
+                case.expect(not stale, f"lost: {name} of the older index is beside the new one after a kill")
         if prepared.scenario.reader:
             read = self.read(prepared.scenario, folder)
             case.expect(read is None or read in prepared.reads, "lost: files of two sets are read as one after a kill")

@@ -20,6 +20,12 @@ ENVIRONMENT = {**os.environ, "RUST_BACKTRACE": "0"}
 CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
+def hear_hangups():
+    """Under nohup this process ignores SIGHUP, and runs would too. A handler is reset to the default as a run starts."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
 def limit_runs(memory=MEMORY):
     """Limits this process, from which runs inherit: setting limits in a child would make its start slow."""
     for kind, most in [

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -53,6 +54,14 @@ impl Session {
     /// last.
     fn meanwhile(&self, mut command: Command, stage: &str, act: impl Fn(u32)) -> (Option<i32>, String) {
         command.args(["--log", "debug", "--threads", "2"]).stderr(Stdio::piped()).stdout(Stdio::null());
+        // Under nohup these tests ignore SIGHUP, and so would the command.
+        let hear_hangups = || {
+            // SAFETY: the default of a signal runs no code.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: setting a signal's default takes neither locks nor memory.
+        unsafe { command.pre_exec(hear_hangups) };
         let mut child = command.spawn().unwrap();
         let guard = Guard::of(&child);
         let mut stderr = BufReader::new(child.stderr.take().unwrap());

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::panic::Location;
 use std::ptr::NonNull;
+use std::rc::Rc;
 
 /// Where in a kernel something happened.
 pub type At = &'static Location<'static>;
@@ -72,7 +73,7 @@ pub trait Lane {
 
     /// Waits for the lanes of `mask`, all of which call this with the same `operation`; returns what
     /// each of them showed.
-    fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Shown;
+    fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Rc<Shown>;
 
     /// Starts a copy of `bytes` bytes from global to shared memory; those from `source_bytes` on are
     /// set to zero.

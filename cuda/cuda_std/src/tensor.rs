@@ -100,16 +100,14 @@ impl Element for half::f16 {
         }
         #[cfg(not(target_os = "cuda"))]
         {
-            let halves = |words: &[u32]| -> Vec<f64> {
-                let split =
-                    |&w: &u32| [half::f16::from_bits(w as u16), half::f16::from_bits((w >> 16) as u16)];
-                words.iter().flat_map(split).map(half::f16::to_f64).collect()
-            };
+            let halves =
+                |word: u32| [word as u16, (word >> 16) as u16].map(|x| half::f16::from_bits(x).to_f64());
             // Rounded once. The hardware cuts each addend below the largest one, where is not documented.
-            let dot = |c: f32, a: &[u32], b: &[u32]| {
-                halves(a).iter().zip(halves(b)).fold(f64::from(c), |sum, (x, y)| sum + x * y) as f32
+            let dot = |c: f32, a: &[[f64; 2]; 8], b: &[[f64; 2]; 8]| {
+                let pairs = a.as_flattened().iter().zip(b.as_flattened());
+                pairs.fold(f64::from(c), |sum, (x, y)| sum + x * y) as f32
             };
-            product(c, a, b, "mma f16", dot);
+            product(c, a, b, "mma f16", halves, dot);
         }
     }
 }
@@ -130,13 +128,12 @@ macro_rules! bytes {
                 }
                 #[cfg(not(target_os = "cuda"))]
                 {
-                    let bytes = |words: &[u32]| -> Vec<i32> {
-                        words.iter().flat_map(|w| w.to_le_bytes()).map(|b| i32::from(b as $type)).collect()
+                    let bytes = |word: u32| word.to_le_bytes().map(|byte| i32::from(byte as $type));
+                    let dot = |c: i32, a: &[[i32; 4]; 8], b: &[[i32; 4]; 8]| {
+                        let pairs = a.as_flattened().iter().zip(b.as_flattened());
+                        pairs.fold(c, |sum, (x, y)| sum.wrapping_add(x * y))
                     };
-                    let dot = |c: i32, a: &[u32], b: &[u32]| {
-                        bytes(a).iter().zip(bytes(b)).fold(c, |sum, (x, y)| sum.wrapping_add(x * y))
-                    };
-                    product(c, a, b, $what, dot);
+                    product(c, a, b, $what, bytes, dot);
                 }
             }
         }
@@ -149,27 +146,29 @@ bytes! {
 }
 
 /// The fragment of a product on the host: every lane shows what it holds of `a` and `b`, puts the two
-/// rows and two columns that it needs together (8 words each), and sums.
+/// rows and two columns that it needs together (8 words each, each split into its values), and
+/// sums.
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
-fn product<S: Copy>(
+fn product<S: Copy, V: Copy, const N: usize>(
     c: &mut [S; 4],
     a: [u32; 4],
     b: [u32; 2],
     what: &'static str,
-    dot: impl Fn(S, &[u32], &[u32]) -> S,
+    split: impl Fn(u32) -> [V; N],
+    dot: impl Fn(S, &[[V; N]; 8], &[[V; N]; 8]) -> S,
 ) {
     let words = [a[0], a[1], a[2], a[3], b[0], b[1]];
     let shown = crate::host::lane(|lane, at| lane.exchange(u32::MAX, what, &words, at));
     let lane = crate::warp::lane_id() as usize;
     // Of `a`, lane 4 r + w holds words w and w + 4 of row r in values 0 and 2, of row r + 8 in 1 and 3;
     // of `b`, lane 4 n + w holds words w and w + 4 of column n.
-    let line = |from: usize, first: usize, second: usize| -> [u32; 8] {
-        std::array::from_fn(|w| shown[4 * from + w % 4][if w < 4 { first } else { second }])
+    let line = |from: usize, first: usize, second: usize| -> [[V; N]; 8] {
+        std::array::from_fn(|w| split(shown[4 * from + w % 4][if w < 4 { first } else { second }]))
     };
     let rows = [line(lane / 4, 0, 2), line(lane / 4, 1, 3)];
+    let columns = [0, 1].map(|column| line(2 * (lane % 4) + column, 4, 5));
     for (index, sum) in c.iter_mut().enumerate() {
-        let column = line(2 * (lane % 4) + index % 2, 4, 5);
-        *sum = dot(*sum, &rows[index / 2], &column);
+        *sum = dot(*sum, &rows[index / 2], &columns[index % 2]);
     }
 }

@@ -196,14 +196,14 @@ impl Lane for Thread {
         waits.borrow().count(self.index)
     }
 
-    fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Shown {
+    fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Rc<Shown> {
         let Block { waits, clocks, .. } = &*self.block;
         let result =
             waits.borrow_mut().exchange(self.index, mask, operation, words, at, &mut clocks.borrow_mut());
         self.demand(result, at);
         self.suspend();
         let shown = waits.borrow_mut().take_shown(self.index);
-        shown.map_or([[0; WORDS]; 32], |shown| *shown)
+        shown.unwrap_or_else(|| Rc::new([[0; WORDS]; 32]))
     }
 
     fn copy_async(&self, shared: u32, global: u64, bytes: u32, source_bytes: u32, at: At) {

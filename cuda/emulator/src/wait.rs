@@ -1,5 +1,6 @@
 //! Threads that wait for each other: barriers of a block and exchanges of a warp.
 
+use std::ptr;
 use std::rc::Rc;
 
 use cuda_std::host::{At, Barrier, Shown, WORDS};
@@ -27,6 +28,25 @@ enum State {
     Finished,
 }
 
+/// Lanes of a warp that wait at the same exchange.
+#[derive(Debug)]
+struct Group {
+    mask: u32,
+    operation: &'static str,
+    at: At,
+    /// Bit `l`: lane `l` waits.
+    lanes: u32,
+}
+
+impl Group {
+    fn is_of(&self, mask: u32, operation: &'static str, at: At) -> bool {
+        // Equal addresses decide nearly always; text is compared otherwise.
+        self.mask == mask
+            && (ptr::eq(self.operation, operation) || self.operation == operation)
+            && (ptr::eq(self.at, at) || self.at == at)
+    }
+}
+
 /// What the threads of a block wait for.
 #[derive(Debug)]
 pub(crate) struct Waits {
@@ -39,6 +59,9 @@ pub(crate) struct Waits {
     counts: Vec<u32>,
     /// What the last exchange of a thread showed, until the thread takes it.
     shown: Vec<Option<Rc<Shown>>>,
+    /// By warp: the exchanges that lanes wait at, so that an exchange costs the same for each of
+    /// its lanes.
+    groups: Vec<Vec<Group>>,
 }
 
 /// The first line of a deadlock, and all that belongs to it.
@@ -55,6 +78,7 @@ impl Waits {
             arrived: Default::default(),
             counts: Vec::new(),
             shown: Vec::new(),
+            groups: Vec::new(),
         }
     }
 
@@ -69,6 +93,8 @@ impl Waits {
         self.counts.resize(threads as usize, 0);
         self.shown.clear();
         self.shown.resize(threads as usize, None);
+        self.groups.iter_mut().for_each(Vec::clear);
+        self.groups.resize_with(threads.div_ceil(32) as usize, Vec::new);
     }
 
     /// Draws the next thread to run, if one may.
@@ -124,7 +150,11 @@ impl Waits {
         // the block where all of it takes part.
         let own_warp = thread / 32 * 32..thread / 32 * 32 + 32;
         let first = self.arrived[id as usize].first().copied();
-        for other in first.into_iter().chain(own_warp.clone()) {
+        // Lanes of a warp that wait here agree with each other: one of them stands for all.
+        let mate = own_warp.clone().find(
+            |&other| matches!(self.states[other as usize], State::Barrier { barrier, .. } if barrier.id == id),
+        );
+        for other in first.into_iter().chain(mate) {
             let State::Barrier { barrier: others, at: others_at, .. } = self.states[other as usize] else {
                 continue;
             };
@@ -185,32 +215,42 @@ impl Waits {
         let mut held = [0; WORDS];
         held[..words.len()].copy_from_slice(words);
         self.states[thread as usize] = State::Exchange { mask, operation, words: held, at };
-        let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
-        let mut all = true;
-        for other in lanes() {
-            let State::Exchange { mask: their_mask, operation: theirs, at: their_at, .. } =
-                self.states[other as usize]
-            else {
-                all = false;
-                continue;
-            };
-            if (their_mask, theirs) == (mask, operation) && their_at == at {
+        let (mut own, mut against) = (None, None::<u32>);
+        for (number, group) in self.groups[warp as usize].iter().enumerate() {
+            let others = group.lanes & mask;
+            if others == 0 {
                 continue;
             }
-            // A lane that waits for others first may still come.
-            all = false;
-            if their_mask >> lane & 1 == 1 {
-                let what = format!(
-                    "{operation} with mask {mask:#x}, where thread {other} waits at {theirs} \
-                     with mask {their_mask:#x} at {their_at}"
-                );
-                return Err(Finding::with(FaultKind::Exchange, other, what));
+            if group.is_of(mask, operation, at) {
+                own = Some(number);
+            } else if group.mask >> lane & 1 == 1 {
+                let other = others.trailing_zeros();
+                against = Some(against.map_or(other, |first| first.min(other)));
             }
+            // Otherwise the other lanes wait for their own mates first, and may still come.
         }
-        if all {
+        if let Some(other) = against.map(|other| 32 * warp + other)
+            && let State::Exchange { mask: their_mask, operation: theirs, at: their_at, .. } =
+                self.states[other as usize]
+        {
+            let what = format!(
+                "{operation} with mask {mask:#x}, where thread {other} waits at {theirs} \
+                 with mask {their_mask:#x} at {their_at}"
+            );
+            return Err(Finding::with(FaultKind::Exchange, other, what));
+        }
+        let groups = &mut self.groups[warp as usize];
+        let number = own.unwrap_or_else(|| {
+            groups.push(Group { mask, operation, at, lanes: 0 });
+            groups.len() - 1
+        });
+        groups[number].lanes |= 1 << lane;
+        if groups[number].lanes == mask {
+            groups.swap_remove(number);
             if operation == "sync_warp" {
                 clocks.sync_warp(warp as usize, mask);
             }
+            let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
             let mut shown: Shown = [[0; WORDS]; 32];
             for other in lanes() {
                 if let State::Exchange { words, .. } = self.states[other as usize] {

@@ -479,7 +479,7 @@ impl TileSum for f32 {
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
         let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
         let drift = drift(dim);
-        match metric {
+        let bound = match metric {
             Metric::L2 | Metric::Cosine => {
                 let squared = if metric == Metric::Cosine { 2.0 * farthest } else { farthest };
                 let moved = float::sqrt(squared * (1.0 + drift)) * scale + error + row_error;
@@ -492,7 +492,11 @@ impl TileSum for f32 {
                 let moved = length * row_error + error * longest;
                 farthest * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
             }
-        }
+        };
+        // The scale fits most values. A few huge ones overflow: the bound becomes minus infinity,
+        // which closes the query, or NaN, which does the same. If all vectors are zero, bound and
+        // values are 0, and equal rows must still pass.
+        if bound > Self::CLOSED { bound + f32::MIN_POSITIVE } else { Self::UNBOUNDED }
     }
 }
 

@@ -1,12 +1,11 @@
 //! DiskANN's graph in memory: `X`, its vectors `X.data`, and `X_metadata.bin`, which DiskANN's Python package looks at.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::bytes::Bytes;
 use super::export::Export;
 use super::import::{Graph, Source};
-use crate::atomic_file::AtomicFile;
+use crate::atomic_file::{AtomicFile, with_suffix};
 use crate::vectors::embedding::Embedding;
 use crate::vectors::{map, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
@@ -27,7 +26,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
         return Err(Error::file(path, found, "at least one, without which DiskANN loads none"));
     }
     let stored = Stored::of(export, Lift::No)?;
-    let mut data = AtomicFile::create(&beside(path, ".data"))?;
+    let mut data = AtomicFile::create(&with_suffix(path, ".data"))?;
     data.write_all(bytemuck::cast_slice(&[index.len() as u32, stored.dim() as u32]))?;
     let mut row = Vec::new();
     export.for_each_node(|node| {
@@ -77,14 +76,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
 
 /// The graph, the vectors beside it, and its metadata.
 pub(super) fn files(path: &Path) -> [PathBuf; 3] {
-    [path.to_owned(), beside(path, ".data"), metadata(path)]
-}
-
-/// The path with something behind its name.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
+    [path.to_owned(), with_suffix(path, ".data"), metadata(path)]
 }
 
 /// Whether vectors get DiskANN's added coordinate for inner product: on disk, where readers know squared L2 alone.
@@ -174,7 +166,7 @@ impl<'a> Stored<'a> {
 
     /// Compares the vectors beside a graph, if there are any.
     fn check_data(&self, source: &Source<'_>) -> Result<()> {
-        let path = beside(source.path, ".data");
+        let path = with_suffix(source.path, ".data");
         if !path.exists() {
             return Ok(());
         }
@@ -225,7 +217,7 @@ impl<'a> Stored<'a> {
 }
 
 fn metadata(prefix: &Path) -> PathBuf {
-    beside(prefix, "_metadata.bin")
+    with_suffix(prefix, "_metadata.bin")
 }
 
 const fn metric_number(metric: Metric) -> u64 {

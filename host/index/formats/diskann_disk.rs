@@ -10,10 +10,10 @@ use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
 use super::bytes::Bytes;
-use super::diskann::{Lift, Stored, beside};
+use super::diskann::{Lift, Stored};
 use super::export::Export;
 use super::import::{Graph, Source};
-use crate::atomic_file::AtomicFile;
+use crate::atomic_file::{AtomicFile, with_suffix};
 use crate::quantize::{CENTRES, ProductQuantizer, SAMPLE};
 use crate::vectors::map;
 use crate::{Error, Metric, Result, Vectors};
@@ -105,12 +105,12 @@ pub(super) fn files(prefix: &Path) -> Vec<PathBuf> {
     let of_index = ["", "_medoids.bin", "_centroids.bin", "_max_base_norm.bin"];
     let others = ["_metadata.bin", "_pq_pivots.bin", "_pq_compressed.bin"];
     let of_index = of_index.map(|suffix| index_file(prefix, suffix));
-    of_index.into_iter().chain(others.map(|suffix| beside(prefix, suffix))).collect()
+    of_index.into_iter().chain(others.map(|suffix| with_suffix(prefix, suffix))).collect()
 }
 
 /// Writes all files; the index itself appears last. Those of an earlier export are replaced or deleted.
 pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
-    if let Some(other) = OTHERS.map(|suffix| beside(prefix, suffix)).iter().find(|path| path.exists()) {
+    if let Some(other) = OTHERS.map(|suffix| with_suffix(prefix, suffix)).iter().find(|path| path.exists()) {
         let found = format!("a file that readers would take for a part of {}", prefix.display());
         return Err(Error::file(other, found, "none of an index that was not written here"));
     }
@@ -144,7 +144,7 @@ fn chunks(export: &Export<'_>, dim: usize) -> Result<usize> {
 
 /// `P_disk.index` and what begins with it.
 fn index_file(prefix: &Path, suffix: &str) -> PathBuf {
-    beside(prefix, &format!("_disk.index{suffix}"))
+    with_suffix(prefix, &format!("_disk.index{suffix}"))
 }
 
 /// A file of a matrix, not yet in its place.
@@ -198,7 +198,8 @@ fn pivots(quantizer: &ProductQuantizer, dim: usize, prefix: &Path) -> Result<Ato
     for (number, (.., values)) in matrices.iter().enumerate() {
         places[number + 1] = places[number] + 8 + values.len() as u64;
     }
-    let mut file = bin(&beside(prefix, "_pq_pivots.bin"), places.len(), 1, bytemuck::cast_slice(&places))?;
+    let mut file =
+        bin(&with_suffix(prefix, "_pq_pivots.bin"), places.len(), 1, bytemuck::cast_slice(&places))?;
     file.write_all(&vec![0; PIVOTS as usize - 8 - size_of_val(&places)])?;
     for (rows, cols, values) in matrices {
         file.write_all(bytemuck::cast_slice(&[rows as u32, cols as u32]))?;
@@ -215,7 +216,7 @@ fn codes(
     prefix: &Path,
 ) -> Result<AtomicFile> {
     let n = export.index.len();
-    let mut file = bin(&beside(prefix, "_pq_compressed.bin"), n, chunks, &[])?;
+    let mut file = bin(&with_suffix(prefix, "_pq_compressed.bin"), n, chunks, &[])?;
     let stage = export.progress.stage("codes", n as u64);
     let mut codes = vec![0u8; BLOCK.min(n) * chunks];
     for first in (0..n).step_by(BLOCK) {
@@ -320,7 +321,7 @@ fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -
 
 /// The entry points beside the index, or else `medoid`.
 fn read_entries(index: &Source<'_>, medoid: u32) -> Result<Vec<u32>> {
-    let path = beside(index.path, "_medoids.bin");
+    let path = with_suffix(index.path, "_medoids.bin");
     if !path.exists() {
         return Ok(vec![medoid]);
     }

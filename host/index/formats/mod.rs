@@ -130,7 +130,8 @@ impl IndexFormat {
     }
 
     /// The paths of all files of an index of this format at `path`.
-    /// [`Index::export`](crate::Index::export) writes them; [`Index::import`](crate::Index::import) reads them.
+    /// [`Index::export`](crate::Index::export) writes them; [`Index::import`](crate::Index::import)
+    /// reads them.
     pub fn files(self, path: impl AsRef<Path>) -> Vec<PathBuf> {
         let path = path.as_ref();
         match self {
