@@ -683,7 +683,9 @@ fn indexes_of_hard_data_are_those_of_the_cpu() {
     let metrics = [Metric::L2, Metric::Cosine, Metric::L2];
     let cases = hard_cases(48, 5, 9).into_iter().zip(metrics.into_iter().cycle());
     for (((name, base), metric), strategy) in cases.zip(strategies.into_iter().cycle()) {
-        check_build(name, &base, metric, 10, &strategy.degree(6));
+        check_build(name, &base, metric, 10, &strategy.clone().degree(6));
+        // Its rules get distances that others follow from.
+        check_build(name, &base, Metric::InnerProduct, 10, &strategy.degree(6));
     }
     for rows in [2, 3, 33] {
         for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::nssg()] {
@@ -705,16 +707,22 @@ fn stages_of_pruning_combine() {
     ] {
         let strategy = Strategy::nsg().collect(collect).filter(filter).degree(8).candidates(25);
         check_build("combined", &base, Metric::L2, 16, &strategy);
+        check_build("combined", &base, Metric::InnerProduct, 16, &strategy);
     }
 }
 
 #[test]
 fn the_kernels_to_compare_with_give_the_same_index() {
     let base = Synth::new(150, 24, 8).unwrap().base();
-    let graph = Descent::new().knn(24).build(&base).unwrap();
-    for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::vamana()] {
+    for (strategy, metric) in [
+        (Strategy::cagra(), Metric::L2),
+        (Strategy::nsg(), Metric::L2),
+        (Strategy::vamana(), Metric::L2),
+        (Strategy::nsg(), Metric::InnerProduct),
+    ] {
+        let graph = Descent::new().metric(metric).knn(24).build(&base).unwrap();
         for device in devices() {
-            let builder = Builder::new(strategy.clone().degree(8)).device(device);
+            let builder = Builder::new(strategy.clone().degree(8)).metric(metric).device(device);
             let index = builder.build_from(&base, &graph).unwrap();
             let (plain, stats) = builder.plain(true).build_with_stats(&base, Some(&graph)).unwrap();
             assert!((0..base.len()).all(|node| index.neighbors(node) == plain.neighbors(node)));

@@ -53,7 +53,7 @@ impl<T: Value> Data<T> {
             stride: padded::<T>(self.dim) as u32,
             dim: self.dim as u32,
             lifted: u32::from(self.lifts.iter().any(|&lift| lift != 0.0)),
-            padding: 0,
+            square: -1.0,
         };
         (rows, [values, lifts])
     }

@@ -34,7 +34,11 @@ fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
     let list = |node: usize, other: usize| {
         key::pack(base.distance(metric, (base.row(node), base.lifts[node] < 0.0), other), other as u32)
     };
-    let rule = |node: usize, other: usize| {
+    // Candidates are ordered by squared L2 distances, but of inner products as the lists are.
+    let order = |node: usize, other: usize| {
+        if metric == Metric::InnerProduct {
+            return list(node, other);
+        }
         let lift = |row: usize| base.lifts[row];
         let squared = exact_distance(Metric::L2, base.row(node), base.row(other));
         let difference = lift(other) - lift(node);
@@ -100,7 +104,7 @@ fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
         ids.sort_unstable();
         ids.dedup();
         let others = ids.into_iter().filter(|&id| id != node);
-        let mut expected: Vec<Key> = others.map(|id| rule(node as usize, id as usize)).collect();
+        let mut expected: Vec<Key> = others.map(|id| order(node as usize, id as usize)).collect();
         expected.sort_unstable();
         expected.resize(limit, NONE);
         assert_eq!(found, expected, "{metric:?}, {n} x {dim}, k = {k}, limit {limit}, node {node}");

@@ -48,13 +48,49 @@ rule_kernels! {
 struct Base<T> {
     values: Vec<T>,
     lifts: Vec<f32>,
+    /// Inner products: the square of the norm that the lifts give all rows. Else -1.
+    square: f32,
     dim: usize,
 }
 
 impl<T: Value> Base<T> {
+    fn row(&self, id: u32) -> &[T] {
+        &self.values[id as usize * padded::<T>(self.dim)..][..self.dim]
+    }
+
+    /// Takes the lifts of inner products.
+    fn lift(&mut self) {
+        let rows = 0..(self.values.len() / padded::<T>(self.dim)) as u32;
+        let squares: Vec<f64> =
+            rows.map(|id| self.row(id).iter().map(|x| x.exactly().powi(2)).sum()).collect();
+        let largest = squares.iter().copied().fold(0.0, f64::max);
+        self.lifts = squares.iter().map(|square| (largest - square).sqrt() as f32).collect();
+        self.square = largest as f32;
+    }
+
+    /// What candidates are ordered by.
+    fn key(&self, node: u32, id: u32) -> Key {
+        let distance = if self.square < 0.0 {
+            self.rule_distance(node, id)
+        } else {
+            exact_distance(Metric::InnerProduct, self.row(node), self.row(id))
+        };
+        key::pack(distance, id)
+    }
+
+    /// The rule distance from `node` that is known from the key of a candidate.
+    fn length(&self, node: u32, key: Key) -> f32 {
+        let distance = key::distance(key);
+        if self.square < 0.0 {
+            return distance;
+        }
+        let lifts = self.lifts[node as usize] * self.lifts[key::id(key) as usize];
+        let squared = 2.0 * (self.square + distance - lifts);
+        if squared < 4e-6 * self.square { 0.0 } else { squared }
+    }
+
     fn rule_distance(&self, a: u32, b: u32) -> f32 {
-        let row = |id: u32| &self.values[id as usize * padded::<T>(self.dim)..][..self.dim];
-        let sum = exact_distance(Metric::L2, row(a), row(b));
+        let sum = exact_distance(Metric::L2, self.row(a), self.row(b));
         match (self.lifts.get(a as usize), self.lifts.get(b as usize)) {
             (Some(&x), Some(&y)) if x < 0.0 || y < 0.0 => 2.0,
             (Some(&x), Some(&y)) => sum + (x - y) * (x - y),
@@ -66,22 +102,21 @@ impl<T: Value> Base<T> {
     fn candidates(&self, node: u32, count: usize) -> Vec<Key> {
         let rows = (self.values.len() / padded::<T>(self.dim)) as u32;
         let others = (0..rows).filter(|&id| id != node);
-        let mut keys: Vec<Key> = others.map(|id| key::pack(self.rule_distance(node, id), id)).collect();
+        let mut keys: Vec<Key> = others.map(|id| self.key(node, id)).collect();
         keys.sort_unstable();
         keys.truncate(count);
         keys
     }
 
-    /// What a rule accepts, by the definition of its form.
-    fn accepted(&self, rule: &dyn Rule, t: f32, candidates: &[Key], most: usize) -> Vec<Key> {
+    /// What a rule accepts of the candidates of `node`, by the definition of its form.
+    fn accepted(&self, (rule, t): (&dyn Rule, f32), node: u32, candidates: &[Key], most: usize) -> Vec<Key> {
         let mut accepted: Vec<Key> = Vec::new();
+        let length = |key: Key| self.length(node, key);
         let d_ac = |a: Key, c: Key| self.rule_distance(key::id(a), key::id(c));
         match rule.form() {
             Form::Keep => {
                 for &c in candidates {
-                    let kept = accepted
-                        .iter()
-                        .all(|&a| survives(rule, key::distance(c), key::distance(a), d_ac(a, c), t));
+                    let kept = accepted.iter().all(|&a| survives(rule, length(c), length(a), d_ac(a, c), t));
                     if kept && accepted.len() < most {
                         accepted.push(c);
                     }
@@ -90,9 +125,9 @@ impl<T: Value> Base<T> {
             Form::Score => {
                 while accepted.len() < most.min(candidates.len()) {
                     let sum = |c: Key| {
-                        accepted.iter().fold(0.0f32, |sum, &a| {
-                            sum + rule.score(key::distance(c), key::distance(a), d_ac(a, c), t)
-                        })
+                        accepted
+                            .iter()
+                            .fold(0.0f32, |sum, &a| sum + rule.score(length(c), length(a), d_ac(a, c), t))
                     };
                     let left = candidates.iter().copied().filter(|c| !accepted.contains(c));
                     accepted.extend(left.min_by(|&x, &y| sum(x).total_cmp(&sum(y)).then(x.cmp(&y))));
@@ -121,7 +156,10 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
             0 => Vec::new(),
             _ => integers(rows, -1, 3, seed).into_iter().map(|lift| lift as f32).collect(),
         };
-        let base = Base { values, lifts, dim };
+        let mut base = Base { values, lifts, square: -1.0, dim };
+        if seed == 2 {
+            base.lift();
+        }
         let nodes = [0u32, 29, 3, 49];
         let candidates: Vec<Vec<Key>> = nodes
             .iter()
@@ -144,7 +182,7 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
                     stride: stride as u32,
                     dim: dim as u32,
                     lifted: u32::from(!base.lifts.is_empty()),
-                    padding: 0,
+                    square: base.square,
                 },
                 nodes: ids.view().read_only(),
                 candidates: from.view().read_only(),
@@ -159,7 +197,7 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
                 let mut expected = if pass_short == 1 && candidates.len() <= most {
                     candidates.clone()
                 } else {
-                    base.accepted(&rule, rule.prepare(threshold), candidates, most)
+                    base.accepted((&rule, rule.prepare(threshold)), node, candidates, most)
                 };
                 expected.resize(most, NONE);
                 let mut found = vec![0; most * 8];

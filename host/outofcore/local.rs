@@ -56,7 +56,7 @@ impl LocalIndex {
                 let lifts = embedding.lifts(&vectors, &descent.progress)?;
                 drop(vectors);
                 with_base!(base, base => {
-                    Box::new(DeviceLists::new(&gpu, base, lifts.as_deref(), &index, members)?)
+                    Box::new(DeviceLists::new(&gpu, base, lifts, &index, members)?)
                 })
             }
             None => Box::new(HostLists::new(

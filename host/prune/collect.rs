@@ -55,7 +55,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Writes to `candidates` the keys (rule distance, id) of the nearest candidates of `node`,
+    /// Writes to `candidates` the keys (order distance, id) of the nearest candidates of `node`,
     /// nearest first: different nodes, none of them `node`.
     pub(super) fn collect(&mut self, node: u32, candidates: &mut Vec<Key>) {
         let Self { space, graph, visited, ids, .. } = self;
@@ -81,7 +81,7 @@ impl<'a> Collector<'a> {
                 })
             }
         }
-        space.rule_distances(node, ids, &mut self.distances);
+        space.order_distances(node, ids, &mut self.distances);
         candidates.clear();
         candidates.extend(ids.iter().zip(&self.distances).map(|(&id, &distance)| key::pack(distance, id)));
         if candidates.len() > self.limit {

@@ -46,7 +46,7 @@ pub(super) fn prune(
     for_each_row(&mut forward, degree, &stage, scratch, |scratch, node, row| {
         let (collector, pruner, candidates, accepted) = scratch;
         collector.collect(node, candidates);
-        pruner.filter(candidates, degree, accepted);
+        pruner.filter(node, candidates, degree, accepted);
         row[..accepted.len()].copy_from_slice(accepted);
     })?;
     let forward_of = |node: u32| {
@@ -118,14 +118,14 @@ impl<'a> Storer<'a> {
         seen.clear();
         edges.clear();
         edges.extend(ids.filter(|&id| seen.insert(id)));
-        space.rule_distances(node, edges, distances);
+        space.order_distances(node, edges, distances);
         let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
         keys.sort_unstable();
         // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is nearly always
         // among them.
         keys.truncate(MERGED as usize);
         if keys.len() > row.len() {
-            pruner.filter(&keys, row.len(), accepted);
+            pruner.filter(node, &keys, row.len(), accepted);
             keys.clone_from(accepted);
         }
         row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);

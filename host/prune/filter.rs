@@ -22,6 +22,8 @@ pub(super) struct Pruner<'a> {
 #[derive(Clone, Copy)]
 struct Candidate {
     key: Key,
+    /// The rule distance from the node.
+    distance: f32,
     score: f32,
 }
 
@@ -39,11 +41,11 @@ impl<'a> Pruner<'a> {
         }
     }
 
-    /// Writes to `accepted` at most `most` of the `candidates` (nearest first), in the order in
-    /// which the filter accepts them.
-    pub(super) fn filter(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
+    /// Writes to `accepted` at most `most` of the `candidates` of `node` (keys of order distances,
+    /// nearest first), in the order in which the filter accepts them.
+    pub(super) fn filter(&mut self, node: u32, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
         match self.strategy.filter.rule() {
-            Some(rule) => rule.select(self, candidates, most, accepted),
+            Some(rule) => rule.select(self, node, candidates, most, accepted),
             None => self.rank(candidates, most, accepted),
         }
     }
@@ -54,6 +56,7 @@ impl<'a> Pruner<'a> {
     pub(super) fn select<R: Rule>(
         &mut self,
         rule: &R,
+        node: u32,
         candidates: &[Key],
         most: usize,
         accepted: &mut Vec<Key>,
@@ -62,7 +65,10 @@ impl<'a> Pruner<'a> {
         let Self { space, alive, ids, distances, .. } = self;
         accepted.clear();
         alive.clear();
-        alive.extend(candidates.iter().map(|&key| Candidate { key, score: 0.0 }));
+        alive.extend(candidates.iter().map(|&key| {
+            let distance = space.rule_distance(node, key as u32, key::distance(key));
+            Candidate { key, distance, score: 0.0 }
+        }));
         while accepted.len() < most && !alive.is_empty() {
             let next = match rule.form() {
                 Form::Keep => 0,
@@ -70,15 +76,14 @@ impl<'a> Pruner<'a> {
                 Form::Score => (1..alive.len())
                     .fold(0, |best, i| if alive[i].score < alive[best].score { i } else { best }),
             };
-            let neighbour = alive.remove(next).key;
+            let Candidate { key: neighbour, distance: d_pa, .. } = alive.remove(next);
             accepted.push(neighbour);
             ids.clear();
             ids.extend(alive.iter().map(|candidate| candidate.key as u32));
             space.rule_distances(neighbour as u32, ids, distances);
-            let d_pa = key::distance(neighbour);
             let mut index = 0;
             alive.retain_mut(|candidate| {
-                let (d_pc, d_ac) = (key::distance(candidate.key), distances[index]);
+                let (d_pc, d_ac) = (candidate.distance, distances[index]);
                 index += 1;
                 match rule.form() {
                     Form::Keep => survives(rule, d_pc, d_pa, d_ac, t),
@@ -148,20 +153,33 @@ mod tests {
         out[0]
     }
 
+    fn order_key(space: &Space<'_>, node: u32, id: u32) -> Key {
+        let mut out = Vec::new();
+        space.order_distances(node, &[id], &mut out);
+        key::pack(out[0], id)
+    }
+
     fn all_others(space: &Space<'_>, node: u32) -> Vec<Key> {
         let others = (0..space.len() as u32).filter(|&id| id != node);
-        let mut keys: Vec<Key> = others.map(|id| key::pack(rule_distance(space, node, id), id)).collect();
+        let mut keys: Vec<Key> = others.map(|id| order_key(space, node, id)).collect();
         keys.sort_unstable();
         keys
     }
 
     /// The serial algorithm: each candidate in turn, against every neighbour accepted before it.
-    fn serial(space: &Space<'_>, rule: &dyn Rule, t: f32, candidates: &[Key], most: usize) -> Vec<Key> {
+    fn serial(
+        space: &Space<'_>,
+        (rule, t): (&dyn Rule, f32),
+        node: u32,
+        candidates: &[Key],
+        most: usize,
+    ) -> Vec<Key> {
+        let length = |key: Key| space.rule_distance(node, key as u32, key::distance(key));
         let mut accepted: Vec<Key> = Vec::new();
         for &c in candidates {
             let kept = accepted.iter().all(|&a| {
                 let d_ac = rule_distance(space, a as u32, c as u32);
-                survives(rule, key::distance(c), key::distance(a), d_ac, t)
+                survives(rule, length(c), length(a), d_ac, t)
             });
             if kept && accepted.len() < most {
                 accepted.push(c);
@@ -171,13 +189,14 @@ mod tests {
     }
 
     /// The greedy selection by the smallest sum of scores, all sums computed anew at each step.
-    fn greedy(space: &Space<'_>, rule: &dyn Rule, candidates: &[Key], most: usize) -> Vec<Key> {
+    fn greedy(space: &Space<'_>, rule: &dyn Rule, node: u32, candidates: &[Key], most: usize) -> Vec<Key> {
+        let length = |key: Key| space.rule_distance(node, key as u32, key::distance(key));
         let mut accepted: Vec<Key> = Vec::new();
         while accepted.len() < most.min(candidates.len()) {
             let sum = |c: Key| {
                 let scores = accepted.iter().map(|&a| {
                     let d_ac = rule_distance(space, a as u32, c as u32);
-                    rule.score(key::distance(c), key::distance(a), d_ac, 0.0)
+                    rule.score(length(c), length(a), d_ac, 0.0)
                 });
                 scores.fold(0.0f32, |sum, score| sum + score)
             };
@@ -220,8 +239,9 @@ mod tests {
                     let candidates = all_others(space, node);
                     for most in [1, 7, 200] {
                         let mut accepted = Vec::new();
-                        pruner.filter(&candidates, most, &mut accepted);
-                        let expected = serial(space, *rule, rule.prepare(*threshold), &candidates, most);
+                        pruner.filter(node, &candidates, most, &mut accepted);
+                        let rule = (*rule, rule.prepare(*threshold));
+                        let expected = serial(space, rule, node, &candidates, most);
                         assert_eq!(
                             accepted, expected,
                             "{filter:?} {threshold} node {node} most {most} seed {seed}"
@@ -240,8 +260,8 @@ mod tests {
             let candidates = all_others(space, 0);
             for most in [1, 5, 16] {
                 let mut accepted = Vec::new();
-                pruner.filter(&candidates, most, &mut accepted);
-                assert_eq!(accepted, greedy(space, &Spread, &candidates, most), "most {most} seed {seed}");
+                pruner.filter(0, &candidates, most, &mut accepted);
+                assert_eq!(accepted, greedy(space, &Spread, 0, &candidates, most), "most {most} seed {seed}");
             }
         });
     }
@@ -254,7 +274,7 @@ mod tests {
                 let mut pruner = Pruner::new(space, graph, &strategy);
                 for node in 0..space.len() as u32 {
                     let candidates: Vec<Key> = (graph.neighbors(node as usize).iter())
-                        .map(|&id| key::pack(rule_distance(space, node, id), id))
+                        .map(|&id| order_key(space, node, id))
                         .collect();
                     let detours = |place: usize| {
                         let b = candidates[place] as u32;
@@ -268,7 +288,7 @@ mod tests {
                     expected.sort_by_key(|&place| (detours(place), place));
                     let expected: Vec<Key> = expected.into_iter().map(|place| candidates[place]).collect();
                     let mut accepted = Vec::new();
-                    pruner.filter(&candidates, 200, &mut accepted);
+                    pruner.filter(node, &candidates, 200, &mut accepted);
                     assert_eq!(accepted, expected, "node {node} strict {strict} seed {seed}");
                 }
             }
@@ -284,7 +304,7 @@ mod tests {
         let candidates = all_others(&space, 5);
         let run = |strategy: &Strategy| {
             let mut accepted = Vec::new();
-            Pruner::new(&space, &graph, strategy).filter(&candidates, 100, &mut accepted);
+            Pruner::new(&space, &graph, strategy).filter(5, &candidates, 100, &mut accepted);
             accepted
         };
         let (all, few) = (run(&all), run(&few));

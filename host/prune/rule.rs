@@ -22,8 +22,15 @@ pub(super) trait AnyRule: Send + Sync {
     /// How it selects.
     fn form(&self) -> Form;
 
-    /// Filters the candidates of a node on the CPU; see [`Pruner::filter`].
-    fn select(&self, pruner: &mut Pruner<'_>, candidates: &[Key], most: usize, accepted: &mut Vec<Key>);
+    /// Filters the candidates of `node` on the CPU; see [`Pruner::filter`].
+    fn select(
+        &self,
+        pruner: &mut Pruner<'_>,
+        node: u32,
+        candidates: &[Key],
+        most: usize,
+        accepted: &mut Vec<Key>,
+    );
 
     /// Launches the rule's kernel of the base's element type, `threads` for each of `nodes` nodes.
     ///
@@ -41,8 +48,15 @@ impl<R: RuleKernels> AnyRule for R {
         Rule::form(self)
     }
 
-    fn select(&self, pruner: &mut Pruner<'_>, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
-        pruner.select(self, candidates, most, accepted);
+    fn select(
+        &self,
+        pruner: &mut Pruner<'_>,
+        node: u32,
+        candidates: &[Key],
+        most: usize,
+        accepted: &mut Vec<Key>,
+    ) {
+        pruner.select(self, node, candidates, most, accepted);
     }
 
     unsafe fn launch(&self, gpu: &Gpu, filter: AnyFilter, nodes: u32, threads: u32) -> Result<()> {

@@ -432,7 +432,7 @@ impl Task<'_> {
                 stride: stride::<T>(dim) as u32,
                 dim: dim as u32,
                 lifted: u32::from(!self.queries.zero().is_empty()),
-                padding: 0,
+                square: -1.0,
             },
             found: found.view_mut(),
             computed: computed.view_mut(),

@@ -37,9 +37,10 @@ impl Embedding {
         Space::owned(members, self.metric, progress)?.lifted_to(self.largest, progress)
     }
 
-    /// The coordinate that is added to each of `members` under inner product.
-    pub(crate) fn lifts(&self, members: &Vectors, progress: &Progress) -> Result<Option<Vec<f32>>> {
-        (self.metric == Metric::InnerProduct).then(|| lift(members, self.largest, progress)).transpose()
+    /// Inner product: the lift of each of `members`, and the square of the norm that they give.
+    pub(crate) fn lifts(&self, members: &Vectors, progress: &Progress) -> Result<Option<(Vec<f32>, f32)>> {
+        let lifts = || Ok((lift(members, self.largest, progress)?, self.largest as f32));
+        (self.metric == Metric::InnerProduct).then(lifts).transpose()
     }
 
     /// Components of the embedded rows of `dim` components.

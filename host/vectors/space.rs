@@ -1,15 +1,21 @@
 //! A data set under a metric: the distances that building and searching ask for.
 //!
 //! Two kinds of distance exist (they differ but for L2): *list* distances order neighbour lists and
-//! results; *rule* distances, always squared L2, are what pruning rules, medoids and reverse edges
-//! compare. Cosine: rows are normalised once; list distances are half the squared L2 distance of
-//! unit vectors, which is 1 − cos without its cancellation between near vectors, and rule distances
-//! are 2(1 − cos). Inner product: list distances are −⟨x, y⟩; rule distances are squared L2 after
-//! one more coordinate `lift = sqrt(M² − |x|²)`, M the largest norm, has made all norms equal.
+//! results; *rule* distances, always squared L2, are what pruning rules and medoids compare.
+//! Cosine: rows are normalised once; list distances are half the squared L2 distance of unit
+//! vectors, which is 1 − cos without its cancellation between near vectors, and rule distances are
+//! 2(1 − cos). Inner product: list distances are −⟨x, y⟩; rule distances are squared L2 after one more
+//! coordinate `lift = sqrt(M² − |x|²)`, M the largest norm, has made all norms equal.
+//!
+//! *Order* distances are the keys of candidates and edges in pruning: rule distances, but under
+//! inner product list distances. There the two orders differ: the nearest rows by rule distance are
+//! of about the same norm, and a search needs edges to the rows of the largest products. A rule
+//! distance follows from an order distance and two lifts, so nothing is computed twice.
 
 use std::borrow::Cow;
 
 use rayon::prelude::*;
+use tagore_device::block::rows::lifted_distance;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
@@ -25,6 +31,8 @@ pub(crate) struct Space<'a> {
     largest: f32,
     /// Inner product: the added coordinate of each row. Else empty.
     lift: Vec<f32>,
+    /// Inner product: the square of the norm that lifts give all rows. Else -1.
+    square: f32,
     /// Cosine: which rows are zero vectors; empty if none is.
     zero: Vec<bool>,
 }
@@ -62,9 +70,12 @@ impl<'a> Space<'a> {
     fn of(base: Cow<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
         let largest = base.validate_for(metric, progress)?;
         range::check_smallest(&base, largest, metric)?;
-        let lift = match metric {
-            Metric::InnerProduct => lift(&base, largest_square(&base, progress)?, progress)?,
-            Metric::L2 | Metric::Cosine => Vec::new(),
+        let (lift, square) = match metric {
+            Metric::InnerProduct => {
+                let square = largest_square(&base, progress)?;
+                (lift(&base, square, progress)?, square as f32)
+            }
+            Metric::L2 | Metric::Cosine => (Vec::new(), -1.0),
         };
         let (vectors, zero) = match metric {
             Metric::Cosine => {
@@ -72,7 +83,7 @@ impl<'a> Space<'a> {
             }
             Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
         };
-        Ok(Self { vectors, metric, largest, lift, zero })
+        Ok(Self { vectors, metric, largest, lift, square, zero })
     }
 
     /// What it holds beside a base of `n` rows of `dim` components.
@@ -88,6 +99,7 @@ impl<'a> Space<'a> {
     pub(crate) fn lifted_to(mut self, largest: f64, progress: &Progress) -> Result<Self> {
         if self.metric == Metric::InnerProduct {
             self.lift = lift(&self.vectors, largest, progress)?;
+            self.square = largest as f32;
         }
         Ok(self)
     }
@@ -126,6 +138,11 @@ impl<'a> Space<'a> {
         } else {
             self.zero.iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect()
         }
+    }
+
+    /// Inner product: the square of the norm that lifts give all rows. Other metrics: -1.
+    pub(crate) fn square(&self) -> f32 {
+        self.square
     }
 
     /// Validates `queries` and prepares them.
@@ -193,6 +210,24 @@ impl<'a> Space<'a> {
                     let difference = self.lift[id as usize] - lift;
                     *distance += difference * difference;
                 }
+            }
+        }
+    }
+
+    /// The order distances from `node` to the rows `ids`: keys of its candidates and edges.
+    pub(crate) fn order_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
+        match self.metric {
+            Metric::L2 | Metric::Cosine => self.rule_distances(node, ids, out),
+            Metric::InnerProduct => self.list_distances(self.point(node), ids, out),
+        }
+    }
+
+    /// The rule distance from `node` to row `id`, which is at this order distance.
+    pub(crate) fn rule_distance(&self, node: u32, id: u32, order: f32) -> f32 {
+        match self.metric {
+            Metric::L2 | Metric::Cosine => order,
+            Metric::InnerProduct => {
+                lifted_distance(self.square, (self.lift[node as usize], self.lift[id as usize]), order)
             }
         }
     }

@@ -1,4 +1,7 @@
-//! Rows of the base, and the distances between them that rules compare.
+//! Rows of the base, and the distances between them that pruning takes.
+//!
+//! *Rule* distances are what rules compare: squared L2. *Order* distances are the keys of
+//! candidates and edges: rule distances, but under inner product list distances.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
@@ -6,6 +9,7 @@ use cuda_std::prelude::*;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{Metric, Point};
+use crate::descent::key::{self, Key};
 
 /// Rows of the base.
 #[repr(C)]
@@ -22,12 +26,23 @@ pub struct Rows<T> {
     pub dim: u32,
     /// Whether there are `lifts`.
     pub lifted: u32,
-    /// Nothing.
-    pub padding: u32,
+    /// Inner product: the square of the norm that lifts give all rows. Other metrics: -1.
+    pub square: f32,
 }
 
 copied! {
     Rows<T>;
+}
+
+/// Squared distances of lifted rows below this part of their squared norm are rounding: 0.
+const ROUNDING: f32 = 4e-6;
+
+/// The squared L2 distance of two lifted rows. `order` is minus their inner product without lifts,
+/// `square` the square of the norm that lifts give all rows.
+#[inline(always)]
+pub fn lifted_distance(square: f32, lifts: (f32, f32), order: f32) -> f32 {
+    let squared = 2.0 * (square + order - lifts.0 * lifts.1);
+    if squared < ROUNDING * square { 0.0 } else { squared }
 }
 
 /// What rules compare: squared L2 distances, of rows with their lifts; a row whose lift is negative is at distance
@@ -70,14 +85,56 @@ impl<T: Element> Rows<T> {
     /// of the CPU backend. A group that has no row passes None; the whole warp calls this.
     #[inline(always)]
     pub fn distance(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
-        let sum = self.sum(point, id);
+        let sum = self.sum(point, id, Metric::L2);
         id.map_or(sum, |id| self.lifted(point, id, sum))
+    }
+
+    /// As [`distance`](Self::distance), the order distance.
+    #[inline(always)]
+    pub fn order_distance(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
+        let metric = self.order();
+        let sum = self.sum(point, id, metric);
+        match (metric, id) {
+            (Metric::L2, Some(id)) => self.lifted(point, id, sum),
+            _ => sum,
+        }
+    }
+
+    /// The rule distance from a row of this lift to the row of `key`, their order distance.
+    #[inline(always)]
+    pub fn rule_distance(&self, lift: f32, key: Key) -> f32 {
+        let order = key::distance(key);
+        match self.order() {
+            Metric::InnerProduct => lifted_distance(self.square, (lift, self.lift(key::id(key))), order),
+            _ => order,
+        }
+    }
+
+    /// The metric of order distances without lifts.
+    #[inline(always)]
+    fn order(&self) -> Metric {
+        if self.square < 0.0 { Metric::L2 } else { Metric::InnerProduct }
     }
 
     /// The distances from `point` to the rows `id` of the first `count` lanes, at least 1, each in its lane: eight at
     /// a time, by groups as above. The whole warp calls this, with the same count.
     #[inline(always)]
     pub fn distances(&self, point: &RulePoint<T>, id: u32, count: u32) -> f32 {
+        let sum = self.sums(point, id, count, Metric::L2);
+        if warp::lane_id() < count { self.lifted(point, id, sum) } else { sum }
+    }
+
+    /// As [`distances`](Self::distances), the order distances.
+    #[inline(always)]
+    pub fn order_distances(&self, point: &RulePoint<T>, id: u32, count: u32) -> f32 {
+        let metric = self.order();
+        let sum = self.sums(point, id, count, metric);
+        if metric == Metric::L2 && warp::lane_id() < count { self.lifted(point, id, sum) } else { sum }
+    }
+
+    /// As [`distances`](Self::distances), by `metric` without lifts.
+    #[inline(always)]
+    fn sums(&self, point: &RulePoint<T>, id: u32, count: u32, metric: Metric) -> f32 {
         const GROUPS: u32 = 32 / GROUP;
         let lane = warp::lane_id();
         let (mut own, mut first) = (0.0, 0);
@@ -86,18 +143,18 @@ impl<T: Element> Rows<T> {
             let of = first + lane / GROUP;
             // A group for which no row is left takes the first again.
             let row = warp::broadcast(id, if of < count { of } else { 0 });
-            let sum = self.sum(point, Some(row));
+            let sum = self.sum(point, Some(row), metric);
             let sum = warp::broadcast(sum, lane % GROUPS * GROUP);
             own = if lane / GROUPS == first / GROUPS { sum } else { own };
             first += GROUPS;
         }
-        if lane < count { self.lifted(point, id, own) } else { own }
+        own
     }
 
-    /// The distance without lifts.
+    /// The distance by `metric` without lifts.
     #[inline(always)]
-    fn sum(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
-        point.point.distance(Metric::L2, id.map(|id| self.row(id)))
+    fn sum(&self, point: &RulePoint<T>, id: Option<u32>, metric: Metric) -> f32 {
+        point.point.distance(metric, id.map(|id| self.row(id)))
     }
 
     /// The distance to row `id`, which is `sum` without lifts.
@@ -133,8 +190,9 @@ impl<T: Element> Rows<T> {
         distances
     }
 
+    /// The lift of row `id`; 0 where there are none.
     #[inline(always)]
-    fn lift(&self, id: u32) -> f32 {
+    pub fn lift(&self, id: u32) -> f32 {
         if self.lifted != 0 { self.lifts.get(id as usize) } else { 0.0 }
     }
 }

@@ -26,7 +26,7 @@ pub struct Lengths<T> {
     pub order: Global<u32>,
     /// In: `degree` different ids of each row, `u32::MAX` behind the last.
     pub ids: Global<u32>,
-    /// Out: `degree` keys of each list: ascending (rule distance, row), then [`NONE`].
+    /// Out: `degree` keys of each list: ascending (order distance, row), then [`NONE`].
     pub keys: GlobalMut<Key>,
     /// How many lists.
     pub count: u32,
@@ -71,7 +71,7 @@ fn lengths<T: Element>(p: &Lengths<T>) {
         let count = warp::ballot(id != u32::MAX).count_ones();
         let mut key = NONE;
         if count > 0 {
-            let distance = p.rows.distances(&point, id, count);
+            let distance = p.rows.order_distances(&point, id, count);
             key = if lane < count { key::pack(distance, id) } else { NONE };
         }
         runs.set(slot as usize, sort_warp(key));

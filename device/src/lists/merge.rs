@@ -14,7 +14,7 @@ use crate::block::element::Element;
 use crate::block::exact::point_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, rank};
-use crate::descent::key::{self, Key, NONE};
+use crate::descent::key::{Key, NONE};
 
 /// Threads of a block, a warp per node.
 pub const MERGE_LISTS_THREADS: u32 = 64;
@@ -40,11 +40,11 @@ pub struct MergeLists<T> {
     pub ids: Global<u32>,
     /// In: the row at each place.
     pub order: Global<u32>,
-    /// In: `degree` keys at each place: ascending (rule distance, row), then [`NONE`].
+    /// In: `degree` keys at each place: ascending (order distance, row), then [`NONE`].
     pub second: Global<Key>,
     /// In: the place of each node.
     pub places: Global<u32>,
-    /// In: `degree` keys of each node: ascending (rule distance, id), then [`NONE`].
+    /// In: `degree` keys of each node: ascending (order distance, id), then [`NONE`].
     pub first: Global<Key>,
     /// Out: of each node its id and `degree` ids of neighbours, `u32::MAX` behind the last.
     pub records: GlobalMut<u32>,
@@ -191,8 +191,10 @@ fn merge<T: Element>(p: &MergeLists<T>) {
 
     let record = p.records.offset(node as usize * (1 + p.degree as usize));
     let out = record.offset(1);
+    let own = p.order.get(place as usize);
+    let lift = p.rows.lift(own);
     if lane == 0 {
-        record.set(0, p.ids.get(p.order.get(place as usize) as usize));
+        record.set(0, p.ids.get(own as usize));
     }
     let mut taken = 0;
     while taken < p.degree {
@@ -221,8 +223,11 @@ fn merge<T: Element>(p: &MergeLists<T>) {
             let is_one = begin + lane < end;
             let place = if is_one { here.places.get((begin + lane) as usize) } else { place };
             let count = if end - begin < 32 { end - begin } else { 32 };
-            let distance = p.rows.distances(&point, rows.get(place as usize), count);
-            let stays = distance >= key::distance(keys.get(place as usize));
+            let row = rows.get(place as usize);
+            let distance = p.rows.distances(&point, row, count);
+            // Of the key only the distance: its id is not a row here.
+            let key = keys.get(place as usize) >> 32 << 32 | row as u64;
+            let stays = distance >= p.rows.rule_distance(lift, key);
             if is_one && !stays {
                 rows.set(place as usize, OCCLUDED);
             }

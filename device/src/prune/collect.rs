@@ -24,8 +24,8 @@ pub struct Collect<T> {
     pub nodes: Global<u32>,
     /// In: `k` ascending keys of each row, [`NONE`] behind the last: the k-NN graph.
     pub lists: Global<Key>,
-    /// Out: of each of the nodes the nearest `limit` different candidates: ascending keys of their rule distances,
-    /// [`NONE`] behind the last.
+    /// Out: of each of the nodes the nearest `limit` different candidates: ascending keys of their
+    /// order distances, [`NONE`] behind the last.
     pub candidates: GlobalMut<Key>,
     /// Length of the lists, at least 1.
     pub k: u32,
@@ -33,8 +33,8 @@ pub struct Collect<T> {
     pub hop: u32,
     /// Candidates per node, at least 1.
     pub limit: u32,
-    /// Whether the lists' distances are rule distances: of L2.
-    pub ruled: u32,
+    /// Whether the lists' distances are order distances: under L2 and inner product.
+    pub ordered: u32,
 }
 
 copied! {
@@ -100,7 +100,7 @@ fn collect<T: Element>(p: &Collect<T>) {
     const GROUPS: u32 = COLLECT_THREADS / GROUP;
 
     let mut sorted = keys;
-    if p.ruled == 0 {
+    if p.ordered == 0 {
         let mut first = 0;
         while first < own {
             keep_rolled();
@@ -146,7 +146,7 @@ fn collect<T: Element>(p: &Collect<T>) {
             keep_rolled();
             let i = first + group;
             let id = if i < found { Some(ids.get(i as usize)) } else { None };
-            let distance = p.rows.distance(&point, id);
+            let distance = p.rows.order_distance(&point, id);
             if let (true, Some(id)) = (speaks, id) {
                 let key = key::pack(distance, id);
                 if key < bound {

@@ -29,7 +29,7 @@ pub struct Filter<T> {
     pub rows: Rows<T>,
     /// In: the row of each node.
     pub nodes: Global<u32>,
-    /// In: `stride` keys of each node: ascending (rule distance, row), then [`NONE`].
+    /// In: `stride` keys of each node: ascending (order distance, row), then [`NONE`].
     pub candidates: Global<Key>,
     /// Out: `most` keys of each row among the nodes, in the order in which they were accepted, then [`NONE`].
     pub forward: GlobalMut<Key>,
@@ -58,12 +58,12 @@ pub const fn filter_shared_bytes(stride: u32, dim: u32, form: Form) -> u32 {
 }
 
 impl<T: Element> Filter<T> {
-    /// The candidates of the block's node, and where its neighbours go.
+    /// The candidates of the block's node, where its neighbours go, and its lift.
     #[inline(always)]
-    pub(super) fn node(&self) -> (Global<Key>, GlobalMut<Key>) {
+    pub(super) fn node(&self) -> (Global<Key>, GlobalMut<Key>, f32) {
         let row = self.nodes.get(block_idx_x() as usize);
         let candidates = self.candidates.offset(block_idx_x() as usize * self.stride as usize);
-        (candidates, self.forward.offset(row as usize * self.most as usize))
+        (candidates, self.forward.offset(row as usize * self.most as usize), self.rows.lift(row))
     }
 
     /// Says that a node has no more than the first `accepted` neighbours; the whole block calls this.
@@ -82,7 +82,7 @@ impl<T: Element> Filter<T> {
 pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
     let (thread, threads, lane) = (thread_idx_x(), block_dim_x(), warp::lane_id());
     let (warp, warps) = (thread / 32, threads / 32);
-    let (candidates, out) = p.node();
+    let (candidates, out, lift) = p.node();
     if p.pass_short != 0 && (p.stride <= p.most || candidates.get(p.most as usize) == NONE) {
         let mut i = thread;
         while i < p.most {
@@ -149,7 +149,7 @@ pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
         sync_threads();
 
         let point = p.rows.point(values, key::id(neighbour));
-        let d_pa = key::distance(neighbour);
+        let d_pa = p.rows.rule_distance(lift, neighbour);
         let (mut stay, mut first) = (0, 0);
         next = NONE;
         while first < left {
@@ -159,7 +159,7 @@ pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
             let is_other = candidate != NONE && candidate != neighbour;
             let count = if left - first < 32 { left - first } else { 32 };
             let d_ac = p.rows.distances(&point, key::id(candidate), count);
-            let d_pc = key::distance(candidate);
+            let d_pc = if candidate == NONE { 0.0 } else { p.rows.rule_distance(lift, candidate) };
             let mut standing = NONE;
             let stays = is_other
                 && match rule.form() {

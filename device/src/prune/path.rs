@@ -26,8 +26,8 @@ pub struct Paths<T> {
     pub walk: Walk<T>,
     /// In: the nodes, a row to a block.
     pub nodes: Global<u32>,
-    /// Out: of each of the nodes the nearest `limit` different candidates, without itself: ascending keys of their rule
-    /// distances, [`NONE`] behind the last.
+    /// Out: of each of the nodes the nearest `limit` different candidates, without itself:
+    /// ascending keys of their order distances, [`NONE`] behind the last.
     pub candidates: GlobalMut<Key>,
     /// Candidates per node, at least 1.
     pub limit: u32,
@@ -87,7 +87,7 @@ fn path<T: Element>(p: &Paths<T>) {
     }
     sync_threads();
     let count = met + room.new_count.get(0);
-    if metric != Metric::L2 {
+    if metric == Metric::Cosine {
         rule_keys(walk, &room, node, count);
     }
     sync_threads();
@@ -118,7 +118,8 @@ fn path<T: Element>(p: &Paths<T>) {
     }
 }
 
-/// Puts rule distances in the place of list distances; the whole block calls this, a barrier follows.
+/// Puts rule distances in the place of list distances, as cosine orders candidates; the whole block
+/// calls this, a barrier follows.
 #[inline(always)]
 fn rule_keys<T: Element>(walk: &Walk<T>, room: &Room<T>, node: u32, count: u32) {
     let point = walk.base.point(room.values, node);

@@ -20,7 +20,7 @@ pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {
 #[inline(always)]
 fn serial<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
     let lane = warp::lane_id();
-    let (candidates, out) = p.node();
+    let (candidates, out, lift) = p.node();
     let values: Shared<T::Point> = shared::dynamic(0);
     let neighbours: Shared<Key> = shared::dynamic(point_bytes(p.rows.dim) as usize);
     let keep_all = p.pass_short != 0 && (p.stride <= p.most || candidates.get(p.most as usize) == NONE);
@@ -35,14 +35,14 @@ fn serial<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
             p.rows.load(values, key::id(candidate), (lane, 32));
             warp::sync();
             let point = p.rows.point(values, key::id(candidate));
-            let d_pc = key::distance(candidate);
+            let d_pc = p.rows.rule_distance(lift, candidate);
             let mut first = 0;
             while first < accepted && stays {
                 let i = first + lane / GROUP;
                 let neighbour = if i < accepted { neighbours.get(i as usize) } else { NONE };
                 let is_one = neighbour != NONE;
                 let d_ac = p.rows.distance(&point, if is_one { Some(key::id(neighbour)) } else { None });
-                let d_pa = key::distance(neighbour);
+                let d_pa = if is_one { p.rows.rule_distance(lift, neighbour) } else { 0.0 };
                 stays = !warp::any(is_one && !survives(rule, d_pc, d_pa, d_ac, p.threshold));
                 first += 32 / GROUP;
             }

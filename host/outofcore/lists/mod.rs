@@ -25,8 +25,8 @@ pub(super) struct Members {
 
 /// The lists of members.
 pub(super) trait Lists {
-    /// The lists of the members at `places`: keys of rule distances and ids, in ascending order, each list padded to the
-    /// degree with [`NONE`](tagore_device::descent::key::NONE).
+    /// The lists of the members at `places`: keys of order distances and ids, in ascending order,
+    /// each list padded to the degree with [`NONE`](tagore_device::descent::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 
     /// Merges the lists of the members at places with others of theirs, which are such as [`get`](Self::get) gives them:
@@ -64,7 +64,7 @@ mod tests {
         let lifts = embedding.lifts(base, &Progress::silent()).unwrap();
         with_device_rows!(&space, rows => {
             let there = Base::upload(gpu, &space, rows).unwrap();
-            Box::new(DeviceLists::new(gpu, there, lifts.as_deref(), index, members(base.len())).unwrap())
+            Box::new(DeviceLists::new(gpu, there, lifts, index, members(base.len())).unwrap())
         })
     }
 
@@ -84,7 +84,7 @@ mod tests {
                     2 => {
                         let member = draw(1, base.len() as u64) as u32;
                         let mut distance = Vec::new();
-                        space.rule_distances(node, &[member], &mut distance);
+                        space.order_distances(node, &[member], &mut distance);
                         others.push(pack(distance[0], members.ids[member as usize]));
                     }
                     // Of no member.

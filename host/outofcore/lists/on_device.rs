@@ -24,7 +24,7 @@ pub(in crate::outofcore) struct DeviceLists<T: OnDevice> {
     base: Base<T>,
     ids: Buffer<u32>,
     order: Buffer<u32>,
-    /// Ascending keys of rule distances and members, list after list in the order of the members.
+    /// Ascending keys of order distances and members, list after list in the order of the members.
     keys: Buffer<Key>,
     /// Of the nodes that are merged at a time, their places, the lists that have waited, and what becomes of them.
     places: Buffer<u32>,
@@ -55,13 +55,13 @@ impl<T: OnDevice> DeviceLists<T> {
     pub(in crate::outofcore) fn new(
         gpu: &Gpu,
         mut base: Base<T>,
-        lifts: Option<&[f32]>,
+        lifts: Option<(Vec<f32>, f32)>,
         index: &Index,
         members: Members,
     ) -> Result<Self> {
         let (n, degree) = (index.len(), index.max_degree());
-        if let Some(lifts) = lifts {
-            base.lift(lifts)?;
+        if let Some((lifts, square)) = lifts {
+            base.lift(&lifts, square)?;
         }
         let memory = plan(n, degree).reserve(gpu)?;
         let mut ids: Buffer<u32> = memory.buffer("ids of members")?;

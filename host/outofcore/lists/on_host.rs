@@ -16,7 +16,7 @@ pub(in crate::outofcore) struct HostLists {
     degree: usize,
     members: Members,
     space: Space<'static>,
-    /// Ascending keys of rule distances and members, list after list in the order of the members.
+    /// Ascending keys of order distances and members, list after list in the order of the members.
     keys: Vec<Key>,
 }
 
@@ -33,7 +33,7 @@ impl HostLists {
         for_each_row(&mut keys, degree, stage, Vec::new, |distances, place, row| {
             let member = members.order[place as usize];
             let neighbors = index.neighbors(member as usize);
-            space.rule_distances(member, neighbors, distances);
+            space.order_distances(member, neighbors, distances);
             let found = neighbors.iter().zip(distances.iter());
             row.iter_mut().zip(found).for_each(|(key, (&id, &distance))| *key = key::pack(distance, id));
             row.sort_unstable();
@@ -64,7 +64,7 @@ impl Lists for HostLists {
             let rows = records.par_chunks_exact_mut(1 + degree).zip(members_there).zip(lists);
             rows.for_each_init(Room::default, |room, ((record, &member), lists)| {
                 record[0] = members.ids[member as usize];
-                room.merge(lists, (members, space), &mut record[1..]);
+                room.merge(member, lists, (members, space), &mut record[1..]);
             });
         }
         Ok(records)
@@ -97,9 +97,15 @@ struct Room {
 }
 
 impl Room {
-    /// Writes the ids of neighbours from two lists, keys of ids and keys of members, to `row`: as many as it has room for,
-    /// `u32::MAX` behind them.
-    fn merge(&mut self, (a, b): (&[Key], &[Key]), (members, space): (&Members, &Space<'_>), row: &mut [u32]) {
+    /// Writes the ids of neighbours of the member `node` from two lists, keys of ids and keys of
+    /// members, to `row`: as many as it has room for, `u32::MAX` behind them.
+    fn merge(
+        &mut self,
+        node: u32,
+        (a, b): (&[Key], &[Key]),
+        (members, space): (&Members, &Space<'_>),
+        row: &mut [u32],
+    ) {
         self.accepted.clear();
         self.occluded.clear();
         let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
@@ -118,7 +124,8 @@ impl Room {
                 None => members.member(nearest as u32),
             };
             if let Some(member) = member {
-                if self.is_occluded(member, key::distance(nearest), space) {
+                let length = space.rule_distance(node, member, key::distance(nearest));
+                if self.is_occluded(member, length, space) {
                     self.occluded.push(nearest as u32);
                     continue;
                 }
@@ -160,7 +167,7 @@ mod tests {
         };
         let space = Space::owned(vectors, Metric::L2, &Progress::silent()).unwrap();
         let mut row = [u32::MAX; 3];
-        Room::default().merge((&keys(a), &keys(b)), (&members, &space), &mut row);
+        Room::default().merge(0, (&keys(a), &keys(b)), (&members, &space), &mut row);
         row
     }
 

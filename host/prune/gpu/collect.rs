@@ -27,7 +27,7 @@ pub(super) fn collect<T: OnDevice>(
         k: lists.k as u32,
         hop: hop as u32,
         limit: limit as u32,
-        ruled: u32::from(lists.metric == Metric::L2),
+        ordered: u32::from(lists.metric != Metric::Cosine),
     };
     // SAFETY: the buffers hold what they say, and outlive the work.
     unsafe { gpu.launch::<T::Collect>([chunk.len() as u32, 1, 1], COLLECT_THREADS, (collect,)) }

@@ -140,7 +140,7 @@ mod tests {
         let all: Vec<u32> = (0..space.len() as u32).collect();
         for (i, &node) in nodes.iter().enumerate() {
             let mut distances = Vec::new();
-            space.rule_distances(node, &all, &mut distances);
+            space.order_distances(node, &all, &mut distances);
             let pairs = distances.iter().zip(&all).filter(|&(_, &id)| id != node);
             let mut keys: Vec<Key> = pairs.map(|(&distance, &id)| key::pack(distance, id)).collect();
             keys.sort_unstable();
@@ -178,7 +178,7 @@ mod tests {
                 if pass_short && count <= most {
                     expected.extend(&keys[..count]);
                 } else {
-                    pruner.filter(&keys[..count], most, &mut expected);
+                    pruner.filter(node, &keys[..count], most, &mut expected);
                 }
                 expected.resize(most, key::NONE);
                 let found = &found[node as usize * most..][..most];

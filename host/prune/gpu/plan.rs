@@ -81,7 +81,7 @@ impl Shape {
 
     /// Whether candidates are the lists as they lie in the graph.
     pub(super) fn takes_lists(&self) -> bool {
-        self.counts_detours && self.collect == Collect::OneHop && self.metric == Metric::L2
+        self.counts_detours && self.collect == Collect::OneHop && self.metric != Metric::Cosine
     }
 
     /// Candidates of a node.

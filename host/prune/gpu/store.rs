@@ -121,7 +121,7 @@ mod tests {
                 for a in 0..n as u32 {
                     for &key in edges(a) {
                         let mut distance = Vec::new();
-                        space.rule_distances(key as u32, &[a], &mut distance);
+                        space.order_distances(key as u32, &[a], &mut distance);
                         expected[key as u32 as usize].push(key::pack(distance[0], a));
                     }
                 }

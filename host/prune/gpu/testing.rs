@@ -66,7 +66,7 @@ pub(super) fn forward_on_cpu(
     let (mut candidates, mut accepted) = (Vec::new(), Vec::new());
     let row = |node: u32| {
         collector.collect(node, &mut candidates);
-        pruner.filter(&candidates, most, &mut accepted);
+        pruner.filter(node, &candidates, most, &mut accepted);
         accepted.resize(most, key::NONE);
         accepted.clone()
     };

@@ -18,6 +18,8 @@ pub(crate) struct Base<T: OnDevice> {
     /// A number per row (see [`rows::Rows::lifts`]), or one that nobody reads.
     lifts: Buffer<f32>,
     lifted: bool,
+    /// As [`rows::Rows::square`].
+    square: f32,
 }
 
 impl<T: OnDevice> Base<T> {
@@ -50,12 +52,14 @@ impl<T: OnDevice> Base<T> {
         let memory = Self::lifts(lifts.len()).reserve(gpu)?;
         let mut on_device: Buffer<f32> = memory.buffer("lifts")?;
         on_device.upload(&lifts)?;
-        Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted: !lifts.is_empty() })
+        let (lifted, square) = (!lifts.is_empty(), space.square());
+        Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted, square })
     }
 
-    /// Takes other lifts, one for each row, where it has some.
-    pub(crate) fn lift(&mut self, lifts: &[f32]) -> Result<()> {
+    /// Inner product: takes other lifts, a row each, and the square of the norm that they give.
+    pub(crate) fn lift(&mut self, lifts: &[f32], square: f32) -> Result<()> {
         debug_assert!(self.lifted && lifts.len() == self.lifts.len());
+        self.square = square;
         self.lifts.upload(lifts)
     }
 
@@ -72,7 +76,7 @@ impl<T: OnDevice> Base<T> {
             stride: self.stride as u32,
             dim: self.dim as u32,
             lifted: u32::from(self.lifted),
-            padding: 0,
+            square: self.square,
         }
     }
 }
