@@ -9,7 +9,7 @@ pub const MAX_LAYER_BEAM: usize = 64;
 /// A graph over some of the nodes of an index, in which searches begin.
 ///
 /// A k-NN graph has no edges between clusters that lie apart, however well it is pruned. A layer has: it is built over
-/// one node in thirty or so, at least one for every part of the index that no edge leads out of, and among so few the
+/// one node in twenty or so, at least one for every part of the index that no edge leads out of, and among so few the
 /// neighbours of a node lie in other clusters. A search walks the highest layer first; what it finds there is where it
 /// begins in the layer below, and in the end in the index (Malkov and Yashunin, HNSW).
 #[derive(Clone, Debug, PartialEq, Eq)]

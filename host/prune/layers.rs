@@ -65,14 +65,19 @@ fn astray(
     Ok(lost.into_inner())
 }
 
-/// The nodes of the layer above a graph: those whose draw is smaller than that of all their neighbours. They are few and
-/// lie far apart, and every part of the graph that no edge leads out of has one, the node with its smallest draw.
+/// The nodes of the layer above a graph: those whose draw is smaller than that of all neighbours that have them as
+/// neighbours too. They are few and lie far apart. Every part of the graph that no such edges leave has one, the node
+/// with its smallest draw, and so has every node that nobody else leads to.
+///
+/// Edges in one direction do not count: from wherever a node lies, paths have led some kinds to the same few nodes near the
+/// middle, and one small draw there would leave all others without a node above.
 fn nodes_above(rows: &Rows, seed: u64) -> Vec<u32> {
     // Where a search enters, as the entry points are; those are drawn in iteration 0, layers of exports in iteration 1.
     let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
     let is_above = |&node: &u32| {
         let own = draw(node);
-        rows.row(node).iter().all(|&neighbor| own < draw(neighbor))
+        let is_mutual = |neighbor: u32| rows.row(neighbor).contains(&node);
+        rows.row(node).iter().all(|&neighbor| own < draw(neighbor) || !is_mutual(neighbor))
     };
     (0..rows.len() as u32).into_par_iter().filter(is_above).collect()
 }
