@@ -4,8 +4,8 @@
 //! results; *rule* distances, always squared L2, are what pruning rules and medoids compare.
 //! Cosine: rows are normalised once; list distances are half the squared L2 distance of unit
 //! vectors, which is 1 − cos without its cancellation between near vectors, and rule distances are
-//! 2(1 − cos). Inner product: list distances are −⟨x, y⟩; rule distances are squared L2 after one more
-//! coordinate `lift = sqrt(M² − |x|²)`, M the largest norm, has made all norms equal.
+//! 2(1 − cos). Inner product: list distances are −⟨x, y⟩; rule distances are squared L2 after one
+//! more coordinate `lift = sqrt(M² − |x|²)`, M the largest norm, has made all norms equal.
 //!
 //! *Order* distances are the keys of candidates and edges in pruning: rule distances, but under
 //! inner product list distances. There the two orders differ: the nearest rows by rule distance are
