@@ -588,25 +588,28 @@ fn beam_search_of_every_type_and_of_hard_data() {
 
 #[test]
 fn beam_search_through_layers() {
-    let f32 = separated(900, 30, 9, 0);
-    let values: Vec<f32> = (0..900).flat_map(|row| f32.row(row).into_owned()).collect();
-    let u8 = |v: &[f32]| v.iter().map(|x| ((x + 11.0) * 11.0) as u8).collect();
-    let i8 = |v: &[f32]| v.iter().map(|x| (x * 11.0) as i8).collect();
-    let f16 = |v: &[f32]| v.iter().map(|&x| f16::from_f32(x)).collect();
-    let types: [(&str, Vectors, Metric); 5] = [
-        ("f32", f32, Metric::L2),
-        ("f32", Vectors::from_f32(values.clone(), 9).unwrap(), Metric::Cosine),
-        ("f16", Vectors::from_f16(f16(&values), 9).unwrap(), Metric::L2),
-        ("u8", Vectors::from_u8(u8(&values), 9).unwrap(), Metric::Cosine),
-        ("i8", Vectors::from_i8(i8(&values), 9).unwrap(), Metric::L2),
+    let of = |rows: usize, part: u64| -> Vec<f32> {
+        let values = separated(rows, 30, 9, part);
+        (0..rows).flat_map(|row| values.row(row).into_owned()).collect()
+    };
+    let f32 = |v: Vec<f32>| Vectors::from_f32(v, 9).unwrap();
+    let f16 = |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x)).collect(), 9).unwrap();
+    let u8 =
+        |v: Vec<f32>| Vectors::from_u8(v.iter().map(|x| ((x + 11.0) * 11.0) as u8).collect(), 9).unwrap();
+    let i8 = |v: Vec<f32>| Vectors::from_i8(v.iter().map(|x| (x * 11.0) as i8).collect(), 9).unwrap();
+    type Convert<'a> = &'a dyn Fn(Vec<f32>) -> Vectors;
+    let types: [(&str, Convert<'_>, Metric); 5] = [
+        ("f32", &f32, Metric::L2),
+        ("f32", &f32, Metric::Cosine),
+        ("f16", &f16, Metric::L2),
+        ("u8", &u8, Metric::Cosine),
+        ("i8", &i8, Metric::L2),
     ];
-    for (name, base, metric) in types {
+    for (name, to, metric) in types {
+        let (base, queries) = (to(of(900, 0)), to(of(5, 1)));
         let builder = Builder::new(Strategy::cagra().degree(12)).knn(24).metric(metric);
         let index = builder.device(Device::Cpu).build(&base).unwrap();
         assert!(!index.layers().is_empty(), "{name}, {metric}");
-        let values = separated(5, 30, 9, 1);
-        let values = (0..5).flat_map(|row| values.row(row).into_owned()).collect();
-        let queries = Vectors::from_f32(values, 9).unwrap();
         // Narrower than a layer's beam, and wider.
         check_search(name, &index, &base, &queries, &[(1, 1), (10, 20), (10, 130)]);
     }
