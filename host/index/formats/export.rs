@@ -1,5 +1,6 @@
 //! Writing an index in a format of another system.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
@@ -110,6 +111,24 @@ impl<'a> Export<'a> {
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),
         }
+    }
+
+    /// The neighbours of `node` in a file of another system: in the native file repeated rows have no edges to them, but no
+    /// other system knows of them.
+    ///
+    /// Each row of a group of equal rows leads to the next two of its group, as a binary tree does (a chain, if rows have
+    /// one edge), before the neighbours that all of them share. Full rows lose their last neighbours for it. The last row
+    /// of a group keeps all: what could be reached still is.
+    pub(super) fn row(&self, node: usize) -> Cow<'a, [u32]> {
+        let (index, repeated) = (self.index, self.index.repeated());
+        let own = index.neighbors(node);
+        let (place, copies) = repeated.place_in_group(node as u32);
+        if copies.len() == 0 {
+            return Cow::Borrowed(own);
+        }
+        let arity = index.max_degree().min(2);
+        let next = copies.skip(arity * place).take(arity);
+        Cow::Owned(next.chain(own.iter().copied()).take(index.max_degree()).collect())
     }
 
     /// Calls `write` for every node in order; stops with an error soon after the work is cancelled.
