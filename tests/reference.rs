@@ -88,7 +88,8 @@ pub fn check_graph(index: &Index, what: &str) {
     assert!(index.entries().iter().all(|&id| (id as usize) < n), "{what}: an unknown entry point");
 }
 
-/// How many nodes can be reached from the entry points or from the lowest layer, repeated rows with the rows they repeat.
+/// How many nodes can be reached from the entry points, or from the lowest layer if there is one.
+/// Repeated rows are reached with the rows they repeat.
 pub fn reachable(index: &Index) -> usize {
     let mut seen = vec![false; index.len()];
     let mut queue = index.layers().first().map_or(index.entries(), Layer::nodes).to_vec();

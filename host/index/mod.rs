@@ -196,14 +196,17 @@ impl Index {
         index
     }
 
-    /// The rows of the base that are no nodes of the graph, since they repeat an earlier row; empty if the graph was built
-    /// over all rows. Searches find such a row where they find the row it repeats, at the same distance. Its row here,
-    /// [`neighbors`](Self::neighbors), is that of the row it repeats; no edge leads to it.
+    /// The rows of the base that are not nodes of the graph because they repeat an earlier row. Empty
+    /// if the graph was built over all rows.
+    ///
+    /// A search that finds the first row of a group of equal rows also returns the others, at the
+    /// same distance. A repeated row has the [`neighbors`](Self::neighbors) of the first row of its
+    /// group, and no edge leads to it.
     pub fn repeated(&self) -> &Repeated {
         &self.repeated
     }
 
-    /// The index of `base` that this index of its `rows`, in ascending order, is with the `repeated` rows.
+    /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
     pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Self {
         let mut places = vec![0u32; base.len()];
         rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);

@@ -86,7 +86,8 @@ impl Index {
         })
     }
 
-    /// Nodes that no path from the entry points leads to; a repeated row is reached with the row it repeats.
+    /// Nodes that no path from the entry points leads to. A repeated row is reached with the row it
+    /// repeats.
     ///
     /// Takes two bits of memory per node, and reads rows in the order of the file, scan after scan, until one finds
     /// nothing new: an index may be larger than memory, and a queue of nodes, in no order, would read it at random.

@@ -57,7 +57,7 @@ pub struct Builder {
     grouped: bool,
 }
 
-/// Repeated rows are left out of the graph if they are at least one in so many.
+/// Repeated rows are left out of the graph if at least one row in this many is one.
 const REPEATED_IN: usize = 100;
 
 /// An index, what it took, and the base on the GPU that it was built on, if there is one.
@@ -173,8 +173,8 @@ impl Builder {
 
     /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
     ///
-    /// If at least one row in 100 repeats an earlier row, the graph is built over one row of each group of equal rows, and
-    /// searches find the others with it; see [`Index::repeated`].
+    /// If at least one row in 100 repeats an earlier row, the graph is built over one row of each
+    /// group of equal rows, and searches return the others with it; see [`Index::repeated`].
     ///
     /// # Errors
     /// As [`Descent::build`]; or if a parameter of the strategy is out of its range.

@@ -20,8 +20,8 @@ const COMPARED: usize = 1024;
 
 /// The rows of a data set that repeat an earlier row.
 ///
-/// Rows are equal if all their bytes are: under cosine those of the normalised rows, and any two zero vectors. The first row
-/// of a group of equal rows stands for the group.
+/// Rows are equal if all their bytes are. Under cosine the bytes are those of the normalised rows,
+/// and any two zero vectors are equal. The first row of a group of equal rows stands for the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
     /// Each repeated row and the first of its group, in ascending order.
@@ -127,7 +127,7 @@ impl Repeated {
         bytemuck::cast_slice(&self.pairs)
     }
 
-    /// Reads what [`words`](Self::words) gave, of a data set of so many rows; an error says what is wrong.
+    /// Reads [`words`](Self::words) of a data set of `rows` rows; an error says what is wrong.
     pub(crate) fn read(words: &[u32], rows: usize) -> Result<Self, &'static str> {
         let (pairs, rest) = words.as_chunks::<2>();
         if !rest.is_empty() {

@@ -113,12 +113,13 @@ impl<'a> Export<'a> {
         }
     }
 
-    /// The neighbours of `node` in a file of another system: in the native file repeated rows have no edges to them, but no
-    /// other system knows of them.
+    /// The neighbours of `node` in a file of another system.
     ///
-    /// Each row of a group of equal rows leads to the next two of its group, as a binary tree does (a chain, if rows have
-    /// one edge), before the neighbours that all of them share. Full rows lose their last neighbours for it. The last row
-    /// of a group keeps all: what could be reached still is.
+    /// In the index no edge leads to a repeated row, and other systems know no groups. So each row of
+    /// a group of equal rows gets edges to two others of its group, as in a binary tree with the
+    /// first row as its root (a chain if the largest degree is 1). The neighbours of the first row
+    /// follow as far as there is room. The leaves keep all neighbours, so every node that was
+    /// reachable stays reachable.
     pub(super) fn row(&self, node: usize) -> Cow<'a, [u32]> {
         let (index, repeated) = (self.index, self.index.repeated());
         let own = index.neighbors(node);
