@@ -68,7 +68,12 @@ fn round_trip(index: &Index, base: &Vectors, format: IndexFormat) -> Index {
     let path = folder.path().join("x");
     index.export(format).base(base).save(&path).unwrap();
     let read = Index::import(&path, format, base, index.metric(), &Progress::silent()).unwrap();
-    assert!((0..index.len()).all(|node| read.neighbors(node) == index.neighbors(node)), "{format}");
+    // Rows of a group of equal rows have edges to one another in the files.
+    let repeated = index.repeated();
+    let alone =
+        |node: &usize| !repeated.contains(*node as u32) && repeated.copies_of(*node as u32).len() == 0;
+    let mut nodes = (0..index.len()).filter(alone);
+    assert!(nodes.all(|node| read.neighbors(node) == index.neighbors(node)), "{format}");
     let entries = if format == IndexFormat::Diskann { 1 } else { index.entries().len() };
     assert_eq!(read.entries(), &index.entries()[..entries], "{format}");
     assert_eq!((read.metric(), read.fingerprint()), (index.metric(), index.fingerprint()));

@@ -76,6 +76,22 @@ fn the_golden_file_is_written_and_read_back() {
 }
 
 #[test]
+fn a_file_of_version_1_is_read() {
+    let path = golden().with_file_name("chain-1.tagore");
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes[8..12], 1u32.to_le_bytes());
+    let index = Index::open(&path).unwrap();
+    index.verify(&Progress::silent()).unwrap();
+    assert!(index.layers().is_empty() && index.repeated().is_empty());
+    assert_eq!((index.entries(), index.description()), (tiny().entries(), tiny().description()));
+    assert!((0..5).all(|node| index.neighbors(node) == tiny().neighbors(node)));
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.tagore");
+    index.save(&copy).unwrap();
+    assert!(std::fs::read(copy).unwrap() == std::fs::read(golden()).unwrap());
+}
+
+#[test]
 fn the_layout_is_the_documented_one() {
     let bytes = std::fs::read(golden()).unwrap();
     let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -86,7 +102,9 @@ fn the_layout_is_the_documented_one() {
     assert_eq!(u32_at(PAGE - 4), crc32fast::hash(&bytes[..PAGE - 4]));
     let section =
         |i: usize| u64_at(64 + 16 * i) as usize..(u64_at(64 + 16 * i) + u64_at(72 + 16 * i)) as usize;
-    assert!((0..6).all(|i| section(i).start % PAGE == 0) && section(4).is_empty());
+    assert!((0..7).all(|i| section(i).start % PAGE == 0));
+    // Neither layers nor repeated rows.
+    assert!(section(4).is_empty() && section(5).is_empty());
     let json: serde_json::Value = serde_json::from_slice(&bytes[section(0)]).unwrap();
     assert_eq!(
         (json["kind"].as_str(), json["metric"].as_str(), json["seed"].as_u64()),
@@ -97,21 +115,11 @@ fn the_layout_is_the_documented_one() {
     assert_eq!(adjacency, [1, none, none, 0, 2, none, 1, 3, 4, 2, none, none, none, none, none]);
     for i in 0..4 {
         assert_eq!(
-            u32_at(section(5).start + 4 * i),
+            u32_at(section(6).start + 4 * i),
             crc32fast::hash(&bytes[section(i)]),
             "one block a section here"
         );
     }
-}
-
-#[test]
-fn a_file_of_version_1_is_read() {
-    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chain.v1.tagore");
-    let (old, new) = (Index::open(old).unwrap(), Index::open(golden()).unwrap());
-    old.verify(&Progress::silent()).unwrap();
-    assert_eq!((old.description(), old.fingerprint()), (new.description(), new.fingerprint()));
-    assert_eq!((old.entries(), old.layers()), (new.entries(), new.layers()));
-    assert!((0..5).all(|node| old.neighbors(node) == new.neighbors(node)));
 }
 
 #[test]
@@ -191,6 +199,7 @@ fn a_header_that_lies_is_refused() {
     };
     assert!(with(0, b"TAGOREXX").contains("expected a tagore index"));
     assert!(with(8, &3u32.to_le_bytes()).contains("found version 3, expected version 1 to 2"));
+    with(8, &1u32.to_le_bytes());
     for huge in [6, 1 << 20, u64::MAX / 4, u64::MAX] {
         with(16, &huge.to_le_bytes());
     }
@@ -201,16 +210,14 @@ fn a_header_that_lies_is_refused() {
     with(32, &6u64.to_le_bytes());
     with(44, &4u32.to_le_bytes());
     with(56, &1u64.to_le_bytes());
-    for section in 0..6 {
+    for section in 0..7 {
         // Moved onto another section, out of the file, or stretched.
         let at = 64 + 16 * section;
         for offset in [0, PAGE as u64 * 2 + 4, bytes.len() as u64, u64::MAX] {
             with(at, &offset.to_le_bytes());
         }
-        for length in [0, PAGE as u64 * 64, u64::MAX] {
-            if bytes[at + 8..at + 16] == length.to_le_bytes() {
-                continue;
-            }
+        let empty = [4, 5].contains(&section);
+        for length in [if empty { 8 } else { 0 }, PAGE as u64 * 64, u64::MAX] {
             with(at + 8, &length.to_le_bytes());
         }
     }
@@ -225,8 +232,7 @@ fn an_index_without_entry_points_is_refused_on_opening() {
     put(24, 3);
     put(56, 5 * PAGE as u64);
     put(64 + 16 + 8, 0);
-    // There are no layers.
-    for (section, page, length) in [(2, 2, 20), (3, 3, 60), (4, 4, 0), (5, 4, 12)] {
+    for (section, page, length) in [(2, 2, 20), (3, 3, 60), (4, 4, 0), (5, 4, 0), (6, 4, 12)] {
         put(64 + 16 * section, page * PAGE as u64);
         put(64 + 16 * section + 8, length);
     }
@@ -296,6 +302,59 @@ fn wrong_rows_are_found_and_never_followed() {
         assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage is not sealed anew");
         let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
         assert_eq!(result.is_err(), unknown, "{value} at {at}");
+    }
+}
+
+/// The bytes of the index of nine rows, three of which repeat another.
+fn with_repeats() -> (Vectors, Vec<u8>) {
+    let base = Vectors::from_u8(vec![1, 5, 1, 9, 5, 1, 7, 8, 3], 1).unwrap();
+    let index = Builder::new(Strategy::nsg()).build(&base).unwrap();
+    assert_eq!(index.repeated().pairs().collect::<Vec<_>>(), [(2, 0), (4, 1), (5, 0)]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    index.save(&path).unwrap();
+    (base, std::fs::read(path).unwrap())
+}
+
+#[test]
+fn repeated_rows_that_lie_are_refused() {
+    let (base, bytes) = with_repeats();
+    assert!(complaint(&bytes).is_none());
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (begin, length) = (u64_at(64 + 16 * 5), u64_at(72 + 16 * 5));
+    let words: Vec<u32> = bytes[begin..begin + length]
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .collect();
+    assert_eq!(words, [2, 0, 4, 1, 5, 0]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    for (word, value, expected) in [
+        (4, 9, "an unknown repeated row"),
+        (4, u32::MAX, "an unknown repeated row"),
+        (4, 4, "do not ascend"),
+        (0, 5, "do not ascend"),
+        (1, 2, "repeats a later one"),
+        (5, 7, "repeats a later one"),
+        (5, 2, "repeats a repeated one"),
+        // These can be true: the checksum tells, and the graph if an edge leads there.
+        (5, 1, "damage in block 0 of section repeated rows"),
+        (4, 6, "damage in block 0 of section repeated rows"),
+    ] {
+        let mut changed = bytes.clone();
+        changed[begin + 4 * word..][..4].copy_from_slice(&value.to_le_bytes());
+        let text = complaint(&changed).unwrap_or_else(|| panic!("{value} in word {word}"));
+        assert!(text.contains(expected), "{text}");
+        std::fs::write(&path, &changed).unwrap();
+        if let Ok(index) = Index::open(&path) {
+            let found = search(&index, &base, &base, 9, 9, &Progress::silent());
+            assert_eq!(found.is_err(), value == 6, "{value} in word {word}");
+        }
+    }
+    for length in [4, 12, 20, 28] {
+        let mut changed = bytes.clone();
+        changed[72 + 16 * 5..][..8].copy_from_slice(&(length as u64).to_le_bytes());
+        assert!(complaint(&resealed(changed)).unwrap().contains("section repeated rows"));
     }
 }
 

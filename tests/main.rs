@@ -13,6 +13,7 @@ mod knn;
 mod outofcore;
 mod range;
 mod reference;
+mod repeated;
 mod report;
 mod search;
 mod sparse;

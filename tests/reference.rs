@@ -99,14 +99,15 @@ pub fn check_graph(index: &Index, what: &str) {
     assert!(index.entries().iter().all(|&id| (id as usize) < n), "{what}: an unknown entry point");
 }
 
-/// How many nodes can be reached from where searches begin.
+/// How many nodes can be reached from the entry points, or from the lowest layer if there is one.
+/// Repeated rows are reached with the rows they repeat.
 pub fn reachable(index: &Index) -> usize {
     let mut seen = vec![false; index.len()];
-    let mut queue: Vec<u32> = index.layers().first().map_or(index.entries(), Layer::nodes).to_vec();
+    let mut queue = index.layers().first().map_or(index.entries(), Layer::nodes).to_vec();
     let mut count = 0;
     while let Some(node) = queue.pop() {
         if !std::mem::replace(&mut seen[node as usize], true) {
-            count += 1;
+            count += 1 + index.repeated().copies_of(node).len();
             queue.extend(index.neighbors(node as usize));
         }
     }

@@ -41,7 +41,10 @@ fn index(path: &Path) -> File {
     put(24, DEGREE, 4);
     put(32, ROWS, 8);
     put(56, end, 8);
-    let sections = [(degrees, 4 * ROWS), (adjacency, 4 * ROWS * DEGREE), (checksums, 4 * blocks)];
+    // Neither layers nor repeated rows.
+    let empty = (checksums, 0);
+    let sections =
+        [(degrees, 4 * ROWS), (adjacency, 4 * ROWS * DEGREE), empty, empty, (checksums, 4 * blocks)];
     for (section, (begin, length)) in sections.into_iter().enumerate() {
         put(96 + 16 * section, begin, 8);
         put(104 + 16 * section, length, 8);

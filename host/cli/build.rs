@@ -13,7 +13,7 @@ use tagore::{
 use super::files::Files;
 use super::limits::{LimitOptions, clusters_event, say_clusters};
 use super::options::{DescentOptions, Input, Seconds, built, say_kernels};
-use super::output::Output;
+use super::output::{Output, grouped};
 use super::report::ReportOptions;
 use super::tasks::task_event;
 
@@ -168,6 +168,10 @@ impl Args {
             index.mean_degree(),
             stats.prune.attached
         ));
+        if stats.repeated > 0 {
+            let rows = grouped(stats.repeated);
+            output.say(format_args!("repeated  {rows} rows equal an earlier one, and are found with it"));
+        }
         let writing = Instant::now();
         index.save_replacing(&self.output, &self.reports())?;
         let write = writing.elapsed().as_secs_f64();

@@ -40,9 +40,15 @@ const PAIR: &str = "pair";
 
 /// What a file holds.
 pub(crate) enum Content {
-    Index(Index),
+    Index(Box<Index>),
     Vectors(Vectors),
     Ids(GroundTruth),
+}
+
+impl Content {
+    fn index(index: Index) -> Self {
+        Self::Index(Box::new(index))
+    }
 }
 
 impl Input {
@@ -71,12 +77,12 @@ impl Input {
             return GroundTruth::open_pair(&self.file, progress).map(Content::Ids);
         }
         if Index::is_index(&self.file) {
-            return self.native().map(Content::Index);
+            return self.native().map(Content::index);
         }
         match (&self.base, format) {
-            (Some(base), _) => self.foreign(base, format.index, progress).map(Content::Index),
+            (Some(base), _) => self.foreign(base, format.index, progress).map(Content::index),
             (None, AnyFormat { plain: None, index: Some(IndexFormat::Tagore), .. }) => {
-                self.native().map(Content::Index)
+                self.native().map(Content::index)
             }
             (None, AnyFormat { plain: None, index: Some(format), .. }) => {
                 let expected = format!("the data set of the index, which {format} does not tell");

@@ -12,11 +12,11 @@ use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
 use crate::search::beam::Start;
-use crate::vectors::{Access, MappedFile, advise, far_apart, map, open_regular};
+use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
 use crate::{ElementType, Error, MAX_DEGREE, Result};
 
 const MAGIC: &[u8; 8] = b"TAGOREIX";
-/// Files of version 1 have no section of layers, and are read too.
+/// Files of version 1 have no sections of layers and repeated rows, and are read too.
 const VERSION: u32 = 2;
 
 /// Sections begin at multiples of this; the header fills the first page.
@@ -29,13 +29,15 @@ const BLOCK: usize = 1 << 20;
 const AT_A_TIME: usize = 1 << 16;
 
 /// The sections, in the order in which they lie in the file.
-const SECTIONS: [&str; 6] = ["description", "entry points", "degrees", "adjacency", "layers", "checksums"];
+const SECTIONS: [&str; 7] =
+    ["description", "entry points", "degrees", "adjacency", "layers", "repeated rows", "checksums"];
 const DESCRIPTION: usize = 0;
 const ENTRIES: usize = 1;
 const DEGREES: usize = 2;
 const ADJACENCY: usize = 3;
 const LAYERS: usize = 4;
-const CHECKSUMS: usize = 5;
+const REPEATED: usize = 5;
+const CHECKSUMS: usize = 6;
 
 // Offsets in the header.
 const AT_VERSION: usize = 8;
@@ -98,7 +100,8 @@ impl Index {
         }
         let (degrees, neighbors) = self.parts();
         let shape = (self.nodes, self.max_degree);
-        let mut file = IndexFile::create(path, &self.description, self.fingerprint, shape, self.start())?;
+        let over = (self.fingerprint, &self.repeated);
+        let mut file = IndexFile::create(path, &self.description, over, shape, self.start())?;
         let stage = progress.stage("write", self.nodes as u64);
         for first in (0..self.nodes).step_by(AT_A_TIME) {
             let end = self.nodes.min(first + AT_A_TIME);
@@ -135,6 +138,9 @@ impl Index {
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
         let layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
             .map_err(|found| Error::file(path, found, "layers one behind the other"))?;
+        let repeated =
+            Repeated::read(bytemuck::cast_slice(&map[header.sections[REPEATED].clone()]), header.nodes)
+                .map_err(|found| Error::file(path, found, "each repeated row and the first row like it"))?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
@@ -142,6 +148,7 @@ impl Index {
             nodes: header.nodes,
             entries,
             layers,
+            repeated,
             adjacency: Adjacency::Mapped(MappedAdjacency { map, sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
@@ -208,22 +215,24 @@ impl Section {
 }
 
 impl IndexFile {
-    /// Bytes of the file of an index without layers, whose description and entry points fill no more than a page each.
+    /// Bytes of the file of an index without layers and repeated rows. The description and the entry
+    /// points fill no more than a page each.
     pub(crate) fn bytes(nodes: usize, max_degree: usize) -> usize {
-        let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree, 0];
+        let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree, 0, 0];
         let checksums = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
         let section = |length: &usize| length.next_multiple_of(PAGE);
         PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
     }
 
-    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids, searched from `start`.
+    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids, searched from
+    /// `start`. The base has `repeated` rows.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn create(
         path: &Path,
         description: &Description,
-        fingerprint: Fingerprint,
+        (fingerprint, repeated): (Fingerprint, &Repeated),
         (nodes, max_degree): (usize, usize),
         start: Start<'_>,
     ) -> Result<Self> {
@@ -232,8 +241,15 @@ impl IndexFile {
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
-        let mut lengths =
-            [description.len(), size_of_val(entries), 4 * nodes, 4 * nodes * max_degree, 4 * layers.len(), 0];
+        let mut lengths = [
+            description.len(),
+            size_of_val(entries),
+            4 * nodes,
+            4 * nodes * max_degree,
+            4 * layers.len(),
+            size_of_val(repeated.words()),
+            0,
+        ];
         lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
         let mut end = PAGE;
         let ranges = lengths.map(|length| {
@@ -249,6 +265,7 @@ impl IndexFile {
         file.write(DESCRIPTION, &description)?;
         file.write(ENTRIES, bytemuck::cast_slice(entries))?;
         file.write(LAYERS, bytemuck::cast_slice(&layers))?;
+        file.write(REPEATED, bytemuck::cast_slice(repeated.words()))?;
         Ok(file)
     }
 
@@ -357,8 +374,8 @@ impl Header {
         }
         // Where a section lies; one that a file of version 1 has not is empty.
         let entry = |section: usize| match (version, section) {
-            (1, LAYERS) => None,
-            (1, CHECKSUMS) => Some(CHECKSUMS - 1),
+            (1, LAYERS | REPEATED) => None,
+            (1, CHECKSUMS) => Some(LAYERS),
             _ => Some(section),
         };
         let entry = |section: usize| {
@@ -374,8 +391,9 @@ impl Header {
             Some(4 * u64::from(u32_at(AT_ENTRIES))),
             nodes.checked_mul(4),
             nodes.checked_mul(4 * max_degree),
-            // Whole words, of any number.
+            // Whole words and pairs of words, of any number.
             Some(length(LAYERS) / 4 * 4),
+            Some(length(REPEATED) / 8 * 8),
             blocks.checked_mul(4),
         ];
         // Each section must begin where the one before it ends, and have the length that follows
@@ -498,8 +516,8 @@ mod tests {
         let path = folder.path().join("index");
         let bytes = |piece: usize| {
             let shape = (nodes, degree);
-            let mut file =
-                IndexFile::create(&path, &description, fingerprint, shape, Start::at(&[1, 2])).unwrap();
+            let over = (fingerprint, &Repeated::default());
+            let mut file = IndexFile::create(&path, &description, over, shape, Start::at(&[1, 2])).unwrap();
             for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
                 file.append(degrees, rows).unwrap();
             }

@@ -196,9 +196,15 @@ mod tests {
         wrong(&|layers| layers[1].nodes[1] = 8, "an unknown id in layer 2");
         wrong(&|layers| layers[0].nodes[1] = 6, "do not ascend in layer 1");
         wrong(&|layers| layers[0].neighbors[0] = 5, "a wrong row in layer 1");
-        wrong(&|layers| layers[0].neighbors[2] = u32::MAX, "");
+        wrong(&|layers| layers[0].neighbors[0] = u32::MAX, "a wrong row in layer 1");
         wrong(&|layers| layers[1].beam = 0, "a wrong beam in layer 2");
         wrong(&|layers| layers[0].beam = 65, "a wrong beam in layer 1");
-        wrong(&|layers| layers[1].nodes[0] = 1, "no entry point in layer 2");
+        wrong(
+            &|layers| {
+                layers[1].nodes[0] = 1;
+                layers[1].neighbors[1] = 1;
+            },
+            "no entry point in layer 2",
+        );
     }
 }

@@ -20,7 +20,7 @@ pub use statistics::Statistics;
 
 use crate::parallel::for_each_block;
 use crate::search::beam::Start;
-use crate::vectors::{Access, spread_rows};
+use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, Metric, Progress, Result, Vectors};
 
 /// What an index is and how it was made.
@@ -47,6 +47,7 @@ pub struct Index {
     entries: Vec<u32>,
     /// The lowest first.
     layers: Vec<Layer>,
+    repeated: Repeated,
     adjacency: Adjacency,
     path: Option<PathBuf>,
     /// Set once all ids have been found below n.
@@ -94,6 +95,7 @@ impl Index {
             nodes: degrees.len(),
             entries,
             layers: Vec::new(),
+            repeated: Repeated::default(),
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
             checked: OnceLock::new(),
@@ -194,6 +196,35 @@ impl Index {
         index
     }
 
+    /// The rows of the base that are not nodes of the graph because they repeat an earlier row. Empty
+    /// if the graph was built over all rows.
+    ///
+    /// A search that finds the first row of a group of equal rows also returns the others, at the
+    /// same distance. A repeated row has the [`neighbors`](Self::neighbors) of the first row of its
+    /// group, and no edge leads to it.
+    pub fn repeated(&self) -> &Repeated {
+        &self.repeated
+    }
+
+    /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
+    pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Self {
+        let mut places = vec![0u32; base.len()];
+        rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
+        repeated.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
+        let stride = self.max_degree;
+        let mut neighbors = vec![u32::MAX; base.len() * stride];
+        let degrees = places.par_iter().map(|&place| self.neighbors(place as usize).len() as u32).collect();
+        neighbors.par_chunks_exact_mut(stride.max(1)).zip(&places).for_each(|(row, &place)| {
+            let names = self.neighbors(place as usize).iter().map(|&id| rows[id as usize]);
+            row.iter_mut().zip(names).for_each(|(slot, name)| *slot = name);
+        });
+        let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
+        let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
+        let fingerprint = Fingerprint::of(base);
+        let index = Self::new(self.description, fingerprint, stride, degrees, neighbors, entries);
+        Self { repeated, ..index }.with_layers(layers)
+    }
+
     /// Where searches begin.
     pub(crate) fn start(&self) -> Start<'_> {
         Start { entries: &self.entries, layers: &self.layers }
@@ -268,10 +299,30 @@ impl Index {
                     }
                 }
             })?;
+            self.check_repeated(progress)?;
             self.check_entries()?;
             self.checked.get_or_init(|| ());
         }
         Ok(())
+    }
+
+    /// Checks that no edge leads to a repeated row: a search would find it twice.
+    fn check_repeated(&self, progress: &Progress) -> Result<()> {
+        if self.repeated.is_empty() {
+            return Ok(());
+        }
+        let mut is_repeated = vec![false; self.nodes];
+        self.repeated.pairs().for_each(|(row, _)| is_repeated[row as usize] = true);
+        let stage = progress.stage("check", self.nodes as u64);
+        for_each_block(self.nodes, &stage, |mut nodes| {
+            match nodes.find(|&node| self.neighbors(node).iter().any(|&id| is_repeated[id as usize])) {
+                None => Ok(()),
+                Some(node) => {
+                    let found = format!("a repeated row among the neighbours of node {node}");
+                    Err(Error::mismatch(self.describe(), found, "none of them"))
+                }
+            }
+        })
     }
 
     /// Checks that there are entry points, and no more than nodes.
@@ -294,6 +345,10 @@ impl Index {
             Some(entry) => {
                 let expected = format!("ids below {}", self.nodes);
                 Err(Error::mismatch(self.describe(), format_args!("entry point {entry}"), expected))
+            }
+            None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.repeated.contains(id)) => {
+                let found = "a repeated row where searches begin";
+                Err(Error::mismatch(self.describe(), found, "rows that repeat no other"))
             }
             None => Layer::check(&self.layers, self.nodes, &self.entries, &self.describe()),
         }

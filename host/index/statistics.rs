@@ -86,7 +86,8 @@ impl Index {
         })
     }
 
-    /// Nodes that no path from the entry points leads to.
+    /// Nodes that no path from the entry points leads to. A repeated row is reached with the row it
+    /// repeats.
     ///
     /// Takes two bits of memory per node, and reads rows in the order of the file, scan after scan, until one finds
     /// nothing new: an index may be larger than memory, and a queue of nodes, in no order, would read it at random.
@@ -131,6 +132,9 @@ impl Index {
         // A cancelled scan finds nothing new.
         while scan() {}
         progress.check()?;
+        for (row, first) in self.repeated.pairs().map(|(row, first)| (row as usize, first as usize)) {
+            followed[row / 64] |= (followed[first / 64] >> (first % 64) & 1) << (row % 64);
+        }
         Ok(self.len() as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
     }
 }

@@ -30,7 +30,7 @@ use crate::parallel::spawn;
 use crate::prune::{Entry, random_entries};
 use crate::search::beam::Start;
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Repeated, Result, Vectors};
 
 /// Threads that sort finished rows, each a range at a time.
 const SORTERS: usize = 4;
@@ -407,8 +407,8 @@ impl Run<'_> {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let shape = (base.len(), degree);
-        let mut file =
-            IndexFile::create(self.output, &description, Fingerprint::of(base), shape, Start::at(entries))?;
+        let over = (Fingerprint::of(base), &Repeated::default());
+        let mut file = IndexFile::create(self.output, &description, over, shape, Start::at(entries))?;
         let sorted = &|bin: usize| {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);

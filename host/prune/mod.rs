@@ -29,6 +29,7 @@ use crate::descent::{Descent, DescentStats, KnnGraph, KnnSample, Sampling, sampl
 use crate::gpu::Gpu;
 use crate::index::{Description, Fingerprint, Index, Layer};
 use crate::memory::peak_host_bytes;
+use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Iterations, Metric, Progress, Result, Start, Vectors};
@@ -53,7 +54,11 @@ pub struct Builder {
     /// Nodes whose lists are kept.
     sample: usize,
     layered: bool,
+    grouped: bool,
 }
+
+/// Repeated rows are left out of the graph if at least one row in this many is one.
+const REPEATED_IN: usize = 100;
 
 /// An index, what it took, and the base on the GPU that it was built on, if there is one.
 pub(crate) struct Built {
@@ -68,7 +73,8 @@ type Pruned = (Rows, Vec<u32>);
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, descent: Descent::new(), others: Vec::new(), plain: false, sample: 0, layered: true }
+        let (descent, others) = (Descent::new(), Vec::new());
+        Self { strategy, descent, others, plain: false, sample: 0, layered: true, grouped: true }
     }
 
     /// The strategy.
@@ -159,7 +165,16 @@ impl Builder {
         self
     }
 
+    /// Whether repeated rows are left out of the graph.
+    pub(crate) fn grouped(mut self, grouped: bool) -> Self {
+        self.grouped = grouped;
+        self
+    }
+
     /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
+    ///
+    /// If at least one row in 100 repeats an earlier row, the graph is built over one row of each
+    /// group of equal rows, and searches return the others with it; see [`Index::repeated`].
     ///
     /// # Errors
     /// As [`Descent::build`]; or if a parameter of the strategy is out of its range.
@@ -192,6 +207,13 @@ impl Builder {
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
+        if self.grouped && graph.is_none() {
+            let repeated = Repeated::of(&space, &self.descent.progress)?;
+            if !repeated.is_empty() && repeated.len().saturating_mul(REPEATED_IN) >= base.len() {
+                drop(space);
+                return self.build_without(base, repeated);
+            }
+        }
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let (sample, mut pruned, descent, mut prune, on_device) = match self.gpu(base, k)? {
             Some(gpu) => {
@@ -222,9 +244,23 @@ impl Builder {
             }
         };
         let layers = self.finish(base, &space, &mut pruned, &mut prune)?;
-        let stats = BuildStats { knn: k, descent, prune, sample };
+        let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
         let index = self.index(base, pruned, &stats).with_layers(layers);
         Ok(Built { index, stats, on_device })
+    }
+
+    /// Builds the index of `base` over the rows that repeat no other.
+    fn build_without(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
+        let rows = repeated.others(base.len());
+        tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
+        let count = repeated.len() as u64;
+        let descent = self.descent.of_part(rows.len()).progress(self.descent.progress.clone());
+        // Lists of the k-NN graph would lack the repeated rows.
+        let builder = self.clone().descent(descent).grouped(false).sample(0);
+        let Built { index, stats, .. } = builder.build_and_keep(&base.select(&rows), None)?;
+        let index = index.expanded(base, &rows, repeated);
+        let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
+        Ok(Built { index, stats, on_device: None })
     }
 
     /// The length of the lists of a graph of `base`.

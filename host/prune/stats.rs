@@ -13,7 +13,11 @@ pub struct BuildStats {
     /// Pruning.
     pub prune: PruneStats,
     /// Lists of the k-NN graph, of the nodes that [`Builder::sample`](crate::Builder::sample) asked for.
+    /// Empty if repeated rows were left out of the graph.
     pub sample: KnnSample,
+    /// Rows that were left out of the graph since they repeat an earlier one; see
+    /// [`Index::repeated`](crate::Index::repeated).
+    pub repeated: u64,
 }
 
 /// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the device meanwhile, as

@@ -57,6 +57,8 @@ pub struct Report {
     pub parameters: BTreeMap<String, String>,
     /// The entry points.
     pub entries: Vec<u32>,
+    /// Rows that are no nodes of the graph, since they repeat an earlier row.
+    pub repeated: u64,
     /// The largest degree that a node may have.
     pub max_degree: usize,
     /// The mean degree.
@@ -152,6 +154,7 @@ impl Report {
             seed: description.seed,
             parameters: description.parameters.clone(),
             entries: index.entries().to_vec(),
+            repeated: index.repeated().len() as u64,
             max_degree: index.max_degree(),
             mean_degree: statistics.edges as f64 / n as f64,
             degrees: statistics.degrees,

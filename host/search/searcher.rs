@@ -1,12 +1,14 @@
 //! An index that is searched.
 
-use tagore_device::descent::key;
+use rayon::prelude::*;
+use tagore_device::descent::key::{self, Key};
 use tagore_device::search::beam::search::SEARCH_THREADS;
 
 use super::cpu;
 use super::gpu::{self, OnGpu};
 use crate::gpu::KernelTime;
 use crate::index::Index;
+use crate::vectors::Repeated;
 use crate::vectors::space::{Queries, Space};
 use crate::{Device, Error, Progress, Result, Vectors};
 
@@ -202,7 +204,7 @@ impl<'a> Searcher<'a> {
         // More than all nodes are never in it.
         let beam = beam.min(n);
         let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
-        let (keys, computed, kernels) = match &self.on_gpu {
+        let (mut keys, computed, kernels) = match &self.on_gpu {
             Some(on_gpu) if self.device != Device::Auto || on_gpu.can(&self.space, limits) => {
                 on_gpu.search(&self.space, queries, limits, progress)?
             }
@@ -211,7 +213,10 @@ impl<'a> Searcher<'a> {
                 (keys, computed, Vec::new())
             }
         };
-        let distance = |&key: &u64| {
+        if !self.index.repeated().is_empty() {
+            with_repeated(&mut keys, k, self.index.repeated());
+        }
+        let distance = |&key: &Key| {
             if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
         Ok(SearchResult {
@@ -222,6 +227,29 @@ impl<'a> Searcher<'a> {
             kernels,
         })
     }
+}
+
+/// Adds repeated rows to the `k` keys found for each query, at the distance of the rows they repeat.
+/// Keeps the first `k` by (distance, id).
+fn with_repeated(keys: &mut [Key], k: usize, repeated: &Repeated) {
+    keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |all, keys| {
+        all.clear();
+        for of_a_distance in keys.chunk_by(|&a, &b| a >> 32 == b >> 32) {
+            if all.len() >= k || of_a_distance[0] == key::NONE {
+                break;
+            }
+            let before = all.len();
+            for &first in of_a_distance {
+                // More than k of a group are never kept.
+                let copies = repeated.copies_of(first as u32).take(k);
+                all.push(first);
+                all.extend(copies.map(|row| first >> 32 << 32 | Key::from(row)));
+            }
+            all[before..].sort_unstable();
+        }
+        let found = all.len().min(k);
+        keys[..found].copy_from_slice(&all[..found]);
+    });
 }
 
 /// One batch of queries: [`Searcher::new`] and [`Searcher::search`] in one.

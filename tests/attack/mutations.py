@@ -140,13 +140,15 @@ def repair(content):
 
 
 def repair_index(data, block_size=1 << 20):
-    sections = struct.unpack_from("<10Q", data, 64)
+    # Version 1 has five sections; layers and repeated rows came with version 2.
+    words = 10 if data[8:12] == b"\1\0\0\0" else 14
+    sections = struct.unpack_from(f"<{words}Q", data, 64)
     checksums, at = [], 0
-    for offset, length in zip(sections[:8:2], sections[1:8:2]):
+    for offset, length in zip(sections[:-2:2], sections[1:-2:2]):
         for begin in range(offset, min(offset + length, len(data)), block_size):
             checksums.append(zlib.crc32(data[begin : min(begin + block_size, offset + length)]))
     for at, checksum in enumerate(checksums):
-        end = sections[8] + 4 * at + 4
+        end = sections[-2] + 4 * at + 4
         if end <= len(data):
             struct.pack_into("<I", data, end - 4, checksum)
     struct.pack_into("<I", data, 4092, zlib.crc32(data[:4092]))

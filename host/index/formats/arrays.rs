@@ -17,7 +17,17 @@ pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
     let [path, entries_path, sums] = ibin_files(path);
     let mut rows = PairFile::create(&path, index.len(), index.max_degree())?;
-    index.padded_rows()?.chunks(CHUNK).try_for_each(|ids| rows.write_all(bytemuck::cast_slice(ids)))?;
+    let mut ids = Vec::new();
+    export.for_each_node(|node| {
+        let end = ids.len() + index.max_degree();
+        ids.extend_from_slice(&export.row(node));
+        ids.resize(end, u32::MAX);
+        if ids.len() >= CHUNK || node + 1 == index.len() {
+            rows.write_all(bytemuck::cast_slice(&ids))?;
+            ids.clear();
+        }
+        Ok(())
+    })?;
     let mut entries = PairFile::create(&entries_path, index.entries().len(), 1)?;
     entries.write_all(bytemuck::cast_slice(index.entries()))?;
     PairFile::commit(rows, entries, &sums)
@@ -43,9 +53,9 @@ pub(super) fn ibin_files(path: &Path) -> [PathBuf; 3] {
 
 pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    let degree = index.neighbors(0).len();
-    if let Some(node) = (0..index.len()).find(|&node| index.neighbors(node).len() != degree) {
-        let found = format!("{degree} neighbours of node 0, {} of node {node}", index.neighbors(node).len());
+    let degree = export.row(0).len();
+    if let Some(node) = (0..index.len()).find(|&node| export.row(node).len() != degree) {
+        let found = format!("{degree} neighbours of node 0, {} of node {node}", export.row(node).len());
         let expected = "as many of every node, as a CAGRA index has, for npy";
         return Err(Error::file(path, found, expected));
     }
@@ -54,7 +64,7 @@ pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
     }
     let mut file = AtomicFile::create(path)?;
     file.write_all(&npy::header("<u4", index.len() as u64, Some(degree as u64)))?;
-    export.for_each_node(|node| file.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
+    export.for_each_node(|node| file.write_all(bytemuck::cast_slice(&export.row(node))))?;
     file.commit()
 }
 
@@ -73,12 +83,12 @@ pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
     let mut end = 0u64;
     pointers.write_all(&end.to_le_bytes())?;
     export.for_each_node(|node| {
-        end += index.neighbors(node).len() as u64;
+        end += export.row(node).len() as u64;
         pointers.write_all(&end.to_le_bytes())
     })?;
     let mut indices = AtomicFile::create(&indices_path)?;
     indices.write_all(&npy::header("<u4", end, None))?;
-    export.for_each_node(|node| indices.write_all(bytemuck::cast_slice(index.neighbors(node))))?;
+    export.for_each_node(|node| indices.write_all(bytemuck::cast_slice(&export.row(node))))?;
     AtomicFile::commit_all(vec![pointers, indices], &[])
 }
 

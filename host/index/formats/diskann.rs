@@ -19,7 +19,7 @@ pub(super) const MAX_NODES: usize = i32::MAX as usize;
 /// Writes the graph, entered at the first entry point, its vectors and the metadata; the graph appears last.
 pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
-    let degrees = (0..index.len()).map(|node| index.neighbors(node).len() as u64);
+    let degrees = (0..index.len()).map(|node| export.row(node).len() as u64);
     let (edges, most) = (degrees.clone().sum::<u64>(), degrees.max().unwrap_or(0));
     if edges == 0 {
         let found = format!("an index without edges for {}", export.format);
@@ -41,9 +41,9 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     // Nodes that are not vectors: none.
     graph.write_all(&0u64.to_le_bytes())?;
     export.for_each_node(|node| {
-        let row = index.neighbors(node);
+        let row = export.row(node);
         graph.write_all(&(row.len() as u32).to_le_bytes())?;
-        graph.write_all(bytemuck::cast_slice(row))
+        graph.write_all(bytemuck::cast_slice(&row))
     })?;
     AtomicFile::commit_all(vec![data, stored.metadata(path)?, graph], &[])
 }

@@ -247,10 +247,10 @@ fn sectors(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<At
     let (nodes, bytes) = layout.group();
     let mut group = Vec::with_capacity(bytes as usize);
     export.for_each_node(|node| {
-        let (row, end) = (index.neighbors(node), group.len() + layout.node_bytes() as usize);
+        let (row, end) = (export.row(node), group.len() + layout.node_bytes() as usize);
         stored.append(node, &mut group);
         group.extend((row.len() as u32).to_le_bytes());
-        group.extend_from_slice(bytemuck::cast_slice(row));
+        group.extend_from_slice(bytemuck::cast_slice(&row));
         group.resize(end, 0);
         let next = node as u64 + 1;
         if next == layout.nodes || next.is_multiple_of(nodes) {

@@ -1,5 +1,6 @@
 //! Writing an index in a format of another system.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
@@ -110,6 +111,25 @@ impl<'a> Export<'a> {
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),
         }
+    }
+
+    /// The neighbours of `node` in a file of another system.
+    ///
+    /// In the index no edge leads to a repeated row, and other systems know no groups. So each row of
+    /// a group of equal rows gets edges to two others of its group, as in a binary tree with the
+    /// first row as its root (a chain if the largest degree is 1). The neighbours of the first row
+    /// follow as far as there is room. The leaves keep all neighbours, so every node that was
+    /// reachable stays reachable.
+    pub(super) fn row(&self, node: usize) -> Cow<'a, [u32]> {
+        let (index, repeated) = (self.index, self.index.repeated());
+        let own = index.neighbors(node);
+        let (place, copies) = repeated.place_in_group(node as u32);
+        if copies.len() == 0 {
+            return Cow::Borrowed(own);
+        }
+        let arity = index.max_degree().min(2);
+        let next = copies.skip(arity * place).take(arity);
+        Cow::Owned(next.chain(own.iter().copied()).take(index.max_degree()).collect())
     }
 
     /// Calls `write` for every node in order; stops with an error soon after the work is cancelled.

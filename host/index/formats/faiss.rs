@@ -107,7 +107,7 @@ pub(super) fn write_nsg(export: &Export<'_>, path: &Path) -> Result<()> {
     ])?;
     writer.file.write_all(&[1])?;
     export.for_each_node(|node| {
-        writer.file.write_all(bytemuck::cast_slice(index.neighbors(node)))?;
+        writer.file.write_all(bytemuck::cast_slice(&export.row(node)))?;
         writer.ints(&[NONE])
     })?;
     writer.commit()
@@ -146,7 +146,7 @@ pub(super) fn write_hnsw(export: &Export<'_>, path: &Path) -> Result<()> {
     let mut row = Vec::new();
     export.for_each_node(|node| {
         row.clear();
-        row.extend(index.neighbors(node).iter().map(|&id| id as i32));
+        row.extend(export.row(node).iter().map(|&id| id as i32));
         row.resize(base, NONE);
         for layer in layers.of_node(node) {
             row.extend(layers.neighbors(layer, node).map(|id| id as i32));

@@ -49,7 +49,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.write_all(&level_factor(export).to_le_bytes())?;
     file.write_all(&EF_CONSTRUCTION.to_le_bytes())?;
     export.for_each_node(|node| {
-        file.write_all(&links(index.neighbors(node).iter().copied(), most))?;
+        file.write_all(&links(export.row(node).iter().copied(), most))?;
         file.write_all(bytemuck::cast_slice(&vectors.row(node)))?;
         file.write_all(&(node as u64).to_le_bytes())
     })?;

@@ -27,10 +27,10 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.write_all(MAGIC)?;
     file.write_all(bytemuck::cast_slice(&[VERSION, NO_DISTANCE, index.len() as u32]))?;
     export.for_each_node(|node| {
-        let row = index.neighbors(node);
+        let row = export.row(node);
         // The neighbours that a search looks at, and those that there are.
         file.write_all(bytemuck::cast_slice(&[row.len() as u32; 2]))?;
-        file.write_all(bytemuck::cast_slice(row))
+        file.write_all(bytemuck::cast_slice(&row))
     })?;
     file.commit()
 }

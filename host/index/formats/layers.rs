@@ -43,12 +43,16 @@ impl Layers {
             let draws = Draws::new(seed, Stage::Entry, 1, node.into());
             (-draws.unit(0).ln() * factor) as usize
         };
-        let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(|&node| level(node) > 0).collect();
+        let repeated = export.index.repeated();
+        // A search that comes near one of a group of equal rows finds the others in the base layer.
+        let is_above = |&node: &u32| level(node) > 0 && !repeated.contains(node);
+        let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(is_above).collect();
         let builder = Builder::new(Strategy::vamana().degree(upper_degree(export)))
             .metric(export.index.metric())
             .seed(seed)
             // The layers of layers have no place in the file.
             .layers(false)
+            .grouped(false)
             // The same file wherever it is made; the layers are small.
             .device(Device::Cpu)
             .progress(export.progress.clone());

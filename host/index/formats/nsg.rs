@@ -19,9 +19,9 @@ pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: 
     }
     file.write_all(bytemuck::cast_slice(entries))?;
     export.for_each_node(|node| {
-        let row = index.neighbors(node);
+        let row = export.row(node);
         file.write_all(&(row.len() as u32).to_le_bytes())?;
-        file.write_all(bytemuck::cast_slice(row))
+        file.write_all(bytemuck::cast_slice(&row))
     })?;
     file.commit()
 }

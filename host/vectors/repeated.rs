@@ -1,0 +1,340 @@
+//! Rows of a data set that are equal to earlier ones.
+
+use rayon::prelude::*;
+
+use super::space::Space;
+use super::{Rows, with_matrix};
+use crate::{Progress, Result};
+
+/// Bytes of a row under its first hash; rows of no more are hashed whole.
+const SAMPLED: usize = 64;
+
+/// Places of a longer row that these bytes are taken from, the beginning and the end among them.
+const PLACES: usize = 4;
+
+/// Rows that a thread hashes between two looks at whether the work was cancelled.
+const AT_A_TIME: usize = 4096;
+
+/// Rows of a run that are worth a thread.
+const COMPARED: usize = 1024;
+
+/// The rows of a data set that repeat an earlier row.
+///
+/// Rows are equal if all their bytes are. Under cosine the bytes are those of the normalised rows,
+/// and any two zero vectors are equal. The first row of a group of equal rows stands for the group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repeated {
+    /// Each repeated row and the first of its group, in ascending order.
+    pairs: Vec<[u32; 2]>,
+    /// The first of a group and each row that repeats it, in ascending order.
+    groups: Vec<[u32; 2]>,
+}
+
+/// A hash and the row it is of.
+type Hashed = (u64, u32);
+
+impl Repeated {
+    /// Finds the repeated rows of a base.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn of(space: &Space<'_>, progress: &Progress) -> Result<Self> {
+        Self::by(hash, space, progress)
+    }
+
+    /// As [`of`](Self::of), by another hash.
+    fn by(hash: impl Fn(&[u8]) -> u64 + Sync, space: &Space<'_>, progress: &Progress) -> Result<Self> {
+        let (rows, zero) = (space.rows(), space.zero());
+        let bytes = |row: u32| -> &[u8] {
+            // The zeros of a zero vector may differ in their signs.
+            if zero.get(row as usize) == Some(&true) { &[] } else { bytes_of(rows, row) }
+        };
+        let mut hashed = vec![(0u64, 0u32); space.len()];
+        hashed.iter_mut().zip(0..).for_each(|((_, row), number)| *row = number);
+        hash_all(&mut hashed, |row| hash(&sample(bytes(row))), progress)?;
+        let mut hashed = shared(hashed);
+        if space.row_bytes() > SAMPLED {
+            hash_all(&mut hashed, |row| hash(bytes(row)), progress)?;
+            hashed = shared(hashed);
+        }
+        let runs: Vec<&[Hashed]> = hashed.chunk_by(|a, b| a.0 == b.0).collect();
+        let pairs_of = |run: &&[Hashed]| progress.check().map(|()| pairs_of(run, bytes));
+        let pairs = runs.par_iter().map(pairs_of).collect::<Result<Vec<_>>>()?;
+        Ok(Self::from_pairs(pairs.concat()))
+    }
+
+    fn from_pairs(mut pairs: Vec<[u32; 2]>) -> Self {
+        pairs.par_sort_unstable();
+        let mut groups: Vec<[u32; 2]> = pairs.iter().map(|&[row, first]| [first, row]).collect();
+        groups.par_sort_unstable();
+        Self { pairs, groups }
+    }
+
+    /// The number of repeated rows.
+    pub fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Whether no row repeats another.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// Each repeated row and the first row of its group, in ascending order of the repeated rows.
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + '_ {
+        self.pairs.iter().map(|&[row, first]| (row, first))
+    }
+
+    /// Whether `row` repeats an earlier row.
+    pub fn contains(&self, row: u32) -> bool {
+        self.place(row).is_some()
+    }
+
+    /// The first row of the group of `row`: `row` itself if it repeats none.
+    pub fn first_of(&self, row: u32) -> u32 {
+        self.place(row).map_or(row, |place| self.pairs[place][1])
+    }
+
+    /// The rows that repeat `first`, in ascending order; none if it is not the first of a group.
+    pub fn copies_of(&self, first: u32) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.group(first).iter().map(|pair| pair[1])
+    }
+
+    /// The place of `row` in its group, where that of the first is 0, and the copies of the first.
+    pub(crate) fn place_in_group(&self, row: u32) -> (usize, impl ExactSizeIterator<Item = u32> + '_) {
+        let group = self.group(self.first_of(row));
+        (group.partition_point(|pair| pair[1] <= row), group.iter().map(|pair| pair[1]))
+    }
+
+    fn group(&self, first: u32) -> &[[u32; 2]] {
+        let begin = self.groups.partition_point(|pair| pair[0] < first);
+        let length = self.groups[begin..].partition_point(|pair| pair[0] == first);
+        &self.groups[begin..begin + length]
+    }
+
+    fn place(&self, row: u32) -> Option<usize> {
+        self.pairs.binary_search_by_key(&row, |pair| pair[0]).ok()
+    }
+
+    /// The rows below `rows` that repeat no other, in ascending order.
+    pub(crate) fn others(&self, rows: usize) -> Vec<u32> {
+        let mut repeated = self.pairs.iter().map(|pair| pair[0]).peekable();
+        (0..rows as u32).filter(|row| repeated.next_if_eq(row).is_none()).collect()
+    }
+
+    /// The words of a file (`docs/formats.md`).
+    pub(crate) fn words(&self) -> &[u32] {
+        bytemuck::cast_slice(&self.pairs)
+    }
+
+    /// Reads [`words`](Self::words) of a data set of `rows` rows; an error says what is wrong.
+    pub(crate) fn read(words: &[u32], rows: usize) -> Result<Self, &'static str> {
+        let (pairs, rest) = words.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err("half a pair of repeated rows");
+        }
+        if pairs.windows(2).any(|two| two[0][0] >= two[1][0]) {
+            return Err("repeated rows that do not ascend");
+        }
+        if pairs.last().is_some_and(|pair| pair[0] as usize >= rows) {
+            return Err("an unknown repeated row");
+        }
+        if pairs.iter().any(|[row, first]| first >= row) {
+            return Err("a row that repeats a later one");
+        }
+        let repeated = Self::from_pairs(pairs.to_vec());
+        if repeated.pairs.iter().any(|&[_, first]| repeated.contains(first)) {
+            return Err("a row that repeats a repeated one");
+        }
+        Ok(repeated)
+    }
+}
+
+fn bytes_of(rows: Rows<'_>, row: u32) -> &[u8] {
+    with_matrix!(rows, m => bytemuck::cast_slice(m.row(row as usize)))
+}
+
+/// The bytes of a row under its first hash.
+fn sample(bytes: &[u8]) -> [u8; SAMPLED] {
+    let mut sampled = [0; SAMPLED];
+    if bytes.len() <= SAMPLED {
+        sampled[..bytes.len()].copy_from_slice(bytes);
+        return sampled;
+    }
+    const PIECE: usize = SAMPLED / PLACES;
+    for (place, piece) in sampled.chunks_exact_mut(PIECE).enumerate() {
+        piece.copy_from_slice(&bytes[place * (bytes.len() - PIECE) / (PLACES - 1)..][..PIECE]);
+    }
+    sampled
+}
+
+/// A hash of 64 bits.
+fn hash(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, word: u64| {
+        let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        product ^ (product >> 32)
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(bytes.len() as u64, |hash, &word| mix(hash, u64::from_le_bytes(word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    // Twice: the words before must reach all bits.
+    mix(mix(hash, u64::from_le_bytes(last)), 0)
+}
+
+/// Sets the hash of every row, and sorts them by (hash, row).
+fn hash_all(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &Progress) -> Result<()> {
+    hashed.par_chunks_mut(AT_A_TIME).try_for_each(|chunk| {
+        progress.check()?;
+        chunk.iter_mut().for_each(|(own, row)| *own = hash(*row));
+        Ok(())
+    })?;
+    hashed.par_sort_unstable();
+    progress.check()
+}
+
+/// The rows whose hash another row has too; hashes ascend.
+fn shared(hashed: Vec<Hashed>) -> Vec<Hashed> {
+    let is_shared = |&at: &usize| {
+        let (own, _) = hashed[at];
+        (at > 0 && hashed[at - 1].0 == own) || hashed.get(at + 1).is_some_and(|next| next.0 == own)
+    };
+    (0..hashed.len()).into_par_iter().filter(is_shared).map(|at| hashed[at]).collect()
+}
+
+/// Each repeated row of a run of equal hashes, and the first of its group.
+fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> &'a [u8] + Sync) -> Vec<[u32; 2]> {
+    let pairs = |rows: &[u32]| rows[1..].iter().map(|&row| [row, rows[0]]).collect::<Vec<_>>();
+    let mut rows: Vec<u32> = run.iter().map(|&(_, row)| row).collect();
+    let first = bytes(rows[0]);
+    if rows.par_iter().with_min_len(COMPARED).all(|&row| bytes(row) == first) {
+        return pairs(&rows);
+    }
+    // Different rows of one hash.
+    rows.par_sort_unstable_by(|&a, &b| bytes(a).cmp(bytes(b)).then(a.cmp(&b)));
+    rows.chunk_by(|&a, &b| bytes(a) == bytes(b)).flat_map(pairs).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use tagore_device::random::{Draws, Stage};
+
+    use super::*;
+    use crate::{Metric, Vectors};
+
+    /// Compares every two rows.
+    fn plain(base: &Vectors, metric: Metric) -> Vec<[u32; 2]> {
+        let row = |row: usize| {
+            let mut values = base.row(row).into_owned();
+            if metric == Metric::Cosine && !crate::vectors::space::normalise(&mut values) {
+                values.fill(0.0);
+            }
+            values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let first = |at: usize| (0..at).find(|&earlier| row(earlier) == row(at));
+        (0..base.len()).filter_map(|at| Some([at as u32, first(at)? as u32])).collect()
+    }
+
+    fn check(base: &Vectors, metric: Metric, what: &str) -> Repeated {
+        let silent = Progress::silent();
+        let space = Space::new(base, metric, &silent).unwrap();
+        let expected = plain(base, metric);
+        let found = Repeated::of(&space, &silent).unwrap();
+        assert_eq!(found.pairs, expected, "{what}, {metric}");
+        // Hashes that say little or nothing.
+        let few = |bytes: &[u8]| hash(bytes) % 3;
+        assert_eq!(Repeated::by(few, &space, &silent).unwrap(), found, "{what}, {metric}, three hashes");
+        assert_eq!(Repeated::by(|_| 7, &space, &silent).unwrap(), found, "{what}, {metric}, one hash");
+        let others = found.others(base.len());
+        assert_eq!(others.len() + found.len(), base.len());
+        for &first in &others {
+            assert!(!found.contains(first) && found.first_of(first) == first);
+            let copies: Vec<u32> = found.copies_of(first).collect();
+            assert!(copies.iter().all(|&row| found.first_of(row) == first && found.contains(row)));
+            assert_eq!(copies.len(), expected.iter().filter(|pair| pair[1] == first).count());
+        }
+        assert!(found.pairs().all(|(row, _)| found.copies_of(row).len() == 0));
+        assert_eq!(Repeated::read(found.words(), base.len()).unwrap(), found);
+        found
+    }
+
+    #[test]
+    fn groups_are_those_of_a_comparison_of_all_pairs() {
+        for dim in [1, 3, 16, 17, 100] {
+            let draws = Draws::new(dim as u64, Stage::Test, 1, 0);
+            for kinds in [1, 2, 20, 1000] {
+                // Rows that differ in a single place, and rows that differ everywhere.
+                let value = |row: usize, at: usize, narrow: bool| {
+                    let kind = draws.below(row as u64, kinds);
+                    let differs = !narrow || at as u64 == kind % dim as u64;
+                    if differs { (kind * 31 + at as u64 * 7) % 251 } else { 3 }
+                };
+                for narrow in [false, true] {
+                    let values = |rows: usize| (0..rows * dim).map(|i| value(i / dim, i % dim, narrow));
+                    let what = format!("{kinds} kinds of dimension {dim}, {narrow}");
+                    let floats = Vectors::from_f32(values(150).map(|x| x as f32).collect(), dim).unwrap();
+                    for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+                        check(&floats, metric, &what);
+                    }
+                    let halves = values(90).map(|x| f16::from_f32(x as f32)).collect();
+                    check(&Vectors::from_f16(halves, dim).unwrap(), Metric::L2, &what);
+                    let bytes = values(90).map(|x| x as u8).collect();
+                    check(&Vectors::from_u8(bytes, dim).unwrap(), Metric::Cosine, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_equal_as_the_metric_has_them() {
+        let rows = vec![1.0, 0.0, 2.0, 0.0, 0.0, 0.0, -0.0, 0.0, 1.0, 0.0, 0.0, -0.0];
+        let base = Vectors::from_f32(rows, 2).unwrap();
+        assert_eq!(check(&base, Metric::L2, "signs").pairs, [[4, 0]]);
+        assert_eq!(check(&base, Metric::Cosine, "signs").pairs, [[1, 0], [3, 2], [4, 0], [5, 2]]);
+        let one = Vectors::from_f32(vec![1.0], 1).unwrap();
+        assert!(check(&one, Metric::L2, "one row").is_empty());
+    }
+
+    #[test]
+    fn long_runs_take_no_time_and_no_thread_changes_them() {
+        let (n, dim) = (200_000, 20);
+        let equal = Vectors::from_f32(vec![1.5; n * dim], dim).unwrap();
+        // Differs only where the first hash does not look.
+        let values = (0..n * dim).map(|i| if i % dim == 5 { (i / dim % 1000) as f32 } else { 1.5 });
+        let alike = Vectors::from_f32(values.collect(), dim).unwrap();
+        for (base, expected) in [(&equal, n - 1), (&alike, n - 1000)] {
+            let space = Space::new(base, Metric::L2, &Progress::silent()).unwrap();
+            let on = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| Repeated::of(&space, &Progress::silent())).unwrap()
+            };
+            let alone = on(1);
+            assert_eq!(alone.len(), expected);
+            assert!(on(4) == alone);
+        }
+        let cancelled = Progress::silent();
+        let space = Space::new(&equal, Metric::L2, &cancelled).unwrap();
+        cancelled.cancel();
+        assert!(Repeated::of(&space, &cancelled).is_err());
+    }
+
+    #[test]
+    fn pairs_that_lie_are_refused() {
+        let read = |words: &[u32]| Repeated::read(words, 10);
+        assert_eq!(read(&[2, 0, 5, 0, 9, 1]).unwrap().copies_of(0).collect::<Vec<_>>(), [2, 5]);
+        assert!(read(&[]).unwrap().is_empty());
+        for (words, expected) in [
+            (&[2, 0, 5][..], "half a pair"),
+            (&[5, 0, 2, 0], "do not ascend"),
+            (&[2, 0, 2, 1], "do not ascend"),
+            (&[2, 0, 10, 1], "unknown"),
+            (&[2, 2], "a later one"),
+            (&[2, 3], "a later one"),
+            (&[2, 0, 5, 2], "a repeated one"),
+        ] {
+            let error = read(words).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
