@@ -84,6 +84,7 @@ impl ReportOptions {
             report.save_html(path)?;
         }
         say(report, output);
+        report.warnings().into_iter().for_each(|warning| output.warn(format_args!("{warning}")));
         Ok(())
     }
 

@@ -15,7 +15,7 @@ h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .4em }
 dl { display: flex; flex-wrap: wrap; gap: .6em 2.4em } dt { color: #777 } dd { margin: 0; font-size: 1.4em }
 .small dd { font-size: 1em }
 table { border-collapse: collapse } td, th { padding: .15em 1.2em .15em 0; text-align: left; font-weight: normal }
-th { color: #777 } .n { text-align: right } svg { max-width: 100%; height: auto }
+th { color: #777 } .n { text-align: right } .warning { color: #b00020; font-weight: bold } svg { max-width: 100%; height: auto }
 .side { display: flex; flex-wrap: wrap; gap: 1em } footer { margin-top: 2em; color: #777 }";
 
 /// The page.
@@ -26,6 +26,9 @@ pub(super) fn page(report: &Report) -> Result<String, Box<dyn Error>> {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}\n</style></head>\n\
          <body>\n<h1>{title}</h1>\n"
     );
+    for warning in report.warnings() {
+        writeln!(page, "<p class=\"warning\">{}</p>", escaped(&warning))?;
+    }
     figures(&mut page, report)?;
     page.push_str("<div class=\"side\">\n");
     if let Some(search) = &report.search {

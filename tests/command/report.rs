@@ -1,6 +1,7 @@
 //! Reports, as `tagore build` writes them and `tagore inspect` makes them again.
 
 use serde_json::Value;
+use tagore::{Description, Index, Metric, Vectors};
 
 use super::Session;
 
@@ -70,4 +71,26 @@ fn an_index_of_less_recall_than_asked_for_fails() {
     );
     s.fails(2, "inspect base.fbin --base base.fbin", &["--base", "base.fbin", "an index"]);
     s.fails(1, "inspect index.tagore --base query.fbin", &["query.fbin", "20 x 8"]);
+}
+
+#[test]
+fn an_index_that_finds_little_is_warned_of() {
+    let s = Session::new();
+    let base = Vectors::open(s.path("base.fbin")).unwrap();
+    // A chain, which ends in the middle.
+    let rows: Vec<Vec<u32>> = (0..500).map(|node| if node < 250 { vec![node + 1] } else { vec![] }).collect();
+    let description =
+        Description { kind: "chain".into(), metric: Metric::L2, seed: 0, parameters: [].into() };
+    Index::from_rows(description, &base, &rows, vec![0]).unwrap().save(s.path("bad")).unwrap();
+    let told = s.run("inspect bad --base base.fbin --html bad.html");
+    let (error, page) =
+        (String::from_utf8(told.stderr).unwrap(), std::fs::read_to_string(s.path("bad.html")));
+    let page = page.unwrap();
+    assert!(told.status.success(), "{error}");
+    for warning in ["249 of 500 nodes cannot be reached: ", "searches of beam 100 find "] {
+        assert!(error.contains(&format!("warning: {warning}")), "{error}");
+        assert!(page.contains(&format!("<p class=\"warning\">{warning}")));
+    }
+    let told = s.run("inspect index.tagore --base base.fbin");
+    assert!(!String::from_utf8(told.stderr).unwrap().contains("warning"), "a good index");
 }
