@@ -177,8 +177,8 @@ class Part:
             now = found.get(name)
             whole = now in allowed or (now is not None and name in prepared.changing and is_whole(name, now, content))
             case.expect(whole, f"lost: {name} is {'gone' if now is None else 'neither the old file nor the new'} after a kill")
-        index = prepared.new.get("x.tagore")
-        if has_old and index not in [None, prepared.old["x.tagore"]] and found.get("x.tagore") == index:
+        old_index, index = prepared.old.get("x.tagore"), prepared.new.get("x.tagore")
+        if has_old and old_index != index and found.get("x.tagore") == index:
             for name in prepared.new:
                 stale = name.endswith(REPORTS) and found.get(name) == prepared.old[name]
                 case.expect(not stale, f"lost: {name} of the older index is beside the new one after a kill")
