@@ -19,8 +19,8 @@ use crate::{Device, Index, Progress, Result, Vectors};
 /// Nodes that are searched for to see whether searches find their way.
 const SAMPLE: usize = 1024;
 
-/// So many of the sample may go astray, and nothing is done about it: one in 500.
-const FEW: usize = SAMPLE / 500;
+/// So many of the sample may go astray, and nothing is done about it: one in 250.
+const FEW: usize = SAMPLE / 250;
 
 /// The beam that they are searched for with: narrow, since that is when the beginning matters.
 const BEAM: usize = 32;
@@ -31,6 +31,10 @@ const LAYER_BEAMS: [usize; 5] = [4, 8, 16, 32, 64];
 /// The degree of layers, and the neighbours per node that they are pruned from.
 const DEGREE: usize = 32;
 const KNN: usize = 64;
+
+/// A layer has at most one in so many of the nodes below it. Under inner product few edges are mutual, and a layer would
+/// be nearly as large as the index.
+const LEAST_STEP: usize = 6;
 
 /// Fewer nodes than this need no layer: entry points are as many.
 const LEAST: usize = 64;
@@ -102,7 +106,7 @@ impl Builder {
             return Ok(Vec::new());
         }
         let nodes = nodes_above(rows, self.descent.seed);
-        if nodes.len() < 2 || nodes.len() > n / 2 {
+        if nodes.len() < 2 || nodes.len() > n / LEAST_STEP {
             return Ok(Vec::new());
         }
         let above = self.layer_over(&base.select(&nodes))?;
