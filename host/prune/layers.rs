@@ -102,7 +102,8 @@ impl Builder {
         let rows = &*rows;
         let lost = |start: Start<'_>| astray(space, rows, start, &sample, progress);
         let without = lost(Start::at(entries))?;
-        if without <= FEW {
+        // Where there is one layer there are all up to a small one: searches of hnswlib and FAISS enter at a single node.
+        if without <= FEW && !self.stacked {
             return Ok(Vec::new());
         }
         let nodes = nodes_above(rows, self.descent.seed);
@@ -127,7 +128,7 @@ impl Builder {
         layers[0] = layers[0].clone().with_beam(LAYER_BEAMS[first]);
         let (nodes, beam) = (nodes.len(), LAYER_BEAMS[first]);
         tracing::info!(nodes, beam, without, with = with[first], "searches begin in layers");
-        if fewest >= without {
+        if fewest >= without && !self.stacked {
             return Ok(Vec::new());
         }
         *entries = highest;
@@ -147,6 +148,7 @@ impl Builder {
         let keys = search.neighbors_of(&space, &(0..n as u32).collect::<Vec<_>>())?;
         let graph = KnnGraph::from_keys(k, metric, n, &keys, DescentStats::default());
         let strategy = Strategy::cagra().degree(DEGREE.min(n - 1));
-        Builder::new(strategy).descent(descent).build_from(base, &graph)
+        let builder = Builder { stacked: true, ..Self::new(strategy).descent(descent) };
+        builder.build_from(base, &graph)
     }
 }

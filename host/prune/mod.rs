@@ -54,6 +54,8 @@ pub struct Builder {
     /// Nodes whose lists are kept.
     sample: usize,
     layered: bool,
+    /// Whether layers are built whatever searches find: of a layer.
+    stacked: bool,
     grouped: bool,
 }
 
@@ -74,7 +76,16 @@ impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`].
     pub fn new(strategy: Strategy) -> Self {
         let (descent, others) = (Descent::new(), Vec::new());
-        Self { strategy, descent, others, plain: false, sample: 0, layered: true, grouped: true }
+        Self {
+            strategy,
+            descent,
+            others,
+            plain: false,
+            sample: 0,
+            layered: true,
+            stacked: false,
+            grouped: true,
+        }
     }
 
     /// The strategy.

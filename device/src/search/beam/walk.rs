@@ -43,17 +43,13 @@ pub struct Walk<T> {
     /// In: its edges.
     pub graph: Graph,
     /// In: the nodes that searches begin at, every `1 << entry_shift`-th value; `u32::MAX` in place of those that are not
-    /// there.
+    /// there. Searches that keep the keys of all nodes met begin at the same, one value after another.
     pub entries: Global<u32>,
     /// How many entries a search has.
     pub entry_count: u32,
-    /// How many entries are between those of one block and of the next: 0 if all begin at the same.
-    pub entry_stride: u32,
-    /// How far apart entries are.
-    pub entry_shift: u32,
     /// Nodes of the beam, 1 to 32 C.
     pub beam: u32,
-    /// Nodes expanded in a step, at least 1.
+    /// Nodes expanded in a step, at least 1; of searches that keep the keys of all nodes met, 1.
     pub width: u32,
     /// Nodes expanded at most, of searches that keep the keys of all nodes met.
     pub expansions: u32,
@@ -61,6 +57,10 @@ pub struct Walk<T> {
     pub slots: u32,
     /// A [`Metric`](crate::block::exact::Metric).
     pub metric: u32,
+    /// How many entries are between those of one block and of the next: 0 if all begin at the same.
+    pub entry_stride: u32,
+    /// How far apart entries are.
+    pub entry_shift: u32,
 }
 
 copied! {
@@ -171,8 +171,9 @@ impl<T: Element> Walk<T> {
     ) -> (Beam<C>, u32) {
         let (thread, threads, lane) = (thread_idx_x(), block_dim_x(), warp::lane_id());
         let degree = self.graph.degree;
-        let most = step_ids(degree, self.width);
-        let first_entry = block_idx_x() as usize * self.entry_stride as usize;
+        // Searches that keep all go in steps of one.
+        let width = if KEEP { 1 } else { self.width };
+        let most = step_ids(degree, width);
         let mut beam = Beam::new(self.beam);
         let (mut entered, mut expanded, mut parents) = (0, 0, 0);
         // Ids in the table, and distances computed.
@@ -210,10 +211,17 @@ impl<T: Element> Walk<T> {
                 let id = if i >= count {
                     table::EMPTY
                 } else if entering {
-                    self.entries.get((first_entry + (entered + i) as usize) << self.entry_shift)
+                    let i = (entered + i) as usize;
+                    if KEEP {
+                        // Such searches all begin at the same nodes.
+                        self.entries.get(i)
+                    } else {
+                        let first = block_idx_x() as usize * self.entry_stride as usize;
+                        self.entries.get((first + i) << self.entry_shift)
+                    }
                 } else {
                     // The division is spared where it is not needed.
-                    let parent = if self.width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
+                    let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
                     self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
                 };
                 let is_new = id != table::EMPTY && self.insert(room.table, id);
@@ -236,7 +244,7 @@ impl<T: Element> Walk<T> {
                 beam.offer(keys, new);
                 let mut taken = 0;
                 while entered == self.entry_count
-                    && taken < self.width
+                    && taken < width
                     && (!KEEP || expanded + taken < self.expansions)
                 {
                     keep_rolled();
