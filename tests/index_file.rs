@@ -305,7 +305,7 @@ fn wrong_rows_are_found_and_never_followed() {
     }
 }
 
-/// The bytes of the index of nine rows, three of which repeat another.
+/// The bytes of an index of nine rows. Three of them repeat another.
 fn with_repeats() -> (Vectors, Vec<u8>) {
     let base = Vectors::from_u8(vec![1, 5, 1, 9, 5, 1, 7, 8, 3], 1).unwrap();
     let index = Builder::new(Strategy::nsg()).build(&base).unwrap();

@@ -40,8 +40,9 @@ pub fn uniform(rows: usize, dim: usize, seed: u64) -> Vectors {
     Vectors::from_f32(values, dim).unwrap()
 }
 
-/// Rows in clusters that lie apart: sums of a centre, drawn from `uniform`, and noise a hundredth of that in size. Row i
-/// is in cluster `i % clusters`; another `part` has other rows of the same clusters.
+/// Rows in clusters that lie apart: sums of a centre, drawn from `uniform`, and noise a hundredth
+/// of that in size. Row i is in cluster `i % clusters`; another `part` has other rows of the same
+/// clusters.
 pub fn separated(rows: usize, clusters: usize, dim: usize, part: u64) -> Vectors {
     let (centres, noise) = (uniform(clusters, dim, 77), uniform(rows, dim, 78 + part));
     let row = |i: usize| -> Vec<f32> {

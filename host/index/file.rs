@@ -215,8 +215,8 @@ impl Section {
 }
 
 impl IndexFile {
-    /// Bytes of the file of an index without layers and repeated rows. The description and the entry
-    /// points fill no more than a page each.
+    /// Bytes of the file of an index without layers and repeated rows. The description and the
+    /// entry points fill no more than a page each.
     pub(crate) fn bytes(nodes: usize, max_degree: usize) -> usize {
         let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree, 0, 0];
         let checksums = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();

@@ -1,4 +1,4 @@
-//! Layers above an index: graphs over ever fewer of its nodes, through which a search comes near its goal.
+//! Layers above an index: graphs over ever fewer of its nodes, in which searches begin.
 
 use crate::search::beam::Graph;
 use crate::{Error, Index, Result};
@@ -8,10 +8,11 @@ pub const MAX_LAYER_BEAM: usize = 64;
 
 /// A graph over some of the nodes of an index, in which searches begin.
 ///
-/// A k-NN graph has no edges between clusters that lie apart, however well it is pruned. A layer has: it is built over
-/// one node in twenty or so, at least one for every part of the index that no edge leads out of, and among so few the
-/// neighbours of a node lie in other clusters. A search walks the highest layer first; what it finds there is where it
-/// begins in the layer below, and in the end in the index (Malkov and Yashunin, HNSW).
+/// A k-NN graph has no edges between clusters that lie apart, however well it is pruned. A layer
+/// has them: it is built over about one node in twenty, among them one of every part of the index
+/// that no mutual edge leaves. Among so few nodes the neighbours of a node lie in other clusters. A
+/// search walks the highest layer first, and begins in the layer below with what it found, and so
+/// on down to the index (Malkov and Yashunin, HNSW).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     nodes: Vec<u32>,
@@ -50,15 +51,15 @@ impl Layer {
         self.beam
     }
 
-    /// The same layer, searched with another beam.
-    pub(crate) fn with_beam(self, beam: usize) -> Self {
-        Self { beam, ..self }
+    /// Searches keep so many nodes here from now on.
+    pub(crate) fn set_beam(&mut self, beam: usize) {
+        self.beam = beam;
     }
 
     /// The neighbours of the node at `place` among [`nodes`](Self::nodes), as ids of the index.
     ///
     /// # Panics
-    /// If there are not so many nodes.
+    /// If `place` is not below the number of nodes.
     pub fn neighbors(&self, place: usize) -> &[u32] {
         let row = &self.neighbors[place * self.degree..][..self.degree];
         &row[..row.iter().position(|&id| id == u32::MAX).unwrap_or(self.degree)]
@@ -108,8 +109,8 @@ impl Layer {
         if words.is_empty() { Ok(layers) } else { Err("words behind the last layer") }
     }
 
-    /// Checks that each layer has nodes of the one below it, the lowest of an index of `nodes` nodes, that edges stay in
-    /// their layer, and that the `entries` are nodes of the highest.
+    /// Checks the layers of an index of `nodes` nodes: that each layer's nodes are in the one
+    /// below, that edges stay in their layer, and that the `entries` are nodes of the highest.
     pub(super) fn check(layers: &[Self], nodes: usize, entries: &[u32], name: &str) -> Result<()> {
         let refuse = |height: usize, found: &str, expected: &str| {
             Err(Error::mismatch(name, format_args!("{found} in layer {height}"), expected))

@@ -178,13 +178,14 @@ impl Index {
         edges as f64 / self.nodes.max(1) as f64
     }
 
-    /// The nodes that a search begins at: in the highest of the [`layers`](Self::layers), if there are any.
+    /// The nodes that a search begins at: in the highest of the [`layers`](Self::layers), if there
+    /// are any.
     pub fn entries(&self) -> &[u32] {
         &self.entries
     }
 
-    /// The layers above the index, the lowest first. There are none where searches from the entry points find their way
-    /// without.
+    /// The layers above the index, the lowest first. There are none where searches from the entry
+    /// points find their way without.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
@@ -196,8 +197,8 @@ impl Index {
         index
     }
 
-    /// The rows of the base that are not nodes of the graph because they repeat an earlier row. Empty
-    /// if the graph was built over all rows.
+    /// The rows of the base that are not nodes of the graph because they repeat an earlier row.
+    /// Empty if the graph was built over all rows.
     ///
     /// A search that finds the first row of a group of equal rows also returns the others, at the
     /// same distance. A repeated row has the [`neighbors`](Self::neighbors) of the first row of its

@@ -1,4 +1,5 @@
-//! Whether searches of a graph find their way from its entry points, and the layers above it where they do not.
+//! Whether searches of a graph find their way from its entry points, and the layers above it where
+//! they do not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,22 +26,24 @@ const FEW: usize = SAMPLE / 250;
 /// The beam that they are searched for with: narrow, since that is when the beginning matters.
 const BEAM: usize = 32;
 
-/// What the beam of a layer may be: the first of these that leads as many searches home as the last, but for one.
+/// What the beam of a layer may be. The first is taken that loses at most one search more than the
+/// best.
 const LAYER_BEAMS: [usize; 5] = [4, 8, 16, 32, 64];
 
 /// The degree of layers, and the neighbours per node that they are pruned from.
 const DEGREE: usize = 32;
 const KNN: usize = 64;
 
-/// A layer has at most one in so many of the nodes below it. Under inner product few edges are mutual, and a layer would
-/// be nearly as large as the index.
+/// A layer with more than a sixth of the nodes below it is not built. Under inner product few
+/// edges are mutual, and a layer would be nearly as large as the index.
 const LEAST_STEP: usize = 6;
 
 /// Fewer nodes than this need no layer: entry points are as many.
 const LEAST: usize = 64;
 
-/// How many of a sample of the nodes of `graph` searches from `start` do not find: what they find is farther than most of
-/// the node's own neighbours. Such a search ended in another part of the data.
+/// Searches from `start` for a sample of the nodes of `graph`, and counts those that go astray:
+/// what they find is farther than most of the node's own neighbours. Such a search ended in
+/// another part of the data.
 fn astray(
     space: &Space<'_>,
     graph: &impl Graph,
@@ -69,14 +72,16 @@ fn astray(
     Ok(lost.into_inner())
 }
 
-/// The nodes of the layer above a graph: those whose draw is smaller than that of all neighbours that have them as
-/// neighbours too. They are few and lie far apart. Every part of the graph that no such edges leave has one, the node
-/// with its smallest draw, and so has every node that nobody else leads to.
+/// The nodes of the layer above a graph. Every node has a random draw. A node is in the layer if
+/// its draw is smaller than those of all its mutual neighbours, which have an edge back to it. Such
+/// nodes are few and lie far apart. Every part of the graph that no mutual edge leaves has at least
+/// one, the node with the smallest draw.
 ///
-/// Edges in one direction do not count: from wherever a node lies, paths have led some kinds to the same few nodes near the
-/// middle, and one small draw there would leave all others without a node above.
+/// Edges in one direction do not count: kinds that collect candidates on paths have edges from
+/// everywhere to the same few nodes near the medoid. One small draw among these would keep all
+/// other parts of the graph from having a node in the layer.
 fn nodes_above(rows: &Rows, seed: u64) -> Vec<u32> {
-    // Where a search enters, as the entry points are; those are drawn in iteration 0, layers of exports in iteration 1.
+    // Iteration 0 draws the entry points, iteration 1 the layers of exports.
     let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
     let is_above = |&node: &u32| {
         let own = draw(node);
@@ -87,7 +92,8 @@ fn nodes_above(rows: &Rows, seed: u64) -> Vec<u32> {
 }
 
 impl Builder {
-    /// The layers that searches of the rows need, if they need any: the entry points are then those of the highest.
+    /// The layers that searches of the rows need, if they need any. The entry points become those
+    /// of the highest layer.
     pub(super) fn layers_over(
         &self,
         base: &Vectors,
@@ -102,7 +108,7 @@ impl Builder {
         let rows = &*rows;
         let lost = |start: Start<'_>| astray(space, rows, start, &sample, progress);
         let without = lost(Start::at(entries))?;
-        // Where there is one layer there are all up to a small one: searches of hnswlib and FAISS enter at a single node.
+        // A layer gets another in any case, up to a small one: hnswlib and FAISS enter at one node.
         if without <= FEW && !self.stacked {
             return Ok(Vec::new());
         }
@@ -117,7 +123,7 @@ impl Builder {
 
         let mut with = Vec::with_capacity(LAYER_BEAMS.len());
         for beam in LAYER_BEAMS {
-            layers[0] = layers[0].clone().with_beam(beam);
+            layers[0].set_beam(beam);
             with.push(lost(Start { entries: &highest, layers: &layers })?);
             if with.last().is_some_and(|&lost| lost == 0) {
                 break;
@@ -125,7 +131,7 @@ impl Builder {
         }
         let fewest = with.iter().copied().min().unwrap_or(without);
         let first = with.iter().position(|&lost| lost <= fewest + 1).unwrap_or(0);
-        layers[0] = layers[0].clone().with_beam(LAYER_BEAMS[first]);
+        layers[0].set_beam(LAYER_BEAMS[first]);
         let (nodes, beam) = (nodes.len(), LAYER_BEAMS[first]);
         tracing::info!(nodes, beam, without, with = with[first], "searches begin in layers");
         if fewest >= without && !self.stacked {
@@ -138,11 +144,11 @@ impl Builder {
     /// The index of a layer of these vectors, from exact lists: the same on any device.
     fn layer_over(&self, base: &Vectors) -> Result<Index> {
         let n = base.len();
-        let descent = self.descent.clone().knn(KNN.min(n - 1));
+        let k = KNN.min(n - 1);
         // The emulator would take hours for what the CPU does at once.
-        let device = if descent.device.is_emulated() { Device::Cpu } else { descent.device };
-        let descent = descent.device(device);
-        let (metric, progress, k) = (descent.metric, &descent.progress, KNN.min(n - 1));
+        let device = if self.descent.device.is_emulated() { Device::Cpu } else { self.descent.device };
+        let descent = self.descent.clone().knn(k).device(device);
+        let (metric, progress) = (descent.metric, &descent.progress);
         let space = Space::new(base, metric, progress)?;
         let search = ExactSearch::new(k).metric(metric).device(device).progress(progress.clone());
         let keys = search.neighbors_of(&space, &(0..n as u32).collect::<Vec<_>>())?;

@@ -168,8 +168,8 @@ impl Builder {
         self
     }
 
-    /// Whether layers are built above the index where searches of a sample of its nodes do not find their way from its
-    /// entry points, as they do not between clusters that lie apart; they are unless this is set to false. See
+    /// Whether layers may be built above the index; true unless set. They are built where searches
+    /// for a sample of the nodes go astray, as they do between clusters that lie apart. See
     /// [`Layer`](crate::Layer).
     pub fn layers(mut self, layered: bool) -> Self {
         self.layered = layered;
@@ -324,8 +324,8 @@ impl Builder {
         Ok((pruned, graph.stats().clone(), prune))
     }
 
-    /// Builds the layers that searches need, and makes nodes reachable: from the entry points if the kind promises it, from
-    /// the layers if there are any.
+    /// Builds the layers that searches need, and makes nodes reachable: from the entry points if
+    /// the kind promises it, from the layers if there are any.
     fn finish(
         &self,
         base: &Vectors,

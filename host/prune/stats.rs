@@ -36,7 +36,8 @@ pub struct PruneStats {
     pub jit: f64,
     /// Of `seconds`, what it took to make every node reachable, on the CPU.
     pub connect: f64,
-    /// Of `seconds`, what it took to see whether searches need layers above the index, and to build them.
+    /// Of `seconds`, what it took to see whether searches need layers above the index, and to build
+    /// them.
     pub layers: f64,
     /// Nodes that were not reachable, and were attached.
     pub attached: u64,

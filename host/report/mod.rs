@@ -174,8 +174,9 @@ impl Report {
         })
     }
 
-    /// What is wrong with the index, if anything is: a sentence for each, which says what it means and what to do. Nodes
-    /// that cannot be reached count from one in 1,000 on, and a recall@10 at beam 100 of less than 0.9.
+    /// What is wrong with the index, if anything is: a sentence for each, which says what it means
+    /// and what to do. Nodes that cannot be reached count from one in 1,000 on, and a recall@10 at
+    /// beam 100 of less than 0.9.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.reachable < LEAST_REACHABLE {

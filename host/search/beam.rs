@@ -62,8 +62,9 @@ impl BeamSearch {
         }
     }
 
-    /// Searches from `start` for the nodes nearest to `point`: layer after layer, the graph last. Calls `met` with the key
-    /// (list distance, id) of every node of the graph whose distance is computed.
+    /// Searches from `start` for the nodes nearest to `point`: layer after layer, the graph last.
+    /// Calls `met` with the key (list distance, id) of every node of the graph whose distance is
+    /// computed.
     pub(crate) fn run(
         &mut self,
         space: &Space<'_>,
@@ -106,7 +107,8 @@ impl BeamSearch {
         }
     }
 
-    /// Always expands the nearest node of the beam that has not been expanded, until all of the beam has been.
+    /// Always expands the nearest node of the beam that has not been expanded, until all of the
+    /// beam has been.
     fn walk(
         &mut self,
         space: &Space<'_>,

@@ -110,7 +110,7 @@ struct Stage<'a> {
 enum Entries<'a> {
     /// All at the same nodes.
     Same(&'a Buffer<u32>, usize),
-    /// Each at so many that the launch before found for it.
+    /// Each search at the nodes, this many, that the launch before found for it.
     Found(&'a Buffer<Key>, usize),
 }
 
@@ -250,7 +250,8 @@ impl OnGpu {
         slots(self.gpu.shared_memory(), (space.dim(), degree), (beam, width))
     }
 
-    /// Whether blocks have room for the rows of the index and of its layers: else a degree, and the bytes that it needs.
+    /// Whether blocks have room for the rows of the index and of its layers: else a degree, and the
+    /// bytes that it needs.
     fn check_slots(&self, space: &Space<'_>, limits: Limits) -> std::result::Result<(), (usize, u64)> {
         let of_layers = self.layers.iter().map(|layer| (layer.degree, layer.beam, 1));
         let all = of_layers.chain([(self.degree, limits.beam, limits.width)]);
@@ -439,8 +440,9 @@ impl Task<'_> {
             k: limits.k as u32,
             padding: 0,
         };
-        // SAFETY: ids have been checked to be rows of the base or nodes of a layer, as have the entries; the batch has room
-        // for `count` queries; all buffers outlive the work, which the download of what it found waits for.
+        // SAFETY: ids have been checked to be rows of the base or nodes of a layer, as have the
+        // entries; the batch has room for `count` queries; all buffers outlive the work, which the
+        // download of what it found waits for.
         unsafe { gpu.launch::<K>([count as u32, 1, 1], 32 * limits.width as u32, (search,)) }
     }
 }

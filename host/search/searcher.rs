@@ -229,8 +229,8 @@ impl<'a> Searcher<'a> {
     }
 }
 
-/// Adds repeated rows to the `k` keys found for each query, at the distance of the rows they repeat.
-/// Keeps the first `k` by (distance, id).
+/// Adds repeated rows to the `k` keys found for each query, at the distance of the rows they
+/// repeat. Keeps the first `k` by (distance, id).
 fn with_repeated(keys: &mut [Key], k: usize, repeated: &Repeated) {
     keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |all, keys| {
         all.clear();

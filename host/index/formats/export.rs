@@ -115,8 +115,8 @@ impl<'a> Export<'a> {
 
     /// The neighbours of `node` in a file of another system.
     ///
-    /// In the index no edge leads to a repeated row, and other systems know no groups. So each row of
-    /// a group of equal rows gets edges to two others of its group, as in a binary tree with the
+    /// In the index no edge leads to a repeated row, and other systems know no groups. So each row
+    /// of a group of equal rows gets edges to two others of its group, as in a binary tree with the
     /// first row as its root (a chain if the largest degree is 1). The neighbours of the first row
     /// follow as far as there is room. The leaves keep all neighbours, so every node that was
     /// reachable stays reachable.

@@ -11,8 +11,8 @@ use super::export::Export;
 use crate::index::Layer;
 use crate::{Builder, Device, MAX_DEGREE, Result, Strategy, Vectors};
 
-/// The largest degree above the base layer: that of the index's own layers, or else HNSW's M, half of that in the base
-/// layer, as HNSW has it.
+/// The largest degree above the base layer: that of the index's own layers, or else HNSW's M, half
+/// of that in the base layer, as HNSW has it.
 pub(super) fn upper_degree(export: &Export<'_>) -> usize {
     let own = export.index.layers().iter().map(Layer::max_degree).max();
     own.unwrap_or(export.index.max_degree() / 2).clamp(2, MAX_DEGREE)
@@ -31,7 +31,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Those of the index. If it has none, none, or those that are built above it if the export asks for them.
+    /// The index's own layers. Without any, layers are built if the export asks for them.
     pub(super) fn of(export: &Export<'_>) -> Result<Self> {
         let mut above = Self { layers: export.index.layers().to_vec(), entry: export.index.entries()[0] };
         let asked = export.layers && above.layers.is_empty();

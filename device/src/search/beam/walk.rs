@@ -19,7 +19,8 @@ pub struct Graph {
     /// In: `degree` ids of each node, every `1 << shift`-th value; `u32::MAX` in place of those that are not there. k-NN
     /// lists are read as such rows: the low words of their keys, with a shift of 1.
     pub ids: Global<u32>,
-    /// In: of a graph over some of the nodes, the row of each that has one. Else it is not looked at.
+    /// In: of a graph over some of the nodes, the row of each node that has one. Other graphs have
+    /// none, and it is not read.
     pub places: Global<u32>,
     /// Ids of a node.
     pub degree: u32,
@@ -42,8 +43,8 @@ pub struct Walk<T> {
     pub base: Rows<T>,
     /// In: its edges.
     pub graph: Graph,
-    /// In: the nodes that searches begin at, every `1 << entry_shift`-th value; `u32::MAX` in place of those that are not
-    /// there. Searches that keep the keys of all nodes met begin at the same, one value after another.
+    /// In: the nodes that searches begin at: every `1 << entry_shift`-th value is one, `u32::MAX`
+    /// is none. Searches that keep the keys of all nodes met share them, and read every value.
     pub entries: Global<u32>,
     /// How many entries a search has.
     pub entry_count: u32,
