@@ -507,7 +507,7 @@ impl DescentStats {
 }
 
 /// Numbers of nodes up to which a build works in another way than beyond, on the CPU or on a GPU.
-pub(crate) const STEPS: [usize; 2] = [ALL_PAIRS, gpu::ALL_PAIRS];
+pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS];
 
 /// The most nodes for which `Start::Auto` compares all pairs.
 const ALL_PAIRS: usize = 4096;

@@ -37,6 +37,9 @@ use crate::{Metric, Progress, Result};
 /// The most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
 
+/// As [`ALL_PAIRS`], under inner product: descent starts from random neighbours there and misses one in ten.
+pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
+
 /// The longest lists of descent; longer ones come from all pairs.
 pub(crate) const MAX_K: usize = 256;
 

@@ -5,7 +5,7 @@ use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
 use tagore_device::descent::sample::ROW;
 
-use super::{ALL_PAIRS, CellSettings, MAX_K};
+use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, Plan};
@@ -41,11 +41,13 @@ pub(in crate::descent) struct Shape {
 impl Shape {
     /// The start that is best for the data, if another was not asked for; `Auto` stands for all pairs.
     pub(super) fn choose_start(&self) -> Start {
-        if self.k > MAX_K || self.n <= 2 * self.k || self.start == Start::Auto && self.n <= ALL_PAIRS {
+        // Cells are L2 balls, and neighbours by inner product lie anywhere.
+        let is_product = self.metric == Metric::InnerProduct;
+        let all_pairs = if is_product { ALL_PAIRS_OF_PRODUCTS } else { ALL_PAIRS };
+        if self.k > MAX_K || self.n <= 2 * self.k || self.start == Start::Auto && self.n <= all_pairs {
             return Start::Auto;
         }
-        // Cells are of L2 balls: inner products order neighbours otherwise.
-        let cells_possible = self.metric != Metric::InnerProduct && self.n >= LEAST_FOR_CELLS;
+        let cells_possible = !is_product && self.n >= LEAST_FOR_CELLS;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
