@@ -15,7 +15,10 @@ KINDS = "cagra,nsg,nssg,vamana,dpg"
 
 def run(tagore, *arguments):
     """Runs the command and returns its JSON lines."""
-    done = subprocess.run([tagore, *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        done = subprocess.run([tagore, *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise SystemExit(f"error: --tagore: {error}") from None
     if done.returncode != 0:
         raise SystemExit(done.stderr.strip() or f"{tagore} {arguments[0]}: exit code {done.returncode}")
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -25,7 +25,7 @@ sets=" clusters-2 clusters-100 clusters-10000 repeated-quarter repeated-10 repea
 sets=${sets//$'\n'/}
 for name in "$@"; do
   if [[ $sets != *" $name "* ]]; then
-    echo "error: SET: found $name, expected one of$sets" >&2
+    echo "error: SET: found $name, expected one of${sets% }" >&2
     exit 2
   fi
 done
