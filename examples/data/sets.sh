@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Makes the synthetic data sets and their exact neighbours: sets.sh FOLDER [ROWS [QUERIES [SET...]]]
 #
-# ROWS is 20,000 and QUERIES 2,000 unless given; without SET all of them are made. Each set is a folder with base.fbin,
-# queries.fbin and gt-METRIC.bin. TAGORE names the command (tagore), DEVICE the place of exact search (auto).
+# ROWS is 20,000 and QUERIES 2,000 unless given; without SET all of them are made. Each set is a
+# folder with base.fbin, queries.fbin and gt-METRIC.bin. TAGORE names the command (tagore), DEVICE
+# the place of exact search (auto).
 set -euo pipefail
 
 if [ $# -lt 1 ]; then
-  sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 folder=$1 rows=${2:-20000} queries=${3:-2000}

@@ -22,8 +22,8 @@ pub(crate) struct Args {
     /// Another seed gives other data
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Distribution: mixture (of correlated Gaussians), clusters (separate Gaussians), uniform, repeated (uniform rows,
-    /// several times each) or lognormal (norms)
+    /// Distribution: mixture (of correlated Gaussians), clusters (separate Gaussians), uniform,
+    /// repeated (uniform rows, several times each) or lognormal (norms)
     #[arg(long, default_value = "mixture")]
     kind: SynthKind,
     /// Gaussians of kind clusters, 1 to N [default: 100, or N if less]

@@ -11,23 +11,26 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SynthKind {
-    /// A mixture of about sqrt(n) Gaussians of rank 24, plus noise: about as hard to search as SIFT descriptors.
+    /// A mixture of about sqrt(n) Gaussians of rank 24, plus noise: about as hard to search as SIFT
+    /// descriptors.
     #[default]
     Mixture,
-    /// Separate Gaussians: standard normal centres, deviation 0.2 in every component. In fewer than about 16 dimensions
-    /// they overlap.
+    /// Separate Gaussians: standard normal centres, deviation 0.2 in every component. In fewer than
+    /// about 16 dimensions they overlap.
     Clusters {
         /// Number of Gaussians, 1 to n. Each row belongs to one of them at random.
         clusters: usize,
     },
     /// Components uniform in [0, 1).
     Uniform,
-    /// Rows of [`Uniform`](Self::Uniform), each repeated at scattered places of the data set. Queries repeat no row.
+    /// Rows of [`Uniform`](Self::Uniform), each repeated at scattered places of the data set.
+    /// Queries repeat no row.
     Repeated {
         /// Rows per distinct row, 1 to n. One distinct row has fewer if this does not divide n.
         copies: usize,
     },
-    /// Random directions; the logarithm of a row's norm is normal with mean 0 and deviation 0.4. For inner product.
+    /// Random directions; the logarithm of a row's norm is normal with mean 0 and deviation 0.4.
+    /// For inner product.
     Lognormal,
 }
 
@@ -85,8 +88,8 @@ pub enum QueryKind {
     /// Further rows of the same distribution.
     #[default]
     Rows,
-    /// Sums of two random rows of the data set, plus normal noise with a tenth of the sum's root mean square: queries
-    /// from another distribution than the data set.
+    /// Sums of two random rows of the data set, plus normal noise with a tenth of the sum's root
+    /// mean square: queries from another distribution than the data set.
     Sums,
 }
 

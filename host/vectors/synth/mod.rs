@@ -24,8 +24,9 @@ const CHUNK_BYTES: usize = 32 << 20;
 
 /// A synthetic data set of f32 vectors and its queries.
 ///
-/// Row i depends on the kind, the seed, n, the dimension and i alone. So any part of a data set of any size can be made
-/// alone, on any number of threads, with the same bytes on every machine. The rows from n on are the queries.
+/// Row i depends on the kind, the seed, n, the dimension and i alone. So any part of a data set of
+/// any size can be made alone, on any number of threads, with the same bytes on every machine. The
+/// rows from n on are the queries.
 ///
 /// ```
 /// use tagore::{QueryKind, Synth, SynthKind};
@@ -44,8 +45,9 @@ pub struct Synth {
 }
 
 impl Synth {
-    /// A [mixture](SynthKind::Mixture) of `n` rows of `dim` components. Row i is A(c + g) plus noise: A is a matrix
-    /// of rank at most 24, c one of about sqrt(n) centres and g an offset, all with standard normal elements.
+    /// A [mixture](SynthKind::Mixture) of `n` rows of `dim` components. Row i is A(c + g) plus
+    /// noise: A is a matrix of rank at most 24, c one of about sqrt(n) centres and g an offset, all
+    /// with standard normal elements.
     ///
     /// # Errors
     /// If `dim` is not in 1..=4096, or `n` is 0 or above [`MAX_ROWS`].
@@ -56,7 +58,8 @@ impl Synth {
     /// A data set of `n` rows of `dim` components and of any kind.
     ///
     /// # Errors
-    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or the clusters or copies of `kind` are not in 1..=n.
+    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or the clusters or copies of
+    /// `kind` are not in 1..=n.
     pub fn of_kind(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Result<Self> {
         check_dim(dim)?;
         if !(1..=MAX_ROWS).contains(&n) {
@@ -67,7 +70,8 @@ impl Synth {
         Ok(Self { generator: Generator { n, dim, seed, kind, queries: QueryKind::Rows, table } })
     }
 
-    /// Sets the distribution of the queries, [`QueryKind::Rows`] by default. The data set stays the same.
+    /// Sets the distribution of the queries, [`QueryKind::Rows`] by default. The data set stays the
+    /// same.
     pub fn query_kind(mut self, kind: QueryKind) -> Self {
         self.generator.queries = kind;
         self
@@ -105,8 +109,8 @@ impl Synth {
     /// memory. The file appears only when it is complete.
     ///
     /// # Errors
-    /// If the file cannot be written, the format is not fvecs, fbin, f16bin or npy, the range is not
-    /// one that [`rows`](Self::rows) takes, or the work is cancelled.
+    /// If the file cannot be written, the format is not fvecs, fbin, f16bin or npy, the range is
+    /// not one that [`rows`](Self::rows) takes, or the work is cancelled.
     pub fn write(
         &self,
         range: Range<u64>,

@@ -62,7 +62,8 @@ pub(super) enum Table {
         /// `rank` values per centre.
         centres: Vec<f32>,
     },
-    /// Row i repeats distinct row `(i * stride % n) / copies`; `stride` and n have no common divisor.
+    /// Row i repeats distinct row `(i * stride % n) / copies`; `stride` and n have no common
+    /// divisor.
     Repeated { copies: u64, stride: u64 },
 }
 
@@ -154,8 +155,8 @@ impl Generator {
         for (x, noise) in row.iter_mut().zip(noise) {
             *x = NOISE * *noise;
         }
-        // One variable at a time: the sums of a row's components are independent, and each has a fixed order, so the
-        // loop vectorises without changing a bit.
+        // One variable at a time: the sums of a row's components are independent, and each has a
+        // fixed order, so the loop vectorises without changing a bit.
         for (&z, column) in z.iter().zip(mixing.chunks_exact(self.dim)) {
             for (x, a) in row.iter_mut().zip(column) {
                 *x += a * z;
@@ -163,8 +164,8 @@ impl Generator {
         }
     }
 
-    /// Makes row `index` of separate Gaussians. The centre is drawn anew for each row, so that memory does not grow
-    /// with the number of clusters.
+    /// Makes row `index` of separate Gaussians. The centre is drawn anew for each row, so that
+    /// memory does not grow with the number of clusters.
     fn cluster(&self, index: u64, clusters: usize, row: &mut [f32], scratch: &mut Scratch) {
         let cluster = self.draws(uses::CLUSTER_CHOICE, index).below(0, clusters as u64);
         gaussians(&self.draws(uses::CLUSTER_CENTRE, cluster), row);
@@ -215,8 +216,8 @@ impl Generator {
     }
 }
 
-/// A number near n times the golden ratio without a common divisor with `n`: its multiples modulo `n` scatter
-/// consecutive numbers over 0..n, each once.
+/// A number near n over the golden ratio, without a common divisor with `n`: its multiples modulo
+/// `n` scatter consecutive numbers over 0..n, each once.
 fn stride(n: u64) -> u64 {
     let first = ((n as f64 * 0.618_033_988_749_894_9) as u64).max(1);
     // At the latest n - 1 has no common divisor with n.
