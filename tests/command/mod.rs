@@ -13,6 +13,7 @@ mod report;
 mod search;
 #[cfg(target_os = "linux")]
 mod signals;
+mod synth;
 mod truth;
 
 use std::path::Path;
