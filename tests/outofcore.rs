@@ -12,6 +12,8 @@ use tagore::{
     Progress, Strategy, Synth, Target, Vectors, evaluate, ground_truth,
 };
 
+use tagore_device::random::{Draws, Stage};
+
 use crate::reference::{check_graph, hard_cases, uniform};
 
 fn plan(builder: &Builder, base: &Vectors, size: usize) -> ClusterPlan {
@@ -48,6 +50,65 @@ fn recall_is_that_of_an_index_built_in_memory() {
     let in_memory = judge(&builder.build(&base).unwrap());
     for (found, expected) in judge(&index).iter().zip(&in_memory) {
         assert!(found.recall > expected.recall - 0.02, "{found:?} for {expected:?}");
+    }
+}
+
+/// Vectors around `clusters` centres that lie far apart.
+fn separated(rows: usize, dim: usize, clusters: usize) -> Vectors {
+    let draws = Draws::new(11, Stage::Test, 6, 0);
+    // Of about the normal distribution, by twelve draws each.
+    let normal = |place: usize| (0..12).map(|i| draws.unit((12 * place + i) as u64)).sum::<f64>() - 6.0;
+    let value = |i: usize| {
+        let (row, at) = (i / dim, i % dim);
+        let cluster = draws.below((1 << 40) + row as u64, clusters as u64) as usize;
+        (normal(cluster * dim + at) + 0.2 * normal(clusters * dim + i)) as f32
+    };
+    Vectors::from_f32((0..rows * dim).map(value).collect(), dim).unwrap()
+}
+
+/// The recall of an index built in memory and of one out of core, at beam 100, and how many layers
+/// the latter has and how many rows are grouped.
+fn in_memory_and_out(builder: &Builder, all: &Vectors, rows: usize, size: usize) -> [f64; 2] {
+    let part = |range: std::ops::Range<usize>| {
+        Vectors::from_f32(range.flat_map(|row| all.row(row).into_owned()).collect(), all.dim()).unwrap()
+    };
+    let (base, queries) = (part(0..rows), part(rows..all.len()));
+    let metric = builder.strategy();
+    let _ = metric;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    build(builder, &base, plan(builder, &base, size), &path);
+    let out = Index::open(&path).unwrap();
+    out.verify(&Progress::silent()).unwrap();
+    check_graph(&out, "out of core");
+    let memory = builder.build(&base).unwrap();
+    let truth = ground_truth(&base, &queries, out.metric(), 10, &Progress::silent()).unwrap();
+    [memory, out].map(|index| {
+        let found = evaluate(&index, &base, &queries, &truth, 10, &[100], &Progress::silent()).unwrap();
+        eprintln!(
+            "{} {} layers {:?} repeated {} recall {}",
+            index.kind(),
+            index.metric(),
+            index.layers().iter().map(|l| l.nodes().len()).collect::<Vec<_>>(),
+            index.repeated().len(),
+            found[0].recall
+        );
+        found[0].recall
+    })
+}
+
+#[test]
+fn layers_join_clusters_that_lie_apart() {
+    let all = separated(4200, 24, 30);
+    for (metric, strategy) in [
+        (Metric::L2, Strategy::vamana()),
+        (Metric::L2, Strategy::cagra()),
+        (Metric::Cosine, Strategy::nsg()),
+        (Metric::InnerProduct, Strategy::vamana()),
+    ] {
+        let builder = Builder::new(strategy).metric(metric).knn(32).device(Device::Cpu);
+        let [memory, out] = in_memory_and_out(&builder, &all, 4000, 400);
+        assert!(out > memory - 0.005, "{metric}: {out} for {memory}");
     }
 }
 

@@ -27,13 +27,18 @@ use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::memory::zeros;
 use crate::parallel::spawn;
-use crate::prune::{Entry, random_entries};
+use crate::prune::{Below, Entry, random_entries};
 use crate::search::beam::Start;
+use crate::vectors::Access;
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, DataShape, Device, Fingerprint, Index, Repeated, Result, Vectors};
+use crate::vectors::space::Space;
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Layer, Repeated, Result, Vectors};
 
 /// Threads that sort finished rows, each a range at a time.
 const SORTERS: usize = 4;
+
+/// Entry points that the file of an index has room for, those of its highest layer too.
+const ENTRIES: usize = 1024;
 
 /// Builds an index cluster by cluster, with work files on disk.
 ///
@@ -87,6 +92,8 @@ pub struct OutOfCoreStats {
     pub build: f64,
     /// Seconds of writing the index.
     pub write: f64,
+    /// Of these, seconds of finding out whether it needs layers, and of building them.
+    pub layers: f64,
     /// The most bytes of device memory that were taken at once, of the device that took most.
     pub peak_gpu_bytes: u64,
     /// Of each GPU the kernels' times, while clusters were built: where kernels run at the same time, both take longer.
@@ -219,6 +226,7 @@ impl OutOfCore {
             ("input", format!("{rows} x {dim} {element}, hash {hash:016x}")),
             ("order", order.to_string()),
             ("device", kind.to_owned()),
+            ("layers", builder.layered.to_string()),
         ];
         parameters.extend(more.map(|(name, value)| (name.to_owned(), value)));
         for (name, limit) in plan.limits.named() {
@@ -256,11 +264,11 @@ impl Run<'_> {
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
 
         let (began, begin) = (Instant::now(), trace.now());
-        let entries = match builder.strategy.entry {
+        let mut entries = match builder.strategy.entry {
             Entry::Medoid => spread(base, &embedding, &merged),
             Entry::Random => random_entries(base.len(), builder.descent.seed),
         };
-        self.write(&merged, &entries)?;
+        stats.layers = self.write(&merged, &mut entries)?;
         let bytes = merged.rows.bytes();
         trace.ended(TaskKind::Write, "writer", None, begin, bytes);
         stats.write += began.elapsed().as_secs_f64();
@@ -395,8 +403,9 @@ impl Run<'_> {
         Ok((merger.end(graph)?, checkpoints))
     }
 
-    /// Writes the index, range by range.
-    fn write(&self, merged: &Merged, entries: &[u32]) -> Attempt<()> {
+    /// Writes the index, range by range, and in the end the layers that it needs. The seconds that
+    /// these took.
+    fn write(&self, merged: &Merged, entries: &mut Vec<u32>) -> Attempt<f64> {
         let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
         let Merged { rows, nodes_per_bin, .. } = merged;
         let degree = builder.strategy.max_degree();
@@ -407,8 +416,8 @@ impl Run<'_> {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let shape = (base.len(), degree);
-        let over = (Fingerprint::of(base), &Repeated::default());
-        let mut file = IndexFile::create(self.output, &description, over, shape, Start::at(entries))?;
+        let repeated = Repeated::default();
+        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, ENTRIES)?;
         let sorted = &|bin: usize| {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
@@ -466,6 +475,31 @@ impl Run<'_> {
             }
             Ok::<(), Fault>(())
         })?;
-        Ok(file.commit(&self.settings.stale)?)
+        let began = Instant::now();
+        let layers = self.layers(&mut file, &repeated, entries)?;
+        let seconds = began.elapsed().as_secs_f64();
+        file.commit(Start { entries, layers: &layers }, &repeated, &self.settings.stale)?;
+        Ok(seconds)
+    }
+
+    /// The layers that searches of the index need, whose rows have all been written to `file`.
+    fn layers(
+        &self,
+        file: &mut IndexFile,
+        repeated: &Repeated,
+        entries: &mut Vec<u32>,
+    ) -> Result<Vec<Layer>> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
+        if !builder.layered || plan.layer_nodes < 2 {
+            return Ok(Vec::new());
+        }
+        let graph = &file.rows()?;
+        graph.advise(Access::AtRandom);
+        base.advise(Access::AtRandom);
+        let space = &Space::unprepared(base, builder.descent.metric);
+        let below = Below { base, space, graph, repeated, most: plan.layer_nodes };
+        let layers = builder.clone().device(devices[0]).layers_over(&below, entries);
+        base.advise(Access::Somehow);
+        layers
     }
 }

@@ -57,6 +57,8 @@ pub struct ClusterPlan {
     pub(super) partition_bytes: usize,
     /// Ranges of ids that finished rows are sorted into, and the bytes that gather those of a range.
     pub(super) row_bins: (usize, usize),
+    /// The most nodes of the lowest layer; no layers are built if it has room for fewer than two.
+    pub(super) layer_nodes: usize,
 }
 
 /// Bytes on the host, as long as clusters are built, and on the disk.
@@ -68,6 +70,7 @@ pub(super) struct Bytes {
     builds: u64,
     lists: u64,
     cache: u64,
+    layers: u64,
     member_files: u64,
     list_files: u64,
     row_files: u64,
@@ -86,6 +89,7 @@ impl ClusterPlan {
             ("cluster-size", self.cluster_size, 1..=nodes),
             ("ranges of rows", row_bins, 1..=nodes),
             ("buffer of a range", buffer, 1..=LARGEST_BUFFER),
+            ("nodes of a layer", self.layer_nodes, 0..=nodes),
         ] {
             if !range.contains(&found) {
                 return Err(Error::argument(
@@ -118,6 +122,11 @@ impl ClusterPlan {
             ("lists at work", lists),
             ("lists in the cache", cache),
         ])
+    }
+
+    /// The host's memory while layers are built, if the index needs any: after all clusters.
+    pub fn layers(&self) -> Plan {
+        named(&[("layers", self.bytes.layers)])
     }
 
     /// The work files, and the index, at most.
@@ -343,6 +352,8 @@ impl ClusterPlan {
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
         let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, LARGEST_BUFFER);
+        let (layer_nodes, layers) = builder.largest_layer(data, target, (device, host)).unwrap_or_default();
+        let layer_file = Builder::layer_file_bytes(layer_nodes);
         let bytes = Bytes {
             process,
             buffers,
@@ -353,7 +364,8 @@ impl ClusterPlan {
             member_files: 2 * n as u64 * (RECORD_HEAD + data.row_bytes()) as u64,
             list_files: n as u64 * sizes.list(),
             row_files: index_bytes,
-            index: IndexFile::bytes(n, builder.strategy.max_degree()) as u64,
+            index: (IndexFile::bytes(n, builder.strategy.max_degree()) + layer_file) as u64,
+            layers,
         };
         let plan = Self {
             limits: *limits,
@@ -366,8 +378,9 @@ impl ClusterPlan {
             bytes,
             partition_bytes: buffers as usize,
             row_bins: (row_bins, buffer(row_bins)),
+            layer_nodes,
         };
-        let host_bytes = plan.host().bytes().max(partition.saturating_add(buffers));
+        let host_bytes = plan.host().bytes().max(partition.saturating_add(buffers)).max(layers);
         Ok(Some(Self { host_bytes, disk_bytes: plan.disk().bytes(), ..plan }))
     }
 }

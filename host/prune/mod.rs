@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(crate) use cpu::random_entries;
+pub(crate) use layers::Below;
 pub use plan::{BuildPlan, Target};
 pub use rule::CustomRule;
 pub use stats::{BuildStats, PruneStats};
@@ -53,7 +54,7 @@ pub struct Builder {
     plain: bool,
     /// Nodes whose lists are kept.
     sample: usize,
-    layered: bool,
+    pub(crate) layered: bool,
     /// Whether layers are built whatever searches find: of a layer.
     stacked: bool,
     grouped: bool,
@@ -262,7 +263,7 @@ impl Builder {
 
     /// Builds the index of `base` over the rows that repeat no other.
     fn build_without(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
-        let rows = repeated.others(base.len());
+        let rows = repeated.others(0..base.len());
         tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
         let count = repeated.len() as u64;
         let descent = self.descent.of_part(rows.len()).progress(self.descent.progress.clone());
@@ -334,7 +335,13 @@ impl Builder {
         stats: &mut PruneStats,
     ) -> Result<Vec<Layer>> {
         let began = Instant::now();
-        let layers = if self.layered { self.layers_over(base, space, pruned)? } else { Vec::new() };
+        let layers = if self.layered {
+            let (graph, entries) = (&pruned.0, &mut pruned.1);
+            let repeated = &Repeated::default();
+            self.layers_over(&Below { base, space, graph, repeated, most: usize::MAX }, entries)?
+        } else {
+            Vec::new()
+        };
         stats.layers = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let (rows, entries) = pruned;

@@ -1,5 +1,7 @@
 //! Rows of a data set that are equal to earlier ones.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::space::Space;
@@ -116,10 +118,23 @@ impl Repeated {
         self.pairs.binary_search_by_key(&row, |pair| pair[0]).ok()
     }
 
-    /// The rows below `rows` that repeat no other, in ascending order.
-    pub(crate) fn others(&self, rows: usize) -> Vec<u32> {
-        let mut repeated = self.pairs.iter().map(|pair| pair[0]).peekable();
-        (0..rows as u32).filter(|row| repeated.next_if_eq(row).is_none()).collect()
+    /// The rows of a range that repeat no other, in ascending order.
+    pub(crate) fn others(&self, rows: Range<usize>) -> Vec<u32> {
+        let (first, end) = (rows.start as u32, rows.end as u32);
+        let place = self.pairs.partition_point(|pair| pair[0] < first);
+        let mut repeated = self.pairs[place..].iter().map(|pair| pair[0]).peekable();
+        (first..end).filter(|row| repeated.next_if_eq(row).is_none()).collect()
+    }
+
+    /// The row at `place` among all rows that repeat no other.
+    pub(crate) fn other(&self, place: u32) -> u32 {
+        let (mut least, mut most) = (0, self.pairs.len() as u32);
+        // The repeated row at each place has as many others before it as its number is above the place.
+        while least < most {
+            let middle = least.midpoint(most);
+            if self.pairs[middle as usize][0] - middle <= place { least = middle + 1 } else { most = middle }
+        }
+        place + least
     }
 
     /// The words of a file (`docs/formats.md`).
@@ -246,7 +261,10 @@ mod tests {
         let few = |bytes: &[u8]| hash(bytes) % 3;
         assert_eq!(Repeated::by(few, &space, &silent).unwrap(), found, "{what}, {metric}, three hashes");
         assert_eq!(Repeated::by(|_| 7, &space, &silent).unwrap(), found, "{what}, {metric}, one hash");
-        let others = found.others(base.len());
+        let others = found.others(0..base.len());
+        assert!(others.iter().zip(0..).all(|(&row, place)| found.other(place) == row), "{what}, {metric}");
+        let parts = [found.others(0..base.len() / 3), found.others(base.len() / 3..base.len())];
+        assert_eq!(parts.concat(), others, "{what}, {metric}");
         assert_eq!(others.len() + found.len(), base.len());
         for &first in &others {
             assert!(!found.contains(first) && found.first_of(first) == first);
