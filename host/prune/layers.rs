@@ -265,3 +265,42 @@ impl Builder {
         building.saturating_add(building / LEAST_STEP as u64).saturating_add(searches)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prune::rows::Rows;
+    use crate::{Metric, Synth};
+
+    #[test]
+    fn a_layer_with_little_room_has_the_smallest_draws() {
+        let n = 10_000u32;
+        let mut rows = Rows::new(n as usize, 4);
+        for node in 0..n {
+            for step in [1, 37, n - 37, n - 1] {
+                rows.push(node, (node + step) % n);
+            }
+        }
+        let base = Synth::new(n as usize, 2, 0).unwrap().base();
+        let space = Space::unprepared(&base, Metric::L2);
+        let above = |repeated: &Repeated, most: usize| {
+            let below = Below { base: &base, space: &space, graph: &rows, repeated, most };
+            nodes_above(&below, 5, &Progress::silent()).unwrap()
+        };
+        let none = Repeated::default();
+        let all = above(&none, usize::MAX);
+        // One in five of a graph of degree 4.
+        assert!((1_900..2_100).contains(&all.len()), "{}", all.len());
+        let draw = |node: &u32| Draws::new(5, Stage::Entry, 2, u64::from(*node)).bits(0);
+        for most in [2, 3, 100, 1_600] {
+            let mut expected = all.clone();
+            expected.sort_by_key(draw);
+            expected.truncate(most);
+            expected.sort_unstable();
+            assert_eq!(above(&none, most), expected, "{most}");
+        }
+        let repeated = Repeated::read(&[all[1], 0, all[3], 0], n as usize).unwrap();
+        let others: Vec<u32> = all.iter().copied().filter(|&node| !repeated.contains(node)).collect();
+        assert_eq!(above(&repeated, usize::MAX), others);
+    }
+}

@@ -57,11 +57,8 @@ pub struct Builder {
     pub(crate) layered: bool,
     /// Whether layers are built whatever searches find: of a layer.
     stacked: bool,
-    grouped: bool,
+    pub(crate) grouped: bool,
 }
-
-/// Repeated rows are left out of the graph if at least one row in this many is one.
-const REPEATED_IN: usize = 100;
 
 /// An index, what it took, and the base on the GPU that it was built on, if there is one.
 pub(crate) struct Built {
@@ -221,7 +218,7 @@ impl Builder {
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
         if self.grouped && graph.is_none() {
             let repeated = Repeated::of(&space, &self.descent.progress)?;
-            if !repeated.is_empty() && repeated.len().saturating_mul(REPEATED_IN) >= base.len() {
+            if repeated.pay(base.len()) {
                 drop(space);
                 return self.build_without(base, repeated);
             }
