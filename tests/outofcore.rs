@@ -99,7 +99,6 @@ fn compare(builder: &Builder, (base, queries): (&Vectors, &Vectors), what: &str)
         evaluate(index, base, queries, &truth, 10, &[100], &Progress::silent()).unwrap()[0].recall
     });
     assert!(found > expected - 0.005, "{what}: {found} for {expected}");
-    println!("{what}: {found} for {expected}, {} unreachable", stats.unreachable);
     out
 }
 
@@ -159,14 +158,14 @@ fn layers_and_groups_are_the_same_after_a_stop() {
     let expected = fs::read(&path).unwrap();
     assert!(!Index::open(&path).unwrap().layers().is_empty());
     fs::remove_file(&path).unwrap();
-    let exact = |update: &Update| update.stage == "exact search";
     let clusters = all.clusters as u64;
-    let stops: [Box<dyn Fn(&Update) -> bool + Send + Sync>; 4] = [
+    type Stop = Box<dyn Fn(&Update) -> bool + Send + Sync>;
+    let stops: [Stop; 4] = [
         Box::new(|update| (update.stage, update.done) == ("build", 3)),
         Box::new(move |update| (update.stage, update.done) == ("build", clusters)),
         Box::new(|update| (update.stage, update.done) == ("write", 2)),
         // As the first layer is built: all rows have been written.
-        Box::new(exact),
+        Box::new(|update| update.stage == "exact search"),
     ];
     for (number, stop) in stops.into_iter().enumerate() {
         let stopped = builder.clone().progress(stops_when(stop));
