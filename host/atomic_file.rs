@@ -74,8 +74,8 @@ impl AtomicFile {
             .map_err(Error::io(&self.target))
     }
 
-    /// Gives all that has been written to the system, so that readers of the file see it, and returns
-    /// the path that the file has until [`commit`](Self::commit).
+    /// Writes out the buffer, so that readers of the file see all of it. Returns the path that the
+    /// file has until [`commit`](Self::commit).
     ///
     /// # Errors
     /// If what came before cannot be written.

@@ -247,8 +247,8 @@ impl IndexFile {
         PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
     }
 
-    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids. There is room for
-    /// `entries` entry points, and for as many more as fit the last page of these.
+    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids. It has room for
+    /// `entries` entry points, and for as many more as fit their last page.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -18,8 +18,9 @@ pub(super) const SAMPLE_PER_CLUSTER: usize = 256;
 /// Times that clusters which the sample predicts too large are split.
 const SPLITS: u32 = 4;
 
-/// Centres of clusters of the rows that repeat no other, of which, as far as a sample shows, none is larger than the plan has room for; and what
-/// compares vectors with them on `device`, `piece` at a time.
+/// Finds centres of clusters of the rows that repeat no other. As far as a sample shows, no cluster
+/// is larger than the plan has room for. Also returns what compares vectors with the centres on
+/// `device`, `piece` at a time.
 pub(super) fn centres(
     (base, repeated): (&Vectors, &Repeated),
     embedding: &Embedding,

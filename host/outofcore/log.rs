@@ -213,8 +213,8 @@ impl Bins {
         Ok(&self.pieces)
     }
 
-    /// Gives the content of every piece to `more`, with what appends records of `record_bytes` bytes
-    /// each to a bin; what is appended is not given. Whether pieces are what was written.
+    /// Gives every piece to `more`, with a function that appends records of `record_bytes` bytes
+    /// each to a bin. Appended records are not given. False if a piece is damaged.
     pub(super) fn grow(
         &mut self,
         record_bytes: usize,

@@ -146,8 +146,8 @@ impl Cluster {
 }
 
 impl Partition {
-    /// Finds the clusters of all but `repeated` rows on `device`, and writes their files to `log`,
-    /// and the repeated rows to one of their own.
+    /// Finds the clusters of all rows but the `repeated` ones on `device`. Writes members to the
+    /// first log and repeated rows to the second.
     pub(super) fn new(
         (base, repeated): (&Vectors, &Repeated),
         embedding: &Embedding,
@@ -243,8 +243,8 @@ impl Partition {
         Ok(Self { files, graph, mean, checksums, repeated: pairs, rows: n, element, dim })
     }
 
-    /// The clusters of `base` that `table`, which is sound, is of, and whose members are in `log`, with the
-    /// repeated rows in another.
+    /// Opens the clusters of `base` by their `table`, which is sound. The logs hold the members and
+    /// the repeated rows.
     pub(super) fn open(base: &Vectors, table: Table, (log, repeated): (Log, Log)) -> Self {
         let clusters = table.members.len();
         Self {

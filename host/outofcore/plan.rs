@@ -365,7 +365,8 @@ impl ClusterPlan {
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
         let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, LARGEST_BUFFER);
-        // Repeated rows are found before the partition, and are in memory as it runs and at the end.
+        // Repeated rows are found before the partition, and stay in memory until it ends. They are
+        // read again as the index is written.
         let (peak, kept) = ((PEAK_BYTES * n) as u64, (KEPT_BYTES * n) as u64);
         let finding = process.saturating_add(peak).max(partition.saturating_add(buffers + kept));
         // As the index is written, ranges of rows take more than half of the memory.

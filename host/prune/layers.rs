@@ -97,17 +97,17 @@ fn astray(
     Ok(lost.into_inner())
 }
 
-/// The nodes of the layer above a graph, in ascending order. Every node has a random draw. A node is in the layer if
-/// its draw is smaller than those of all its mutual neighbours, which have an edge back to it. Such
-/// nodes are few and lie far apart. Every part of the graph that no mutual edge leaves has at least
-/// one, the node with the smallest draw.
+/// The nodes of the layer above a graph, in ascending order. Every node has a random draw. A node
+/// is in the layer if its draw is smaller than those of all its mutual neighbours, which have an
+/// edge back to it. Such nodes are few and lie far apart. Every part of the graph that no mutual edge
+/// leaves has at least one, the node with the smallest draw.
 ///
 /// Edges in one direction do not count: kinds that collect candidates on paths have edges from
 /// everywhere to the same few nodes near the medoid. One small draw among these would keep all
 /// other parts of the graph from having a node in the layer.
 ///
-/// If these are more than there is room for, those of the smallest draws are the layer. Nodes of
-/// larger draws are not looked at then: the graph may be larger than memory.
+/// If there is room for fewer, those with the smallest draws are taken. Nodes with larger draws are
+/// not looked at then: the graph may be larger than memory.
 fn nodes_above(below: &Below<'_, impl Graph>, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     let &Below { base, graph, repeated, most, .. } = below;
     // Iteration 0 draws the entry points, iteration 1 the layers of exports.
@@ -214,8 +214,8 @@ impl Builder {
         builder.build_from(base, &graph)
     }
 
-    /// The most nodes of the lowest layer over such data that `device` and `host` bytes of memory
-    /// allow, at least 2, and the bytes of the host that building it takes; none if there is no room.
+    /// The most nodes of the lowest layer that fit `device` and `host` bytes of memory, at least 2,
+    /// and the bytes of the host that building it takes. None if there is no room.
     pub(crate) fn largest_layer(
         &self,
         data: &DataShape,

@@ -178,7 +178,7 @@ impl Repeated {
     /// The row at `place` among all rows that repeat no other.
     pub(crate) fn other(&self, place: u32) -> u32 {
         let (mut least, mut most) = (0, self.pairs.len() as u32);
-        // The repeated row at each place has as many others before it as its number is above the place.
+        // Before repeated row r, at place p among the repeated rows, there are r - p others.
         while least < most {
             let middle = least.midpoint(most);
             if self.pairs[middle as usize][0] - middle <= place { least = middle + 1 } else { most = middle }
