@@ -99,8 +99,8 @@ fn astray(
 
 /// The nodes of the layer above a graph, in ascending order. Every node has a random draw. A node
 /// is in the layer if its draw is smaller than those of all its mutual neighbours, which have an
-/// edge back to it. Such nodes are few and lie far apart. Every part of the graph that no mutual edge
-/// leaves has at least one, the node with the smallest draw.
+/// edge back to it. Such nodes are few and lie far apart. Every part of the graph that no mutual
+/// edge leaves has at least one, the node with the smallest draw.
 ///
 /// Edges in one direction do not count: kinds that collect candidates on paths have edges from
 /// everywhere to the same few nodes near the medoid. One small draw among these would keep all
