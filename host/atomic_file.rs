@@ -74,6 +74,16 @@ impl AtomicFile {
             .map_err(Error::io(&self.target))
     }
 
+    /// Writes out the buffer, so that readers of the file see all of it. Returns the path that the
+    /// file has until [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// If what came before cannot be written.
+    pub(crate) fn flushed(&mut self) -> Result<&Path> {
+        self.writer.flush().map_err(Error::io(&self.target))?;
+        Ok(&self.temporary)
+    }
+
     /// Puts the file in the place of its target once all of it is on the disk.
     ///
     /// # Errors

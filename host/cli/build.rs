@@ -168,10 +168,7 @@ impl Args {
             index.mean_degree(),
             stats.prune.attached
         ));
-        if stats.repeated > 0 {
-            let rows = grouped(stats.repeated);
-            output.say(format_args!("repeated  {rows} rows equal an earlier one, and are found with it"));
-        }
+        say_repeated(stats.repeated, output);
         let writing = Instant::now();
         index.save_replacing(&self.output, &self.reports())?;
         let write = writing.elapsed().as_secs_f64();
@@ -264,10 +261,11 @@ impl Args {
         let index = Index::open(&self.output)?;
         let total = began.elapsed().as_secs_f64();
         output.say(format_args!(
-            "partition {:.3} s, build and merge {:.3} s, write {:.3} s; {:.3} of lists were in memory",
+            "partition {:.3} s, build and merge {:.3} s, write {:.3} s (layers {:.3} s); {:.3} of lists were in memory",
             stats.partition,
             stats.build,
             stats.write,
+            stats.layers,
             stats.cache.hit_ratio()
         ));
         output.say(format_args!(
@@ -276,6 +274,7 @@ impl Args {
             stats.unreachable,
             base.len()
         ));
+        say_repeated(stats.repeated, output);
         self.say_index(&index, base, total, output);
         stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
         let event = json!({
@@ -283,9 +282,10 @@ impl Args {
             "out_of_core": clusters_event(&plan), "clusters": stats.clusters,
             "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
             "hit_ratio": stats.cache.hit_ratio(), "unreachable": stats.unreachable,
+            "repeated": stats.repeated,
             "seconds": {
                 "read": reading.seconds, "partition": stats.partition, "build": stats.build, "write": stats.write,
-                "total": total,
+                "layers": stats.layers, "total": total,
             },
             "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
@@ -315,5 +315,12 @@ impl Args {
             base.len(),
             base.dim()
         ));
+    }
+}
+
+fn say_repeated(rows: u64, output: &Output) {
+    if rows > 0 {
+        let rows = grouped(rows);
+        output.say(format_args!("repeated  {rows} rows equal an earlier one, and are found with it"));
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
         "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
-        "host": buffers(&plan.host()), "disk": buffers(&plan.disk()),
+        "host": buffers(&plan.host()), "layers": buffers(&plan.layers()), "disk": buffers(&plan.disk()),
     })
 }
 

@@ -249,6 +249,7 @@ fn say_parts(plan: &ClusterPlan, output: &Output) {
     output.say("");
     say_clusters(plan, output);
     say_plan("host", &plan.host(), output);
+    say_plan("host, at the end", &plan.layers(), output);
     say_plan("disk", &plan.disk(), output);
 }
 

@@ -11,7 +11,7 @@ use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
-use crate::search::beam::Start;
+use crate::search::beam::{Graph, Start};
 use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
 use crate::{ElementType, Error, MAX_DEGREE, Result};
 
@@ -100,15 +100,15 @@ impl Index {
         }
         let (degrees, neighbors) = self.parts();
         let shape = (self.nodes, self.max_degree);
-        let over = (self.fingerprint, &self.repeated);
-        let mut file = IndexFile::create(path, &self.description, over, shape, self.start())?;
+        let mut file =
+            IndexFile::create(path, &self.description, self.fingerprint, shape, self.entries.len())?;
         let stage = progress.stage("write", self.nodes as u64);
         for first in (0..self.nodes).step_by(AT_A_TIME) {
             let end = self.nodes.min(first + AT_A_TIME);
             file.append(&degrees[first..end], &neighbors[first * self.max_degree..end * self.max_degree])?;
             stage.advance((end - first) as u64)?;
         }
-        file.commit(stale)
+        file.commit(self.start(), &self.repeated, stale)
     }
 
     /// Opens an index file and maps its rows. The header is checked, and that the sections are what
@@ -166,10 +166,33 @@ impl Index {
 }
 
 /// An index file while it is written: after [`create`](Self::create) come degrees and padded rows, in any number of
-/// pieces, of which none has to be in memory with another.
+/// pieces, of which none has to be in memory with another, and in the end what searches begin with.
 pub(crate) struct IndexFile {
     file: AtomicFile,
     sections: [Section; SECTIONS.len()],
+    fingerprint: Fingerprint,
+    /// Nodes, and the largest degree.
+    shape: (usize, usize),
+}
+
+/// The rows of an index file that is still written.
+pub(crate) struct WrittenRows {
+    mapped: MappedAdjacency,
+    max_degree: usize,
+}
+
+impl WrittenRows {
+    /// Tells the system how rows are read from here on.
+    pub(crate) fn advise(&self, access: Access) {
+        self.mapped.advise(access);
+    }
+}
+
+impl Graph for WrittenRows {
+    fn neighbors(&self, node: u32) -> &[u32] {
+        let (degrees, rows) = self.mapped.parts();
+        &rows[node as usize * self.max_degree..][..degrees[node as usize] as usize]
+    }
 }
 
 /// A section while it is written.
@@ -224,48 +247,30 @@ impl IndexFile {
         PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
     }
 
-    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids, searched from
-    /// `start`. The base has `repeated` rows.
+    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids. It has room for
+    /// `entries` entry points, and for as many more as fit their last page.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn create(
         path: &Path,
         description: &Description,
-        (fingerprint, repeated): (Fingerprint, &Repeated),
+        fingerprint: Fingerprint,
         (nodes, max_degree): (usize, usize),
-        start: Start<'_>,
+        entries: usize,
     ) -> Result<Self> {
-        let Start { entries, layers } = start;
-        let layers = Layer::words(layers);
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
-        let mut lengths = [
-            description.len(),
-            size_of_val(entries),
-            4 * nodes,
-            4 * nodes * max_degree,
-            4 * layers.len(),
-            size_of_val(repeated.words()),
-            0,
-        ];
-        lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
-        let mut end = PAGE;
-        let ranges = lengths.map(|length| {
-            let begin = end;
-            end = (begin + length).next_multiple_of(PAGE);
-            begin..begin + length
-        });
+        // The lengths of the other sections are known in the end.
+        let lengths = [description.len(), 4 * entries, 4 * nodes, 4 * nodes * max_degree, 0, 0, 0];
+        let (ranges, end) = placed(PAGE, lengths);
         let mut file = AtomicFile::create(path)?;
         // What is written nowhere, up to the pages, is zero.
         file.set_len(end as u64)?;
-        file.write_all(&header(fingerprint, (nodes, max_degree), entries.len(), (&ranges, end)))?;
-        let mut file = Self { file, sections: ranges.map(Section::new) };
+        let sections = ranges.map(Section::new);
+        let mut file = Self { file, sections, fingerprint, shape: (nodes, max_degree) };
         file.write(DESCRIPTION, &description)?;
-        file.write(ENTRIES, bytemuck::cast_slice(entries))?;
-        file.write(LAYERS, bytemuck::cast_slice(&layers))?;
-        file.write(REPEATED, bytemuck::cast_slice(repeated.words()))?;
         Ok(file)
     }
 
@@ -278,15 +283,47 @@ impl IndexFile {
         self.write(ADJACENCY, bytemuck::cast_slice(rows))
     }
 
-    /// Puts the file in its place and deletes the `stale` files right before; all nodes have been
-    /// appended.
+    /// The rows, once all nodes have been appended.
+    ///
+    /// # Errors
+    /// If the file cannot be written or mapped.
+    pub(crate) fn rows(&mut self) -> Result<WrittenRows> {
+        let map = map(self.file.flushed()?)?;
+        let sections = self.sections.each_ref().map(|section| section.bytes.clone());
+        Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.shape.1 })
+    }
+
+    /// Writes where searches begin and which rows of the base are `repeated`, puts the file in its
+    /// place and deletes the `stale` files right before; all nodes have been appended.
     ///
     /// # Errors
     /// If the file cannot be written or a file cannot be deleted.
-    pub(crate) fn commit(mut self, stale: &[PathBuf]) -> Result<()> {
+    pub(crate) fn commit(mut self, start: Start<'_>, repeated: &Repeated, stale: &[PathBuf]) -> Result<()> {
+        let Start { entries, layers } = start;
+        let layers = Layer::words(layers);
+        let section = &mut self.sections[ENTRIES].bytes;
+        let (begin, room) = (section.start, section.len().next_multiple_of(PAGE));
+        if size_of_val(entries).next_multiple_of(PAGE) != room {
+            let expected = format!("as many as fit {room} bytes");
+            return Err(Error::argument("entry points", entries.len(), expected));
+        }
+        *section = begin..begin + size_of_val(entries);
+        let mut lengths = self.sections.each_ref().map(|section| section.bytes.len());
+        lengths[LAYERS] = 4 * layers.len();
+        lengths[REPEATED] = size_of_val(repeated.words());
+        lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
+        let (ranges, end) = placed(PAGE, lengths);
+        self.sections.iter_mut().zip(&ranges).for_each(|(section, range)| section.bytes = range.clone());
+        self.file.set_len(end as u64)?;
+        self.write(ENTRIES, bytemuck::cast_slice(entries))?;
+        self.write(LAYERS, bytemuck::cast_slice(&layers))?;
+        self.write(REPEATED, bytemuck::cast_slice(repeated.words()))?;
         let checksums: Vec<u32> =
             self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
+        let header = header(self.fingerprint, self.shape, entries.len(), (&ranges, end));
+        self.file.seek(0)?;
+        self.file.write_all(&header)?;
         self.file.commit_replacing(stale)
     }
 
@@ -297,6 +334,17 @@ impl IndexFile {
         section.add(content);
         self.file.write_all(content)
     }
+}
+
+/// Where sections of these lengths lie from byte `begin` on, and where the last of them ends.
+fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> ([Range<usize>; SECTIONS.len()], usize) {
+    let mut end = begin;
+    let ranges = lengths.map(|length| {
+        let begin = end;
+        end = (begin + length).next_multiple_of(PAGE);
+        begin..begin + length
+    });
+    (ranges, end)
 }
 
 fn header(
@@ -515,13 +563,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
         let bytes = |piece: usize| {
-            let shape = (nodes, degree);
-            let over = (fingerprint, &Repeated::default());
-            let mut file = IndexFile::create(&path, &description, over, shape, Start::at(&[1, 2])).unwrap();
+            let mut file =
+                IndexFile::create(&path, &description, fingerprint, (nodes, degree), 1024).unwrap();
             for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
                 file.append(degrees, rows).unwrap();
             }
-            file.commit(&[]).unwrap();
+            let written = file.rows().unwrap();
+            for node in [0, nodes / 3, nodes - 1] {
+                let row = &rows[node * degree..][..degrees[node] as usize];
+                assert_eq!(written.neighbors(node as u32), row, "row {node} before the end");
+            }
+            drop(written);
+            file.commit(Start::at(&[1, 2]), &Repeated::default(), &[]).unwrap();
             std::fs::read(&path).unwrap()
         };
         let whole = bytes(nodes);

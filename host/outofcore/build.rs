@@ -21,19 +21,25 @@ use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
 use super::warm::warm;
 use super::work::{Manifest, WorkFolder, save};
-use super::{CHECKPOINT, CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, ROWS, TABLE};
+use super::{CHECKPOINT, CLUSTERS, CacheUse, ClusterPlan, Dispatcher, LISTS, Order, REPEATED, ROWS, TABLE};
 use crate::atomic_file::with_suffix;
 use crate::gpu::KernelTime;
 use crate::index::IndexFile;
 use crate::memory::zeros;
 use crate::parallel::spawn;
-use crate::prune::{Entry, random_entries};
+use crate::prune::{Below, Entry, random_entries};
 use crate::search::beam::Start;
+use crate::vectors::Access;
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, DataShape, Device, Fingerprint, Index, Repeated, Result, Vectors};
+use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
+use crate::vectors::space::Space;
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Layer, Repeated, Result, Vectors};
 
 /// Threads that sort finished rows, each a range at a time.
 const SORTERS: usize = 4;
+
+/// Entry points that the file of an index has room for, those of its highest layer too.
+const ENTRIES: usize = 1024;
 
 /// Builds an index cluster by cluster, with work files on disk.
 ///
@@ -77,6 +83,8 @@ pub struct OutOfCoreStats {
     pub cache: CacheUse,
     /// Bytes of lists that were written to disk, and read again.
     pub spilled_bytes: u64,
+    /// Rows that are not nodes of the graph because they repeat an earlier row.
+    pub repeated: u64,
     /// Nodes that no path from the entry points leads to.
     pub unreachable: u64,
     /// Work files that were found damaged, and what they held made again.
@@ -87,6 +95,8 @@ pub struct OutOfCoreStats {
     pub build: f64,
     /// Seconds of writing the index.
     pub write: f64,
+    /// Of these, seconds of finding out whether it needs layers, and of building them.
+    pub layers: f64,
     /// The most bytes of device memory that were taken at once, of the device that took most.
     pub peak_gpu_bytes: u64,
     /// Of each GPU the kernels' times, while clusters were built: where kernels run at the same time, both take longer.
@@ -219,6 +229,7 @@ impl OutOfCore {
             ("input", format!("{rows} x {dim} {element}, hash {hash:016x}")),
             ("order", order.to_string()),
             ("device", kind.to_owned()),
+            ("layers", builder.layered.to_string()),
         ];
         parameters.extend(more.map(|(name, value)| (name.to_owned(), value)));
         for (name, limit) in plan.limits.named() {
@@ -251,16 +262,22 @@ impl Run<'_> {
         stats.partition += began.elapsed().as_secs_f64();
 
         let began = Instant::now();
-        let (merged, mut checkpoints) = self.merge(folder, (&partition, &embedding), stats)?;
+        let (mut merged, mut checkpoints) = self.merge(folder, (&partition, &embedding), stats)?;
         stats.build += began.elapsed().as_secs_f64();
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
 
         let (began, begin) = (Instant::now(), trace.now());
-        let entries = match builder.strategy.entry {
+        let repeated = partition.repeated()?;
+        stats.repeated = repeated.len() as u64;
+        self.copy_rows(&mut merged, &repeated)?;
+        let mut entries = match builder.strategy.entry {
             Entry::Medoid => spread(base, &embedding, &merged),
-            Entry::Random => random_entries(base.len(), builder.descent.seed),
+            Entry::Random => {
+                let places = random_entries(base.len() - repeated.len(), builder.descent.seed);
+                places.into_iter().map(|place| repeated.other(place)).collect()
+            }
         };
-        self.write(&merged, &entries)?;
+        stats.layers = self.write(&merged, &repeated, &mut entries)?;
         let bytes = merged.rows.bytes();
         trace.ended(TaskKind::Write, "writer", None, begin, bytes);
         stats.write += began.elapsed().as_secs_f64();
@@ -270,7 +287,7 @@ impl Run<'_> {
     /// Forgets what is lost, so that it is made again. If lists are, all that wait are read: the pairs whose lists are.
     fn forget(&self, folder: &WorkFolder, damage: Damage) -> Result<BTreeSet<(u32, u32)>> {
         match damage {
-            Damage::Clusters => folder.forget(TABLE)?,
+            Damage::Clusters | Damage::Repeated => folder.forget(TABLE)?,
             Damage::Rows => folder.forget(CHECKPOINT)?,
             Damage::Lists(pair) => {
                 if let Some(mut checkpoint) = folder.load::<Checkpoint>(CHECKPOINT)?
@@ -293,15 +310,17 @@ impl Run<'_> {
         if let Some(table) = folder.load::<Table>(TABLE)?
             && table.is_sound(base, embedding, plan.cluster_size)
             && let Some(log) = folder.log(CLUSTERS, table.bytes)?
+            && let Some(repeated) = folder.log(REPEATED, table.repeated_bytes())?
         {
             if earlier {
                 table.checksums.check(base, folder.path(), &builder.descent.progress)?;
             }
-            return Ok(Partition::open(base, table, log));
+            return Ok(Partition::open(base, table, (log, repeated)));
         }
         folder.forget(TABLE)?;
         let begin = trace.now();
         let log = folder.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
+        let repeated_log = folder.log(REPEATED, 0)?.ok_or(Fault::Damage(Damage::Repeated))?;
         let descent = &builder.descent;
         let mut partition = thread::scope(|scope| {
             for device in devices.iter().filter(|device| matches!(device, Device::Cuda(_))) {
@@ -314,7 +333,9 @@ impl Run<'_> {
                     }
                 });
             }
-            Partition::new(base, embedding, (plan, devices[0]), log, (descent.seed, &descent.progress))
+            let (logs, repeated) = ((log, repeated_log), self.repeated()?);
+            let watched = (descent.seed, &descent.progress);
+            Partition::new((base, &repeated), embedding, (plan, devices[0]), logs, watched)
         })?;
         let checksum = partition.checksums.digest();
         if folder.load::<Checkpoint>(CHECKPOINT)?.is_some_and(|done| done.base != checksum) {
@@ -324,6 +345,49 @@ impl Run<'_> {
         save(&folder.state(TABLE), &partition.table()?)?;
         trace.ended(TaskKind::Partition, "partition", None, begin, partition.bytes());
         Ok(partition)
+    }
+
+    /// The rows of the base that are left out of the graph.
+    fn repeated(&self) -> Result<Repeated> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
+        if !builder.grouped {
+            return Ok(Repeated::default());
+        }
+        if !plan.groups {
+            let needed = (PEAK_BYTES * base.len()).max(8 * KEPT_BYTES * base.len());
+            tracing::warn!(needed, "equal rows are not looked for: too little host memory");
+            return Ok(Repeated::default());
+        }
+        let repeated = Repeated::of_base(base, builder.descent.metric, &builder.descent.progress)?;
+        if !repeated.pay(base.len()) {
+            return Ok(Repeated::default());
+        }
+        let (rows, repeated_rows) = (base.len() - repeated.len(), repeated.len());
+        tracing::info!(rows, repeated = repeated_rows, "equal rows are one node of the graph");
+        Ok(repeated)
+    }
+
+    /// Gives repeated rows the neighbours of the first row of their group.
+    fn copy_rows(&self, merged: &mut Merged, repeated: &Repeated) -> Attempt<()> {
+        if repeated.is_empty() {
+            return Ok(());
+        }
+        let Merged { rows, nodes_per_bin, .. } = merged;
+        let (nodes_per_bin, progress) = (*nodes_per_bin, &self.settings.builder.descent.progress);
+        let record_bytes = 4 + 4 * self.settings.builder.strategy.max_degree();
+        let mut copy = vec![0; record_bytes];
+        let sound = rows.grow(record_bytes, |piece, append| {
+            progress.check()?;
+            for record in piece.chunks_exact(record_bytes) {
+                copy.copy_from_slice(record);
+                for row in repeated.copies_of(bytemuck::pod_read_unaligned(&record[..4])) {
+                    copy[..4].copy_from_slice(bytemuck::bytes_of(&row));
+                    append(row as usize / nodes_per_bin, &copy)?;
+                }
+            }
+            Ok(())
+        })?;
+        if sound { Ok(()) } else { Err(Fault::Damage(Damage::Rows)) }
     }
 
     /// Builds what is left of the clusters, and merges their lists. The last checkpoint is being saved.
@@ -395,8 +459,9 @@ impl Run<'_> {
         Ok((merger.end(graph)?, checkpoints))
     }
 
-    /// Writes the index, range by range.
-    fn write(&self, merged: &Merged, entries: &[u32]) -> Attempt<()> {
+    /// Writes the index, range by range, and in the end the layers that it needs. The seconds that
+    /// these took.
+    fn write(&self, merged: &Merged, repeated: &Repeated, entries: &mut Vec<u32>) -> Attempt<f64> {
         let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
         let Merged { rows, nodes_per_bin, .. } = merged;
         let degree = builder.strategy.max_degree();
@@ -407,8 +472,7 @@ impl Run<'_> {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let shape = (base.len(), degree);
-        let over = (Fingerprint::of(base), &Repeated::default());
-        let mut file = IndexFile::create(self.output, &description, over, shape, Start::at(entries))?;
+        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, ENTRIES)?;
         let sorted = &|bin: usize| {
             let first = bin * nodes_per_bin;
             let nodes = base.len().saturating_sub(first).min(*nodes_per_bin);
@@ -466,6 +530,31 @@ impl Run<'_> {
             }
             Ok::<(), Fault>(())
         })?;
-        Ok(file.commit(&self.settings.stale)?)
+        let began = Instant::now();
+        let layers = self.layers(&mut file, repeated, entries)?;
+        let seconds = began.elapsed().as_secs_f64();
+        file.commit(Start { entries, layers: &layers }, repeated, &self.settings.stale)?;
+        Ok(seconds)
+    }
+
+    /// The layers that searches of the index need, whose rows have all been written to `file`.
+    fn layers(
+        &self,
+        file: &mut IndexFile,
+        repeated: &Repeated,
+        entries: &mut Vec<u32>,
+    ) -> Result<Vec<Layer>> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
+        if !builder.layered || plan.layer_nodes < 2 {
+            return Ok(Vec::new());
+        }
+        let graph = &file.rows()?;
+        graph.advise(Access::AtRandom);
+        base.advise(Access::AtRandom);
+        let space = &Space::unprepared(base, builder.descent.metric);
+        let below = Below { base, space, graph, repeated, most: plan.layer_nodes };
+        let layers = builder.clone().device(devices[0]).layers_over(&below, entries);
+        base.advise(Access::Somehow);
+        layers
     }
 }

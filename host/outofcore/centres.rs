@@ -10,7 +10,7 @@ use crate::cluster::assigner::Assigner;
 use crate::cluster::cpu::Centres;
 use crate::vectors::Access;
 use crate::vectors::embedding::Embedding;
-use crate::{Device, Progress, Result, Vectors};
+use crate::{Device, Progress, Repeated, Result, Vectors};
 
 /// Vectors of the sample per cluster: enough to predict sizes within some 5%.
 pub(super) const SAMPLE_PER_CLUSTER: usize = 256;
@@ -18,19 +18,20 @@ pub(super) const SAMPLE_PER_CLUSTER: usize = 256;
 /// Times that clusters which the sample predicts too large are split.
 const SPLITS: u32 = 4;
 
-/// Centres of clusters of which, as far as a sample shows, none is larger than the plan has room for; and what
-/// compares vectors with them on `device`, `piece` at a time.
+/// Finds centres of clusters of the rows that repeat no other. As far as a sample shows, no cluster
+/// is larger than the plan has room for. Also returns what compares vectors with the centres on
+/// `device`, `piece` at a time.
 pub(super) fn centres(
-    base: &Vectors,
+    (base, repeated): (&Vectors, &Repeated),
     embedding: &Embedding,
     (plan, device, piece): (&ClusterPlan, Device, usize),
     (seed, progress): (u64, &Progress),
 ) -> Result<(Centres, Assigner)> {
-    let n = base.len();
+    let n = base.len() - repeated.len();
     let count = (plan.clusters * SAMPLE_PER_CLUSTER).min(n);
     let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
     base.advise(Access::AtRandom);
-    let row_of = |i: u32| drawn(draws(0, i), i, count as u32, n as u32) as usize;
+    let row_of = |i: u32| repeated.other(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
     let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
     base.validate_rows(rows.par_iter().copied(), embedding.metric())?;
     let sample = embedding.rows(base, count, |i| rows[i]);

@@ -21,6 +21,8 @@ pub(super) enum Damage {
     Lists((u32, u32)),
     /// Finished rows.
     Rows,
+    /// Repeated rows.
+    Repeated,
 }
 
 /// The result of a part of an attempt.
@@ -33,6 +35,7 @@ impl Damage {
             Self::Clusters => super::CLUSTERS,
             Self::Lists(_) => super::LISTS,
             Self::Rows => super::ROWS,
+            Self::Repeated => super::REPEATED,
         }
     }
 

@@ -213,6 +213,25 @@ impl Bins {
         Ok(&self.pieces)
     }
 
+    /// Gives every piece to `more`, with a function that appends records of `record_bytes` bytes
+    /// each to a bin. Appended records are not given. False if a piece is damaged.
+    pub(super) fn grow(
+        &mut self,
+        record_bytes: usize,
+        mut more: impl FnMut(&[u8], &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<bool> {
+        let (pieces, mut reader) = (self.pieces()?.concat(), self.log.reader()?);
+        for (place, &piece) in pieces.iter().enumerate() {
+            if let Some(&next) = pieces.get(place + AHEAD) {
+                reader.will_read(next, true);
+            }
+            let Some(content) = reader.read(piece)? else { return Ok(false) };
+            more(&content, &mut |bin, records| self.extend(bin, records, record_bytes))?;
+        }
+        self.pieces()?;
+        Ok(true)
+    }
+
     /// As [`Log::flushing`], of all that has been written.
     pub(super) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
         self.log.flushing()

@@ -55,7 +55,9 @@ pub use plan::{ClusterPlan, Limits};
 pub use timeline::timeline_plot;
 pub use trace::{Task, TaskKind};
 
-/// The work files: members of clusters, lists that wait, finished rows, the table of clusters, the last checkpoint.
+/// The work files: repeated rows, members of clusters, lists that wait, finished rows, the table of
+/// clusters, the last checkpoint.
+const REPEATED: &str = "repeated";
 const CLUSTERS: &str = "clusters";
 const LISTS: &str = "lists";
 const ROWS: &str = "rows";

@@ -24,7 +24,7 @@ use crate::parallel::spawn;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Access, Element};
-use crate::{Device, ElementType, Error, Progress, Result, Vectors};
+use crate::{Device, ElementType, Error, Progress, Repeated, Result, Vectors};
 
 /// The most rows of a chunk.
 const MOST_ROWS: usize = 1 << 14;
@@ -41,6 +41,12 @@ const AHEAD: usize = 2;
 /// Full buffers that wait to be written or are empty again.
 const WRITING: usize = 8;
 
+/// Bytes of a repeated row and the first of its group in their file.
+const PAIR: usize = 8;
+
+/// Bytes that gather such pairs.
+const PAIRS: usize = 1 << 20;
+
 /// Bytes before the row in the record of a member: its id, and the number of its other cluster.
 pub(super) const RECORD_HEAD: usize = 8;
 
@@ -53,6 +59,8 @@ pub(super) struct Partition {
     pub mean: Vec<f64>,
     /// Of the base.
     pub checksums: Checksums,
+    /// The rows that are in no cluster, as pairs.
+    repeated: Bins,
     rows: usize,
     element: ElementType,
     dim: usize,
@@ -70,9 +78,16 @@ pub(super) struct Table {
     mean: Vec<u64>,
     /// Of the base.
     pub checksums: Checksums,
+    /// Repeated rows, all in the file of these.
+    repeated: Vec<Piece>,
 }
 
 impl Table {
+    /// Bytes of the file of repeated rows.
+    pub(super) fn repeated_bytes(&self) -> u64 {
+        self.repeated.iter().fold(0, |bytes, piece| bytes.saturating_add(piece.bytes()))
+    }
+
     /// Whether it can be the table of clusters of `base`, each of at most `most` members: all numbers are within their
     /// ranges and fit one another.
     pub(super) fn is_sound(&self, base: &Vectors, embedding: &Embedding, most: usize) -> bool {
@@ -91,13 +106,16 @@ impl Table {
             counts[a as usize] += shared;
             counts[b as usize] += shared;
         }
+        let repeated_bytes = self.repeated_bytes();
+        let repeated = self.repeated.iter().all(|piece| piece.is_sound(repeated_bytes, PAIR));
         let record = record_bytes(base);
         let is_cluster = |(pieces, &count): (&Vec<Piece>, &u64)| {
             let bytes = pieces.iter().try_fold(0u64, |bytes, piece| bytes.checked_add(piece.bytes()));
             let sound = pieces.iter().all(|piece| piece.is_sound(self.bytes, record));
             sound && count <= most as u64 && bytes == Some(count * record as u64)
         };
-        nodes == base.len() as u64
+        repeated
+            && nodes.checked_add(repeated_bytes / PAIR as u64) == Some(base.len() as u64)
             && self.members.iter().zip(&counts).all(is_cluster)
             && self.mean.len() == embedding.dim(base.dim())
             && self.checksums.is_of(base.len())
@@ -128,21 +146,28 @@ impl Cluster {
 }
 
 impl Partition {
-    /// Finds the clusters on `device`, and writes their files to `log`.
+    /// Finds the clusters of all rows but the `repeated` ones on `device`. Writes members to the
+    /// first log and repeated rows to the second.
     pub(super) fn new(
-        base: &Vectors,
+        (base, repeated): (&Vectors, &Repeated),
         embedding: &Embedding,
         (plan, device): (&ClusterPlan, Device),
-        log: Log,
+        (log, repeated_log): (Log, Log),
         (seed, progress): (u64, &Progress),
     ) -> Result<Self> {
-        let n = base.len();
-        let stage = progress.stage("partition", n as u64);
+        let (n, nodes) = (base.len(), base.len() - repeated.len());
+        let clusters = if repeated.is_empty() { plan.clusters } else { plan.clusters_for(nodes) };
+        let plan = &ClusterPlan { clusters, ..*plan };
+        let stage = progress.stage("partition", nodes as u64);
+        let mut pairs = Bins::new(repeated_log, 1, PAIRS);
+        pairs.extend(0, bytemuck::cast_slice(repeated.words()), PAIR)?;
+        pairs.pieces()?;
         let mut mean = vec![0f64; embedding.dim(base.dim())];
         // A quarter of the memory has rows with their centres, the rest records.
         let rows = plan.partition_bytes / (4 * CHUNKS * (4 * mean.len() + size_of::<[u32; 2]>()));
         let rows = (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS);
-        let (centres, mut assigner) = centres(base, embedding, (plan, device, rows), (seed, progress))?;
+        let (centres, mut assigner) =
+            centres((base, repeated), embedding, (plan, device, rows), (seed, progress))?;
         let mut nearest = assigner.with(&centres)?;
         let clusters = centres.count();
         let buffer = (plan.partition_bytes / 4 * 3 / (clusters + WRITING)).clamp(4 << 10, 1 << 20);
@@ -191,10 +216,14 @@ impl Partition {
                     let checked = (first..end).into_par_iter().with_min_len(1024);
                     largest = largest.max(base.validate_rows(checked, embedding.metric())?);
                     checksums.add(base, end);
-                    let rows = embedding.rows(base, end - first, |index| first + index);
+                    let ids = repeated.others(first..end);
+                    if ids.is_empty() {
+                        continue;
+                    }
+                    let rows = embedding.rows(base, ids.len(), |index| ids[index] as usize);
                     let nearest = nearest.two(&rows, &stage)?;
                     add_sums(&rows, &mut mean);
-                    if send_chunk.send(Chunk { first, rows, nearest }).is_err() {
+                    if send_chunk.send(Chunk { ids, rows, nearest }).is_err() {
                         break;
                     }
                 }
@@ -207,14 +236,16 @@ impl Partition {
             assigned.map(|largest| (files, shared, largest))
         })?;
         base.validated(largest);
-        mean.iter_mut().for_each(|sum| *sum /= n as f64);
+        mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         let checksums = checksums.finish();
-        Ok(Self { files, graph, mean, checksums, rows: n, element: base.element_type(), dim: base.dim() })
+        let (element, dim) = (base.element_type(), base.dim());
+        Ok(Self { files, graph, mean, checksums, repeated: pairs, rows: n, element, dim })
     }
 
-    /// The clusters of `base` that `table`, which is sound, is of, and whose members are in `log`.
-    pub(super) fn open(base: &Vectors, table: Table, log: Log) -> Self {
+    /// Opens the clusters of `base` by their `table`, which is sound. The logs hold the members and
+    /// the repeated rows.
+    pub(super) fn open(base: &Vectors, table: Table, (log, repeated): (Log, Log)) -> Self {
         let clusters = table.members.len();
         Self {
             // Nothing is appended.
@@ -222,6 +253,7 @@ impl Partition {
             graph: ClusterGraph::new(clusters, table.shared),
             mean: table.mean.into_iter().map(f64::from_bits).collect(),
             checksums: table.checksums,
+            repeated: Bins::open(repeated, vec![table.repeated], 0),
             rows: base.len(),
             element: base.element_type(),
             dim: base.dim(),
@@ -232,15 +264,26 @@ impl Partition {
     pub(super) fn table(&mut self) -> Result<Table> {
         let members = self.files.pieces()?.to_vec();
         self.files.flushing()?()?;
+        let repeated = self.repeated.pieces()?.concat();
+        self.repeated.flushing()?()?;
         let Self { files, graph, mean, checksums, .. } = self;
         let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
         let mean = mean.iter().map(|x| x.to_bits()).collect();
-        Ok(Table { members, bytes: files.bytes(), shared, mean, checksums: checksums.clone() })
+        Ok(Table { members, bytes: files.bytes(), shared, mean, checksums: checksums.clone(), repeated })
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.files.bytes()
+    }
+
+    /// Reads the repeated rows; [`Damage::Repeated`] if they are not what was written.
+    pub(super) fn repeated(&self) -> Attempt<Repeated> {
+        let mut words: Vec<u32> = Vec::with_capacity((self.repeated.bytes() / 4) as usize);
+        let take = |piece: &[u8]| words.extend_from_slice(&bytemuck::pod_collect_to_vec::<u8, u32>(piece));
+        let sound = self.repeated.read(0, take)?;
+        let repeated = Repeated::read(&words, self.rows).ok().filter(|_| sound);
+        repeated.ok_or(Fault::Damage(Damage::Repeated))
     }
 
     /// Reads a cluster; [`Damage::Clusters`] if it is not what was written.
@@ -326,14 +369,16 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use super::super::CLUSTERS;
     use super::super::folder::Folder;
     use super::super::plan::Limits;
+    use super::super::{CLUSTERS, REPEATED};
     use super::*;
     use crate::{Builder, Metric, Strategy, Synth};
 
-    fn open(folder: &Path, bytes: u64) -> Log {
-        Log::open(&Arc::new(Folder::open(folder).unwrap()), CLUSTERS, bytes).unwrap().unwrap()
+    fn open(folder: &Path) -> (Log, Log) {
+        let folder = Arc::new(Folder::open(folder).unwrap());
+        let log = |name| Log::open(&folder, name, 0).unwrap().unwrap();
+        (log(CLUSTERS), log(REPEATED))
     }
 
     /// The members of every cluster with the other that each is in, and the mean.
@@ -351,10 +396,11 @@ mod tests {
         let mut plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
         change(&mut plan);
         let folder = tempfile::tempdir().unwrap();
-        let log = open(folder.path(), 0);
+        let logs = open(folder.path());
         let embedding = Embedding::new(base, metric, &Progress::silent()).unwrap();
         let watched = (3, &Progress::silent());
-        let found = Partition::new(base, &embedding, (&plan, device), log, watched).unwrap();
+        let all = (base, &Repeated::default());
+        let found = Partition::new(all, &embedding, (&plan, device), logs, watched).unwrap();
         let members = |number| {
             let Cluster { ids, others, vectors, .. } =
                 found.read(number).unwrap_or_else(|_| panic!("damage"));

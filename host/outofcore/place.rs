@@ -9,9 +9,9 @@ use crate::cluster::cpu::Centres;
 use crate::vectors::with_matrix;
 use crate::{Result, Vectors};
 
-/// Rows of the base that follow one another, embedded, with their two nearest centres.
+/// Rows of the base, by ascending ids, embedded, with their two nearest centres.
 pub(super) struct Chunk {
-    pub first: usize,
+    pub ids: Vec<u32>,
     pub rows: Vectors,
     pub nearest: Vec<[u32; 2]>,
 }
@@ -36,7 +36,7 @@ impl Placing<'_> {
         chunk: &Chunk,
         mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        for (index, &nearest) in chunk.nearest.iter().enumerate() {
+        for (index, (&id, &nearest)) in chunk.ids.iter().zip(&chunk.nearest).enumerate() {
             let full = |&cluster: &u32| self.sizes[cluster as usize] == self.most;
             let [a, b] = if nearest.iter().any(full) {
                 nearest_with_room(&self.centres.distances(&chunk.rows.row(index)), &self.sizes, self.most)
@@ -44,12 +44,11 @@ impl Placing<'_> {
                 nearest
             };
             *self.shared.entry((a.min(b), a.max(b))).or_default() += 1;
-            let row = chunk.first + index;
             for [cluster, other] in [[a, b], [b, a]] {
                 self.sizes[cluster as usize] += 1;
-                let head = [row as u32, other];
+                let head = [id, other];
                 with_matrix!(self.base.rows(), m => {
-                    let record = [cast_slice(&head), cast_slice(m.row(row))];
+                    let record = [cast_slice(&head), cast_slice(m.row(id as usize))];
                     self.records.append(cluster as usize, &record, &mut write)
                 })?;
             }

@@ -9,6 +9,7 @@ use super::pipeline::Crew;
 use crate::descent::STEPS;
 use crate::gpu::{Overhead, Plan};
 use crate::index::IndexFile;
+use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
 use crate::vectors::shape::with_type;
 use crate::{BuildPlan, Builder, DataShape, Error, Result, Target, Vectors};
 
@@ -57,6 +58,10 @@ pub struct ClusterPlan {
     pub(super) partition_bytes: usize,
     /// Ranges of ids that finished rows are sorted into, and the bytes that gather those of a range.
     pub(super) row_bins: (usize, usize),
+    /// Whether there is room to look for repeated rows.
+    pub(super) groups: bool,
+    /// The most nodes of the lowest layer; no layers are built if it has room for fewer than two.
+    pub(super) layer_nodes: usize,
 }
 
 /// Bytes on the host, as long as clusters are built, and on the disk.
@@ -68,6 +73,7 @@ pub(super) struct Bytes {
     builds: u64,
     lists: u64,
     cache: u64,
+    layers: u64,
     member_files: u64,
     list_files: u64,
     row_files: u64,
@@ -86,6 +92,7 @@ impl ClusterPlan {
             ("cluster-size", self.cluster_size, 1..=nodes),
             ("ranges of rows", row_bins, 1..=nodes),
             ("buffer of a range", buffer, 1..=LARGEST_BUFFER),
+            ("nodes of a layer", self.layer_nodes, 0..=nodes),
         ] {
             if !range.contains(&found) {
                 return Err(Error::argument(
@@ -107,6 +114,11 @@ impl ClusterPlan {
         Ok(())
     }
 
+    /// Clusters to begin with if there are only so many nodes, at least one.
+    pub(super) fn clusters_for(&self, nodes: usize) -> usize {
+        self.clusters.min(clusters(nodes, self.cluster_size))
+    }
+
     /// The host's memory while clusters are built.
     pub fn host(&self) -> Plan {
         let Bytes { process, buffers, members, builds, lists, cache, .. } = self.bytes;
@@ -118,6 +130,11 @@ impl ClusterPlan {
             ("lists at work", lists),
             ("lists in the cache", cache),
         ])
+    }
+
+    /// The host's memory while layers are built, if the index needs any: after all clusters.
+    pub fn layers(&self) -> Plan {
+        named(&[("layers", self.bytes.layers)])
     }
 
     /// The work files, and the index, at most.
@@ -249,6 +266,12 @@ impl Sizes<'_> {
     }
 }
 
+/// Clusters of at most `size` members for so many nodes: one more than are filled on average, so
+/// that a vector finds two that are not full.
+fn clusters(nodes: usize, size: usize) -> usize {
+    (2.0 * nodes as f64 / (FILL * size as f64)).ceil() as usize + 1
+}
+
 /// The bytes of all buffers that gather what goes to files, where there are `host` bytes: all of it those of the
 /// partition, then half of it those of finished rows.
 fn buffers(host: u64) -> u64 {
@@ -327,8 +350,7 @@ impl ClusterPlan {
             return Err(Error::argument("host-memory", host, expected));
         }
         let size = sizes.largest(most, |nodes| needs(nodes) <= left && sizes.device(nodes) <= device);
-        // One more than are filled on average: a vector finds two that are not full.
-        let clusters = (2.0 * n as f64 / (FILL * size as f64)).ceil() as usize + 1;
+        let clusters = clusters(n, size);
         let partition = sizes.host(size)[0].saturating_add(sizes.partition(clusters));
         if partition > left {
             let expected = format!("at least {} to find {clusters} clusters", with_buffers(partition));
@@ -343,6 +365,17 @@ impl ClusterPlan {
         let index_bytes = n as u64 * row;
         let row_bins = usize::try_from(index_bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
         let buffer = |count: usize| ((buffers / 2 / count as u64) as usize).clamp(4 << 10, LARGEST_BUFFER);
+        // Repeated rows are found before the partition, and stay in memory until it ends. They are
+        // read again as the index is written.
+        let (peak, kept) = ((PEAK_BYTES * n) as u64, (KEPT_BYTES * n) as u64);
+        let finding = process.saturating_add(peak).max(partition.saturating_add(buffers + kept));
+        // As the index is written, ranges of rows take more than half of the memory.
+        let groups = finding <= host && kept <= host / 8;
+        let (finding, kept) = if groups { (finding, kept) } else { (0, 0) };
+        let layer = builder.largest_layer(data, target, (device, host - kept));
+        let (layer_nodes, layers) =
+            layer.map_or((0, 0), |(nodes, bytes)| (nodes, bytes.saturating_add(kept)));
+        let layer_file = Builder::layer_file_bytes(layer_nodes);
         let bytes = Bytes {
             process,
             buffers,
@@ -353,7 +386,8 @@ impl ClusterPlan {
             member_files: 2 * n as u64 * (RECORD_HEAD + data.row_bytes()) as u64,
             list_files: n as u64 * sizes.list(),
             row_files: index_bytes,
-            index: IndexFile::bytes(n, builder.strategy.max_degree()) as u64,
+            index: (IndexFile::bytes(n, builder.strategy.max_degree()) + layer_file) as u64,
+            layers,
         };
         let plan = Self {
             limits: *limits,
@@ -366,8 +400,11 @@ impl ClusterPlan {
             bytes,
             partition_bytes: buffers as usize,
             row_bins: (row_bins, buffer(row_bins)),
+            groups,
+            layer_nodes,
         };
-        let host_bytes = plan.host().bytes().max(partition.saturating_add(buffers));
+        let partition = partition.saturating_add(buffers).max(finding);
+        let host_bytes = plan.host().bytes().max(partition).max(layers);
         Ok(Some(Self { host_bytes, disk_bytes: plan.disk().bytes(), ..plan }))
     }
 }
@@ -388,7 +425,7 @@ mod tests {
         let limits = Limits { cluster_size: Some(100), ..Limits::default() };
         let plan = ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap();
         type Change = fn(&mut ClusterPlan);
-        let changes: [(Change, &str); 9] = [
+        let changes: [(Change, &str); 10] = [
             (|plan| plan.clusters = 0, "clusters: found 0, expected 2 to 1000"),
             (|plan| plan.clusters = 1001, "clusters: found 1001, expected 2 to 1000"),
             (|plan| plan.clusters = 11, "cluster-size: found 100, expected at least 200 in 11 clusters"),
@@ -398,6 +435,7 @@ mod tests {
                 "cluster-size: found 18446744073709551615, expected 1 to 1000",
             ),
             (|plan| plan.cache = 0, "cache: found 0, expected at least 1"),
+            (|plan| plan.layer_nodes = 1001, "nodes of a layer: found 1001, expected 0 to 1000"),
             (|plan| plan.row_bins.0 = 0, "ranges of rows: found 0, expected 1 to 1000"),
             (|plan| plan.row_bins.0 = 1 << 40, "ranges of rows: found 1099511627776, expected 1 to 1000"),
             (
@@ -410,6 +448,25 @@ mod tests {
             change(&mut changed);
             assert_eq!(changed.check(1000).unwrap_err().to_string(), expected);
         }
+    }
+
+    #[test]
+    fn layers_and_groups_are_planned_within_the_limits() {
+        let data = DataShape::new(1_000_000, 64, crate::ElementType::F32).unwrap();
+        let builder = Builder::new(Strategy::vamana()).device(Device::Cpu);
+        let plan = |host| {
+            let limits = Limits { host_memory: Some(host), ..Limits::default() };
+            ClusterPlan::on(&builder, &data, &limits, (Target::cpu(), 1)).unwrap().unwrap()
+        };
+        let (small, large) = (plan(48 << 20), plan(256 << 20));
+        assert!(!small.groups && large.groups);
+        assert!(2 <= small.layer_nodes && small.layer_nodes < large.layer_nodes);
+        for plan in [small, large] {
+            assert!(plan.layers().bytes() <= plan.host_bytes);
+            assert!(plan.host_bytes <= plan.limits.host_memory.unwrap(), "{plan:?}");
+        }
+        // All nodes that the rule may choose.
+        assert_eq!(plan(900 << 20).layer_nodes, 1_000_000 / 6);
     }
 
     #[test]

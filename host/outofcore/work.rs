@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::folder::Folder;
 use super::log::Log;
-use super::{CHECKPOINT, CLUSTERS, ClusterPlan, LISTS, ROWS, TABLE};
+use super::{CHECKPOINT, CLUSTERS, ClusterPlan, LISTS, REPEATED, ROWS, TABLE};
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Result};
 
@@ -235,7 +235,7 @@ impl Contents {
 }
 
 fn is_work_file(name: &OsStr) -> bool {
-    [CLUSTERS, LISTS, ROWS, TABLE, CHECKPOINT].iter().any(|&file| name == file)
+    [REPEATED, CLUSTERS, LISTS, ROWS, TABLE, CHECKPOINT].iter().any(|&file| name == file)
 }
 
 /// Whether a file is one that [`AtomicFile`] had not put in its place yet.
@@ -270,6 +270,8 @@ mod tests {
             bytes: Default::default(),
             partition_bytes: 1,
             row_bins: (8, 1),
+            groups: true,
+            layer_nodes: 9,
         };
         Manifest { parameters: [("degree".to_owned(), degree.to_owned())].into(), plan }
     }

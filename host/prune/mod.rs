@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(crate) use cpu::random_entries;
+pub(crate) use layers::Below;
 pub use plan::{BuildPlan, Target};
 pub use rule::CustomRule;
 pub use stats::{BuildStats, PruneStats};
@@ -53,14 +54,11 @@ pub struct Builder {
     plain: bool,
     /// Nodes whose lists are kept.
     sample: usize,
-    layered: bool,
+    pub(crate) layered: bool,
     /// Whether layers are built whatever searches find: of a layer.
     stacked: bool,
-    grouped: bool,
+    pub(crate) grouped: bool,
 }
-
-/// Repeated rows are left out of the graph if at least one row in this many is one.
-const REPEATED_IN: usize = 100;
 
 /// An index, what it took, and the base on the GPU that it was built on, if there is one.
 pub(crate) struct Built {
@@ -220,7 +218,7 @@ impl Builder {
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
         if self.grouped && graph.is_none() {
             let repeated = Repeated::of(&space, &self.descent.progress)?;
-            if !repeated.is_empty() && repeated.len().saturating_mul(REPEATED_IN) >= base.len() {
+            if repeated.pay(base.len()) {
                 drop(space);
                 return self.build_without(base, repeated);
             }
@@ -262,7 +260,7 @@ impl Builder {
 
     /// Builds the index of `base` over the rows that repeat no other.
     fn build_without(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
-        let rows = repeated.others(base.len());
+        let rows = repeated.others(0..base.len());
         tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
         let count = repeated.len() as u64;
         let descent = self.descent.of_part(rows.len()).progress(self.descent.progress.clone());
@@ -334,7 +332,13 @@ impl Builder {
         stats: &mut PruneStats,
     ) -> Result<Vec<Layer>> {
         let began = Instant::now();
-        let layers = if self.layered { self.layers_over(base, space, pruned)? } else { Vec::new() };
+        let layers = if self.layered {
+            let (graph, entries) = (&pruned.0, &mut pruned.1);
+            let repeated = &Repeated::default();
+            self.layers_over(&Below { base, space, graph, repeated, most: usize::MAX }, entries)?
+        } else {
+            Vec::new()
+        };
         stats.layers = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let (rows, entries) = pruned;

@@ -12,7 +12,7 @@ pub(crate) mod npy;
 mod open;
 mod pair;
 pub(crate) mod range;
-mod repeated;
+pub(crate) mod repeated;
 mod save;
 pub(crate) mod shape;
 pub(crate) mod space;

@@ -1,10 +1,13 @@
 //! Rows of a data set that are equal to earlier ones.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use super::space::Space;
-use super::{Rows, with_matrix};
-use crate::{Progress, Result};
+use super::space::{Space, normalise};
+use super::{Access, Rows, with_matrix};
+use crate::{ElementType, Metric, Progress, Result, Vectors};
 
 /// Bytes of a row under its first hash; rows of no more are hashed whole.
 const SAMPLED: usize = 64;
@@ -17,6 +20,16 @@ const AT_A_TIME: usize = 4096;
 
 /// Rows of a run that are worth a thread.
 const COMPARED: usize = 1024;
+
+/// Bytes of memory per row of the base that finding its repeated rows takes: hashes three times
+/// over, as they are gathered, or once and pairs beside them.
+pub(crate) const PEAK_BYTES: usize = 3 * size_of::<Hashed>();
+
+/// Bytes of a repeated row in memory.
+pub(crate) const KEPT_BYTES: usize = 2 * size_of::<[u32; 2]>();
+
+/// Repeated rows are left out of a graph if at least one row in this many is one.
+const ONE_IN: usize = 100;
 
 /// The rows of a data set that repeat an earlier row.
 ///
@@ -42,23 +55,56 @@ impl Repeated {
         Self::by(hash, space, progress)
     }
 
+    /// As [`of`](Self::of), of a base that may be larger than memory. It takes [`PEAK_BYTES`] of
+    /// memory for each row, and [`KEPT_BYTES`] in the end.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn of_base(base: &Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
+        base.advise(Access::InOrder);
+        let rows = base.rows();
+        let bytes = |row: u32| match metric {
+            Metric::L2 | Metric::InnerProduct => Cow::Borrowed(bytes_of(rows, row)),
+            Metric::Cosine => {
+                let mut values = base.row(row as usize).into_owned();
+                let bytes: &[u8] = if normalise(&mut values) { bytemuck::cast_slice(&values) } else { &[] };
+                Cow::Owned(bytes.to_vec())
+            }
+        };
+        let element = if metric == Metric::Cosine { ElementType::F32 } else { base.element_type() };
+        Self::by_bytes(hash, (base.len(), base.dim() * element.size()), bytes, progress)
+    }
+
     /// As [`of`](Self::of), by another hash.
     fn by(hash: impl Fn(&[u8]) -> u64 + Sync, space: &Space<'_>, progress: &Progress) -> Result<Self> {
         let (rows, zero) = (space.rows(), space.zero());
-        let bytes = |row: u32| -> &[u8] {
+        let bytes = |row: u32| {
             // The zeros of a zero vector may differ in their signs.
-            if zero.get(row as usize) == Some(&true) { &[] } else { bytes_of(rows, row) }
+            let is_zero = zero.get(row as usize) == Some(&true);
+            Cow::Borrowed(if is_zero { &[][..] } else { bytes_of(rows, row) })
         };
-        let mut hashed = vec![(0u64, 0u32); space.len()];
+        Self::by_bytes(hash, (space.len(), space.row_bytes()), bytes, progress)
+    }
+
+    /// Finds the repeated ones of `rows` rows of `row_bytes` bytes, which `bytes` gives.
+    fn by_bytes<'a>(
+        hash: impl Fn(&[u8]) -> u64 + Sync,
+        (rows, row_bytes): (usize, usize),
+        bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let mut hashed = vec![(0u64, 0u32); rows];
         hashed.iter_mut().zip(0..).for_each(|((_, row), number)| *row = number);
-        hash_all(&mut hashed, |row| hash(&sample(bytes(row))), progress)?;
+        hash_all(&mut hashed, |row| hash(&sample(&bytes(row))), progress)?;
         let mut hashed = shared(hashed);
-        if space.row_bytes() > SAMPLED {
-            hash_all(&mut hashed, |row| hash(bytes(row)), progress)?;
+        if row_bytes > SAMPLED {
+            // Rows may be read from a file: in their order.
+            hashed.par_sort_unstable_by_key(|&(_, row)| row);
+            hash_all(&mut hashed, |row| hash(&bytes(row)), progress)?;
             hashed = shared(hashed);
         }
         let runs: Vec<&[Hashed]> = hashed.chunk_by(|a, b| a.0 == b.0).collect();
-        let pairs_of = |run: &&[Hashed]| progress.check().map(|()| pairs_of(run, bytes));
+        let pairs_of = |run: &&[Hashed]| progress.check().map(|()| pairs_of(run, &bytes));
         let pairs = runs.par_iter().map(pairs_of).collect::<Result<Vec<_>>>()?;
         Ok(Self::from_pairs(pairs.concat()))
     }
@@ -68,6 +114,11 @@ impl Repeated {
         let mut groups: Vec<[u32; 2]> = pairs.iter().map(|&[row, first]| [first, row]).collect();
         groups.par_sort_unstable();
         Self { pairs, groups }
+    }
+
+    /// Whether there are enough of them for a graph over the others alone.
+    pub(crate) fn pay(&self, rows: usize) -> bool {
+        !self.is_empty() && self.len().saturating_mul(ONE_IN) >= rows
     }
 
     /// The number of repeated rows.
@@ -116,10 +167,23 @@ impl Repeated {
         self.pairs.binary_search_by_key(&row, |pair| pair[0]).ok()
     }
 
-    /// The rows below `rows` that repeat no other, in ascending order.
-    pub(crate) fn others(&self, rows: usize) -> Vec<u32> {
-        let mut repeated = self.pairs.iter().map(|pair| pair[0]).peekable();
-        (0..rows as u32).filter(|row| repeated.next_if_eq(row).is_none()).collect()
+    /// The rows of a range that repeat no other, in ascending order.
+    pub(crate) fn others(&self, rows: Range<usize>) -> Vec<u32> {
+        let (first, end) = (rows.start as u32, rows.end as u32);
+        let place = self.pairs.partition_point(|pair| pair[0] < first);
+        let mut repeated = self.pairs[place..].iter().map(|pair| pair[0]).peekable();
+        (first..end).filter(|row| repeated.next_if_eq(row).is_none()).collect()
+    }
+
+    /// The row at `place` among all rows that repeat no other.
+    pub(crate) fn other(&self, place: u32) -> u32 {
+        let (mut least, mut most) = (0, self.pairs.len() as u32);
+        // Before repeated row r, at place p among the repeated rows, there are r - p others.
+        while least < most {
+            let middle = least.midpoint(most);
+            if self.pairs[middle as usize][0] - middle <= place { least = middle + 1 } else { most = middle }
+        }
+        place + least
     }
 
     /// The words of a file (`docs/formats.md`).
@@ -203,7 +267,7 @@ fn shared(hashed: Vec<Hashed>) -> Vec<Hashed> {
 }
 
 /// Each repeated row of a run of equal hashes, and the first of its group.
-fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> &'a [u8] + Sync) -> Vec<[u32; 2]> {
+fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync) -> Vec<[u32; 2]> {
     let pairs = |rows: &[u32]| rows[1..].iter().map(|&row| [row, rows[0]]).collect::<Vec<_>>();
     let mut rows: Vec<u32> = run.iter().map(|&(_, row)| row).collect();
     let first = bytes(rows[0]);
@@ -211,7 +275,7 @@ fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> &'a [u8] + Sync) -> Vec<[
         return pairs(&rows);
     }
     // Different rows of one hash.
-    rows.par_sort_unstable_by(|&a, &b| bytes(a).cmp(bytes(b)).then(a.cmp(&b)));
+    rows.par_sort_unstable_by(|&a, &b| bytes(a).cmp(&bytes(b)).then(a.cmp(&b)));
     rows.chunk_by(|&a, &b| bytes(a) == bytes(b)).flat_map(pairs).collect()
 }
 
@@ -221,13 +285,12 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
-    use crate::{Metric, Vectors};
 
     /// Compares every two rows.
     fn plain(base: &Vectors, metric: Metric) -> Vec<[u32; 2]> {
         let row = |row: usize| {
             let mut values = base.row(row).into_owned();
-            if metric == Metric::Cosine && !crate::vectors::space::normalise(&mut values) {
+            if metric == Metric::Cosine && !normalise(&mut values) {
                 values.fill(0.0);
             }
             values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
@@ -241,12 +304,16 @@ mod tests {
         let space = Space::new(base, metric, &silent).unwrap();
         let expected = plain(base, metric);
         let found = Repeated::of(&space, &silent).unwrap();
+        assert_eq!(Repeated::of_base(base, metric, &silent).unwrap(), found, "{what}, {metric}, raw");
         assert_eq!(found.pairs, expected, "{what}, {metric}");
         // Hashes that say little or nothing.
         let few = |bytes: &[u8]| hash(bytes) % 3;
         assert_eq!(Repeated::by(few, &space, &silent).unwrap(), found, "{what}, {metric}, three hashes");
         assert_eq!(Repeated::by(|_| 7, &space, &silent).unwrap(), found, "{what}, {metric}, one hash");
-        let others = found.others(base.len());
+        let others = found.others(0..base.len());
+        assert!(others.iter().zip(0..).all(|(&row, place)| found.other(place) == row), "{what}, {metric}");
+        let parts = [found.others(0..base.len() / 3), found.others(base.len() / 3..base.len())];
+        assert_eq!(parts.concat(), others, "{what}, {metric}");
         assert_eq!(others.len() + found.len(), base.len());
         for &first in &others {
             assert!(!found.contains(first) && found.first_of(first) == first);

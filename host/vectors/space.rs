@@ -19,7 +19,7 @@ use tagore_device::block::rows::lifted_distance;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Access, Element, Metric, Rows, Vectors, range, with_matrix};
+use super::{Access, Element, Matrix, Metric, Rows, Vectors, range, with_matrix};
 use crate::gpu::Plan;
 use crate::{Error, Progress, Result};
 
@@ -35,6 +35,8 @@ pub(crate) struct Space<'a> {
     square: f32,
     /// Cosine: which rows are zero vectors; empty if none is.
     zero: Vec<bool>,
+    /// Cosine: whether rows are normalised each time they are read.
+    raw: bool,
 }
 
 /// Query vectors made ready for a space: of its element type, normalised under cosine.
@@ -83,7 +85,14 @@ impl<'a> Space<'a> {
             }
             Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
         };
-        Ok(Self { vectors, metric, largest, lift, square, zero })
+        Ok(Self { vectors, metric, largest, lift, square, zero, raw: false })
+    }
+
+    /// A space that holds nothing beside `base`, which has been validated, for list distances
+    /// between its rows alone. They are those of [`new`](Self::new); under cosine they take longer.
+    pub(crate) fn unprepared(base: &'a Vectors, metric: Metric) -> Self {
+        let (vectors, raw) = (Cow::Borrowed(base), metric == Metric::Cosine);
+        Self { vectors, metric, largest: 0.0, lift: Vec::new(), square: -1.0, zero: Vec::new(), raw }
     }
 
     /// What it holds beside a base of `n` rows of `dim` components.
@@ -234,6 +243,9 @@ impl<'a> Space<'a> {
 
     /// Squared L2 distances of unit vectors; 2 where either is a zero vector.
     fn unit_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+        if self.raw {
+            return self.raw_unit_distances(point.index, ids, out);
+        }
         self.products::<SquaredL2>(point, ids, out);
         if point.zero {
             out.fill(2.0);
@@ -242,6 +254,29 @@ impl<'a> Space<'a> {
                 if self.zero[id as usize] {
                     *distance = 2.0;
                 }
+            }
+        }
+    }
+
+    /// As [`unit_distances`](Self::unit_distances), from a row of a space that is not prepared.
+    fn raw_unit_distances(&self, row: usize, ids: &[u32], out: &mut Vec<f32>) {
+        let dim = self.vectors.dim();
+        let mut rows = vec![0f32; (ids.len() + 1) * dim];
+        let (point, others) = rows.split_at_mut(dim);
+        let unit = |row: usize, out: &mut [f32]| {
+            out.copy_from_slice(&self.vectors.row(row));
+            normalise(out)
+        };
+        let all = unit(row, point);
+        let places: Vec<u32> = (0..ids.len() as u32).collect();
+        let units = ids.iter().zip(others.chunks_exact_mut(dim)).map(|(&id, out)| unit(id as usize, out));
+        let units: Vec<bool> = units.collect();
+        out.clear();
+        out.resize(ids.len(), 0.0);
+        one_to_many::<SquaredL2, f32>(point, Matrix::new(others, dim, dim), &places, out);
+        for (distance, unit) in out.iter_mut().zip(units) {
+            if !(all && unit) {
+                *distance = 2.0;
             }
         }
     }
@@ -381,4 +416,26 @@ fn square(base: &Vectors, row: usize) -> f64 {
 pub(crate) fn largest_square(base: &Vectors, progress: &Progress) -> Result<f64> {
     let square = |row| progress.check().map(|()| square(base, row));
     (0..base.len()).into_par_iter().map(square).try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_distances_need_no_preparation() {
+        let value = |i: usize| if i / 5 == 7 { 0.0 } else { (i * i % 97) as f32 - 40.0 };
+        let base = Vectors::from_f32((0..100).map(value).collect(), 5).unwrap();
+        let ids: Vec<u32> = (0..20).rev().collect();
+        for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+            let prepared = Space::new(&base, metric, &Progress::silent()).unwrap();
+            let unprepared = Space::unprepared(&base, metric);
+            for node in [0, 7, 19] {
+                let (mut expected, mut found) = (Vec::new(), vec![1.0]);
+                prepared.list_distances(prepared.point(node), &ids, &mut expected);
+                unprepared.list_distances(unprepared.point(node), &ids, &mut found);
+                assert_eq!(found, expected, "{metric}, from {node}");
+            }
+        }
+    }
 }
