@@ -1,4 +1,4 @@
-//! The command line: arguments, and one file per subcommand.
+//! The `tagore` command: arguments, and one file per subcommand.
 
 mod bench;
 mod build;
@@ -76,7 +76,8 @@ enum Command {
 }
 
 /// Runs the command line of this process: 0 done, 1 failed or interrupted, 2 wrong usage.
-pub(crate) fn main() -> ExitCode {
+fn main() -> ExitCode {
+    tagore::return_large_buffers();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

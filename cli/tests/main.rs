@@ -1,4 +1,5 @@
-//! The command itself: what it prints, what it leaves behind, how it ends.
+//! Tests of the command: what it prints, which files it leaves behind, and its exit codes.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod bench;
 mod build;
@@ -13,6 +14,8 @@ mod report;
 mod search;
 #[cfg(target_os = "linux")]
 mod signals;
+#[cfg(target_os = "linux")]
+mod sparse;
 mod truth;
 
 use std::path::Path;

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
 
-use super::super::files::Files;
-use super::super::options::{GraphOptions, Input};
-use super::super::output::{Output, grouped, save_events};
+use crate::files::Files;
+use crate::options::{GraphOptions, Input};
+use crate::output::{Output, grouped, save_events};
 use super::Runs;
 use super::kernels::{kernels, say_kernels};
 

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tagore::outofcore::{CacheUse, ClusterGraph, Dispatcher, Order, OverlapStats};
 use tagore::{Device, Format, MAX_ROWS, Result, Synth, Vectors};
 
-use super::super::files::Files;
-use super::super::options::open;
-use super::super::output::{Output, grouped, save_events};
+use crate::files::Files;
+use crate::options::open;
+use crate::output::{Output, grouped, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

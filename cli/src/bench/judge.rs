@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Result, Searcher, Vectors};
 
-use super::super::output::Output;
+use crate::output::Output;
 
 /// Searches that indexes are judged by, if there are queries.
 #[derive(clap::Args)]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tagore::gpu::{KernelTime, Rates};
 
-use super::super::output::Output;
+use crate::output::Output;
 
 /// The kernels of a piece of work on a device of this name.
 pub(super) fn kernels(times: &[KernelTime], device_name: Option<&str>) -> Value {

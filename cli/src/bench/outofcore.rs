@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
 use tagore::{Builder, Error, Evaluation, Index, Result, Strategy, Vectors, peak_host_bytes};
 
-use super::super::build::PruneOptions;
-use super::super::files::Files;
-use super::super::limits::{LimitOptions, clusters_event, say_clusters};
-use super::super::options::{DescentOptions, Input};
-use super::super::output::{Output, grouped, save_events};
-use super::super::tasks::task_event;
+use crate::build::PruneOptions;
+use crate::files::Files;
+use crate::limits::{LimitOptions, clusters_event, say_clusters};
+use crate::options::{DescentOptions, Input};
+use crate::output::{Output, grouped, save_events};
+use crate::tasks::task_event;
 use super::judge::JudgeOptions;
 
 #[derive(clap::Args)]

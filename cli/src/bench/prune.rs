@@ -10,9 +10,9 @@ use tagore::{
     recall_qps_plot,
 };
 
-use super::super::files::Files;
-use super::super::options::{GraphOptions, Input};
-use super::super::output::{Output, save_events};
+use crate::files::Files;
+use crate::options::{GraphOptions, Input};
+use crate::output::{Output, save_events};
 use super::Runs;
 use super::judge::{Judge, JudgeOptions};
 use super::kernels::{kernels, say_kernels};

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tagore::gpu::Rates;
 use tagore::{Device, Evaluation, GroundTruth, Index, Result, Searcher, Vectors};
 
-use super::super::files::Files;
-use super::super::output::{Output, save_events};
+use crate::files::Files;
+use crate::output::{Output, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -1,5 +1,4 @@
-//! Files of a billion rows, sparse: what looks at a file by the way must not read all of it, nor have memory for it.
-#![cfg(target_os = "linux")]
+//! Sparse files of a billion rows: `inspect` and `plan` read a sample of them, in bounded memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
