@@ -276,7 +276,7 @@ fn a_larger_tau_keeps_more_edges() {
 fn parameters_out_of_range_are_errors() {
     let base = uniform(200, 4, 1);
     let what = |builder: Builder| match builder.build(&base).unwrap_err() {
-        Error::Argument { what, .. } => what,
+        Error::Argument { parameter, .. } => parameter,
         other => panic!("{other}"),
     };
     assert_eq!(what(Builder::new(Strategy::nsg().degree(0))), "degree");

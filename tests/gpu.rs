@@ -513,7 +513,7 @@ fn a_build_that_does_not_fit_says_what_would() {
     // An index, before its graph is built.
     let builder = Builder::new(Strategy::nsg()).knn(96).start(Start::Random).device(Device::Emulated);
     let text = builder.build(&base).unwrap_err().to_string();
-    let ways = ["needs ", "free 1073741824", "--gpu-memory 1073741824 builds", "--knn ", "--device cpu"];
+    let ways = ["needs ", "free 1073741824", "set gpu_memory to 1073741824", "lower knn to ", "build on the CPU"];
     assert!(ways.iter().all(|way| text.contains(way)) && !text.contains('\n'), "{text}");
 }
 

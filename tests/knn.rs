@@ -142,7 +142,7 @@ fn k_is_clamped_by_default_and_checked_when_given() {
     assert_eq!(Descent::new().build(&base).unwrap().k(), 4);
     for k in [0, 5, 6, 5000] {
         let error = Descent::new().knn(k).build(&base).unwrap_err();
-        assert!(matches!(error, Error::Argument { what: "knn", .. }), "{error}");
+        assert!(matches!(error, Error::Argument { parameter: "knn", .. }), "{error}");
     }
     assert_eq!(Descent::new().build(&uniform(1, 3, 1)).unwrap().k(), 0);
     let empty = Vectors::from_f32(vec![], 3).unwrap();

@@ -92,7 +92,7 @@ fn what_does_not_fit_is_an_error() {
     assert!(matches!(search(&index, &other, &base, 10, 20, &silent), Err(Error::Mismatch { .. })));
     for (k, beam, what) in [(0, 10, "k"), (101, 200, "k"), (10, 9, "beam")] {
         match search(&index, &base, &base, k, beam, &silent).unwrap_err() {
-            Error::Argument { what: found, .. } => assert_eq!(found, what),
+            Error::Argument { parameter: found, .. } => assert_eq!(found, what),
             other => panic!("{other}"),
         }
     }
@@ -100,7 +100,7 @@ fn what_does_not_fit_is_an_error() {
     let error = evaluate(&index, &base, &uniform(6, 4, 3), &truth, 10, &[20], &silent).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
     let error = evaluate(&index, &base, &uniform(5, 4, 3), &truth, 11, &[20], &silent).unwrap_err();
-    assert!(matches!(error, Error::Argument { what: "k", .. }), "{error}");
+    assert!(matches!(error, Error::Argument { parameter: "k", .. }), "{error}");
     let foreign = GroundTruth::new(1, vec![0, 1, 2, 3, 100], None).unwrap();
     let error = evaluate(&index, &base, &uniform(5, 4, 3), &foreign, 1, &[20], &silent).unwrap_err();
     assert!(error.to_string().contains("id 100"), "{error}");
