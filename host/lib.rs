@@ -58,7 +58,7 @@ pub use descent::{
 };
 pub use device::Device;
 pub use error::{Error, Remedy, Result};
-pub use eval::{DistanceConvention, Evaluation, KnnTruth, evaluate, knn_recall};
+pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 #[cfg(feature = "plots")]
 pub use eval::{Series, recall_qps_plot};
 pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_LAYER_BEAM, Statistics};

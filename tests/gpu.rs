@@ -4,8 +4,8 @@ use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
     Builder, Collect, DataShape, Descent, DescentStats, Device, ExactSearch, Filter, Index, Iterations,
-    KnnGraph, MAX_WIDTH, Metric, PlannedStage, Progress, Searcher, Start, Strategy, Synth, Target, Vectors,
-    evaluate, ground_truth, knn_recall,
+    KnnGraph, MAX_WIDTH, Metric, PlannedStage, Progress, RecallSample, Searcher, Start, Strategy, Synth,
+    Target, TestQueries, Vectors, evaluate, ground_truth, knn_recall,
 };
 
 use crate::reference::{hard_cases, separated, uniform};
@@ -215,8 +215,13 @@ fn same(a: &KnnGraph, b: &KnnGraph) -> bool {
 }
 
 fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
-    let verified =
-        knn_recall(graph, base, base.len(), &[graph.k()], 0, Device::Cpu, &Progress::silent()).unwrap();
+    let verified = knn_recall(
+        graph,
+        base,
+        &[graph.k()],
+        &RecallSample { nodes: base.len(), device: Device::Cpu, ..RecallSample::default() },
+    )
+    .unwrap();
     verified[0]
 }
 
@@ -332,7 +337,13 @@ fn phases_run_alone() {
                 check_graph("phase 2 alone", &graph, &base, Metric::L2);
                 assert!(graph.stats().completed == 0 && graph.stats().join_distances == 0);
             }
-            knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0]
+            knn_recall(
+                &graph,
+                &base,
+                &[6],
+                &RecallSample { nodes: 160, device: Device::Cpu, ..RecallSample::default() },
+            )
+            .unwrap()[0]
         };
         let (second, first) = (recall(0, 3), recall(3, 0));
         assert!(second > 0.85 && first > 0.9, "{device}: {first}, {second}");
@@ -513,7 +524,8 @@ fn a_build_that_does_not_fit_says_what_would() {
     // An index, before its graph is built.
     let builder = Builder::new(Strategy::nsg()).knn(96).start(Start::Random).device(Device::Emulated);
     let text = builder.build(&base).unwrap_err().to_string();
-    let ways = ["needs ", "free 1073741824", "set gpu_memory to 1073741824", "lower knn to ", "build on the CPU"];
+    let ways =
+        ["needs ", "free 1073741824", "set gpu_memory to 1073741824", "lower knn to ", "build on the CPU"];
     assert!(ways.iter().all(|way| text.contains(way)) && !text.contains('\n'), "{text}");
 }
 
@@ -636,7 +648,9 @@ fn wider_steps_find_as_much() {
                 .unwrap()
                 .device(device)
                 .unwrap();
-            let found = searcher.evaluate(&queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0];
+            let found = searcher
+                .evaluate(TestQueries::new(&queries, &truth, 10), &[40], &Progress::silent())
+                .unwrap()[0];
             assert!(found.device_qps.unwrap() >= found.qps);
             found.recall
         };
@@ -754,7 +768,8 @@ fn the_kernels_to_compare_with_give_the_same_index() {
         for device in devices() {
             let builder = Builder::new(strategy.clone().degree(8)).metric(metric).device(device);
             let index = builder.build_from(&base, &graph).unwrap();
-            let (plain, stats) = builder.plain(true).build_with_stats(&base, Some(&graph)).unwrap();
+            let (plain, stats) =
+                builder.baseline_kernels(true).build_with_stats(&base, Some(&graph)).unwrap();
             assert!((0..base.len()).all(|node| index.neighbors(node) == plain.neighbors(node)));
             let is_plain = |kernel: &str| kernel.contains("serial") || kernel.contains("unbalanced");
             assert!(
@@ -786,7 +801,9 @@ fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
         assert!(build() == build(), "two builds on {device}");
         let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
         let recall = |index: &Index| {
-            evaluate(index, &base, &queries, &truth, 10, &[50], &Progress::silent()).unwrap()[0].recall
+            evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[50], &Progress::silent())
+                .unwrap()[0]
+                .recall
         };
         // The CPU builds the index to compare with: recall does not depend on the device.
         let in_memory = builder.clone().devices(&[Device::Cpu]).build(&base).unwrap();
@@ -802,9 +819,21 @@ fn more_neighbours_are_expanded_than_a_block_has_room_for() {
     for device in devices() {
         let graph = descent.clone().device(device).build(&base).unwrap_or_else(|error| panic!("{error}"));
         check_graph("64 neighbours", &graph, &base, Metric::L2);
-        let recall = knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
+        let recall = knn_recall(
+            &graph,
+            &base,
+            &[6],
+            &RecallSample { nodes: 160, device: Device::Cpu, ..RecallSample::default() },
+        )
+        .unwrap()[0];
         let on_cpu = descent.clone().device(Device::Cpu).build(&base).unwrap();
-        let expected = knn_recall(&on_cpu, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
+        let expected = knn_recall(
+            &on_cpu,
+            &base,
+            &[6],
+            &RecallSample { nodes: 160, device: Device::Cpu, ..RecallSample::default() },
+        )
+        .unwrap()[0];
         assert!(recall > expected - 0.05, "{device}: {recall} for {expected}");
     }
 }

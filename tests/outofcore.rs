@@ -9,7 +9,7 @@ use serde_json::Value;
 use tagore::outofcore::{ClusterPlan, Limits, Order, OutOfCore, OutOfCoreStats, TaskKind};
 use tagore::{
     Builder, CellSettings, DataShape, Descent, Device, Error, Evaluation, Fingerprint, Index, Metric,
-    Progress, Strategy, Synth, Target, Vectors, evaluate, ground_truth,
+    Progress, Strategy, Synth, Target, TestQueries, Vectors, evaluate, ground_truth,
 };
 
 use crate::reference::{check_graph, hard_cases, uniform};
@@ -43,7 +43,8 @@ fn recall_is_that_of_an_index_built_in_memory() {
     assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, stats.unreachable);
     assert!(stats.unreachable < 200, "{} nodes cannot be reached", stats.unreachable);
     let judge = |index: &Index| -> Vec<Evaluation> {
-        evaluate(index, &base, &queries, &truth, 10, &[20, 50, 100], &Progress::silent()).unwrap()
+        evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &Progress::silent())
+            .unwrap()
     };
     let in_memory = judge(&builder.build(&base).unwrap());
     for (found, expected) in judge(&index).iter().zip(&in_memory) {

@@ -1,44 +1,45 @@
-//! Files of any kind, as `convert` and `inspect` take them.
+//! Input files of any kind, of `convert` and `inspect`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Metric, Progress, Result, Vectors};
+use tagore::{Format, GroundTruth, Index, IndexFormat, Metric, Progress, Vectors};
 
-use super::files::Files;
-use super::options::open;
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::options::open;
 
-/// A file of any kind, and what must be known to read an index of another system.
+/// A file of any kind, with the base and the metric of an index of another system.
 #[derive(clap::Args)]
 pub(crate) struct Input {
     /// Vectors, ids, a ground truth or an index
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The format of FILE [default: by its extension]
+    /// Format of FILE [default: by its extension]
     #[arg(long, visible_alias = "format", value_name = "FORMAT")]
     from: Option<AnyFormat>,
-    /// The data set of an index: read with a file of another system, written into one that holds vectors, searched by inspect
+    /// Data set of an index: needed to read an index of another system, to write one with vectors, and to measure recall
     #[arg(long, value_name = "BASE")]
     pub base: Option<PathBuf>,
-    /// The metric of an index of another system: l2, ip or cosine [default: l2]
+    /// Metric of an index of another system: l2, ip or cosine [default: l2]
     #[arg(long)]
     metric: Option<Metric>,
 }
 
-/// A format by its name, which may be one of vectors and ids, one of indexes, or both.
+/// A format by name: of vectors and ids, of indexes, or of both.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyFormat {
     pub plain: Option<Format>,
     pub index: Option<IndexFormat>,
-    /// Whether it is a pair of files, of ids and of distances.
+    /// Whether the name is that of a pair of files, of ids and of distances.
     pub is_pair: bool,
 }
 
-/// The name of a pair of files.
+/// Name of a pair of files.
 const PAIR: &str = "pair";
 
-/// What a file holds.
+/// Content of a file.
 pub(crate) enum Content {
     Index(Box<Index>),
     Vectors(Vectors),
@@ -52,7 +53,7 @@ impl Content {
 }
 
 impl Input {
-    /// What is read.
+    /// Files to read.
     pub(crate) fn files(&self) -> Files {
         let files = Files::read([&self.file]).and_read(&self.base);
         let format = self.format();
@@ -63,18 +64,18 @@ impl Input {
         if format.is_pair { files.and_read(GroundTruth::pair_files(&self.file)) } else { files }
     }
 
-    /// The format that is given, or that the extension tells.
+    /// The given format, or the format of the extension.
     fn format(&self) -> AnyFormat {
         let (plain, index) = (Format::of(&self.file).ok(), IndexFormat::of(&self.file).ok());
         self.from.unwrap_or(AnyFormat { plain, index, is_pair: false })
     }
 
-    /// Opens a native index (told by its first bytes), an index of another system (if there is a base, or its format
-    /// is one of indexes alone), vectors, or else ids.
+    /// Opens a native index (recognised by its first bytes), an index of another system (if a base is given, or the
+    /// format is one of indexes only), vectors, or else ids.
     pub(crate) fn read(&self, progress: &Progress) -> Result<Content> {
         let format = self.format();
         if format.is_pair {
-            return GroundTruth::open_pair(&self.file, progress).map(Content::Ids);
+            return Ok(Content::Ids(GroundTruth::open_pair(&self.file, progress)?));
         }
         if Index::is_index(&self.file) {
             return self.native().map(Content::index);
@@ -85,8 +86,10 @@ impl Input {
                 self.native().map(Content::index)
             }
             (None, AnyFormat { plain: None, index: Some(format), .. }) => {
-                let expected = format!("the data set of the index, which {format} does not tell");
-                Err(Error::Argument { what: "base", found: "none".to_owned(), expected })
+                let file = self.file.display();
+                Err(Error::usage(format!(
+                    "--base is missing: {file} names no data set, as {format} does not store it"
+                )))
             }
             (None, _) => vectors_or_ids(&self.file, format.plain, progress),
         }
@@ -96,8 +99,10 @@ impl Input {
         let index = Index::open(&self.file)?;
         match self.metric {
             Some(metric) if metric != index.metric() => {
-                let expected = format!("{}, the metric of {}", index.metric(), self.file.display());
-                Err(Error::Argument { what: "metric", found: metric.to_string(), expected })
+                let (file, expected) = (self.file.display(), index.metric());
+                Err(Error::usage(format!(
+                    "--metric: found {metric}, expected {expected}, the metric of {file}"
+                )))
             }
             _ => Ok(index),
         }
@@ -107,16 +112,18 @@ impl Input {
         let format = match (format, self.from) {
             (Some(format), _) => format,
             (None, None) if Format::of(&self.file).is_ok() => {
-                let found = format!("vectors or ids in {}", self.file.display());
-                return Err(Error::Argument { what: "base", found, expected: "an index".to_owned() });
+                let file = self.file.display();
+                return Err(Error::usage(format!("--base needs an index, but {file} holds vectors or ids")));
             }
             (None, None) => IndexFormat::of(&self.file)?,
             (None, Some(from)) => {
-                let expected = "a format of indexes, as there is a --base".to_owned();
-                return Err(Error::Argument { what: "from", found: from.to_string(), expected });
+                return Err(Error::usage(format!(
+                    "--from {from} is no format of indexes, which --base needs"
+                )));
             }
         };
-        Index::import(&self.file, format, &open(base, None)?, self.metric.unwrap_or_default(), progress)
+        let metric = self.metric.unwrap_or_default();
+        Ok(Index::import(&self.file, format, &open(base, None)?, metric, progress)?)
     }
 }
 
@@ -124,18 +131,17 @@ fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> R
     let format = match format.map_or_else(|| Format::of(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
-            // Ids with distances are told by their size. Of anything else the extension must say
-            // what it is; that of `bin` says that there is a header.
+            // The size proves ids with distances. Other content needs an extension; `bin` promises a header.
             let ids = GroundTruth::open(path, progress)?;
-            let told = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
-            return if told { Ok(Content::Ids(ids)) } else { Err(unknown) };
+            let proven = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
+            return if proven { Ok(Content::Ids(ids)) } else { Err(unknown.into()) };
         }
     };
     if format.holds_ids() {
         return Ok(Content::Ids(GroundTruth::open(path, progress)?));
     }
     match open(path, Some(format)) {
-        // An array of integers of four bytes is no vectors, but it may be ids.
+        // An npy of four-byte integers may hold ids.
         Err(error) if format == Format::Npy => {
             GroundTruth::open(path, progress).map(Content::Ids).map_err(|_| error)
         }
@@ -151,10 +157,10 @@ impl fmt::Display for AnyFormat {
 }
 
 impl FromStr for AnyFormat {
-    type Err = Error;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self> {
-        let (plain, index): (Result<Format>, Result<IndexFormat>) = (name.parse(), name.parse());
+    fn from_str(name: &str) -> Result<Self, String> {
+        let (plain, index) = (name.parse::<Format>(), name.parse::<IndexFormat>());
         let is_pair = name == PAIR;
         if plain.is_err() && index.is_err() && !is_pair {
             let mut names = Format::ALL.map(Format::name).to_vec();
@@ -162,11 +168,7 @@ impl FromStr for AnyFormat {
             names.push(PAIR);
             names.sort_unstable();
             names.dedup();
-            return Err(Error::Argument {
-                what: "format",
-                found: name.to_owned(),
-                expected: names.join(", "),
-            });
+            return Err(format!("expected one of {}", names.join(", ")));
         }
         Ok(Self { plain: plain.ok(), index: index.ok(), is_pair })
     }

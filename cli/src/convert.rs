@@ -3,26 +3,27 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Error, Format, GroundTruth, Index, IndexFormat, Result, path_text};
+use tagore::{Format, GroundTruth, Index, IndexFormat, path_text};
 
-use super::content::{AnyFormat, Content, Input};
-use super::options::open;
-use super::output::Output;
+use crate::content::{AnyFormat, Content, Input};
+use crate::error::{Error, Result};
+use crate::options::open;
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Vectors or an index in any format of theirs, or ids of a ground truth as ibin, ivecs or npy
+    /// File of the vectors, of the index, or of ids (ibin, ivecs, npy or a pair)
     #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// The format of OUT [default: by its extension]
+    /// Format of OUT [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
     to: Option<AnyFormat>,
-    /// Build HNSW's layers above the graph of an index (hnswlib and faiss-hnsw)
+    /// Build the layers of HNSW above the graph of an index (hnswlib and faiss-hnsw)
     #[arg(long)]
     layers: bool,
-    /// Bytes of a vector in memory: chunks of the product quantizer (diskann-disk) [default: dimension / 4, at least 32]
+    /// Chunks of the product quantizer, one byte of memory each (diskann-disk) [default: dimension / 4, at least 32]
     #[arg(long, value_name = "N")]
     pq_chunks: Option<usize>,
 }
@@ -60,7 +61,7 @@ impl Args {
         Ok(())
     }
 
-    /// The files that may be written; whether the input is an index or something else is not known yet.
+    /// Files to write, if the input is an index; it has not been read yet.
     fn outputs(&self) -> Vec<PathBuf> {
         let index = self.to.map_or_else(|| IndexFormat::of(&self.output).ok(), |to| to.index);
         match index {
@@ -82,10 +83,10 @@ impl Args {
         if let Some(chunks) = self.pq_chunks {
             export = export.pq_chunks(chunks);
         }
-        export.save(&self.output)
+        Ok(export.save(&self.output)?)
     }
 
-    /// The format of indexes to write.
+    /// Index format of the output.
     fn index_format(&self) -> Result<IndexFormat> {
         let known = match self.to {
             Some(to) => to.index,
@@ -95,37 +96,30 @@ impl Args {
         known.ok_or_else(|| self.cannot("an index", &names()))
     }
 
-    /// The format of vectors or ids to write, `suitable` for them.
+    /// Vector or id format of the output, if it is `suitable`.
     fn plain_format(&self, what: &str, expected: &str, suitable: impl Fn(Format) -> bool) -> Result<Format> {
         self.refuse_index_flags(what)?;
         let known = match self.to {
             Some(to) => to.plain,
-            // The extension of an index is none of theirs, but it is known.
+            // The extension of an index is a known one, though not of vectors.
             None if IndexFormat::of(&self.output).is_ok() => Format::of(&self.output).ok(),
             None => Some(Format::of(&self.output)?),
         };
         known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))
     }
 
-    /// An error if there are flags that only an index takes.
+    /// Refuses the flags of indexes.
     fn refuse_index_flags(&self, what: &str) -> Result<()> {
-        if self.layers {
-            let expected = format!("an index in {}", self.input.file.display());
-            return Err(Error::Argument { what: "layers", found: what.to_owned(), expected });
-        }
-        if let Some(chunks) = self.pq_chunks {
-            let expected = format!("an index in {}", self.input.file.display());
-            return Err(Error::Argument { what: "pq_chunks", found: chunks.to_string(), expected });
-        }
-        Ok(())
+        let flag = match self.pq_chunks {
+            _ if self.layers => "--layers",
+            Some(_) => "--pq-chunks",
+            None => return Ok(()),
+        };
+        Err(Error::usage(format!("{flag} needs an index, but {} holds {what}", self.input.file.display())))
     }
 
     fn cannot(&self, what: &str, expected: &str) -> Error {
         let to = self.to.map_or_else(|| "the extension".to_owned(), |to| to.to_string());
-        Error::File {
-            path: self.output.clone(),
-            found: format!("{to} for {what} ({})", self.input.file.display()),
-            expected: expected.to_owned(),
-        }
+        Error::file(&self.output, format_args!("{to} for {what} ({})", self.input.file.display()), expected)
     }
 }

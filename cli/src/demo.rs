@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Builder, Descent, Metric, Result, Strategy, Synth, evaluate, ground_truth, recall_qps_plot};
+use tagore::{
+    Builder, Descent, Metric, Strategy, Synth, TestQueries, evaluate, ground_truth, recall_qps_plot,
+};
 
-use super::eval::{event, series};
-use super::files::Files;
-use super::output::Output;
+use crate::error::Result;
+use crate::eval::{event, series};
+use crate::files::Files;
+use crate::output::Output;
 
 const ROWS: usize = 20_000;
 const DIM: usize = 96;
@@ -21,10 +24,10 @@ const SHOWN: [usize; 3] = [20, 50, 100];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the plot goes
+    /// File of the plot
     #[arg(short, long, value_name = "SVG", default_value = "tagore-demo.svg")]
     output: PathBuf,
-    /// Another seed gives other data and other indexes
+    /// Seed of the data and of the indexes
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -55,14 +58,15 @@ impl Args {
             format!("{:>11}{:>8}", "recall@10", "QPS").repeat(3)
         ));
         let mut lines = Vec::new();
-        // The paper's: the others need a threshold of the data's scale.
+        // The kinds of the paper: the others need a threshold in the unit of the data.
         let strategies =
             [Strategy::cagra(), Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
         for strategy in strategies {
             let builder = Builder::new(strategy).descent(descent.clone());
             let (index, stats) = builder.build_with_stats(&base, Some(&graph))?;
             let seconds = descended + stats.prune.seconds;
-            let evaluations = evaluate(&index, &base, &queries, &truth, K, &BEAMS, progress)?;
+            let evaluations =
+                evaluate(&index, &base, TestQueries::new(&queries, &truth, K), &BEAMS, progress)?;
             let shown = || evaluations.iter().filter(|evaluation| SHOWN.contains(&evaluation.beam));
             let found: String = shown().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
             output.say(format_args!(

@@ -1,10 +1,10 @@
 //! `tagore doctor`
 
 use serde_json::json;
-use tagore::Result;
 use tagore::gpu::{self, Survey};
 
-use super::output::Output;
+use crate::error::Result;
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {}
@@ -42,7 +42,7 @@ impl Args {
     }
 }
 
-/// Says what the driver offers, and returns it as JSON.
+/// Prints the driver and its devices, and returns them as JSON.
 fn say_survey(survey: &Survey, output: &Output) -> serde_json::Value {
     let (major, minor) = survey.driver;
     output.say(format_args!("cuda      driver for CUDA {major}.{minor}, {} devices", survey.devices.len()));

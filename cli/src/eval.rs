@@ -3,25 +3,26 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{DistanceConvention, Evaluation, GroundTruth, Result, Series, recall_qps_plot};
+use tagore::{DistanceConvention, Evaluation, GroundTruth, Series, TestQueries, recall_qps_plot};
 
-use super::output::Output;
-use super::search::Searched;
+use crate::error::Result;
+use crate::output::Output;
+use crate::search::Searched;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     searched: Searched,
-    /// The exact nearest neighbours of the queries
+    /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT")]
     groundtruth: PathBuf,
-    /// Neighbours asked for per query
+    /// Neighbours per query
     #[arg(short, default_value_t = 10)]
     k: usize,
     /// Beam widths to measure
     #[arg(long, value_delimiter = ',', default_value = "20,50,100", value_name = "L,..")]
     beams: Vec<usize>,
-    /// Draw recall against throughput
+    /// Plot of recall against throughput
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
 }
@@ -33,7 +34,8 @@ impl Args {
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let progress = output.progress();
         let searcher = self.searched.searcher(&index, &base, progress)?;
-        let evaluations = searcher.evaluate(&queries, &truth, self.k, &self.beams, progress)?;
+        let evaluations =
+            searcher.evaluate(TestQueries::new(&queries, &truth, self.k), &self.beams, progress)?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;
         self.say_convention(convention, DistanceConvention::of(index.metric()), output);
         output.say(format_args!(
@@ -63,7 +65,7 @@ impl Args {
         Ok(())
     }
 
-    /// Says what the distances of the ground truth are, if they are not `ours`.
+    /// Prints the distance convention of the ground truth, if it is not `ours`.
     fn say_convention(&self, found: Option<DistanceConvention>, ours: DistanceConvention, output: &Output) {
         let path = self.groundtruth.display();
         match found {
@@ -92,7 +94,7 @@ pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
     })
 }
 
-/// Evaluations as a line of a plot.
+/// Evaluations as a series of a plot.
 pub(crate) fn series(name: &str, evaluations: &[Evaluation]) -> Series {
     Series { name: name.to_owned(), points: evaluations.iter().map(|e| (e.recall, e.qps)).collect() }
 }

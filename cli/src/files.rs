@@ -1,11 +1,11 @@
-//! The files that a command reads and writes: none is written over another.
+//! The input and output files of a command: no output is written over another file of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tagore::{Error, Result, check_output, path_text, temporary_path};
 
-/// What a command reads and writes, told before anything is read.
+/// Input and output files of a command, collected before any of them is read.
 #[derive(Default)]
 pub(crate) struct Files {
     inputs: Vec<PathBuf>,
@@ -14,30 +14,30 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// A command that reads `inputs`.
+    /// Files of a command with these inputs.
     pub(crate) fn read<P: AsRef<Path>>(inputs: impl IntoIterator<Item = P>) -> Self {
         Self::default().and_read(inputs)
     }
 
-    /// It reads `inputs` too.
+    /// Adds inputs.
     pub(crate) fn and_read<P: AsRef<Path>>(mut self, inputs: impl IntoIterator<Item = P>) -> Self {
         self.inputs.extend(inputs.into_iter().map(|path| path.as_ref().to_owned()));
         self
     }
 
-    /// It writes `outputs`.
+    /// Adds outputs.
     pub(crate) fn write<P: AsRef<Path>>(mut self, outputs: impl IntoIterator<Item = P>) -> Self {
         self.outputs.extend(outputs.into_iter().map(|path| path.as_ref().to_owned()));
         self
     }
 
-    /// Its work files are in `folder`, which is removed in the end.
+    /// Sets the folder of work files, which is removed at the end.
     pub(crate) fn work_in(mut self, folder: PathBuf) -> Self {
         self.work = Some(folder);
         self
     }
 
-    /// Refuses outputs that are inputs, by whatever name or link, that are one another, or that cannot be written.
+    /// Refuses an output that is an input under any name or link, that is another output, or that cannot be written.
     pub(crate) fn check(&self) -> Result<()> {
         let inputs: Vec<(Identity, &PathBuf)> = identities(&self.inputs);
         let mut written: Vec<(Identity, &PathBuf)> = Vec::new();
@@ -65,7 +65,7 @@ impl Files {
             let folder = resolved(work);
             let mut files = self.inputs.iter().chain(&self.outputs);
             if let Some(file) = files.find(|file| resolved(file).starts_with(&folder)) {
-                let expected = "a folder for work files alone: it is removed in the end";
+                let expected = "a folder for work files alone: it is removed at the end";
                 return refuse(work, format_args!("{} in the work folder", path_text(file)), expected);
             }
         }
@@ -81,10 +81,10 @@ fn identities(paths: &[PathBuf]) -> Vec<(Identity, &PathBuf)> {
     paths.iter().map(|path| (Identity::of(path), path)).collect()
 }
 
-/// What tells a file from others, whatever it is called.
+/// The identity of a file, independent of its name.
 #[derive(PartialEq, Eq)]
 enum Identity {
-    /// Device and inode of a file that exists.
+    /// Device and inode of an existing file.
     #[cfg(unix)]
     Inode(u64, u64),
     /// The path without links.
@@ -102,7 +102,7 @@ impl Identity {
     }
 }
 
-/// `path` without links, as far as it exists.
+/// `path` with the links of its existing part resolved.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(path) = fs::canonicalize(path) {
         return path;

@@ -4,29 +4,30 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tagore::gpu::KernelTime;
-use tagore::{Device, ExactSearch, ExactStats, Metric, Result, Vectors};
+use tagore::{Device, ExactSearch, ExactStats, Metric, Vectors};
 
-use super::files::Files;
-use super::output::Output;
+use crate::error::Result;
+use crate::files::Files;
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The data set
+    /// Data set
     #[arg(long, value_name = "BASE")]
     base: PathBuf,
-    /// The queries
+    /// Queries
     #[arg(long, value_name = "QUERIES")]
     queries: PathBuf,
-    /// l2, ip (inner product) or cosine
+    /// Metric: l2, ip (inner product) or cosine
     #[arg(long, default_value = "l2")]
     metric: Metric,
-    /// Neighbours to find per query
+    /// Neighbours per query
     #[arg(short, default_value_t = 100)]
     k: usize,
-    /// Where ids and distances go, in the big-ann layout
+    /// File of ids and distances, in the layout of big-ann-benchmarks
     #[arg(short, long, value_name = "GT")]
     output: PathBuf,
-    /// auto, cpu, cuda or cuda:N
+    /// Device: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
 }

@@ -1,27 +1,28 @@
 //! `tagore inspect`
 
 use serde_json::{Value, json};
-use tagore::{Device, Error, GroundTruth, Index, KnnSample, Report, Result, Vectors, path_text};
+use tagore::{Device, GroundTruth, Index, KnnSample, Report, Vectors, path_text};
 
-use super::content::{Content, Input};
-use super::options::open;
-use super::output::{Output, grouped};
-use super::report::ReportOptions;
+use crate::content::{Content, Input};
+use crate::error::{Error, Result};
+use crate::options::open;
+use crate::output::{Output, grouped};
+use crate::report::ReportOptions;
 
-/// Bytes of a file that is read whole without being asked to.
+/// Limit in bytes of a file that is read completely without `--all`.
 const WHOLE: u64 = 1 << 30;
 
-/// What was checked of a larger file.
+/// The checks of a larger file.
 const SPOTS: &str = "header and 1,024 spread rows checked (--all reads the rest)";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Read all of a file of more than 1 GiB, of which the header and 1,024 rows are checked else
+    /// Check a file of more than 1 GiB completely, not only its header and 1,024 rows
     #[arg(long)]
     all: bool,
-    /// Where recall is measured: auto, cpu, cuda or cuda:N
+    /// Device of recall measurements: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto", requires = "base")]
     device: Device,
     #[command(flatten)]
@@ -33,14 +34,16 @@ impl Args {
         self.report.check()?;
         self.input.files().write(self.report.files(None)).check()?;
         if self.input.base.is_none() {
-            self.report.no_recall("none without --base")?;
+            self.report.refuse_min_recall("needs --base")?;
         }
         let content = self.input.read(output.progress())?;
-        if self.report.is_asked_for() && !matches!(content, Content::Index(_)) {
-            let (found, expected) = (self.input.file.display().to_string(), "an index".to_owned());
-            return Err(Error::Argument { what: "report", found, expected });
+        if self.report.needs_index() && !matches!(content, Content::Index(_)) {
+            let file = self.input.file.display();
+            return Err(Error::usage(format!(
+                "--report, --html and --min-recall need an index, but {file} is none"
+            )));
         }
-        let is_measured = self.input.base.is_some() || self.report.is_asked_for();
+        let is_measured = self.input.base.is_some() || self.report.needs_index();
         match content {
             Content::Index(index) if !is_measured && !self.reads_all()? => self.large_index(&index, output),
             Content::Index(index) => self.index(&index, output),
@@ -49,10 +52,11 @@ impl Args {
         }
     }
 
-    /// Whether all of the file is to be read.
+    /// Whether the file is read completely.
     fn reads_all(&self) -> Result<bool> {
         let metadata = std::fs::metadata(&self.input.file);
-        let bytes = metadata.map_err(|source| Error::Io { path: self.input.file.clone(), source })?.len();
+        let bytes =
+            metadata.map_err(|source| tagore::Error::Io { path: self.input.file.clone(), source })?.len();
         Ok(self.all || bytes <= WHOLE)
     }
 
@@ -71,7 +75,7 @@ impl Args {
         self.report.judge(&report, &self.input.file)
     }
 
-    /// An index too large to be read by the way.
+    /// Checks a sample of an index that is too large to be read completely.
     fn large_index(&self, index: &Index, output: &Output) -> Result<()> {
         index.spot_check()?;
         self.say_index(index, SPOTS, output);

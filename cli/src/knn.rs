@@ -4,22 +4,23 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use tagore::{Error, PruneStats, Result};
+use tagore::PruneStats;
 
-use super::files::Files;
-use super::options::{DescentOptions, Input, Seconds, built, verify};
-use super::output::Output;
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::options::{Built, DescentOptions, Input, Seconds, verify};
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Where the graph goes: ids, then distances, in the layout of a ground truth
+    /// File of the graph: ids, then distances, in the layout of a ground truth
     #[arg(short, long, value_name = "GRAPH")]
     output: Option<PathBuf>,
     #[command(flatten)]
     descent: DescentOptions,
-    /// Measure recall on N random nodes against exact search
+    /// Measure recall of N random nodes by exact search
     #[arg(long, value_name = "N")]
     verify: Option<NonZeroUsize>,
 }
@@ -30,8 +31,9 @@ impl Args {
         Files::read([&self.input.input]).write(&self.output).check()?;
         let devices = self.descent.device.0.len();
         if devices > 1 {
-            let expected = "one, as for all but builds out of core".to_owned();
-            return Err(Error::Argument { what: "device", found: format!("{devices} devices"), expected });
+            return Err(Error::usage(format!(
+                "--device: found {devices} devices, expected one: only builds out of core use several"
+            )));
         }
         let (base, read) = self.input.read(output.progress())?;
         let graph = self.descent.build(&base, output)?;
@@ -45,9 +47,16 @@ impl Args {
             .verify
             .map(|sample| verify(&graph, &base, sample.get(), &self.descent, output))
             .transpose()?;
-        let stats = (graph.stats(), &PruneStats::default());
-        let mut event =
-            built("knn", &base, stats, &Seconds { read, write, total }, (graph.k(), graph.k() as f64));
+        let (prune, seconds) = (PruneStats::default(), Seconds { read, write, total });
+        let built = Built {
+            base: &base,
+            descent: graph.stats(),
+            prune: &prune,
+            seconds: &seconds,
+            knn: graph.k(),
+            mean_degree: graph.k() as f64,
+        };
+        let mut event = built.event("knn");
         if let Some(recall) = recall {
             event["recall"] = recall;
         }

@@ -1,13 +1,14 @@
-//! What a build may take of memory, and the clusters that it is cut into if it takes more.
+//! Limits on the memory of a build, and the clusters of a build that exceeds them.
 
 use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 use tagore::gpu::Plan;
 use tagore::outofcore::{ClusterPlan, Limits};
-use tagore::{Builder, Device, Result, Vectors};
+use tagore::{Builder, Device, Vectors};
 
-use super::output::{Output, grouped};
+use crate::error::Result;
+use crate::output::{Output, grouped};
 
 /// A number of bytes: `1073741824`, `1024MiB` or `1GiB`.
 #[derive(Clone, Copy)]
@@ -25,23 +26,23 @@ impl FromStr for Bytes {
     }
 }
 
-/// What a build may take, beyond which it is out of core.
+/// Limits of a build in memory: a build that exceeds them runs out of core.
 #[derive(clap::Args)]
 #[group(requires = "strategy")]
 pub(crate) struct LimitOptions {
-    /// Host memory for the build, such as 4GiB, beside the mapped data set [default: what is free, less an eighth]
+    /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory less an eighth]
     #[arg(long, value_name = "BYTES")]
     host_memory: Option<Bytes>,
-    /// Device memory for the build, the CUDA context among it [default: what is free, less a sixteenth]
+    /// Device memory of the build, with the CUDA context [default: free memory less a sixteenth]
     #[arg(long, value_name = "BYTES")]
     gpu_memory: Option<Bytes>,
-    /// The most vectors of a cluster, if memory allows as many [default: no limit]
+    /// Largest number of vectors per cluster, if memory allows as many [default: no limit]
     #[arg(long, value_name = "N")]
     cluster_size: Option<usize>,
 }
 
 impl LimitOptions {
-    /// What a build of an index of `nodes` nodes on `device` may take: what was asked for, or else what is free.
+    /// Limits of a build of `nodes` nodes on `device`: the given ones, or else free memory.
     pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
         let (given, free) = (self.given(), Limits::available(device, nodes)?);
         Ok(Limits {
@@ -51,7 +52,7 @@ impl LimitOptions {
         })
     }
 
-    /// What was asked for.
+    /// The given limits.
     pub(crate) fn given(&self) -> Limits {
         Limits {
             host_memory: self.host_memory.map(|bytes| bytes.0),
@@ -60,17 +61,27 @@ impl LimitOptions {
         }
     }
 
-    /// Device memory for the build, if it is limited.
+    /// The given limit on device memory in bytes.
     pub(crate) fn gpu_memory(&self) -> Option<u64> {
         self.gpu_memory.map(|bytes| bytes.0)
     }
 
-    /// Whether any was asked for.
+    /// Whether any limit is given.
     pub(crate) fn are_given(&self) -> bool {
         self.given() != Limits::default()
     }
 
-    /// The clusters of a build that is out of core.
+    /// Flags of the given limits.
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
+        let given = [
+            (self.host_memory.is_some(), "--host-memory"),
+            (self.gpu_memory.is_some(), "--gpu-memory"),
+            (self.cluster_size.is_some(), "--cluster-size"),
+        ];
+        given.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag)).collect()
+    }
+
+    /// Clusters of a build out of core; none of a build in memory.
     pub(crate) fn plan(
         &self,
         builder: &Builder,
@@ -79,14 +90,14 @@ impl LimitOptions {
     ) -> Result<Option<ClusterPlan>> {
         let mut plan = ClusterPlan::new(builder, base, &self.limits(device, base.len())?)?;
         if let Some(plan) = &mut plan {
-            // Of a build that goes on, only what was asked for has to be the same.
+            // A resumed build must agree in the given limits only: free memory varies.
             plan.limits = self.given();
         }
         Ok(plan)
     }
 }
 
-/// Says what the clusters of a build that is out of core are, and what they take.
+/// Prints the clusters of a build out of core, and their memory.
 pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
     output.say(format_args!(
         "out of core: {} clusters of at most {} vectors, lists of {} in memory",
@@ -95,14 +106,14 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
         plan.cache
     ));
     output.say(format_args!(
-        "host {} bytes beside the mapped data set, device {} bytes, disk at most {} bytes",
+        "host {} bytes without the mapped data set, device {} bytes, disk at most {} bytes",
         grouped(plan.host_bytes),
         grouped(plan.device_bytes),
         grouped(plan.disk_bytes)
     ));
 }
 
-/// Says what a build may take.
+/// Prints the limits of a build.
 pub(crate) fn say_limits(limits: &Limits, output: &Output) {
     let bytes = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), grouped);
     output.say(format_args!(
@@ -112,7 +123,7 @@ pub(crate) fn say_limits(limits: &Limits, output: &Output) {
     ));
 }
 
-/// What a build may take, as JSON.
+/// Limits of a build, as JSON.
 pub(crate) fn limits_event(limits: &Limits) -> Value {
     json!({
         "host_memory": limits.host_memory, "gpu_memory": limits.gpu_memory,
@@ -120,7 +131,7 @@ pub(crate) fn limits_event(limits: &Limits) -> Value {
     })
 }
 
-/// The clusters of a build that is out of core, as JSON.
+/// Clusters of a build out of core, as JSON.
 pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
@@ -129,7 +140,7 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     })
 }
 
-/// The buffers of a plan by their names, as JSON.
+/// Bytes of the buffers of a plan by name, as JSON.
 pub(crate) fn buffers(plan: &Plan) -> Map<String, Value> {
     plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
 }

@@ -6,6 +6,7 @@ mod content;
 mod convert;
 mod demo;
 mod doctor;
+mod error;
 mod eval;
 mod files;
 mod groundtruth;
@@ -26,11 +27,11 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use tagore::Error;
 
-use output::Output;
+use crate::error::Error;
+use crate::output::Output;
 
-/// Builds, searches and judges graph indexes for approximate nearest-neighbour search.
+/// Build, search and measure graph indexes for approximate nearest-neighbour search
 #[derive(Parser)]
 #[command(name = "tagore", version, max_term_width = 100)]
 struct Cli {
@@ -39,10 +40,10 @@ struct Cli {
     /// Print one JSON object per line on standard output
     #[arg(long, global = true)]
     json: bool,
-    /// Threads to work on, 1 to 1024 [default: one per core]
+    /// Worker threads, 1 to 1024 [default: one per core]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Print what the library logs, to standard error: error, warn, info, debug or trace
+    /// Log to standard error at this level: error, warn, info, debug or trace
     #[arg(long, global = true, value_name = "LEVEL")]
     log: Option<tracing::Level>,
 }
@@ -63,19 +64,19 @@ enum Command {
     Synth(synth::Args),
     /// Convert between formats of vectors, of indexes, or of ids
     Convert(convert::Args),
-    /// Say what is in a file, and check all of it
+    /// Describe a file and check its content
     Inspect(inspect::Args),
-    /// Say how much memory a build will take, before it runs
+    /// Estimate memory, disk and time of a build
     Plan(plan::Args),
-    /// Measure parts of the work
+    /// Run benchmarks of single stages
     Bench(bench::Args),
-    /// Say what this machine offers
+    /// Describe the CPU and GPUs of this machine
     Doctor(doctor::Args),
-    /// Make a data set, build all five kinds of index and compare them
+    /// Make a data set, build five kinds of index and compare them
     Demo(demo::Args),
 }
 
-/// Runs the command line of this process: 0 done, 1 failed or interrupted, 2 wrong usage.
+/// Runs the command line of this process. Exit codes: 0 done, 1 failed or interrupted, 2 wrong usage.
 fn main() -> ExitCode {
     tagore::return_large_buffers();
     let cli = match Cli::try_parse() {
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
     }
     if let Err(error) = signals::handle(output.progress()) {
         let limit = "raise the limit of processes (ulimit -u, pids)";
-        output.error(format_args!("a thread that waits for signals: {error}: {limit}"));
+        output.error(format_args!("the thread for signals: {error}: {limit}"));
         return ExitCode::FAILURE;
     }
     let threads = cli.threads.map_or(0, usize::from);
@@ -104,7 +105,7 @@ fn main() -> ExitCode {
         Command::Search(args) => args.run(&output),
         Command::Eval(args) => args.run(&output),
         Command::Groundtruth(args) => args.run(&output),
-        Command::Synth(args) => args.run(&output),
+        Command::Synth(args) => args.run(&output).map_err(Error::from),
         Command::Convert(args) => args.run(&output),
         Command::Inspect(args) => args.run(&output),
         Command::Plan(args) => args.run(&output),
@@ -115,25 +116,20 @@ fn main() -> ExitCode {
     output.finish();
     match done.and_then(|()| output.check()) {
         Ok(()) => ExitCode::SUCCESS,
-        // The library names a parameter; here it is a flag of the same name.
-        Err(error @ Error::Argument { what, .. }) => {
-            output.error(format_args!("{}{error}", if what == "k" { "-" } else { "--" }));
-            ExitCode::from(2)
-        }
         Err(error) => {
-            output.error(error);
-            ExitCode::FAILURE
+            output.error(&error);
+            error.exit_code()
         }
     }
 }
 
-/// Prints what clap has to say: help in full, an error in one line.
+/// Prints help in full, and an error of clap in one line.
 fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // There is nothing to be done about a closed standard error.
+        // A closed standard error is ignored: there is nowhere to report it.
         let _ = error.print();
         return ExitCode::from(2);
     }

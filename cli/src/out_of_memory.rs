@@ -1,15 +1,15 @@
-//! Memory that the system refuses: an error of one line, not an abort.
+//! An allocator that ends the command with an error of one line if the system has no memory left.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator. Where it has no memory left, the command ends with an error and exit code 1; temporary files stay,
-/// and the next run of the same command takes them away.
+/// The system's allocator. If it fails, the command ends with an error and exit code 1. Temporary files stay, and the next
+/// run of the same command removes them.
 struct OrError;
 
 #[global_allocator]
 static ALLOCATOR: OrError = OrError;
 
-// SAFETY: all is done by the system's allocator, and what it refuses returns nowhere.
+// SAFETY: the system's allocator does the work. A failed allocation never returns.
 unsafe impl GlobalAlloc for OrError {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's.
@@ -40,7 +40,7 @@ fn or_error(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Says how much was refused, without memory.
+/// Prints the size of the failed allocation, without allocating.
 #[cfg(unix)]
 #[cold]
 fn refused(bytes: usize) {
@@ -51,13 +51,13 @@ fn refused(bytes: usize) {
         digits[first] = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    super::signals::last_words(&[
+    crate::signals::last_words(&[
         b"error: memory: the system refused ",
         &digits[first..],
-        b" bytes more: free some, or see `tagore plan`, --threads and --host-memory\n",
+        b" bytes more: free some, or lower --threads or --host-memory (see `tagore plan`)\n",
     ])
 }
 
-/// Rust aborts.
+/// The standard library aborts.
 #[cfg(not(unix))]
 fn refused(_: usize) {}

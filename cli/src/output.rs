@@ -1,4 +1,4 @@
-//! What the command says: JSON lines on standard output, everything for people on standard error.
+//! Output of the command: JSON lines on standard output, text for people on standard error.
 
 use std::fmt::Display;
 use std::io::{Error as IoError, ErrorKind, Write};
@@ -8,18 +8,20 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
-use tagore::{Error, Progress, Result, Update, one_line, write_file};
+use tagore::{Error, Progress, Update, one_line, write_file};
+
+use crate::error::Result;
 
 /// The two standard streams and the progress bar.
 pub(crate) struct Output {
     json: bool,
     progress: Progress,
     bar: Arc<Mutex<Bar>>,
-    /// Why a JSON line could not be printed.
+    /// The first error of printing a JSON line.
     failed: OnceLock<IoError>,
 }
 
-/// The most bytes of a line for people.
+/// Limit in bytes of a line for people.
 const LINE: usize = 980;
 
 struct Bar {
@@ -28,13 +30,13 @@ struct Bar {
 }
 
 impl Bar {
-    /// Shows `update`; a stage that begins anew replaces the bar.
+    /// Shows `update`. A new stage replaces the bar.
     fn show(&mut self, update: Update) {
         if self.stage != update.stage || update.done == 0 {
             self.bar.finish_and_clear();
-            // Hidden by itself where standard error is no terminal.
+            // The bar hides itself where standard error is no terminal.
             self.bar = ProgressBar::new(update.total).with_style(style()).with_message(update.stage);
-            // The clock goes on between updates; starting its thread panics where the system has none left.
+            // Ticks keep the clock running between updates. indicatif panics if the system has no thread left for them.
             if !self.bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
                 self.bar.enable_steady_tick(Duration::from_millis(200));
             }
@@ -54,7 +56,7 @@ impl Output {
         let bar = Arc::new(Mutex::new(Bar { bar: ProgressBar::hidden(), stage: "" }));
         let shown = Arc::clone(&bar);
         let progress = Progress::new(move |update| {
-            // A thread that finds the bar busy goes on with its work; the next update will do.
+            // A thread that finds the bar locked skips this update.
             if update.done == 0 {
                 shown.lock().unwrap_or_else(PoisonError::into_inner).show(update);
             } else if let Ok(mut bar) = shown.try_lock() {
@@ -64,18 +66,18 @@ impl Output {
         Self { json, progress, bar, failed: OnceLock::new() }
     }
 
-    /// The handle that shows progress and stops at Ctrl-C.
+    /// The progress of all work, which signals cancel.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Prints a JSON object as one line, if `--json` asks for it.
+    /// Prints a JSON object as one line under `--json`.
     pub(crate) fn event(&self, event: &Value) {
         if self.json {
             match writeln!(std::io::stdout().lock(), "{event}") {
-                // A reader that has gone away is no reason to stop the work.
+                // The work goes on for its files if the reader is gone.
                 Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                    // The first reason is told; the work goes on, for its files.
+                    // A later error is dropped.
                     let _ = self.failed.set(error);
                 }
                 _ => (),
@@ -83,15 +85,17 @@ impl Output {
         }
     }
 
-    /// An error if a JSON line could not be printed.
+    /// Fails if a JSON line could not be printed.
     pub(crate) fn check(&self) -> Result<()> {
         match self.failed.get() {
-            Some(error) => Err(Error::Io { path: "standard output".into(), source: error.kind().into() }),
+            Some(error) => {
+                Err(Error::Io { path: "standard output".into(), source: error.kind().into() }.into())
+            }
             None => Ok(()),
         }
     }
 
-    /// Prints a line for people, in which control characters of paths and files are escaped.
+    /// Prints a line for people, with control characters escaped.
     pub(crate) fn say(&self, text: impl Display) {
         self.finish();
         let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&text.to_string(), LINE));
@@ -115,13 +119,13 @@ impl Output {
     }
 }
 
-/// Writes JSON objects to a file, a line each. The file appears whole or not at all.
+/// Writes JSON objects to a file, one per line. The file appears complete or not at all.
 pub(crate) fn save_events(path: &Path, events: &[Value]) -> Result<()> {
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-    write_file(path, lines.as_bytes())
+    Ok(write_file(path, lines.as_bytes())?)
 }
 
-/// A count with its thousands apart: 1,234,567.
+/// A count with separated thousands: 1,234,567.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -139,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(count), text);
         }

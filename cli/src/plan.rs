@@ -6,30 +6,31 @@ use serde_json::{Map, Value, json};
 use tagore::gpu::{DeviceKind, Plan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Result,
+    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Remedy,
     Start, Strategy, Target,
 };
 
-use super::build::PruneOptions;
-use super::limits::{LimitOptions, buffers, clusters_event, limits_event, say_clusters, say_limits};
-use super::options::{GraphOptions, open};
-use super::output::{Output, grouped};
+use crate::build::PruneOptions;
+use crate::error::{Result, remedy};
+use crate::limits::{LimitOptions, buffers, clusters_event, limits_event, say_clusters, say_limits};
+use crate::options::{GraphOptions, open};
+use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
     #[arg(short, long, value_name = "BASE", required_unless_present = "n")]
     input: Option<PathBuf>,
-    /// The format of the data set [default: by its extension]
+    /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "input")]
     format: Option<Format>,
-    /// Rows of a data set that is not there
+    /// Rows of a data set without a file
     #[arg(long, requires = "dim", conflicts_with = "input")]
     n: Option<usize>,
-    /// Its components per row
+    /// Components per row
     #[arg(long, requires = "n")]
     dim: Option<usize>,
-    /// Its type: f32, f16, u8 or i8
+    /// Type of its components: f32, f16, u8 or i8
     #[arg(long = "type", requires = "n", default_value = "f32", value_name = "TYPE")]
     element: ElementType,
     #[command(flatten)]
@@ -37,20 +38,20 @@ pub(crate) struct Args {
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     iterations: Iterations,
-    /// What descent starts from: auto, random or cells
+    /// Start of descent: auto, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
-    /// The kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: none, the k-NN graph alone]
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: the k-NN graph alone]
     #[arg(long = "index", value_name = "KIND")]
     strategy: Option<Strategy>,
     #[command(flatten)]
     prune: PruneOptions,
     #[command(flatten)]
     limits: LimitOptions,
-    /// Where the build will run: auto, cpu, cuda or cuda:N; a GPU need not be there
+    /// Device of the build: auto, cpu, cuda or cuda:N; this machine needs no GPU
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// A GPU that is not there to plan for: rtx3090, rtx4090, l4, a100 (80 GB) or h200
+    /// Kind of GPU, absent from this machine: rtx3090, rtx4090, l4, a100 (80 GB) or h200
     #[arg(long, value_name = "KIND", conflicts_with = "device")]
     device_kind: Option<DeviceKind>,
 }
@@ -89,16 +90,16 @@ impl Args {
         Ok(())
     }
 
-    /// What the build may take.
+    /// Limits of the build.
     fn limits(&self, rows: usize) -> Result<Limits> {
         match self.device_kind {
-            // As of an open device: a sixteenth is left.
+            // A sixteenth stays free, as on an open device.
             Some(kind) => {
                 let free = kind.memory() - kind.memory() / 16;
                 let limits = self.limits.limits(Device::Cpu, rows)?;
                 Ok(Limits { gpu_memory: limits.gpu_memory.or(Some(free)), ..limits })
             }
-            // Of a GPU that is not there nothing is free.
+            // Free memory of an absent GPU is unknown.
             None => Ok(self.limits.limits(self.device, rows).unwrap_or_else(|_| self.limits.given())),
         }
     }
@@ -110,16 +111,8 @@ impl Args {
         (data, limits): (&DataShape, &Limits),
         output: &Output,
     ) -> Result<Value> {
-        let cpu = Target::cpu();
-        // What is known of a GPU without one will do, unless builds are to run there.
-        let gpu = match (self.device_kind, self.device) {
-            (Some(kind), _) => Ok(Target::kind(kind)),
-            (None, Device::Auto | Device::Cpu) => Target::of(Device::Cuda(0), data.rows),
-            (None, device) => Target::of(device, data.rows),
-        };
-        let is_there = gpu.is_ok();
-        let gpu = gpu.unwrap_or_else(|_| Target::cuda());
-        let (on_gpu, on_cpu) = (builder.plan(data, gpu)?, builder.plan(data, cpu)?);
+        let Targets { gpu, build } = self.targets(data.rows)?;
+        let (on_gpu, on_cpu) = (builder.plan(data, gpu)?, builder.plan(data, Target::cpu())?);
         say_head(data, (on_gpu.k, on_gpu.start, on_gpu.element), output);
         if self.device != Device::Cpu {
             say_build("on a GPU", &on_gpu, data.rows, output);
@@ -127,51 +120,92 @@ impl Args {
         if matches!(self.device, Device::Auto | Device::Cpu) && self.device_kind.is_none() {
             say_build("on the CPU", &on_cpu, data.rows, output);
         }
-        let target = match self.device {
+        let clusters = ClusterPlan::on(builder, data, limits, (build, 1))?;
+        let changes = match &clusters {
+            Some(plan) => {
+                say_parts(plan, output);
+                Vec::new()
+            }
+            None => {
+                let free = build.free.unwrap_or(u64::MAX);
+                let remedies = builder.remedies(data, build, free)?;
+                say_remedies(&on_gpu, free, &remedies, output);
+                remedies.iter().map(remedy).collect()
+            }
+        };
+        Ok(index_event(builder, (&on_gpu, &on_cpu), clusters.as_ref(), &changes, data.rows))
+    }
+
+    /// Targets of plans for `rows` rows.
+    fn targets(&self, rows: usize) -> Result<Targets> {
+        // Without a GPU its defaults are planned for, unless a build on it was demanded.
+        let gpu = match (self.device_kind, self.device) {
+            (Some(kind), _) => Ok(Target::kind(kind)),
+            (None, Device::Auto | Device::Cpu) => Target::of(Device::Cuda(0), rows),
+            (None, device) => Target::of(device, rows),
+        };
+        let is_present = gpu.is_ok();
+        let gpu = gpu.unwrap_or_else(|_| Target::cuda());
+        let build = match self.device {
             _ if self.device_kind.is_some() => gpu,
-            Device::Cpu => cpu,
-            Device::Auto if !is_there => cpu,
-            Device::Auto => Target::of(Device::Auto, data.rows)?,
+            Device::Cpu => Target::cpu(),
+            Device::Auto if !is_present => Target::cpu(),
+            Device::Auto => Target::of(Device::Auto, rows)?,
             _ => gpu,
         };
-        let clusters = ClusterPlan::on(builder, data, limits, (target, 1))?;
-        let mut changes = Vec::new();
-        match &clusters {
-            Some(plan) => say_parts(plan, output),
-            None => {
-                let free = target.free.unwrap_or(u64::MAX);
-                changes = builder.what_fits(data, target, free)?;
-                match changes.is_empty() {
-                    true => output.say("built in memory"),
-                    false => output.warn(format_args!(
-                        "needs {} bytes of device memory, free {}: {}",
-                        grouped(on_gpu.peak_device_bytes()),
-                        grouped(free),
-                        changes.join("; ")
-                    )),
-                }
-            }
-        }
-        let peak = on_gpu.largest_on_device();
-        let host = on_gpu.largest_on_host().map_or_else(Plan::new, |stage| stage.buffers.clone());
-        Ok(json!({
-            "index": builder.strategy().kind(), "degree": builder.strategy().max_degree(),
-            "device_type": on_gpu.element.name(), "knn": on_gpu.k, "start": start_name(on_gpu.start),
-            "stages": stages(&on_gpu.device), "peak_gpu_bytes": on_gpu.peak_device_bytes(),
-            "peak_stage": peak.map(|stage| stage.name),
-            "bytes_per_vector": on_gpu.peak_device_bytes() as f64 / data.rows as f64,
-            "context_bytes": on_gpu.context, "pool_bytes": on_gpu.pool,
-            "device_bytes": on_gpu.device_bytes(), "host": buffers(&on_gpu.process.clone().and(&host)),
-            "host_bytes": on_gpu.peak_host_bytes(), "host_stages": stages(&on_gpu.host),
-            "disk": buffers(&on_gpu.disk), "disk_bytes": on_gpu.disk.bytes(), "seconds": seconds(&on_gpu),
-            "cpu": {
-                "process": buffers(&on_cpu.process), "host_stages": stages(&on_cpu.host),
-                "host_bytes": on_cpu.peak_host_bytes(), "seconds": seconds(&on_cpu),
-            },
-            "changes": changes,
-            "out_of_core": clusters.as_ref().map(clusters_event),
-        }))
+        Ok(Targets { gpu, build })
     }
+}
+
+/// The devices of plans.
+struct Targets {
+    /// The GPU: this machine's, of the given kind, or with default limits.
+    gpu: Target,
+    /// The device of the build.
+    build: Target,
+}
+
+/// The plan of an index as JSON.
+fn index_event(
+    builder: &Builder,
+    (on_gpu, on_cpu): (&BuildPlan, &BuildPlan),
+    clusters: Option<&ClusterPlan>,
+    changes: &[String],
+    rows: usize,
+) -> Value {
+    let peak = on_gpu.largest_on_device();
+    let host = on_gpu.largest_on_host().map_or_else(Plan::new, |stage| stage.buffers.clone());
+    json!({
+        "index": builder.strategy().kind(), "degree": builder.strategy().max_degree(),
+        "device_type": on_gpu.element.name(), "knn": on_gpu.k, "start": start_name(on_gpu.start),
+        "stages": stages(&on_gpu.device), "peak_gpu_bytes": on_gpu.peak_device_bytes(),
+        "peak_stage": peak.map(|stage| stage.name),
+        "bytes_per_vector": on_gpu.peak_device_bytes() as f64 / rows as f64,
+        "context_bytes": on_gpu.context, "pool_bytes": on_gpu.pool,
+        "device_bytes": on_gpu.device_bytes(), "host": buffers(&on_gpu.process.clone().and(&host)),
+        "host_bytes": on_gpu.peak_host_bytes(), "host_stages": stages(&on_gpu.host),
+        "disk": buffers(&on_gpu.disk), "disk_bytes": on_gpu.disk.bytes(), "seconds": seconds(on_gpu),
+        "cpu": {
+            "process": buffers(&on_cpu.process), "host_stages": stages(&on_cpu.host),
+            "host_bytes": on_cpu.peak_host_bytes(), "seconds": seconds(on_cpu),
+        },
+        "changes": changes,
+        "out_of_core": clusters.map(clusters_event),
+    })
+}
+
+/// Prints whether a build in memory fits its device, and remedies if it does not.
+fn say_remedies(on_gpu: &BuildPlan, free: u64, remedies: &[Remedy], output: &Output) {
+    if remedies.is_empty() {
+        return output.say("built in memory");
+    }
+    let changes: Vec<String> = remedies.iter().map(remedy).collect();
+    output.warn(format_args!(
+        "needs {} bytes of device memory, free {}: {}",
+        grouped(on_gpu.peak_device_bytes()),
+        grouped(free),
+        changes.join(", or ")
+    ));
 }
 
 /// Plans a k-NN graph on a GPU.
@@ -179,7 +213,7 @@ fn graph(descent: &Descent, data: &DataShape, output: &Output) -> Result<Value> 
     let plan = descent.plan_for(data)?;
     say_head(data, (plan.k, plan.start, plan.element), output);
     say_stages("device", &plan.stages, output);
-    say_plan("host, beside the data set", &plan.host, output);
+    say_plan("host, without the data set", &plan.host, output);
     let peak = plan.largest_stage();
     say_peak(peak, data.rows, output);
     Ok(json!({
@@ -226,20 +260,20 @@ fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Output) {
     if !plan.device.is_empty() {
         say_peak(plan.largest_on_device(), rows, output);
         output.say(format_args!(
-            "and {} bytes of the context, {} of the driver's pool",
+            "plus {} bytes of the context, {} of the driver's pool",
             grouped(plan.context),
             grouped(plan.pool)
         ));
     }
     let stage = plan.largest_on_host().map_or("no stage", |stage| stage.name);
     output.say(format_args!(
-        "peak of host memory: {} bytes beside the data set, in {stage}",
+        "peak of host memory: {} bytes without the data set, in {stage}",
         grouped(plan.peak_host_bytes())
     ));
     let seconds: Vec<String> =
         plan.seconds.iter().map(|(stage, seconds)| format!("{stage} {seconds:.2}")).collect();
     output.say(format_args!(
-        "about {:.1} s (an estimate, by measured rates): {}",
+        "about {:.1} s (estimated from measured rates): {}",
         plan.total_seconds(),
         seconds.join(", ")
     ));

@@ -1,23 +1,24 @@
-//! Reports of indexes: where they go, and what an index is held to.
+//! Reports on indexes, and the recall that `--min-recall` requires.
 
 use std::path::{Path, PathBuf};
 
-use tagore::{Device, Error, Measure, Report, Result, with_suffix};
+use tagore::{Device, Measure, Report, with_suffix};
 
-use super::output::Output;
+use crate::error::{Error, Result};
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct ReportOptions {
-    /// Where the report goes, as JSON [default of builds: INDEX.report.json]
+    /// File of the report as JSON [default of builds: INDEX.report.json]
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Where the report goes as a page of HTML, with its plots in it
+    /// File of the report as an HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Fail if recall@10 at beam 100 is less
+    /// Fail if recall@10 at beam 100 is below X
     #[arg(long, value_name = "X", value_parser = share)]
     min_recall: Option<f64>,
-    /// Random nodes that recall is measured on, as nodes of the k-NN graph and as queries
+    /// Random nodes to measure recall on, as nodes of the k-NN graph and as queries
     #[arg(long, value_name = "N", default_value_t = 1000)]
     verify: usize,
 }
@@ -28,54 +29,49 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl ReportOptions {
-    /// Checks what can be checked before any work is done.
+    /// Checks the flags against each other, before any work.
     pub(crate) fn check(&self) -> Result<()> {
         if self.min_recall.is_some() && self.verify == 0 {
-            let expected = "at least 1 with --min-recall".to_owned();
-            return Err(Error::Argument { what: "verify", found: "0".to_owned(), expected });
+            return Err(Error::usage("--verify: found 0, expected at least 1 with --min-recall"));
         }
         Ok(())
     }
 
-    /// The files that [`write`](Self::write) writes.
+    /// Files written by [`write`](Self::write).
     pub(crate) fn files(&self, index: Option<&Path>) -> Vec<PathBuf> {
         self.json(index).into_iter().chain(self.html.clone()).collect()
     }
 
-    /// Where the JSON goes.
+    /// File of the JSON.
     fn json(&self, index: Option<&Path>) -> Option<PathBuf> {
         self.report.clone().or_else(|| index.map(|index| with_suffix(index, ".report.json")))
     }
 
-    /// Whether anything was asked for that an index has to be read for.
-    pub(crate) fn is_asked_for(&self) -> bool {
+    /// Whether a given flag needs the index to be read.
+    pub(crate) fn needs_index(&self) -> bool {
         self.report.is_some() || self.html.is_some() || self.min_recall.is_some()
     }
 
-    /// Says that there will be no recall to hold an index to.
-    pub(crate) fn no_recall(&self, expected: &str) -> Result<()> {
+    /// Refuses `--min-recall`, for this reason.
+    pub(crate) fn refuse_min_recall(&self, reason: &str) -> Result<()> {
         match self.min_recall {
-            Some(recall) => Err(Error::Argument {
-                what: "min-recall",
-                found: recall.to_string(),
-                expected: expected.to_owned(),
-            }),
+            Some(recall) => Err(Error::usage(format!("--min-recall {recall} {reason}"))),
             None => Ok(()),
         }
     }
 
-    /// Nodes that recall is measured on.
+    /// Number of nodes to measure recall on.
     pub(crate) fn nodes(&self) -> usize {
         self.verify
     }
 
-    /// How to measure on `device`.
+    /// Settings of measurements on `device`.
     pub(crate) fn measure(&self, device: Device, seed: u64, output: &Output) -> Measure {
         let progress = output.progress().clone();
         Measure { nodes: self.verify, seed, progress, ..Measure::default() }.on(device)
     }
 
-    /// Writes the report of `index` and says what is in it.
+    /// Writes the report of `index` and prints a summary.
     pub(crate) fn write(&self, report: &Report, index: Option<&Path>, output: &Output) -> Result<()> {
         if let Some(path) = self.json(index) {
             report.save(path)?;
@@ -88,17 +84,14 @@ impl ReportOptions {
         Ok(())
     }
 
-    /// An error if the report of `index` is not what was asked for.
+    /// Fails if the recall of `index` is below `--min-recall`.
     pub(crate) fn judge(&self, report: &Report, index: &Path) -> Result<()> {
         let (Some(least), Some(search)) = (self.min_recall, &report.search) else { return Ok(()) };
         if search.recall >= least {
             return Ok(());
         }
-        Err(Error::File {
-            path: index.to_owned(),
-            found: format!("recall@{} {:.4} at beam {}", search.k, search.recall, search.beam),
-            expected: format!("at least {least} (--min-recall)"),
-        })
+        let found = format!("recall@{} {:.4} at beam {}", search.k, search.recall, search.beam);
+        Err(Error::file(index, found, format_args!("at least {least} (--min-recall)")))
     }
 }
 

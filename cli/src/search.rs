@@ -4,33 +4,34 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{Device, GroundTruth, Index, Progress, Result, Searcher, Vectors};
+use tagore::{Device, GroundTruth, Index, Progress, Searcher, Vectors};
 
-use super::files::Files;
-use super::output::Output;
+use crate::error::Result;
+use crate::files::Files;
+use crate::output::Output;
 
-/// An index, its base and queries.
+/// An index, its base, queries, and the device of searches.
 #[derive(clap::Args)]
 pub(crate) struct Searched {
-    /// The index
+    /// Index
     #[arg(long, value_name = "INDEX")]
     index: PathBuf,
-    /// The data set that the index was built over
+    /// Data set of the index
     #[arg(long, value_name = "BASE")]
     base: PathBuf,
-    /// The queries
+    /// Queries
     #[arg(long, value_name = "QUERIES")]
     queries: PathBuf,
-    /// Where searches run: auto, cpu, cuda or cuda:N
+    /// Device of searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// On a GPU, nodes that a search expands in a step: 1 finds what the CPU finds, up to 8 answer few queries sooner
+    /// Nodes expanded per step of a search on a GPU, 1 to 8: 1 gives the results of the CPU, more give lower latency
     #[arg(long, default_value_t = 1, value_name = "W")]
     width: usize,
 }
 
 impl Searched {
-    /// What is read.
+    /// Files to read.
     pub(crate) fn files(&self) -> Files {
         Files::read([&self.index, &self.base, &self.queries])
     }
@@ -47,7 +48,7 @@ impl Searched {
         base: &'a Vectors,
         progress: &Progress,
     ) -> Result<Searcher<'a>> {
-        Searcher::new(index, base, progress)?.width(self.width)?.device(self.device)
+        Ok(Searcher::new(index, base, progress)?.width(self.width)?.device(self.device)?)
     }
 }
 
@@ -55,13 +56,13 @@ impl Searched {
 pub(crate) struct Args {
     #[command(flatten)]
     searched: Searched,
-    /// Neighbours to find per query
+    /// Neighbours per query
     #[arg(short, default_value_t = 10)]
     k: usize,
-    /// Nodes the search keeps at a time: more find more and take longer
+    /// Beam width: wider beams find more and take longer
     #[arg(long, default_value_t = 100, value_name = "L")]
     beam: usize,
-    /// Where the ids and distances go, in the layout of a big-ann ground truth
+    /// File of ids and distances, in the layout of a ground truth
     #[arg(short, long, value_name = "RESULT")]
     output: PathBuf,
 }

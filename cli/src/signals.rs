@@ -1,18 +1,18 @@
-//! What signals do to the command.
+//! Signal handlers of the command.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tagore::Progress;
 
-/// The exit code of a command that a second signal ended.
+/// Exit code after a second signal.
 const ENDED: i32 = 130;
 
-/// Has SIGINT, SIGTERM and SIGHUP cancel the work, and a second one of them end the process at once: its temporary files
-/// stay, and the next run of the same command takes them away. A file that would exceed `ulimit -f` is an error of the
-/// write, not a signal; so is one that another process cuts short while it is read.
+/// Installs the signal handlers. The first SIGINT, SIGTERM or SIGHUP cancels the work. A second one ends the process at
+/// once: its temporary files stay, and the next run of the same command removes them. A file beyond `ulimit -f` is an
+/// error of the write, not a signal. SIGBUS in a mapped file that another process has truncated is an error too.
 ///
 /// # Errors
-/// If no thread can be had to wait for signals.
+/// If the system has no thread left for signals.
 pub(crate) fn handle(progress: &Progress) -> Result<(), ctrlc::Error> {
     let keeps_running = is_hangup_ignored();
     let (cancel, cancelled): (Progress, AtomicBool) = (progress.clone(), AtomicBool::new(false));
@@ -31,10 +31,10 @@ pub(crate) fn handle(progress: &Progress) -> Result<(), ctrlc::Error> {
     Ok(())
 }
 
-/// Whether SIGHUP is ignored, as nohup has it.
+/// Whether SIGHUP is ignored, as under nohup.
 #[cfg(unix)]
 fn is_hangup_ignored() -> bool {
-    // SAFETY: a disposition is only read, into a value that all zeros are valid for.
+    // SAFETY: the call reads a disposition into a value, for which all zeros are valid.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
@@ -53,11 +53,11 @@ fn ignore_file_size() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Has SIGBUS end the command with an error where a mapped file has been cut short.
+/// Ends the command with an error on SIGBUS in a mapped file that was truncated.
 #[cfg(unix)]
 fn report_short_files() {
     extern "C" fn cut_short(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the system passes what it knows of the signal, an address among it.
+        // SAFETY: the system passes a valid siginfo, with the address of the fault.
         let address = unsafe { (*info).si_addr() } as usize;
         tagore::with_mapped_file_at(address, |name| {
             last_words(&[
@@ -66,12 +66,11 @@ fn report_short_files() {
                 b": found its end, expected more: it was cut short while it was read\n",
             ])
         });
-        // Another fault: what reads the address does so again, and the signal ends the process.
+        // Another fault: the instruction runs again, and the signal ends the process.
         // SAFETY: the default of a signal runs no code.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // SAFETY: the handler takes neither locks nor memory, and the action is all that the system asks for; all zeros are
-    // valid for it.
+    // SAFETY: the handler takes neither locks nor memory. All zeros are a valid action.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = cut_short as *const () as usize;
@@ -80,23 +79,23 @@ fn report_short_files() {
     }
 }
 
-/// Writes a line to standard error and ends the process with 1. Takes neither locks nor memory; of several threads the first
-/// is heard.
+/// Writes a line to standard error and ends the process with 1, without locks or allocation. If several threads call it, the
+/// first one writes.
 #[cfg(unix)]
 pub(super) fn last_words(parts: &[&[u8]]) -> ! {
     static SPOKEN: AtomicBool = AtomicBool::new(false);
     while SPOKEN.swap(true, Ordering::Relaxed) {
-        // SAFETY: it waits for a signal. The other thread ends the process.
+        // SAFETY: the call waits for a signal. The other thread ends the process.
         unsafe { libc::pause() };
     }
     for part in parts {
-        // SAFETY: the bytes are there. What standard error does not take is lost.
+        // SAFETY: the pointer and the length are those of a slice. A failed write is ignored.
         unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
     }
     end(1)
 }
 
-/// Ends the process without running anything else of it.
+/// Ends the process without exit handlers.
 #[cfg(unix)]
 fn end(code: i32) -> ! {
     // SAFETY: nothing of this process runs afterwards.

@@ -342,8 +342,7 @@ impl Descent {
             ("seed", self.seed.to_string()),
         ];
         let CellSettings { nodes_per_cell, probes, clusterings } = self.settings;
-        let settings =
-            [("nodes-per-cell", nodes_per_cell), ("probes", probes), ("clusterings", clusterings)];
+        let settings = [("nodes-per-cell", nodes_per_cell), ("probes", probes), ("clusterings", clusterings)];
         let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
         parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }

@@ -287,7 +287,10 @@ mod tests {
         folder.keep();
         drop(folder);
         let found = error("32", false);
-        assert!(found.ends_with("found an unfinished build, expected resume, or another work folder"), "{found}");
+        assert!(
+            found.ends_with("found an unfinished build, expected resume, or another work folder"),
+            "{found}"
+        );
         let found = error("48", true);
         assert!(
             found.ends_with("manifest.json: found degree 32, expected degree 48, as is asked for"),

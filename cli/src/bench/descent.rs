@@ -1,18 +1,19 @@
 //! `tagore bench descent`
 
 use serde_json::{Value, json};
-use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, Result, Start, Vectors};
+use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, RecallSample, Start, Vectors};
 
+use super::Runs;
+use super::kernels::{kernels, say_kernels};
+use crate::error::Result;
 use crate::files::Files;
 use crate::options::{GraphOptions, Input};
 use crate::output::{Output, grouped, save_events};
-use super::Runs;
-use super::kernels::{kernels, say_kernels};
 
-/// Nodes whose recall is measured.
+/// Nodes of recall measurements.
 const SAMPLE: usize = 10_000;
 
-/// Iterations of both phases together, of `--split`.
+/// Sums of the iterations of both phases under `--split`.
 const TOTALS: [u32; 3] = [8, 12, 16];
 
 #[derive(clap::Args)]
@@ -24,13 +25,13 @@ pub(crate) struct Args {
     /// Iterations of the two phases: a list of auto and A,B, such as 6,6;8,0;auto
     #[arg(long, value_delimiter = ';', default_value = "auto", value_name = "A,B;..")]
     iterations: Vec<Iterations>,
-    /// What descent starts from: a list of random, cells (GPU) and auto [default: random, and cells on a GPU]
+    /// Starts of descent: a list of random, cells (GPU) and auto [default: random, and cells on a GPU]
     #[arg(long, value_delimiter = ',', value_name = "START,..")]
     starts: Option<Vec<Start>>,
     /// All even splits of 8, 12 and 16 iterations between the phases, from the random start
     #[arg(long, conflicts_with_all = ["iterations", "starts"])]
     split: bool,
-    /// Neighbours whose lists a node gathers per iteration of phase 2
+    /// Neighbours per node whose lists are gathered in an iteration of phase 2
     #[arg(long, default_value_t = 4, value_name = "M")]
     expand: usize,
     #[command(flatten)]
@@ -50,7 +51,7 @@ impl Args {
                 break;
             }
             let graph = self.build(&base, start, iterations, output)?;
-            // Of k that the first build has found to be possible, and the same for all builds.
+            // The first build clamps k for all.
             let truth = match &truth {
                 Some(truth) => truth,
                 None => truth.insert(self.truth(&base, graph.k(), output)?),
@@ -68,7 +69,7 @@ impl Args {
         self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
     }
 
-    /// Starts and iterations to be tried.
+    /// Starts and iterations of the runs.
     fn runs(&self) -> Vec<(Start, Iterations)> {
         if self.split {
             let splits = |total: u32| (2..total).step_by(2).map(move |a| Iterations::Fixed(a, total - a));
@@ -97,11 +98,13 @@ impl Args {
         for _ in 1..self.runs.repeat {
             descent.build(base)?;
         }
-        descent.build(base)
+        Ok(descent.build(base)?)
     }
 
     fn truth(&self, base: &Vectors, k: usize, output: &Output) -> Result<KnnTruth> {
-        KnnTruth::new(base, self.graph.metric, k, SAMPLE, self.runs.seed, self.runs.device, output.progress())
+        let Runs { seed, device, .. } = self.runs;
+        let sample = RecallSample { nodes: SAMPLE, seed, device, progress: output.progress().clone() };
+        Ok(KnnTruth::new(base, self.graph.metric, k, &sample)?)
     }
 
     fn event(
@@ -156,7 +159,7 @@ fn say(
     ));
     if stats.completed > 0 {
         output
-            .say(format_args!("        {} lists were short, and searched exactly", grouped(stats.completed)));
+            .say(format_args!("        {} short lists completed by exact search", grouped(stats.completed)));
     }
     say_kernels(&stats.kernels, stats.device_name.as_deref(), output);
 }

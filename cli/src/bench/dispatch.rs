@@ -5,21 +5,22 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::outofcore::{CacheUse, ClusterGraph, Dispatcher, Order, OverlapStats};
-use tagore::{Device, Format, MAX_ROWS, Result, Synth, Vectors};
+use tagore::{Device, Format, MAX_ROWS, Synth, Vectors};
 
+use crate::error::Result;
 use crate::files::Files;
 use crate::options::open;
 use crate::output::{Output, grouped, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The data set whose clusters are dispatched: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
     #[arg(short, long, value_name = "BASE", required_unless_present = "simulate")]
     input: Option<PathBuf>,
-    /// The format of the data set [default: by its extension]
+    /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "input")]
     format: Option<Format>,
-    /// Take the clusters of so many synthetic vectors instead, as a sample of them shows
+    /// Simulate the clusters of this many synthetic vectors from a sample
     #[arg(long, value_name = "POINTS", requires = "dim", conflicts_with = "input",
           value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS as u64))]
     simulate: Option<u64>,
@@ -29,38 +30,48 @@ pub(crate) struct Args {
     /// Synthetic vectors of the sample per cluster
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
-    /// Clusters; each vector is in those of its two nearest centres
+    /// Number of clusters; each vector is in the clusters of its two nearest centres
     #[arg(long, default_value_t = 400, value_name = "N")]
     clusters: usize,
-    /// Clusters whose lists are in memory at once, the one at work among them
+    /// Clusters with lists in memory, including the current one
     #[arg(long, value_delimiter = ',', default_value = "32", value_name = "C,..",
           value_parser = clap::value_parser!(u32).range(1..))]
     cache: Vec<u32>,
     /// Orders: sequential, random, gorder, cluster [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ORDER,..")]
     orders: Option<Vec<Order>>,
-    /// Clusters that gorder looks back at
+    /// Window of gorder, in clusters
     #[arg(long, default_value_t = 5, value_name = "W")]
     window: usize,
-    /// Neighbours of a list, of which each takes 8 bytes
+    /// Neighbours per list, 8 bytes each
     #[arg(long, default_value_t = 32, value_name = "R")]
     degree: u32,
-    /// Another seed gives other clusters, another random order and other synthetic data
+    /// Seed of clusters, of the random order and of synthetic data
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Where clusters are found: auto, cpu, cuda or cuda:N
+    /// Device of clustering: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Where the JSON lines go as well
+    /// Copy of the JSON lines
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// Clusters, and the vectors that they are of.
+/// Clusters with the dimension of their vectors.
 struct Clusters {
     graph: ClusterGraph,
     dim: usize,
     stats: OverlapStats,
+}
+
+/// One order of the clusters, with the use of a cache.
+struct Run {
+    order: Order,
+    /// Clusters in the cache.
+    cache: u32,
+    used: CacheUse,
+    /// Seconds of ordering.
+    seconds: f64,
 }
 
 impl Args {
@@ -69,7 +80,7 @@ impl Args {
         let clusters = self.clusters(output)?;
         let Clusters { graph, dim, stats } = &clusters;
         output.say(format_args!(
-            "{} x {dim} in {} clusters, of which {} pairs share vectors; {:.3} s on {}",
+            "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
             grouped(graph.nodes()),
             graph.clusters(),
             grouped(graph.edges() as u64),
@@ -88,9 +99,9 @@ impl Args {
                 let began = Instant::now();
                 let dispatches = dispatcher.dispatch(graph)?;
                 let seconds = began.elapsed().as_secs_f64();
-                let found = graph.simulate(&dispatches);
-                self.say((order, cache), &found, seconds, output);
-                let event = self.event(&clusters, (order, cache), &found, seconds);
+                let run = Run { order, cache, used: graph.simulate(&dispatches), seconds };
+                self.say(&run, output);
+                let event = self.event(&clusters, &run);
                 output.event(&event);
                 events.push(event);
             }
@@ -98,12 +109,12 @@ impl Args {
         self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
     }
 
-    /// Finds the clusters of the data set, or of a sample of the synthetic one.
+    /// Clusters the data set, or a sample of the synthetic one.
     fn clusters(&self, output: &Output) -> Result<Clusters> {
         let of = |base: &Vectors| {
-            let found =
-                ClusterGraph::of_vectors(base, self.clusters, self.seed, self.device, output.progress());
-            found.map(|(graph, stats)| Clusters { graph, dim: base.dim(), stats })
+            let (graph, stats) =
+                ClusterGraph::of_vectors(base, self.clusters, self.seed, self.device, output.progress())?;
+            Result::Ok(Clusters { graph, dim: base.dim(), stats })
         };
         match (&self.input, self.simulate.zip(self.dim)) {
             (_, Some((points, dim))) => {
@@ -113,40 +124,37 @@ impl Args {
                 Ok(clusters)
             }
             (Some(path), None) => of(&open(path, self.format)?),
-            (None, None) => unreachable!("clap asks for one of both"),
+            (None, None) => unreachable!("clap requires one of both"),
         }
     }
 
-    /// Bytes of a list: an id and a distance of each neighbour.
+    /// Bytes of a list: an id and a distance per neighbour.
     fn list_bytes(&self) -> u64 {
         u64::from(self.degree) * 8
     }
 
-    fn say(&self, (order, cache): (Order, u32), found: &CacheUse, seconds: f64, output: &Output) {
+    fn say(&self, Run { order, cache, used, seconds }: &Run, output: &Output) {
         output.say(format_args!(
             "{order:<10} {cache:>6} {:>9.4} {:>15} {:>15} {:>12} {seconds:>9.4}",
-            found.hit_ratio(),
-            grouped(found.hits),
-            grouped(found.second_visits),
-            grouped(found.spilled_bytes(self.list_bytes()) >> 20)
+            used.hit_ratio(),
+            grouped(used.hits),
+            grouped(used.second_visits),
+            grouped(used.spilled_bytes(self.list_bytes()) >> 20)
         ));
     }
 
-    fn event(
-        &self,
-        Clusters { graph, dim, stats }: &Clusters,
-        (order, cache): (Order, u32),
-        found: &CacheUse,
-        seconds: f64,
-    ) -> Value {
+    /// A run as a JSON line.
+    fn event(&self, Clusters { graph, dim, stats }: &Clusters, run: &Run) -> Value {
+        let Run { order, cache, used, seconds } = run;
         json!({
             "event": "bench dispatch", "n": graph.nodes(), "dim": dim, "simulated": self.simulate.is_some(),
             "clusters": graph.clusters(), "edges": graph.edges(),
             "device": stats.device, "cluster_seconds": stats.seconds,
-            "order": order.to_string(), "cache": cache, "window": (order == Order::Gorder).then_some(self.window),
-            "seed": self.seed, "hits": found.hits, "second_visits": found.second_visits,
-            "hit_ratio": found.hit_ratio(), "list_bytes": self.list_bytes(),
-            "spilled_bytes": found.spilled_bytes(self.list_bytes()), "order_seconds": seconds,
+            "order": order.to_string(), "cache": cache,
+            "window": (*order == Order::Gorder).then_some(self.window),
+            "seed": self.seed, "hits": used.hits, "second_visits": used.second_visits,
+            "hit_ratio": used.hit_ratio(), "list_bytes": self.list_bytes(),
+            "spilled_bytes": used.spilled_bytes(self.list_bytes()), "order_seconds": seconds,
         })
     }
 }

@@ -1,35 +1,36 @@
-//! How benches judge what they build.
+//! Recall and throughput of the indexes of a bench.
 
 use std::path::PathBuf;
 
-use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Result, Searcher, Vectors};
+use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Searcher, TestQueries, Vectors};
 
+use crate::error::Result;
 use crate::output::Output;
 
-/// Searches that indexes are judged by, if there are queries.
+/// Queries to search the indexes with, if given.
 #[derive(clap::Args)]
 pub(super) struct JudgeOptions {
-    /// Queries to judge the indexes by
+    /// Queries to measure recall with
     #[arg(long, value_name = "QUERIES", requires = "groundtruth")]
     queries: Option<PathBuf>,
-    /// The exact nearest neighbours of the queries
+    /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT", requires = "queries")]
     groundtruth: Option<PathBuf>,
-    /// Neighbours asked for per query
+    /// Neighbours per query
     #[arg(short, default_value_t = 10)]
     pub k: usize,
-    /// Beam widths to judge at
+    /// Beam widths to measure
     #[arg(long, value_delimiter = ',', default_value = "20,50,100,200", value_name = "L,..")]
     beams: Vec<usize>,
 }
 
 impl JudgeOptions {
-    /// What is read.
+    /// Files to read.
     pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.queries.iter().chain(&self.groundtruth)
     }
 
-    /// Opens the queries and their neighbours.
+    /// Opens the queries and their ground truth.
     pub(super) fn open(&self, progress: &Progress) -> Result<Option<Judge<'_>>> {
         let Some((queries, truth)) = self.queries.as_ref().zip(self.groundtruth.as_ref()) else {
             return Ok(None);
@@ -42,7 +43,7 @@ impl JudgeOptions {
     }
 }
 
-/// Queries, and what should be found.
+/// Queries with their ground truth.
 pub(super) struct Judge<'a> {
     options: &'a JudgeOptions,
     queries: Vectors,
@@ -58,12 +59,9 @@ impl Judge<'_> {
         device: Device,
         output: &Output,
     ) -> Result<Vec<Evaluation>> {
-        let Self { options: JudgeOptions { k, beams, .. }, queries, truth } = self;
-        {
-            let progress = output.progress();
-            Searcher::new(index, base, progress)?
-                .device(device)?
-                .evaluate(queries, truth, *k, beams, progress)
-        }
+        let JudgeOptions { k, beams, .. } = self.options;
+        let test = TestQueries::new(&self.queries, &self.truth, *k);
+        let searcher = Searcher::new(index, base, output.progress())?.device(device)?;
+        Ok(searcher.evaluate(test, beams, output.progress())?)
     }
 }

@@ -1,11 +1,11 @@
-//! What kernels took, as JSON and said to people.
+//! Times and rates of kernels, as JSON and as text.
 
 use serde_json::{Value, json};
 use tagore::gpu::{KernelTime, Rates};
 
 use crate::output::Output;
 
-/// The kernels of a piece of work on a device of this name.
+/// Times of kernels on a device of this name, as JSON.
 pub(super) fn kernels(times: &[KernelTime], device_name: Option<&str>) -> Value {
     let rates = device_name.and_then(Rates::of);
     let kernels: serde_json::Map<String, Value> =
@@ -13,12 +13,12 @@ pub(super) fn kernels(times: &[KernelTime], device_name: Option<&str>) -> Value 
     kernels.into()
 }
 
-/// `count` a second, if it was counted.
+/// `count` per second, if it was counted.
 fn rate(count: u64, seconds: f64) -> Option<f64> {
     (count > 0 && seconds > 0.0).then(|| count as f64 / seconds)
 }
 
-/// The share of the device's peaks that a kernel reaches: of bytes, and of operations.
+/// Shares of the device's peak rates that a kernel reaches: of bytes and of operations.
 fn shares(time: &KernelTime, rates: Option<Rates>) -> (Option<f64>, Option<f64>) {
     let share = |rate: Option<f64>, peak: Option<f64>| rate.zip(peak).map(|(rate, peak)| rate / peak);
     let operations = rates.and_then(|rates| rates.operations(time.kernel));
@@ -38,7 +38,7 @@ fn kernel(time: &KernelTime, rates: Option<Rates>) -> Value {
     })
 }
 
-/// Says what each kernel took, and how much of the device's rates it used.
+/// Prints time, rates and shares of the device's peaks of each kernel.
 pub(super) fn say_kernels(times: &[KernelTime], device_name: Option<&str>, output: &Output) {
     let rates = device_name.and_then(Rates::of);
     for time in times {

@@ -10,23 +10,24 @@ mod search;
 
 use std::path::PathBuf;
 
-use tagore::{Device, Result};
+use tagore::Device;
 
-use super::output::Output;
+use crate::error::Result;
+use crate::output::Output;
 
-/// How builds are run.
+/// Parameters of the runs of a bench.
 #[derive(clap::Args)]
 struct Runs {
-    /// The same seed gives the same graphs and indexes
+    /// Seed: the same seed gives the same graphs and indexes
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Where they are built and judged: auto, cpu, cuda or cuda:N
+    /// Device of builds and searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Builds of each, of which the last is reported: the first compiles kernels
+    /// Builds of each graph or index; the last is reported, as the first compiles kernels
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Where the JSON lines go as well
+    /// Copy of the JSON lines
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -39,15 +40,15 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Build k-NN graphs from several starts with several iterations, and compare them
+    /// Compare k-NN graphs of several starts and iterations
     Descent(descent::Args),
-    /// Put the clusters of a large data set in order, and count what a cache of them saves
+    /// Order the clusters of a large data set, and count the hits of a cache of them
     Dispatch(dispatch::Args),
-    /// Build an index out of core, and sum up what its tasks took
+    /// Build an index out of core, and sum the times of its tasks
     Outofcore(Box<outofcore::Args>),
-    /// Build indexes of several kinds, and compare what pruning takes and what searching them finds
+    /// Compare kinds of index: times of pruning, recall and throughput
     Prune(prune::Args),
-    /// Search indexes by beams, steps and batches of several sizes, and compare them
+    /// Compare searches with several beams, widths and batches
     Search(search::Args),
 }
 

@@ -4,22 +4,23 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
-use tagore::{Builder, Error, Evaluation, Index, Result, Strategy, Vectors, peak_host_bytes};
+use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
+use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes};
 
+use super::judge::{Judge, JudgeOptions};
 use crate::build::PruneOptions;
+use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::limits::{LimitOptions, clusters_event, say_clusters};
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped, save_events};
 use crate::tasks::task_event;
-use super::judge::JudgeOptions;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// The kind: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
     #[arg(long = "index", value_name = "KIND")]
     strategy: Strategy,
     #[command(flatten)]
@@ -28,21 +29,21 @@ pub(crate) struct Args {
     prune: PruneOptions,
     #[command(flatten)]
     limits: LimitOptions,
-    /// Orders in which clusters are built: sequential, random, gorder, cluster
+    /// Orders of clusters: sequential, random, gorder, cluster
     #[arg(long, value_delimiter = ',', default_value = "cluster", value_name = "ORDER,..")]
     orders: Vec<Order>,
-    /// The least time between two checkpoints
+    /// Least time between two checkpoints
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     checkpoint: u64,
     #[command(flatten)]
     judge: JudgeOptions,
-    /// The folder that work files and indexes are in while it runs
+    /// Folder of work files and indexes during the bench
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Where the timeline of the last build goes, as SVG
+    /// Timeline of the last build as SVG
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
-    /// Where the JSON lines go as well
+    /// Copy of the JSON lines
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -57,54 +58,71 @@ impl Args {
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
         let plan = self.limits.plan(&builder, &base, self.descent.device.first())?.ok_or_else(|| {
-            let found = "a data set that fits in memory".to_owned();
-            let expected = "--host-memory, --gpu-memory or --cluster-size that it does not fit".to_owned();
-            Error::Argument { what: "limits", found, expected }
+            Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
         say_clusters(&plan, output);
         let folder = tempfile::Builder::new()
             .prefix(".tagore-")
             .tempdir_in(&self.folder)
-            .map_err(|source| Error::Io { path: self.folder.clone(), source })?;
-        let path = folder.path().join("index.tagore");
-        let mut events = Vec::new();
-        for &order in &self.orders {
-            let every = Duration::from_secs(self.checkpoint);
-            let build = OutOfCore::new(builder.clone(), plan).order(order).checkpoint(every);
-            let began = Instant::now();
-            let stats = build.build(&base, &path)?;
-            let total = began.elapsed().as_secs_f64();
-            let found = Summary::new(&stats, base.len());
-            found.say(order, &stats, total, output);
-            let index = Index::open(&path)?;
-            let quality = match &judge {
-                Some(judge) => judge.evaluate(&index, &base, self.descent.device.first(), output)?,
-                None => Vec::new(),
-            };
-            for Evaluation { beam, recall, distances, .. } in &quality {
-                output.say(format_args!(
-                    "beam {beam:>5}  recall@{} {recall:.4}  {distances:.0} distances",
-                    self.judge.k
-                ));
-            }
-            stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
-            let mut event = found.event(&base, order, &stats, total);
-            event["plan"] = clusters_event(&plan);
-            event["quality"] = quality.iter().map(quality_event).collect();
-            output.event(&event);
-            events.push(event);
-            if let Some(path) = &self.plot {
-                let title = format!(
-                    "{} x {} on {}, {} clusters, {order} order",
-                    grouped(base.len() as u64),
-                    base.dim(),
-                    self.descent.device,
-                    stats.clusters
-                );
-                timeline_plot(path, &title, &stats.tasks)?;
-            }
-        }
+            .map_err(|source| tagore::Error::Io { path: self.folder.clone(), source })?;
+        let bench = Bench {
+            args: &self,
+            base: &base,
+            judge,
+            builder,
+            plan,
+            path: folder.path().join("index.tagore"),
+        };
+        let events = self.orders.iter().map(|&order| bench.run(order, output)).collect::<Result<Vec<_>>>()?;
         self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+}
+
+/// The builds of a bench.
+struct Bench<'a> {
+    args: &'a Args,
+    base: &'a Vectors,
+    judge: Option<Judge<'a>>,
+    builder: Builder,
+    plan: ClusterPlan,
+    /// File of the index.
+    path: PathBuf,
+}
+
+impl Bench<'_> {
+    /// Builds with clusters in this order, and measures the index. Returns the JSON line.
+    fn run(&self, order: Order, output: &Output) -> Result<Value> {
+        let Self { args, base, .. } = self;
+        let every = Duration::from_secs(args.checkpoint);
+        let build = OutOfCore::new(self.builder.clone(), self.plan).order(order).checkpoint(every);
+        let began = Instant::now();
+        let stats = build.build(base, &self.path)?;
+        let total = began.elapsed().as_secs_f64();
+        let summary = Summary::new(&stats, base.len());
+        summary.say(order, &stats, total, output);
+        let quality = self.judge(output)?;
+        stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
+        let mut event = summary.event(base, order, &stats, total);
+        event["plan"] = clusters_event(&self.plan);
+        event["quality"] = quality.iter().map(quality_event).collect();
+        output.event(&event);
+        if let Some(path) = &args.plot {
+            let (rows, dim, device) = (grouped(base.len() as u64), base.dim(), &args.descent.device);
+            let title = format!("{rows} x {dim} on {device}, {} clusters, {order} order", stats.clusters);
+            timeline_plot(path, &title, &stats.tasks)?;
+        }
+        Ok(event)
+    }
+
+    /// Searches the index with the queries, if given.
+    fn judge(&self, output: &Output) -> Result<Vec<Evaluation>> {
+        let index = Index::open(&self.path)?;
+        let Some(judge) = &self.judge else { return Ok(Vec::new()) };
+        let quality = judge.evaluate(&index, self.base, self.args.descent.device.first(), output)?;
+        for Evaluation { beam, k, recall, distances, .. } in &quality {
+            output.say(format_args!("beam {beam:>5}  recall@{k} {recall:.4}  {distances:.0} distances"));
+        }
+        Ok(quality)
     }
 }
 
@@ -112,14 +130,14 @@ fn quality_event(Evaluation { beam, recall, distances, qps, .. }: &Evaluation) -
     json!({ "beam": beam, "recall": recall, "distances": distances, "qps": qps })
 }
 
-/// What the tasks of a build add up to.
+/// Sums over the tasks of a build.
 struct Summary {
-    /// Seconds from the first cluster read to the index written, and of these, up to the last one built and merged.
+    /// Seconds from the first cluster read to the index written, and the part of them up to the last merge.
     end_to_end: f64,
     local: f64,
     /// Nodes per second of `end_to_end`.
     rate: f64,
-    /// Shares of `local` in which kernels ran, of each GPU.
+    /// Share of `local` with running kernels, per GPU.
     busy: Vec<f64>,
 }
 
@@ -140,7 +158,7 @@ impl Summary {
     fn say(&self, order: Order, stats: &OutOfCoreStats, total: f64, output: &Output) {
         let Self { end_to_end, local, rate, busy } = self;
         output.say(format_args!(
-            "{order}: {total:.2} s in all: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors a second), of which local \
+            "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
              building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
             stats.partition,
             grouped(*rate as u64),

@@ -6,16 +6,16 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tagore::gpu::KernelTime;
 use tagore::{
-    BuildStats, Builder, Device, Error, Evaluation, Index, KnnGraph, Result, Series, Strategy, Vectors,
-    recall_qps_plot,
+    BuildStats, Builder, Device, Evaluation, Index, KnnGraph, Series, Strategy, Vectors, recall_qps_plot,
 };
 
-use crate::files::Files;
-use crate::options::{GraphOptions, Input};
-use crate::output::{Output, save_events};
 use super::Runs;
 use super::judge::{Judge, JudgeOptions};
 use super::kernels::{kernels, say_kernels};
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::options::{GraphOptions, Input};
+use crate::output::{Output, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -23,26 +23,26 @@ pub(crate) struct Args {
     input: Input,
     #[command(flatten)]
     graph: GraphOptions,
-    /// The kinds of index to build
+    /// Kinds of index
     #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
     indexes: Vec<Strategy>,
     #[command(flatten)]
     judge: JudgeOptions,
-    /// Prune by the kernels of published code as well: one candidate after another (nsg, vamana), a warp per edge
-    /// (cagra)
+    /// Prune with the baseline kernels of published code too: one candidate after another (nsg, vamana), or a warp per
+    /// edge (cagra)
     #[arg(long)]
-    plain: bool,
-    /// Prune on the CPU as well, and compare the indexes
+    baseline_kernels: bool,
+    /// Prune on the CPU too, and compare the indexes
     #[arg(long)]
     cpu: bool,
     #[command(flatten)]
     runs: Runs,
-    /// Draw recall against throughput
+    /// Plot of recall against throughput
     #[arg(long, value_name = "SVG", requires = "queries")]
     plot: Option<PathBuf>,
 }
 
-/// A build, and the seconds that a caller saw.
+/// A build, with its wall-clock seconds.
 struct Built {
     index: Index,
     stats: BuildStats,
@@ -55,8 +55,9 @@ impl Args {
         files.write(&self.runs.output).write(&self.plot).check()?;
         let (base, _) = self.input.read(output.progress())?;
         let judge = self.judge.open(output.progress())?;
-        // For those that do not build their own.
-        let graph = if self.plain || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
+        // The graph of comparisons: other builds make their own.
+        let graph =
+            if self.baseline_kernels || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
         output.say(format_args!(
             "{:<10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9}",
@@ -71,7 +72,7 @@ impl Args {
             "attached"
         ));
         for strategy in &self.indexes {
-            let (event, line) = self.index(&base, strategy, graph.as_ref(), judge.as_ref(), output)?;
+            let (event, line) = self.index(&base, strategy, (graph.as_ref(), judge.as_ref()), output)?;
             lines.extend(line);
             output.event(&event);
             events.push(event);
@@ -87,38 +88,20 @@ impl Args {
         self.graph.descent().seed(self.runs.seed).device(self.runs.device).progress(output.progress().clone())
     }
 
-    /// Builds, compares and judges one index.
+    /// Builds, compares and measures one index.
     fn index(
         &self,
         base: &Vectors,
         strategy: &Strategy,
-        graph: Option<&KnnGraph>,
-        judge: Option<&Judge<'_>>,
+        (graph, judge): (Option<&KnnGraph>, Option<&Judge<'_>>),
         output: &Output,
     ) -> Result<(Value, Option<Series>)> {
         let builder = Builder::new(strategy.clone()).descent(self.descent(output));
         let built = self.build(&builder, base, None)?;
         say(&built, output);
         let mut event = self.event(base, &built);
-        if let (true, Some(graph)) = (self.plain, graph) {
-            let plain = self.build(&builder.clone().plain(true), base, Some(graph))?;
-            same(&built.index, &plain.index, "--plain")?;
-            let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
-            event["plain_filter_seconds"] = filter(&plain.stats.prune.kernels).into();
-            output.say(format_args!(
-                "{:<10} filter {:.6} s, plain {:.6} s",
-                "",
-                filter(&built.stats.prune.kernels),
-                filter(&plain.stats.prune.kernels)
-            ));
-        }
-        if let (true, Some(graph)) = (self.cpu, graph) {
-            let began = Instant::now();
-            let cpu = builder.device(Device::Cpu).build_from(base, graph)?;
-            let seconds = began.elapsed().as_secs_f64();
-            same(&built.index, &cpu, "--cpu")?;
-            event["cpu_prune_seconds"] = seconds.into();
-            output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
+        if let Some(graph) = graph {
+            self.compare(&built, &builder, (base, graph), &mut event, output)?;
         }
         let Some(judge) = judge else { return Ok((event, None)) };
         let evaluations = judge.evaluate(&built.index, base, self.runs.device, output)?;
@@ -134,6 +117,34 @@ impl Args {
             .collect();
         let points = evaluations.iter().map(|e| (e.recall, e.qps)).collect();
         Ok((event, Some(Series { name: built.index.kind().to_owned(), points })))
+    }
+
+    /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Fails if an index differs from `built`.
+    fn compare(
+        &self,
+        built: &Built,
+        builder: &Builder,
+        (base, graph): (&Vectors, &KnnGraph),
+        event: &mut Value,
+        output: &Output,
+    ) -> Result<()> {
+        if self.baseline_kernels {
+            let baseline = self.build(&builder.clone().baseline_kernels(true), base, Some(graph))?;
+            check_same(&built.index, &baseline.index, "--baseline-kernels")?;
+            let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
+            let (ours, theirs) = (filter(&built.stats.prune.kernels), filter(&baseline.stats.prune.kernels));
+            event["baseline_filter_seconds"] = theirs.into();
+            output.say(format_args!("{:<10} filter {ours:.6} s, baseline {theirs:.6} s", ""));
+        }
+        if self.cpu {
+            let began = Instant::now();
+            let cpu = builder.clone().device(Device::Cpu).build_from(base, graph)?;
+            let seconds = began.elapsed().as_secs_f64();
+            check_same(&built.index, &cpu, "--cpu")?;
+            event["cpu_prune_seconds"] = seconds.into();
+            output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
+        }
+        Ok(())
     }
 
     fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
@@ -164,12 +175,12 @@ impl Args {
     }
 }
 
-/// The time of kernels together.
+/// Sum of the times of kernels.
 fn seconds_of<'a>(times: impl IntoIterator<Item = &'a KernelTime>) -> f64 {
     times.into_iter().map(|time| time.seconds).sum()
 }
 
-/// Whether a kernel filters.
+/// Whether a kernel filters candidates.
 fn is_filter(time: &KernelTime) -> bool {
     ["prune_filter", "prune_serial", "prune_detours"].iter().any(|name| time.kernel.starts_with(name))
 }
@@ -190,16 +201,14 @@ fn say(built: &Built, output: &Output) {
     say_kernels(&prune.kernels, prune.device_name.as_deref(), output);
 }
 
-/// Makes sure that two indexes are the same.
-fn same(one: &Index, other: &Index, flag: &'static str) -> Result<()> {
-    let differs = |&node: &usize| one.neighbors(node) != other.neighbors(node);
-    match (0..one.len()).find(differs) {
-        None if one.entries() == other.entries() => Ok(()),
-        None => Err(differs_at(flag, "other entry points".to_owned())),
-        Some(node) => Err(differs_at(flag, format!("another row {node}"))),
+/// Fails if the index of a comparison differs.
+fn check_same(index: &Index, other: &Index, flag: &str) -> Result<()> {
+    let differs = |&node: &usize| index.neighbors(node) != other.neighbors(node);
+    match (0..index.len()).find(differs) {
+        None if index.entries() == other.entries() => Ok(()),
+        None => Err(Error::Failed(format!("{flag}: found other entry points, expected the same index"))),
+        Some(node) => {
+            Err(Error::Failed(format!("{flag}: found another row {node}, expected the same index")))
+        }
     }
-}
-
-fn differs_at(what: &'static str, found: String) -> Error {
-    Error::Argument { what, found, expected: "the same index".to_owned() }
 }

@@ -108,11 +108,8 @@ impl CellSettings {
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
-        let asked = Clustering {
-            sample_per_cell: SAMPLE_PER_CELL,
-            rounds: ROUNDS,
-            ..Clustering::new(cells, probes)
-        };
+        let asked =
+            Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, probes) };
         match known {
             None => Clustering { ordered: true, ..asked },
             Some(known) => {
