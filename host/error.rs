@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::ElementType;
 use crate::text::{one_line, path_text};
 
-/// A failure: its place, the value found and the value expected. Displays as one line of less than 1,000 bytes, in
-/// which control characters of paths and of file contents are escaped.
+/// A failure: its place, the value found and the value expected. Displays as one line of less than
+/// 1,000 bytes, in which control characters of paths and of file contents are escaped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,7 +28,8 @@ pub enum Error {
         /// The content expected.
         expected: String,
     },
-    /// A value of a vector that cannot be used: a NaN, an infinity, or a value outside the target type.
+    /// A value of a vector that cannot be used: a NaN, an infinity, or a value outside the target
+    /// type.
     Value {
         /// The file, if the vectors came from one.
         path: Option<PathBuf>,
@@ -81,7 +82,8 @@ pub enum Error {
         /// Changes with which the build fits.
         remedies: Vec<Remedy>,
     },
-    /// A work folder with the files of an unfinished build, and a build that was not told to resume.
+    /// A work folder with the files of an unfinished build, and a build that was not told to
+    /// resume.
     Unfinished {
         /// The work folder.
         folder: PathBuf,

@@ -22,13 +22,11 @@ fn devices() -> Vec<Device> {
 }
 
 /// The exact search of a device equals that of the CPU, ids and bits of distances.
-fn check_exact(what: &str, base: &Vectors, queries: &Vectors, metric: Metric, k: usize, memory: Option<u64>) {
-    let search = ExactSearch::new(k).metric(metric);
+fn check_exact(what: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
     let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
     for device in devices() {
         let search = search.clone().device(device);
-        let search = memory.map_or(search.clone(), |bytes| search.device_memory(bytes));
-        let shape = format!("{what}, {} x {}, {metric}, k = {k}, {device}", base.len(), base.dim());
+        let shape = format!("{what}, {} x {}, {search:?}", base.len(), base.dim());
         let (found, stats) = search.run(base, queries).unwrap_or_else(|error| panic!("{shape}: {error}"));
         assert_eq!(stats.device, device.to_string());
         for query in 0..queries.len() {
@@ -46,7 +44,12 @@ const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 fn exact_search_of_odd_shapes() {
     for (rows, dim, queries, k) in [(1, 1, 1, 1), (129, 1, 3, 129), (1003, 97, 5, 13), (300, 200, 130, 7)] {
         for metric in METRICS {
-            check_exact("uniform", &uniform(rows, dim, 1), &uniform(queries, dim, 2), metric, k, None);
+            check_exact(
+                "uniform",
+                &uniform(rows, dim, 1),
+                &uniform(queries, dim, 2),
+                &ExactSearch::new(k).metric(metric),
+            );
         }
     }
 }
@@ -55,9 +58,9 @@ fn exact_search_of_odd_shapes() {
 fn exact_search_of_hard_data() {
     for (name, base) in hard_cases(200, 9, 3) {
         for metric in METRICS {
-            check_exact(name, &base, &uniform(9, 9, 4), metric, 20, None);
+            check_exact(name, &base, &uniform(9, 9, 4), &ExactSearch::new(20).metric(metric));
         }
-        check_exact(name, &base, &base, Metric::L2, 3, None);
+        check_exact(name, &base, &base, &ExactSearch::new(3).metric(Metric::L2));
     }
 }
 
@@ -75,12 +78,17 @@ fn exact_search_of_every_type() {
     ];
     for (name, to) in types {
         for metric in METRICS {
-            check_exact(name, &of(400, 5, to), &of(6, 6, to), metric, 11, None);
+            check_exact(name, &of(400, 5, to), &of(6, 6, to), &ExactSearch::new(11).metric(metric));
         }
     }
     let extremes = |a: u8, b: u8| Vectors::from_u8([vec![a; 4096], vec![b; 4096]].concat(), 4096).unwrap();
     for metric in METRICS {
-        check_exact("extreme bytes", &extremes(0, 255), &extremes(255, 0), metric, 2, None);
+        check_exact(
+            "extreme bytes",
+            &extremes(0, 255),
+            &extremes(255, 0),
+            &ExactSearch::new(2).metric(metric),
+        );
     }
 }
 
@@ -92,7 +100,12 @@ fn exact_search_far_from_the_origin() {
         Vectors::from_f32(values.collect(), 24).unwrap()
     };
     for metric in METRICS {
-        check_exact("shifted", &shifted(&synth.base()), &shifted(&synth.queries(20)), metric, 10, None);
+        check_exact(
+            "shifted",
+            &shifted(&synth.base()),
+            &shifted(&synth.queries(20)),
+            &ExactSearch::new(10).metric(metric),
+        );
     }
 }
 
@@ -118,7 +131,12 @@ fn exact_search_of_a_few_huge_values_among_tiny_ones() {
         let queries = Vectors::from_f32(values.collect(), dim).unwrap();
         for metric in METRICS {
             for k in [1, 3] {
-                check_exact(&format!("{huge:e} among tiny"), &base, &queries, metric, k, None);
+                check_exact(
+                    &format!("{huge:e} among tiny"),
+                    &base,
+                    &queries,
+                    &ExactSearch::new(k).metric(metric),
+                );
             }
         }
     }
@@ -131,10 +149,10 @@ fn exact_search_finds_equal_rows_by_their_ids() {
     let equal = Vectors::from_f32(vec![0.25; 2 * 1500], 2).unwrap();
     let query = |value: f32| Vectors::from_f32(vec![value; 2], 2).unwrap();
     for k in [3, 300] {
-        check_exact("all zero", &zeros, &query(0.0), Metric::L2, k, None);
-        check_exact("all equal", &equal, &query(0.25), Metric::L2, k, None);
-        check_exact("a zero query", &ones, &query(0.0), Metric::InnerProduct, k, None);
-        check_exact("all zero", &zeros, &query(1.0), Metric::InnerProduct, k, None);
+        check_exact("all zero", &zeros, &query(0.0), &ExactSearch::new(k).metric(Metric::L2));
+        check_exact("all equal", &equal, &query(0.25), &ExactSearch::new(k).metric(Metric::L2));
+        check_exact("a zero query", &ones, &query(0.0), &ExactSearch::new(k).metric(Metric::InnerProduct));
+        check_exact("all zero", &zeros, &query(1.0), &ExactSearch::new(k).metric(Metric::InnerProduct));
     }
 }
 
@@ -143,7 +161,7 @@ fn exact_search_in_pieces() {
     let (base, queries) = (uniform(1000, 16, 8), uniform(7, 16, 9));
     // Room for two tiles of rows, and for one.
     for bytes in [250_000, 230_000] {
-        check_exact("pieces", &base, &queries, Metric::L2, 10, Some(bytes));
+        check_exact("pieces", &base, &queries, &ExactSearch::new(10).metric(Metric::L2).device_memory(bytes));
     }
     let search = ExactSearch::new(10).device(Device::Emulated).device_memory(1000);
     let error = search.run(&base, &queries).unwrap_err().to_string();
@@ -156,10 +174,10 @@ fn exact_search_of_rows_that_come_nearer_and_nearer() {
     let values = (0..9_000).map(|row| (9_000 - row) as f32).collect();
     let base = Vectors::from_f32(values, 1).unwrap();
     let queries = Vectors::from_f32(vec![-3.0, 9_001.0, 4_499.4], 1).unwrap();
-    check_exact("nearer and nearer", &base, &queries, Metric::L2, 5, None);
+    check_exact("nearer and nearer", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
     // All at one distance.
     let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
-    check_exact("all equal", &base, &queries, Metric::L2, 5, None);
+    check_exact("all equal", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
 }
 
 #[test]

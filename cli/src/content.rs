@@ -19,7 +19,8 @@ pub(crate) struct Input {
     /// Format of FILE [default: by its extension]
     #[arg(long, visible_alias = "format", value_name = "FORMAT")]
     from: Option<AnyFormat>,
-    /// Data set of an index: needed to read an index of another system, to write one with vectors, and to measure recall
+    /// Data set of an index: needed to read an index of another system, to write one with vectors,
+    /// and to measure recall
     #[arg(long, value_name = "BASE")]
     pub base: Option<PathBuf>,
     /// Metric of an index of another system: l2, ip or cosine [default: l2]
@@ -70,8 +71,8 @@ impl Input {
         self.from.unwrap_or(AnyFormat { plain, index, is_pair: false })
     }
 
-    /// Opens a native index (recognised by its first bytes), an index of another system (if a base is given, or the
-    /// format is one of indexes only), vectors, or else ids.
+    /// Opens a native index (recognised by its first bytes), an index of another system (if a base
+    /// is given, or the format is one of indexes only), vectors, or else ids.
     pub(crate) fn read(&self, progress: &Progress) -> Result<Content> {
         let format = self.format();
         if format.is_pair {
@@ -131,7 +132,8 @@ fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> R
     let format = match format.map_or_else(|| Format::of(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
-            // The size proves ids with distances. Other content needs an extension; `bin` promises a header.
+            // The size proves ids with distances. Other content needs an extension; `bin` promises
+            // a header.
             let ids = GroundTruth::open(path, progress)?;
             let proven = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
             return if proven { Ok(Content::Ids(ids)) } else { Err(unknown.into()) };

@@ -23,7 +23,8 @@ pub(crate) struct Args {
     /// Build the layers of HNSW above the graph of an index (hnswlib and faiss-hnsw)
     #[arg(long)]
     layers: bool,
-    /// Chunks of the product quantizer, one byte of memory each (diskann-disk) [default: dimension / 4, at least 32]
+    /// Chunks of the product quantizer, one byte of memory each (diskann-disk) [default: dimension
+    /// / 4, at least 32]
     #[arg(long, value_name = "N")]
     pq_chunks: Option<usize>,
 }

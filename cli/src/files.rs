@@ -37,7 +37,8 @@ impl Files {
         self
     }
 
-    /// Refuses an output that is an input under any name or link, that is another output, or that cannot be written.
+    /// Refuses an output that is an input under any name or link, that is another output, or that
+    /// cannot be written.
     pub(crate) fn check(&self) -> Result<()> {
         let inputs: Vec<(Identity, &PathBuf)> = identities(&self.inputs);
         let mut written: Vec<(Identity, &PathBuf)> = Vec::new();

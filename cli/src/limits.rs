@@ -30,7 +30,8 @@ impl FromStr for Bytes {
 #[derive(clap::Args)]
 #[group(requires = "strategy")]
 pub(crate) struct LimitOptions {
-    /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory less an eighth]
+    /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory
+    /// less an eighth]
     #[arg(long, value_name = "BYTES")]
     host_memory: Option<Bytes>,
     /// Device memory of the build, with the CUDA context [default: free memory less a sixteenth]

@@ -76,7 +76,8 @@ enum Command {
     Demo(demo::Args),
 }
 
-/// Runs the command line of this process. Exit codes: 0 done, 1 failed or interrupted, 2 wrong usage.
+/// Runs the command line of this process. Exit codes: 0 done, 1 failed or interrupted, 2 wrong
+/// usage.
 fn main() -> ExitCode {
     tagore::return_large_buffers();
     let cli = match Cli::try_parse() {

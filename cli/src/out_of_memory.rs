@@ -2,8 +2,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator. If it fails, the command ends with an error and exit code 1. Temporary files stay, and the next
-/// run of the same command removes them.
+/// The system's allocator. If it fails, the command ends with an error and exit code 1. Temporary
+/// files stay, and the next run of the same command removes them.
 struct OrError;
 
 #[global_allocator]
@@ -12,22 +12,22 @@ static ALLOCATOR: OrError = OrError;
 // SAFETY: the system's allocator does the work. A failed allocation never returns.
 unsafe impl GlobalAlloc for OrError {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         or_error(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         or_error(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         or_error(unsafe { System.realloc(memory, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.dealloc(memory, layout) }
     }
 }

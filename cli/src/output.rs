@@ -36,7 +36,8 @@ impl Bar {
             self.bar.finish_and_clear();
             // The bar hides itself where standard error is no terminal.
             self.bar = ProgressBar::new(update.total).with_style(style()).with_message(update.stage);
-            // Ticks keep the clock running between updates. indicatif panics if the system has no thread left for them.
+            // Ticks keep the clock running between updates. indicatif panics if the system has no
+            // thread left for them.
             if !self.bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
                 self.bar.enable_steady_tick(Duration::from_millis(200));
             }

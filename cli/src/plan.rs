@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// Start of descent: auto, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
-    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: the k-NN graph alone]
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: the k-NN graph
+    /// alone]
     #[arg(long = "index", value_name = "KIND")]
     strategy: Option<Strategy>,
     #[command(flatten)]

@@ -25,7 +25,8 @@ pub(crate) struct Searched {
     /// Device of searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Nodes expanded per step of a search on a GPU, 1 to 8: 1 gives the results of the CPU, more give lower latency
+    /// Nodes expanded per step of a search on a GPU, 1 to 8: 1 gives the results of the CPU, more
+    /// give lower latency
     #[arg(long, default_value_t = 1, value_name = "W")]
     width: usize,
 }

@@ -7,9 +7,10 @@ use tagore::Progress;
 /// Exit code after a second signal.
 const ENDED: i32 = 130;
 
-/// Installs the signal handlers. The first SIGINT, SIGTERM or SIGHUP cancels the work. A second one ends the process at
-/// once: its temporary files stay, and the next run of the same command removes them. A file beyond `ulimit -f` is an
-/// error of the write, not a signal. SIGBUS in a mapped file that another process has truncated is an error too.
+/// Installs the signal handlers. The first SIGINT, SIGTERM or SIGHUP cancels the work. A second one
+/// ends the process at once: its temporary files stay, and the next run of the same command removes
+/// them. A file beyond `ulimit -f` is an error of the write, not a signal. SIGBUS in a mapped file
+/// that another process has truncated is an error too.
 ///
 /// # Errors
 /// If the system has no thread left for signals.
@@ -79,8 +80,8 @@ fn report_short_files() {
     }
 }
 
-/// Writes a line to standard error and ends the process with 1, without locks or allocation. If several threads call it, the
-/// first one writes.
+/// Writes a line to standard error and ends the process with 1, without locks or allocation. If
+/// several threads call it, the first one writes.
 #[cfg(unix)]
 pub(super) fn last_words(parts: &[&[u8]]) -> ! {
     static SPOKEN: AtomicBool = AtomicBool::new(false);

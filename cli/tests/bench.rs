@@ -117,7 +117,7 @@ fn orders_of_dispatch_are_compared() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_refused_and_large_ones_do_not_overflow() {
+fn impossible_numbers_are_refused_and_large_ones_do_not_overflow() {
     let s = Session::new();
     s.fails(
         2,

@@ -1,4 +1,4 @@
-//! `tagore build`: what it makes, logs and leaves behind.
+//! `tagore build`: its files, its log and its output.
 
 use std::process::{Command, Stdio};
 
@@ -26,11 +26,11 @@ fn a_build_out_of_core_is_planned_and_done() {
     let build = "build -i base.fbin -o other --index vamana --knn 20 --cluster-size";
     session.fails(2, &format!("{build} 3"), &["--cluster-size: found 3, expected at least 16"]);
     let graph = "build -i base.fbin -o other --index vamana --cluster-size 200 --graph graph";
-    session.fails(2, graph, &["--graph: found a build out of core"]);
+    session.fails(2, graph, &["--graph needs a build in memory: raise --cluster-size, or drop it"]);
     session.fails(
         2,
         &format!("{build} 200 --metric cosine --min-recall 0.5"),
-        &["--min-recall: found 0.5", "none"],
+        &["--min-recall 0.5 cannot be measured out of core"],
     );
     session.fails(2, &format!("{build} 200 --host-memory 4GB"), &["4GB", "96MiB"]);
     std::fs::create_dir(session.path("work")).unwrap();
@@ -50,7 +50,7 @@ fn the_same_seed_gives_the_same_file_on_one_thread_and_on_two() {
 }
 
 #[test]
-fn stages_are_logged_where_they_are_asked_for() {
+fn stages_are_logged_under_log() {
     let s = Session::new();
     let build = "build -i base.fbin -o logged --index nsg --knn 30";
     let said = |flags: &str| String::from_utf8(s.run(&format!("{build} {flags}")).stderr).unwrap();
@@ -79,7 +79,7 @@ fn a_default_k_that_is_too_large_is_clamped_with_a_warning() {
 fn a_full_disk_leaves_nothing_behind() {
     let s = Session::new();
     let before = s.names();
-    // A limit on the size of files: the write fails as it does when the disk is full.
+    // A write beyond the limit on file sizes fails as on a full disk.
     let script = format!(
         "trap '' XFSZ; ulimit -f 16; exec {} build -i base.fbin -o x.tagore --index nsg",
         env!("CARGO_BIN_EXE_tagore")
@@ -98,7 +98,7 @@ fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
     let s = Session::new();
     Synth::new(20_000, 64, 1).unwrap().base().save(s.path("large.fbin")).unwrap();
     let before = s.names();
-    // Far more iterations than there is time for.
+    // These iterations take far longer than the test.
     let mut command = s.command("build -i large.fbin -o x.tagore --index nsg --iterations 900,900");
     let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(1500));

@@ -24,7 +24,7 @@ fn an_index_and_a_ground_truth_are_exported_as_ibin() {
     }
     assert_eq!(entries, [&[index.entries().len() as u32, 1], index.entries()].concat());
     assert_eq!((truth[0], truth[1], truth.len()), (20, 10, 2 + 200));
-    // Ids without distances judge as well.
+    // Ids without distances are a ground truth too.
     s.succeeds(
         "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.ibin --beams 20",
     );
@@ -45,7 +45,7 @@ fn an_index_goes_to_other_systems_and_comes_back() {
         let back = tagore::Index::open(s.path("back.tagore")).unwrap();
         assert!((0..500).all(|node| back.neighbors(node) == index.neighbors(node)), "{format}");
     }
-    // By another name; then from one other system to another.
+    // First under another name; then from one other system to another.
     std::fs::rename(s.path("x.nsg"), s.path("x.graph")).unwrap();
     s.succeeds("inspect x.graph --from nsg --base base.fbin");
     s.succeeds("convert x.csr y.hnswlib --base base.fbin --layers");
@@ -54,7 +54,7 @@ fn an_index_goes_to_other_systems_and_comes_back() {
     s.fails(2, "convert index.tagore a.hnswlib", &["--base", "none", "hnswlib holds vectors"]);
     s.fails(2, "convert index.tagore a.nsg --layers", &["--layers", "nsg", "only hnswlib and faiss-hnsw"]);
     s.fails(2, "convert base.fbin a.fvecs --layers", &["--layers", "vectors", "base.fbin"]);
-    s.fails(2, "convert z.nsg a.tagore", &["--base", "none", "nsg does not tell"]);
+    s.fails(2, "convert z.nsg a.tagore", &["--base is missing", "z.nsg", "nsg does not store it"]);
     s.fails(2, "inspect z.nsg --from fvecs --base base.fbin", &["--from", "fvecs"]);
     s.fails(2, "inspect z.nsg --from hnsw", &["--from", "hnsw", "hnswlib", "fbin"]);
     s.fails(2, "inspect index.tagore --metric ip", &["--metric", "ip", "l2", "index.tagore"]);

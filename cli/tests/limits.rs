@@ -1,4 +1,5 @@
-//! Inputs that are no files, files that shrink, and limits of the system: an error in one line, never a signal or a wait.
+//! Inputs other than regular files, and limits of the system: one line of error, never a signal or
+//! a hang.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,8 +9,8 @@ use std::process::Command;
 use super::{Session, names};
 
 impl Session {
-    /// Runs the command in a shell after `before`, such as a limit. It must end with 1 and one line of error that holds all
-    /// of `words`, and leave no file that was not there before.
+    /// Runs the command in a shell after `before`, such as a limit. It must end with 1, one line of
+    /// error with all of `words`, and no new file.
     fn is_limited(&self, before: &str, arguments: &str, words: &[&str]) {
         let there = self.names();
         let shell = format!("{before}; exec {} {arguments}", env!("CARGO_BIN_EXE_tagore"));
@@ -27,7 +28,7 @@ impl Session {
 }
 
 #[test]
-fn what_is_not_a_regular_file_is_not_waited_for() {
+fn pipes_sockets_folders_and_devices_are_refused_at_once() {
     let s = Session::new();
     Command::new("mkfifo").arg(s.path("pipe.fbin")).status().unwrap();
     let _socket = UnixListener::bind(s.path("socket.fbin")).unwrap();
@@ -73,7 +74,7 @@ fn a_file_beyond_the_limit_is_an_error() {
 }
 
 #[test]
-fn memory_and_threads_that_there_are_not_are_errors() {
+fn missing_memory_and_threads_are_errors() {
     let s = Session::new();
     // 100,000 queries, 500 neighbours of each in 8 bytes.
     let (header, query) = ([100_000u32, 8], fs::read(s.path("query.fbin")).unwrap());
@@ -87,7 +88,7 @@ fn memory_and_threads_that_there_are_not_are_errors() {
     let truth = "groundtruth --base base.fbin --queries many.fbin -k 500 -o x.bin --device cpu --threads 2";
     s.is_limited(data, truth, &refused);
     s.is_limited(data, "inspect large.ibin --threads 2", &refused);
-    // Stacks that do not fit: whichever is refused first is told.
+    // Either the memory or the thread is refused first.
     s.is_limited("ulimit -v 1000000", "inspect base.fbin --threads 1000", &[]);
 }
 

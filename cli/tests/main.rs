@@ -25,7 +25,7 @@ use serde_json::Value;
 use tagore::Synth;
 use tempfile::TempDir;
 
-/// A folder with data in it, in which the command runs.
+/// A folder with data, the working directory of the command.
 struct Session {
     folder: TempDir,
 }
@@ -56,7 +56,7 @@ impl Session {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs the command, which must succeed, and returns its JSON lines.
+    /// Runs the command and returns its JSON lines. It must succeed.
     fn succeeds(&self, arguments: &str) -> Vec<Value> {
         let output = self.run(&format!("{arguments} --json"));
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -65,8 +65,8 @@ impl Session {
         stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Runs the command, which must end with `code`, one line that holds all of `words`, nothing on
-    /// standard output, and no file that was not there before.
+    /// Runs the command. It must end with `code`, one line of error with all of `words`, nothing on
+    /// standard output, and no new file.
     fn fails(&self, code: i32, arguments: &str, words: &[&str]) {
         let before = self.names();
         let output = self.run(&format!("{arguments} --json"));

@@ -1,11 +1,12 @@
-//! What the command writes: never over what it reads, never in two places at once, and refused before the work.
+//! Outputs of the command: none overwrites an input or another output, and wrong ones are refused
+//! before any work.
 
 use std::fs;
 use std::process::Stdio;
 
 use super::Session;
 
-/// Runs commands that would write over what they read; each must fail and leave every file as it was.
+/// Runs commands with an output over an input. Each must fail and leave every file unchanged.
 fn refuses(s: &Session, commands: &[&str], word: &str) {
     let content = || -> Vec<Vec<u8>> {
         s.names().iter().map(|name| fs::read(s.path(name)).unwrap_or_default()).collect()
@@ -83,7 +84,7 @@ fn names_derived_from_an_output_are_not_written_over_an_input() {
         ],
         "expected a f",
     );
-    // A temporary file of an earlier run is removed, but not if it is read.
+    // A temporary file of an earlier run is removed, unless it is the input.
     fs::copy(s.path("base.fbin"), s.path(".t.bin.tagore-tmp")).unwrap();
     refuses(&s, &["knn -i .t.bin.tagore-tmp -o t.bin --format fbin"], "its temporary file");
 }
@@ -123,9 +124,9 @@ fn two_outputs_of_a_command_are_two_files() {
 }
 
 #[test]
-fn outputs_are_tried_before_anything_is_read() {
+fn outputs_are_checked_before_inputs_are_read() {
     let s = Session::new();
-    // Had the base been read, the error would be about it.
+    // If the base were read first, the error would name it.
     fs::write(s.path("bad.fbin"), "no header").unwrap();
     let build = "build -i bad.fbin --index nsg";
     s.fails(1, &format!("{build} -o missing/x.tagore"), &["missing/x.tagore: found no such folder missing"]);
@@ -155,7 +156,7 @@ fn a_graph_is_one_file_and_a_pair_only_by_conversion() {
     for name in ["g.neighbors.ibin", "g.distances.fbin", "g.crc32"] {
         assert!(s.path(name).exists(), "{name}");
     }
-    // Of two pairs, neither file goes with the other's.
+    // Files of two pairs do not mix.
     s.succeeds("knn -i base.fbin -o other.bin --knn 20 --metric ip");
     s.succeeds("convert other.bin o --to pair");
     fs::copy(s.path("o.distances.fbin"), s.path("g.distances.fbin")).unwrap();
@@ -182,7 +183,7 @@ fn json_that_cannot_be_printed_is_a_failure() {
 
 #[cfg(unix)]
 #[test]
-fn paths_that_are_no_text_are_shown_escaped() {
+fn paths_outside_utf8_are_escaped() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let s = Session::new();
@@ -215,7 +216,7 @@ fn paths_that_are_no_text_are_shown_escaped() {
         (code, stderr.as_str()),
         (Some(1), "error: no\\xff\\n.fbin: No such file or directory (os error 2)\n")
     );
-    // An argument that clap refuses is echoed.
+    // clap echoes a wrong argument.
     let long = "\u{1b}[2J\n".repeat(1000);
     let (code, _, stderr) = run(&[OsStr::new("build"), OsStr::new("--knn"), OsStr::new(&long)]);
     assert_eq!(code, Some(2));

@@ -39,7 +39,7 @@ fn a_plan_needs_no_device() {
     }
     let most = stages.iter().map(|stage| stage["bytes"].as_u64().unwrap()).max();
     assert_eq!(plan["peak_gpu_bytes"].as_u64(), most);
-    // Lists before and after.
+    // Lists before and after the stage.
     assert_eq!(stages[5]["buffers"]["nearest"], 500 * 20 * 8);
 }
 
@@ -98,13 +98,13 @@ fn an_index_is_planned_on_both_backends() {
         let seconds = seconds.as_object().unwrap().values().map(|seconds| seconds.as_f64().unwrap());
         assert!(seconds.clone().all(|seconds| seconds > 0.0) && seconds.count() > 4);
     }
-    // The same of a data set that is not there.
+    // The same plan for a data set without a file.
     let shape = "plan --n 500 --dim 8 --knn 20 --index nsg --degree 40";
     let again = &s.succeeds(shape)[0];
     assert_eq!((&again["stages"], &again["cpu"]), (&plan["stages"], &plan["cpu"]));
     let bytes = &s.succeeds(&format!("{shape} --type u8"))[0];
     assert!(bytes["peak_gpu_bytes"].as_u64() < plan["peak_gpu_bytes"].as_u64());
-    // Out of core on a GPU, with a ceiling that has no room for anything but the context, and with one that has.
+    // Out of core on a GPU: a limit that the context alone exceeds, and a sufficient one.
     let large = "plan --n 1000000000 --dim 96 --index vamana --device cuda";
     s.fails(2, &format!("{large} --gpu-memory 64MiB"), &["--gpu-memory: found 67108864, expected at least"]);
     let clusters = &s.succeeds(&format!("{large} --gpu-memory 24GiB --host-memory 48GiB"))[0]["out_of_core"];

@@ -1,4 +1,5 @@
-//! Signals: the work stops soon while a file is read, a second signal ends the process at once, and nothing is left.
+//! Signals: one stops the work during any read, a second one ends the process at once, and no file
+//! is left.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -13,10 +14,10 @@ use rustix::fs::{OFlags, fcntl_setfl};
 
 use super::Session;
 
-/// Rows of a file that takes minutes to read.
+/// Rows of a file with minutes of reading.
 const LARGE: u64 = 250_000_000;
 
-/// Kills a process that does not end: a test that waits for ever says nothing.
+/// Kills a process after two minutes, so that no test hangs.
 struct Guard(Sender<()>);
 
 impl Guard {
@@ -43,15 +44,15 @@ fn send(process: u32, signal: &str) {
 }
 
 impl Session {
-    /// A sparse file of 96 components of 4 bytes to a row, all zero: passing over many takes minutes.
+    /// Makes a sparse file of zeros, with 96 components of 4 bytes per row.
     fn zeros(&self, name: &str, rows: u64) {
         let file = File::create_new(self.path(name)).unwrap();
         file.write_all_at(bytemuck::cast_slice(&[rows as u32, 96]), 0).unwrap();
         file.set_len(8 + rows * 96 * 4).unwrap();
     }
 
-    /// Runs the command, does something with its process when a stage begins, and returns how it ended and what it printed
-    /// last.
+    /// Runs the command and calls `act` with its process id when `stage` begins. Returns the exit
+    /// code and the last line of standard error.
     fn meanwhile(&self, mut command: Command, stage: &str, act: impl Fn(u32)) -> (Option<i32>, String) {
         command.args(["--log", "debug", "--threads", "2"]).stderr(Stdio::piped()).stdout(Stdio::null());
         // Under nohup these tests ignore SIGHUP, and so would the command.
@@ -109,7 +110,7 @@ fn a_signal_stops_whatever_reads_a_large_file() {
 #[test]
 fn a_second_signal_ends_the_command_at_once() {
     let s = Session::new();
-    // Nobody reads its standard error, which is full: the command waits, whatever is cancelled.
+    // Its standard error is a full pipe without a reader: the command blocks even when cancelled.
     let (reader, mut writer) = std::io::pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
     while writer.write(&[b'.'; 512]).map_err(|error| assert_eq!(error.kind(), ErrorKind::WouldBlock)).is_ok()
@@ -146,7 +147,7 @@ fn nohup_is_respected() {
     let mut command = Command::new("sh");
     let shell = format!("trap '' HUP; exec {} inspect large.fbin --all \"$@\"", env!("CARGO_BIN_EXE_tagore"));
     command.args(["-c", &shell, "sh"]).current_dir(s.folder.path());
-    // Were it handled, the first signal would end it with `interrupted` and the second with 130.
+    // With a handler of SIGHUP, a second signal would end the command with 130.
     let mut child = command.args(["--log", "debug"]).stderr(Stdio::piped()).spawn().unwrap();
     let guard = Guard::of(&child);
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();

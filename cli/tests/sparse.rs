@@ -10,7 +10,7 @@ use tagore::{Index, Synth};
 const ROWS: u64 = 1_000_000_000;
 const DIM: u64 = 96;
 
-/// A `bin` file of a billion rows of `size` bytes to a value, all zero.
+/// Makes a `bin` file of a billion rows of zeros, `size` bytes per value.
 fn vectors(path: &Path, size: u64) -> File {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     file.write_all_at(bytemuck::cast_slice(&[ROWS as u32, DIM as u32]), 0).unwrap();
@@ -18,8 +18,8 @@ fn vectors(path: &Path, size: u64) -> File {
     file
 }
 
-/// An index of a billion nodes without edges, of rows of 32, as `docs/formats.md` has it. Of the rows only those are there
-/// that the tests read, and of the checksums only the header's.
+/// Makes an index of a billion nodes without edges, with rows of 32 (`docs/formats.md`). It has the
+/// rows that the sample reads, and the checksum of the header only.
 fn index(path: &Path) -> File {
     const PAGE: u64 = 4096;
     const DEGREE: u64 = 32;
@@ -40,7 +40,7 @@ fn index(path: &Path) -> File {
     put(24, DEGREE, 4);
     put(32, ROWS, 8);
     put(56, end, 8);
-    // Neither layers nor repeated rows.
+    // No layers and no repeated rows.
     let empty = (checksums, 0);
     let sections =
         [(degrees, 4 * ROWS), (adjacency, 4 * ROWS * DEGREE), empty, empty, (checksums, 4 * blocks)];
@@ -61,7 +61,7 @@ fn index(path: &Path) -> File {
     file
 }
 
-/// Runs the command with 256 MiB for all memory that is not mapped from a file.
+/// Runs the command with at most 256 MiB of anonymous memory.
 fn run(folder: &Path, arguments: &str) -> Output {
     let shell = format!("ulimit -d 262144; exec {} {arguments} --threads 2", env!("CARGO_BIN_EXE_tagore"));
     Command::new("sh").args(["-c", &shell]).current_dir(folder).output().unwrap()
@@ -75,7 +75,7 @@ fn succeeds(folder: &Path, arguments: &str) -> serde_json::Value {
 }
 
 #[test]
-fn vectors_are_looked_at_and_planned_for() {
+fn large_vectors_are_inspected_and_planned_for() {
     let folder = tempfile::tempdir().unwrap();
     vectors(&folder.path().join("base.u8bin"), 1);
     let floats = vectors(&folder.path().join("base.fbin"), 4);
@@ -90,7 +90,7 @@ fn vectors_are_looked_at_and_planned_for() {
         assert!(planned["out_of_core"]["clusters"].as_u64() > Some(1));
     }
 
-    // The last row is among those that are looked at.
+    // The sample includes the last row.
     floats.write_all_at(&f32::NAN.to_le_bytes(), 8 + 4 * (ROWS * DIM - 1)).unwrap();
     let output = run(folder.path(), "inspect base.fbin");
     let expected = "error: base.fbin: row 999999999, dimension 95: found NaN, expected a finite number\n";
@@ -101,7 +101,7 @@ fn vectors_are_looked_at_and_planned_for() {
 }
 
 #[test]
-fn an_index_is_looked_at() {
+fn a_large_index_is_inspected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.tagore");
     let file = index(&path);
@@ -110,7 +110,7 @@ fn an_index_is_looked_at() {
     assert_eq!((found["n"].as_u64(), found["max_degree"].as_u64()), (Some(ROWS), Some(32)));
     assert_eq!(found["checked"], "sample");
 
-    // A degree that has no edges to it.
+    // A degree without edges.
     file.write_all_at(&1u32.to_le_bytes(), 3 * 4096).unwrap();
     let output = run(folder.path(), "inspect x.tagore");
     let error = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! Ground truth that does not belong, as the command meets it.
+//! Ground truth of other data, metrics and conventions.
 
 use serde_json::Value;
 use tagore::GroundTruth;
@@ -101,7 +101,7 @@ fn honest_truth_is_judged_by_its_ids() {
     }
 }
 
-// The mean of no recalls is NaN, and JSON has none.
+// JSON has no NaN, the mean of no recalls.
 #[test]
 fn recall_of_no_nodes_is_wrong_usage() {
     let s = Session { folder: tempfile::tempdir().unwrap() };

@@ -20,16 +20,17 @@ pub struct Evaluation {
     pub beam: usize,
     /// Neighbours asked for per query.
     pub k: usize,
-    /// The share of the k results that are not farther than the k-th true neighbour, 0 to 1: of rows at the same distance any
-    /// counts.
+    /// The share of the k results that are not farther than the k-th true neighbour, 0 to 1: of
+    /// rows at the same distance any counts.
     pub recall: f64,
-    /// The share of the k true ids found, 0 to 1: of rows at the same distance those of the ground truth alone count.
+    /// The share of the k true ids found, 0 to 1: of rows at the same distance those of the ground
+    /// truth alone count.
     pub recall_ids: f64,
-    /// Queries per second from queries to results in the host's memory, all threads together; the median of several runs
-    /// if they are short.
+    /// Queries per second from queries to results in the host's memory, all threads together; the
+    /// median of several runs if they are short.
     pub qps: f64,
-    /// On a GPU, queries per second from queries to results on the device: those of the kernel alone, in the run that `qps`
-    /// is of.
+    /// On a GPU, queries per second from queries to results on the device: those of the kernel
+    /// alone, in the run that `qps` is of.
     pub device_qps: Option<f64>,
     /// On a GPU, bytes of the base that the kernel reads a second at the least.
     pub device_bytes: Option<f64>,
@@ -55,7 +56,8 @@ impl<'a> TestQueries<'a> {
     }
 }
 
-/// Searches on the CPU with each of `beams` and measures recall: [`Searcher::new`] and [`Searcher::evaluate`] in one.
+/// Searches on the CPU with each of `beams` and measures recall: [`Searcher::new`] and
+/// [`Searcher::evaluate`] in one.
 ///
 /// # Errors
 /// As those two.
@@ -72,13 +74,15 @@ pub fn evaluate(
 impl Searcher<'_> {
     /// Searches with each of `beams` and compares the results with the ground truth.
     ///
-    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of the queries (fewer
-    /// for a large base without a GPU); its distances may follow any convention ([`Searcher::distance_convention`]).
+    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of
+    /// the queries (fewer for a large base without a GPU); its distances may follow any convention
+    /// ([`Searcher::distance_convention`]).
     ///
     /// # Errors
-    /// As [`Searcher::search`], or if the truth does not belong to these queries and this base: it has another number of rows,
-    /// an id is unknown or there twice, or a row of the base is nearer, by more than 1e-4 of the distance (1e-3 for a base in
-    /// f16) and by the metric of the index, than the one in its place.
+    /// As [`Searcher::search`], or if the truth does not belong to these queries and this base: it
+    /// has another number of rows, an id is unknown or there twice, or a row of the base is nearer,
+    /// by more than 1e-4 of the distance (1e-3 for a base in f16) and by the metric of the index,
+    /// than the one in its place.
     pub fn evaluate(
         &self,
         test: TestQueries<'_>,
@@ -116,8 +120,8 @@ impl Searcher<'_> {
     }
 }
 
-/// What `search` finds and the seconds it takes: of a short run, which may be disturbed by anything,
-/// the median of several.
+/// What `search` finds and the seconds it takes: of a short run, which may be disturbed by
+/// anything, the median of several.
 fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64)> {
     const RUNS: usize = 5;
     const LONG: f64 = 1.0;
@@ -182,8 +186,8 @@ impl KnnTruth {
     /// Finds the `k` nearest neighbours of the nodes of `sample` by exact search.
     ///
     /// # Errors
-    /// If the sample has no nodes, `k` is not below the rows of `base` or too large for the device, a value is not finite, or the
-    /// work is cancelled.
+    /// If the sample has no nodes, `k` is not below the rows of `base` or too large for the device,
+    /// a value is not finite, or the work is cancelled.
     pub fn new(base: &Vectors, metric: Metric, k: usize, sample: &RecallSample) -> Result<Self> {
         let of = base.len();
         let &RecallSample { nodes, seed, device, ref progress } = sample;

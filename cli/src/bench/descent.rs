@@ -25,7 +25,8 @@ pub(crate) struct Args {
     /// Iterations of the two phases: a list of auto and A,B, such as 6,6;8,0;auto
     #[arg(long, value_delimiter = ';', default_value = "auto", value_name = "A,B;..")]
     iterations: Vec<Iterations>,
-    /// Starts of descent: a list of random, cells (GPU) and auto [default: random, and cells on a GPU]
+    /// Starts of descent: a list of random, cells (GPU) and auto [default: random, and cells on a
+    /// GPU]
     #[arg(long, value_delimiter = ',', value_name = "START,..")]
     starts: Option<Vec<Start>>,
     /// All even splits of 8, 12 and 16 iterations between the phases, from the random start

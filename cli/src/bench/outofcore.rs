@@ -132,7 +132,8 @@ fn quality_event(Evaluation { beam, recall, distances, qps, .. }: &Evaluation) -
 
 /// Sums over the tasks of a build.
 struct Summary {
-    /// Seconds from the first cluster read to the index written, and the part of them up to the last merge.
+    /// Seconds from the first cluster read to the index written, and the part of them up to the
+    /// last merge.
     end_to_end: f64,
     local: f64,
     /// Nodes per second of `end_to_end`.

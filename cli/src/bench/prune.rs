@@ -28,8 +28,8 @@ pub(crate) struct Args {
     indexes: Vec<Strategy>,
     #[command(flatten)]
     judge: JudgeOptions,
-    /// Prune with the baseline kernels of published code too: one candidate after another (nsg, vamana), or a warp per
-    /// edge (cagra)
+    /// Prune with the baseline kernels of published code too: one candidate after another (nsg,
+    /// vamana), or a warp per edge (cagra)
     #[arg(long)]
     baseline_kernels: bool,
     /// Prune on the CPU too, and compare the indexes
@@ -101,7 +101,9 @@ impl Args {
         say(&built, output);
         let mut event = self.event(base, &built);
         if let Some(graph) = graph {
-            self.compare(&built, &builder, (base, graph), &mut event, output)?;
+            for (key, seconds) in self.compare(&built, &builder, (base, graph), output)? {
+                event[key] = seconds.into();
+            }
         }
         let Some(judge) = judge else { return Ok((event, None)) };
         let evaluations = judge.evaluate(&built.index, base, self.runs.device, output)?;
@@ -119,21 +121,22 @@ impl Args {
         Ok((event, Some(Series { name: built.index.kind().to_owned(), points })))
     }
 
-    /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Fails if an index differs from `built`.
+    /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Returns seconds by
+    /// JSON key. Fails if an index differs from `built`.
     fn compare(
         &self,
         built: &Built,
         builder: &Builder,
         (base, graph): (&Vectors, &KnnGraph),
-        event: &mut Value,
         output: &Output,
-    ) -> Result<()> {
+    ) -> Result<Vec<(&'static str, f64)>> {
+        let mut times = Vec::new();
         if self.baseline_kernels {
             let baseline = self.build(&builder.clone().baseline_kernels(true), base, Some(graph))?;
             check_same(&built.index, &baseline.index, "--baseline-kernels")?;
             let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
             let (ours, theirs) = (filter(&built.stats.prune.kernels), filter(&baseline.stats.prune.kernels));
-            event["baseline_filter_seconds"] = theirs.into();
+            times.push(("baseline_filter_seconds", theirs));
             output.say(format_args!("{:<10} filter {ours:.6} s, baseline {theirs:.6} s", ""));
         }
         if self.cpu {
@@ -141,10 +144,10 @@ impl Args {
             let cpu = builder.clone().device(Device::Cpu).build_from(base, graph)?;
             let seconds = began.elapsed().as_secs_f64();
             check_same(&built.index, &cpu, "--cpu")?;
-            event["cpu_prune_seconds"] = seconds.into();
+            times.push(("cpu_prune_seconds", seconds));
             output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
         }
-        Ok(())
+        Ok(times)
     }
 
     fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {

@@ -48,12 +48,11 @@ impl Args {
         let total = began.elapsed().as_secs_f64();
         self.say_index(&index, &base, total, output);
         let done = Done { index, stats, seconds: Seconds { read, write, total } };
-        let event = done.event(&base);
         if self.no_report {
-            output.event(&event);
+            output.event(&done.event(&base));
             return Ok(());
         }
-        self.report_on(&builder, &base, &done, event, output)
+        self.report_on(&builder, &base, &done, output)
     }
 
     /// Opens the k-NN graph of `--graph`.
@@ -63,14 +62,7 @@ impl Args {
     }
 
     /// Measures the index and writes the report.
-    fn report_on(
-        &self,
-        builder: &Builder,
-        base: &Vectors,
-        done: &Done,
-        mut event: Value,
-        output: &Output,
-    ) -> Result<()> {
+    fn report_on(&self, builder: &Builder, base: &Vectors, done: &Done, output: &Output) -> Result<()> {
         let Done { index, stats, seconds } = done;
         let sample: &KnnSample = &stats.sample;
         let mut report = Report::of(index, Some(base), sample, &self.measure(output))?;
@@ -78,6 +70,7 @@ impl Args {
         cost.stages.insert(0, StageCost::ended("read", seconds.read));
         cost.stages.push(StageCost::ended("write", seconds.write));
         report.build = Some(cost);
+        let mut event = done.event(base);
         event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
         self.end(&report, event, output)
     }

@@ -94,8 +94,8 @@ impl Args {
         files.work_in(work).write(self.reports())
     }
 
-    /// Files of the reports. Older ones are deleted right before the index takes its place, so that a killed run never
-    /// leaves a report of another index.
+    /// Files of the reports. Older ones are deleted right before the index takes its place, so that
+    /// a killed run never leaves a report of another index.
     fn reports(&self) -> Vec<PathBuf> {
         if self.no_report { Vec::new() } else { self.report.files(Some(&self.output)) }
     }

@@ -14,8 +14,8 @@ pub(crate) struct PruneOptions {
     /// Largest number of candidates per node
     #[arg(long, value_name = "M")]
     candidates: Option<usize>,
-    /// Slack of the distance filter, on squared distances, or of alpha-cng, on distances [default: 1.1 for vamana, 1
-    /// for nsg, 1.1 for alpha-cng]
+    /// Slack of the distance filter, on squared distances, or of alpha-cng, on distances [default:
+    /// 1.1 for vamana, 1 for nsg, 1.1 for alpha-cng]
     #[arg(long, conflicts_with = "angle")]
     alpha: Option<f32>,
     /// Least angle between neighbours of the angle filter, in degrees [default: 60]
@@ -27,7 +27,8 @@ pub(crate) struct PruneOptions {
     /// Filter of candidates: dist, angle, rank, tau-mng or alpha-cng [default: the kind's]
     #[arg(long)]
     filter: Option<Filter>,
-    /// Threshold of the filter: alpha, degrees, the most detours, or tau in the unit of the data [default of tau: 0]
+    /// Threshold of the filter: alpha, degrees, the most detours, or tau in the unit of the data
+    /// [default of tau: 0]
     #[arg(long, value_name = "X")]
     threshold: Option<f32>,
     /// Count a detour of the rank filter only if both its edges have a better rank [default: true]
