@@ -28,8 +28,12 @@ impl Args {
     /// Builds the index cluster by cluster and reports on it.
     pub(super) fn out_of_core(&self, started: Started, plan: ClusterPlan, output: &Output) -> Result<()> {
         if self.graph.is_some() {
-            let limits = self.limits.flags().join(" or ");
-            return Err(Error::usage(format!("--graph needs a build in memory: raise {limits}, or drop it")));
+            let flags = self.limits.flags();
+            let them = if flags.len() > 1 { "them" } else { "it" };
+            let limits = flags.join(" or ");
+            return Err(Error::usage(format!(
+                "--graph needs a build in memory: raise {limits}, or drop {them}"
+            )));
         }
         // A search by cosine needs a normalised copy of all vectors in memory.
         let is_searched = self.descent.graph.metric != Metric::Cosine;
