@@ -74,6 +74,6 @@ pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use text::{one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
-    DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, Repeated, Synth, Vectors,
-    with_mapped_file_at,
+    DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Synth,
+    SynthKind, Vectors, with_mapped_file_at,
 };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use half::f16;
-use tagore::{ElementType, Error, Format, GroundTruth, Progress, Synth, Vectors};
+use tagore::{ElementType, Error, Format, GroundTruth, Progress, QueryKind, Synth, SynthKind, Vectors};
 use tagore_device::random::{Draws, Stage};
 use tempfile::TempDir;
 
@@ -483,18 +483,37 @@ fn ground_truth_of_another_shape_is_refused() {
     }
 }
 
+/// A data set of every kind, with queries of every kind.
+fn synths(n: usize, dim: usize, seed: u64) -> Vec<(String, Synth)> {
+    let kinds = [
+        SynthKind::Mixture,
+        SynthKind::Clusters { clusters: n.min(4) },
+        SynthKind::Uniform,
+        SynthKind::Repeated { copies: n.min(3) },
+        SynthKind::Lognormal,
+    ];
+    let mut synths = Vec::new();
+    for kind in kinds {
+        for queries in [QueryKind::Rows, QueryKind::Sums] {
+            let synth = Synth::of_kind(kind, n, dim, seed).unwrap().query_kind(queries);
+            synths.push((format!("{kind}, {n} x {dim}, seed {seed}, queries {queries}"), synth));
+        }
+    }
+    synths
+}
+
 #[test]
 fn a_part_of_synthetic_data_is_that_part_of_the_whole() {
     for (n, dim, seed) in [(1000, 16, 1), (700, 97, 2), (3, 1, 3), (1, 5, 4)] {
-        let case = format!("{n} x {dim}, seed {seed}");
-        let synth = Synth::new(n, dim, seed).unwrap();
-        let whole = all(&synth.rows(0..n as u64 + 10).unwrap());
-        assert_eq!(all(&synth.base()), whole[..n * dim], "{case}");
-        assert_eq!(all(&synth.queries(10)), whole[n * dim..], "{case}");
-        let (first, last) = (n / 3, n / 3 + n / 2);
-        let part = synth.rows(first as u64..last as u64).unwrap();
-        assert_eq!(all(&part), whole[first * dim..last * dim], "{case}");
-        synth.base().validate(&Progress::silent()).unwrap();
+        for (case, synth) in synths(n, dim, seed) {
+            let whole = all(&synth.rows(0..n as u64 + 10).unwrap());
+            assert_eq!(all(&synth.base()), whole[..n * dim], "{case}");
+            assert_eq!(all(&synth.queries(10)), whole[n * dim..], "{case}");
+            let (first, last) = (n / 3, n / 3 + n / 2);
+            let part = synth.rows(first as u64..last as u64).unwrap();
+            assert_eq!(all(&part), whole[first * dim..last * dim], "{case}");
+            synth.rows(0..n as u64 + 10).unwrap().validate(&Progress::silent()).unwrap();
+        }
     }
 }
 
@@ -502,16 +521,18 @@ fn a_part_of_synthetic_data_is_that_part_of_the_whole() {
 fn synthetic_data_does_not_depend_on_the_threads() {
     let make = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| all(&Synth::new(3000, 33, 5).unwrap().base()))
+        let rows = |(_, synth): (_, Synth)| all(&synth.rows(0..3500).unwrap());
+        pool.install(|| synths(3000, 33, 5).into_iter().map(rows).collect::<Vec<_>>())
     };
-    assert_eq!(make(1), make(2));
+    assert_eq!(make(1), make(3));
 }
 
 #[test]
 fn synthetic_data_depends_on_the_seed() {
-    let make = |seed: u64| all(&Synth::new(50, 8, seed).unwrap().base());
-    let (a, b) = (make(1), make(2));
-    assert!(a.iter().zip(&b).all(|(a, b)| a != b));
+    for ((case, a), (_, b)) in synths(50, 8, 1).into_iter().zip(synths(50, 8, 2)) {
+        let [a, b] = [a, b].map(|synth| all(&synth.rows(0..60).unwrap()));
+        assert!(a.iter().zip(&b).all(|(a, b)| a != b), "{case}");
+    }
 }
 
 #[test]

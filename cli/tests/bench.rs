@@ -73,6 +73,44 @@ fn kernels_are_reported() {
 }
 
 #[test]
+fn indexes_are_compared_under_every_metric() {
+    let s = Session::new();
+    for metric in ["l2", "cosine", "ip"] {
+        s.succeeds(&format!(
+            "groundtruth --base base.fbin --queries query.fbin --metric {metric} -k 10 -o {metric}.bin"
+        ));
+        let lines = s.succeeds(&format!(
+            "bench prune -i base.fbin --metric {metric} --indexes cagra,vamana --knn 32 --repeat 1 --cpu --queries query.fbin --groundtruth {metric}.bin --beams 20,100 --device cpu -o bench.jsonl"
+        ));
+        let kinds: Vec<&str> = lines.iter().map(|line| line["index"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["cagra", "vamana"]);
+        for line in &lines {
+            assert_eq!((&line["event"], &line["metric"]), (&"bench prune".into(), &metric.into()));
+            assert_eq!((&line["n"], &line["knn"]), (&500.into(), &32.into()));
+            assert!(line["cpu_prune_seconds"].is_number(), "{line}");
+            let quality = line["quality"].as_array().unwrap();
+            assert_eq!((quality.len(), &quality[1]["beam"]), (2, &100.into()));
+            assert!(quality[1]["recall"].as_f64().unwrap() > 0.95, "{line}");
+            assert!(quality[0]["distances"].as_f64().unwrap() > 20.0, "{line}");
+        }
+        let written = std::fs::read_to_string(s.path("bench.jsonl")).unwrap();
+        let written: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(written, lines);
+    }
+    s.fails(
+        2,
+        "bench prune -i base.fbin --metric hamming -o x.jsonl",
+        &["--metric", "hamming", "l2, ip or cosine"],
+    );
+    // The truth of one metric does not judge indexes of another.
+    s.fails(
+        1,
+        "bench prune -i base.fbin --metric ip --indexes cagra --knn 32 --repeat 1 --queries query.fbin --groundtruth l2.bin --device cpu -o x.jsonl",
+        &["l2.bin", "by ip"],
+    );
+}
+
+#[test]
 fn orders_of_dispatch_are_compared() {
     let s = Session::new();
     let lines =

@@ -16,6 +16,7 @@ mod search;
 mod signals;
 #[cfg(target_os = "linux")]
 mod sparse;
+mod synth;
 mod truth;
 
 use std::path::Path;

@@ -38,7 +38,7 @@ pub use metric::Metric;
 pub(crate) use open::{map, open_ids_as, open_regular};
 pub use repeated::Repeated;
 pub use shape::DataShape;
-pub use synth::Synth;
+pub use synth::{QueryKind, Synth, SynthKind};
 pub use truth::GroundTruth;
 
 use crate::parallel::for_each_block;

@@ -1,0 +1,122 @@
+//! Kinds of synthetic data and of queries.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// The distribution of a synthetic data set.
+///
+/// As text: `mixture`, `clusters` (100 of them), `uniform`, `repeated` (10 copies) or `lognormal`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SynthKind {
+    /// A mixture of about sqrt(n) Gaussians of rank 24, plus noise: about as hard to search as SIFT
+    /// descriptors.
+    #[default]
+    Mixture,
+    /// Separate Gaussians: standard normal centres, deviation 0.2 in every component. In fewer than
+    /// about 16 dimensions they overlap.
+    Clusters {
+        /// Number of Gaussians, 1 to n. Each row belongs to one of them at random.
+        clusters: usize,
+    },
+    /// Components uniform in [0, 1).
+    Uniform,
+    /// Rows of [`Uniform`](Self::Uniform), each repeated at scattered places of the data set.
+    /// Queries repeat no row.
+    Repeated {
+        /// Rows per distinct row, 1 to n. One distinct row has fewer if this does not divide n.
+        copies: usize,
+    },
+    /// Random directions; the logarithm of a row's norm is normal with mean 0 and deviation 0.4.
+    /// For inner product.
+    Lognormal,
+}
+
+impl SynthKind {
+    /// `mixture`, `clusters`, `uniform`, `repeated` or `lognormal`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mixture => "mixture",
+            Self::Clusters { .. } => "clusters",
+            Self::Uniform => "uniform",
+            Self::Repeated { .. } => "repeated",
+            Self::Lognormal => "lognormal",
+        }
+    }
+
+    /// Checks the number of clusters or of copies for a data set of `n` rows.
+    pub(super) fn check(self, n: usize) -> Result<()> {
+        let (what, found) = match self {
+            Self::Clusters { clusters } => ("clusters", clusters),
+            Self::Repeated { copies } => ("copies", copies),
+            Self::Mixture | Self::Uniform | Self::Lognormal => return Ok(()),
+        };
+        if (1..=n).contains(&found) {
+            return Ok(());
+        }
+        Err(Error::argument(what, found, format_args!("1 to the {n} rows")))
+    }
+}
+
+impl fmt::Display for SynthKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for SynthKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "mixture" => Ok(Self::Mixture),
+            "clusters" => Ok(Self::Clusters { clusters: 100 }),
+            "uniform" => Ok(Self::Uniform),
+            "repeated" => Ok(Self::Repeated { copies: 10 }),
+            "lognormal" => Ok(Self::Lognormal),
+            _ => Err(Error::argument("kind", name, "mixture, clusters, uniform, repeated or lognormal")),
+        }
+    }
+}
+
+/// The distribution of the queries of a synthetic data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueryKind {
+    /// Further rows of the same distribution.
+    #[default]
+    Rows,
+    /// Sums of two random rows of the data set, plus normal noise with a tenth of the sum's root
+    /// mean square: queries from another distribution than the data set.
+    Sums,
+}
+
+impl QueryKind {
+    /// `rows` or `sums`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Sums => "sums",
+        }
+    }
+}
+
+impl fmt::Display for QueryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for QueryKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "rows" => Ok(Self::Rows),
+            "sums" => Ok(Self::Sums),
+            _ => Err(Error::argument("query-kind", name, "rows or sums")),
+        }
+    }
+}

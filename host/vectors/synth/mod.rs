@@ -1,0 +1,232 @@
+//! Synthetic data of any size, any part of which can be made alone.
+
+mod kind;
+mod rows;
+
+use std::ops::Range;
+use std::path::Path;
+
+use rayon::prelude::*;
+
+pub use kind::{QueryKind, SynthKind};
+use rows::{Generator, Table};
+
+use super::save::{RowWriter, vector_type};
+use super::{ElementType, Format, MAX_ROWS, Vectors, check_dim, npy};
+use crate::progress::Progress;
+use crate::{Error, Result};
+
+/// Rows that one task makes at a time.
+const BLOCK: usize = 256;
+
+/// Bytes of rows that are held in memory while a file is written.
+const CHUNK_BYTES: usize = 32 << 20;
+
+/// A synthetic data set of f32 vectors and its queries.
+///
+/// Row i depends on the kind, the seed, n, the dimension and i alone. So any part of a data set of
+/// any size can be made alone, on any number of threads, with the same bytes on every machine. The
+/// rows from n on are the queries.
+///
+/// ```
+/// use tagore::{QueryKind, Synth, SynthKind};
+/// let synth = Synth::new(1000, 16, 42)?;
+/// let (base, part) = (synth.base(), synth.rows(10..20)?);
+/// assert_eq!(base.row(10), part.row(0));
+///
+/// let kind = SynthKind::Clusters { clusters: 50 };
+/// let queries = Synth::of_kind(kind, 1000, 16, 42)?.query_kind(QueryKind::Sums).queries(10);
+/// assert_eq!((queries.len(), queries.dim()), (10, 16));
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Synth {
+    generator: Generator,
+}
+
+impl Synth {
+    /// A [mixture](SynthKind::Mixture) of `n` rows of `dim` components. Row i is A(c + g) plus
+    /// noise: A is a matrix of rank at most 24, c one of about sqrt(n) centres and g an offset, all
+    /// with standard normal elements.
+    ///
+    /// # Errors
+    /// If `dim` is not in 1..=4096, or `n` is 0 or above [`MAX_ROWS`].
+    pub fn new(n: usize, dim: usize, seed: u64) -> Result<Self> {
+        Self::of_kind(SynthKind::Mixture, n, dim, seed)
+    }
+
+    /// A data set of `n` rows of `dim` components and of any kind.
+    ///
+    /// # Errors
+    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or the clusters or copies of
+    /// `kind` are not in 1..=n.
+    pub fn of_kind(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Result<Self> {
+        check_dim(dim)?;
+        if !(1..=MAX_ROWS).contains(&n) {
+            return Err(Error::argument("n", n, format_args!("1 to {MAX_ROWS}")));
+        }
+        kind.check(n)?;
+        let table = Table::new(kind, n, dim, seed);
+        Ok(Self { generator: Generator { n, dim, seed, kind, queries: QueryKind::Rows, table } })
+    }
+
+    /// Sets the distribution of the queries, [`QueryKind::Rows`] by default. The data set stays the
+    /// same.
+    pub fn query_kind(mut self, kind: QueryKind) -> Self {
+        self.generator.queries = kind;
+        self
+    }
+
+    /// The kind of the data set.
+    pub fn kind(&self) -> SynthKind {
+        self.generator.kind
+    }
+
+    /// All of the data set: rows 0..n.
+    pub fn base(&self) -> Vectors {
+        self.vectors(0, self.generator.n)
+    }
+
+    /// The first `count` queries: rows n..n + count.
+    ///
+    /// # Panics
+    /// If `count` is above [`MAX_ROWS`].
+    pub fn queries(&self, count: usize) -> Vectors {
+        assert!(count <= MAX_ROWS, "{count} queries, at most {MAX_ROWS} can be made");
+        self.vectors(self.generator.n as u64, count)
+    }
+
+    /// The rows of a range, which may reach past n into the queries.
+    ///
+    /// # Errors
+    /// If the range ends before it starts or has more than [`MAX_ROWS`] rows.
+    pub fn rows(&self, range: Range<u64>) -> Result<Vectors> {
+        let count = count(&range)?;
+        Ok(self.vectors(range.start, count))
+    }
+
+    /// Writes the rows of a range to a file of f32 or f16 vectors, without holding all of them in
+    /// memory. The file appears only when it is complete.
+    ///
+    /// # Errors
+    /// If the file cannot be written, the format is not fvecs, fbin, f16bin or npy, the range is
+    /// not one that [`rows`](Self::rows) takes, or the work is cancelled.
+    pub fn write(
+        &self,
+        range: Range<u64>,
+        path: impl AsRef<Path>,
+        format: Format,
+        progress: &Progress,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let count = count(&range)?;
+        let element = vector_type(format, ElementType::F32)?;
+        if matches!(element, ElementType::U8 | ElementType::I8) {
+            return Err(Error::argument(
+                "format",
+                format,
+                "fvecs, fbin, f16bin or npy: synthetic data is not of integers",
+            ));
+        }
+        let stage = progress.stage("synth", count as u64);
+        let mut file =
+            RowWriter::create(path, format, npy::name(element), (count as u64, self.generator.dim))?;
+        let chunk = (CHUNK_BYTES / (self.generator.dim * size_of::<f32>())).max(1);
+        for first in (0..count).step_by(chunk) {
+            let rows = chunk.min(count - first);
+            self.vectors(range.start + first as u64, rows).write_rows(element, &mut file, &stage)?;
+        }
+        file.commit()
+    }
+
+    fn vectors(&self, first: u64, count: usize) -> Vectors {
+        Vectors::dense_f32(self.values(first, count), self.generator.dim)
+    }
+
+    fn values(&self, first: u64, count: usize) -> Vec<f32> {
+        let dim = self.generator.dim;
+        let mut values = vec![0.0; count * dim];
+        values.par_chunks_mut(dim * BLOCK).enumerate().for_each_init(
+            || self.generator.scratch(),
+            |scratch, (block, rows)| {
+                for (place, row) in rows.chunks_exact_mut(dim).enumerate() {
+                    // A range of indices from the first on would count beyond the last one of all.
+                    self.generator.row(first + (block * BLOCK + place) as u64, row, scratch);
+                }
+            },
+        );
+        values
+    }
+}
+
+/// Counts the rows of a range.
+fn count(range: &Range<u64>) -> Result<usize> {
+    let count = range.end.checked_sub(range.start).and_then(|count| usize::try_from(count).ok());
+    count.filter(|&count| count <= MAX_ROWS).ok_or_else(|| {
+        Error::argument("rows", format_args!("{range:?}"), format_args!("a range of at most {MAX_ROWS} rows"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_rows_of_all_and_any_seed_can_be_made() {
+        let kinds = [
+            SynthKind::Mixture,
+            SynthKind::Clusters { clusters: 3 },
+            SynthKind::Uniform,
+            SynthKind::Repeated { copies: 2 },
+            SynthKind::Lognormal,
+        ];
+        let queries = [QueryKind::Rows, QueryKind::Sums];
+        for (seed, kind, queries) in [0, 1 << 63, u64::MAX]
+            .into_iter()
+            .flat_map(|seed| kinds.map(|kind| queries.map(|queries| (seed, kind, queries))))
+            .flatten()
+        {
+            let synth = Synth::of_kind(kind, 3, 2, seed).unwrap().query_kind(queries);
+            let last = synth.rows(u64::MAX - 2 * BLOCK as u64 - 1..u64::MAX).unwrap();
+            assert_eq!(last.len(), 2 * BLOCK + 1);
+            assert!(last.validate(&Progress::silent()).is_ok());
+            // A part is made as the whole is.
+            assert_eq!(last.row(2 * BLOCK), synth.rows(u64::MAX - 1..u64::MAX).unwrap().row(0));
+            assert!(synth.rows(u64::MAX..u64::MAX).unwrap().is_empty());
+        }
+        let synth = Synth::new(3, 2, 0).unwrap();
+        for range in [0..u64::MAX, 0..MAX_ROWS as u64 + 1, Range { start: u64::MAX, end: 0 }] {
+            let text = synth.rows(range).unwrap_err().to_string();
+            assert!(text.starts_with("rows: found ") && text.contains("a range of at most"), "{text}");
+        }
+        for n in [0, MAX_ROWS + 1, usize::MAX] {
+            assert!(Synth::new(n, 2, 0).unwrap_err().to_string().starts_with("n: found "), "{n}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_known_by_name_and_checked() {
+        let kinds = ["mixture", "clusters", "uniform", "repeated", "lognormal"];
+        for name in kinds {
+            let kind: SynthKind = name.parse().unwrap();
+            assert_eq!((kind.to_string().as_str(), kind.name()), (name, name));
+            assert_eq!(Synth::of_kind(kind, 100, 3, 0).unwrap().kind(), kind);
+        }
+        for name in ["rows", "sums"] {
+            let kind: QueryKind = name.parse().unwrap();
+            assert_eq!((kind.to_string().as_str(), kind.name()), (name, name));
+        }
+        assert_eq!((SynthKind::default(), QueryKind::default()), (SynthKind::Mixture, QueryKind::Rows));
+        let expected = "kind: found gauss, expected mixture, clusters, uniform, repeated or lognormal";
+        assert_eq!("gauss".parse::<SynthKind>().unwrap_err().to_string(), expected);
+        let expected = "query-kind: found near, expected rows or sums";
+        assert_eq!("near".parse::<QueryKind>().unwrap_err().to_string(), expected);
+        let refused = |kind| Synth::of_kind(kind, 10, 3, 0).unwrap_err().to_string();
+        for found in [0, 11, usize::MAX] {
+            let expected = format!("clusters: found {found}, expected 1 to the 10 rows");
+            assert_eq!(refused(SynthKind::Clusters { clusters: found }), expected);
+            let expected = format!("copies: found {found}, expected 1 to the 10 rows");
+            assert_eq!(refused(SynthKind::Repeated { copies: found }), expected);
+        }
+    }
+}
