@@ -3,9 +3,9 @@
 use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
-    Builder, Collect, DataShape, Descent, DescentStats, Device, ExactSearch, Filter, Index, Iterations,
-    KnnGraph, MAX_WIDTH, Metric, PlannedStage, Progress, RecallSample, Searcher, Start, Strategy, Synth,
-    Target, TestQueries, Vectors, evaluate, ground_truth, knn_recall,
+    Builder, Collect, DataShape, Descent, DescentStats, Device, Error, ExactSearch, Filter, Index,
+    Iterations, KnnGraph, MAX_WIDTH, Metric, PlannedStage, Progress, RecallSample, Remedy, Searcher, Start,
+    Strategy, Synth, Target, TestQueries, Vectors, evaluate, ground_truth, knn_recall,
 };
 
 use crate::reference::{hard_cases, separated, uniform};
@@ -521,30 +521,37 @@ fn a_plan_is_what_a_build_takes() {
 }
 
 #[test]
-fn a_build_that_does_not_fit_says_what_would() {
-    // The emulator says that it has 1 GiB.
+fn a_build_that_does_not_fit_names_remedies() {
+    // The emulator has 1 GiB.
+    const FREE: u64 = 1 << 30;
     let base = Vectors::from_f32((0..800_000).map(|i| i as f32 + 0.5).collect(), 1).unwrap();
-    let error = |k| {
-        let descent = Descent::new().knn(k).start(Start::Random).device(Device::Emulated);
-        descent.build(&base).unwrap_err().to_string()
+    let descent = |k| Descent::new().knn(k).start(Start::Random);
+    let error = descent(96).device(Device::Emulated).build(&base).unwrap_err();
+    let text = error.to_string();
+    let Error::DeviceMemory { device, stage, required, largest, free, remedies } = error else {
+        panic!("{text}");
     };
-    let text = error(96);
-    let fits = text.split("--knn ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    let fits: usize = fits.parse().unwrap_or_else(|_| panic!("{text}"));
-    assert!(text.starts_with("emulated: needs ") && text.contains(", free 1073741824: "), "{text}");
+    assert_eq!((device.as_str(), stage, largest, free), ("emulated", "join", ("lists", 614_400_000), FREE));
+    let &[Remedy::Knn(fits), .., Remedy::Cpu] = remedies.as_slice() else { panic!("{text}") };
+    let peak = |k| descent(k).plan(&base).unwrap().peak_bytes();
+    assert_eq!(required, peak(96));
+    assert!(fits < 96 && peak(fits) <= FREE && peak(fits + 1) > FREE, "{text}");
     assert!(
-        text.contains("lists, 614400000") && text.contains("stage join") && text.contains("--device cpu"),
+        text.starts_with("emulated: needs ") && text.contains(", free 1073741824: lower knn to "),
         "{text}"
     );
-    let peak = |k| Descent::new().knn(k).start(Start::Random).plan(&base).unwrap().peak_bytes();
-    assert!(fits < 96 && peak(fits) <= 1 << 30 && peak(fits + 1) > 1 << 30, "{text}");
     assert!(!text.contains('\n'));
-    // An index, before its graph is built.
+    // An index fails before its graph is built.
     let builder = Builder::new(Strategy::nsg()).knn(96).start(Start::Random).device(Device::Emulated);
-    let text = builder.build(&base).unwrap_err().to_string();
-    let ways =
-        ["needs ", "free 1073741824", "set gpu_memory to 1073741824", "lower knn to ", "build on the CPU"];
-    assert!(ways.iter().all(|way| text.contains(way)) && !text.contains('\n'), "{text}");
+    match builder.build(&base).unwrap_err() {
+        Error::DeviceMemory { free: FREE, remedies, .. } => {
+            assert!(
+                matches!(remedies[..], [Remedy::GpuMemory(FREE), Remedy::Knn(_), Remedy::Cpu]),
+                "{remedies:?}"
+            );
+        }
+        other => panic!("{other}"),
+    }
 }
 
 /// Beam search on a device finds what the CPU finds, ids and bits of distances.

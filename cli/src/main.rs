@@ -28,7 +28,6 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use crate::error::Error;
 use crate::output::Output;
 
 /// Build, search and measure graph indexes for approximate nearest-neighbour search
@@ -106,7 +105,7 @@ fn main() -> ExitCode {
         Command::Search(args) => args.run(&output),
         Command::Eval(args) => args.run(&output),
         Command::Groundtruth(args) => args.run(&output),
-        Command::Synth(args) => args.run(&output).map_err(Error::from),
+        Command::Synth(args) => args.run(&output),
         Command::Convert(args) => args.run(&output),
         Command::Inspect(args) => args.run(&output),
         Command::Plan(args) => args.run(&output),

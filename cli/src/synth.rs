@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Error, Format, QueryKind, Result, Synth, SynthKind, path_text};
+use tagore::{Format, QueryKind, Synth, SynthKind, path_text};
 
-use super::files::Files;
-use super::output::Output;
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the vectors go: fbin, f16bin, fvecs or npy
+    /// File of the vectors: fbin, f16bin, fvecs or npy
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Rows of the data set
@@ -19,7 +20,7 @@ pub(crate) struct Args {
     /// Components per row
     #[arg(long)]
     dim: usize,
-    /// Another seed gives other data
+    /// Seed of the data
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Distribution: mixture (of correlated Gaussians), clusters (separate Gaussians), uniform,
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     /// Queries: rows (of the same distribution) or sums (of two rows of the data set, plus noise)
     #[arg(long, default_value = "rows", requires = "queries", value_name = "KIND")]
     query_kind: QueryKind,
-    /// The format [default: by the extension]
+    /// Format of OUT [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 }
@@ -69,19 +70,18 @@ impl Args {
     /// The kind with its number of clusters or copies. A default shrinks to the rows.
     fn kind(&self) -> Result<SynthKind> {
         let Self { n, clusters, copies, .. } = *self;
-        let refuse = |parameter: &'static str, value: Option<usize>, only: &str| match value {
+        let refuse = |flag: &str, value: Option<usize>, only: &str| match value {
             None => Ok(()),
-            Some(value) => Err(Error::Argument {
-                parameter,
-                found: format!("{value} with --kind {}", self.kind),
-                expected: format!("--kind {only}"),
-            }),
+            Some(value) => {
+                let found = format!("{value} with --kind {}", self.kind);
+                Err(Error::usage(format!("{flag}: found {found}, expected --kind {only}")))
+            }
         };
         if !matches!(self.kind, SynthKind::Clusters { .. }) {
-            refuse("clusters", clusters, "clusters")?;
+            refuse("--clusters", clusters, "clusters")?;
         }
         if !matches!(self.kind, SynthKind::Repeated { .. }) {
-            refuse("copies", copies, "repeated")?;
+            refuse("--copies", copies, "repeated")?;
         }
         Ok(match self.kind {
             SynthKind::Clusters { clusters: most } => {

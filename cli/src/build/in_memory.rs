@@ -7,10 +7,10 @@ use tagore::{
     BuildCost, BuildStats, Builder, Index, KnnGraph, KnnSample, PruneStats, Report, StageCost, Vectors,
 };
 
-use super::{Args, Started};
+use super::{Args, Started, say_repeated};
 use crate::error::Result;
 use crate::options::{Built, Seconds, say_kernels};
-use crate::output::{Output, grouped};
+use crate::output::Output;
 
 /// The index of a build, with the measurements taken while it was built.
 struct Done {
@@ -38,10 +38,7 @@ impl Args {
             self.descent.say(&base, stats.knn, &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
-        if stats.repeated > 0 {
-            let rows = grouped(stats.repeated);
-            output.say(format_args!("repeated  {rows} rows equal an earlier row, and are found with it"));
-        }
+        say_repeated(stats.repeated, output);
         let writing = Instant::now();
         index.save_replacing(&self.output, &self.reports())?;
         let write = writing.elapsed().as_secs_f64();

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
-use crate::output::Output;
+use crate::output::{Output, grouped};
 use crate::report::ReportOptions;
 
 pub(crate) use options::PruneOptions;
@@ -120,5 +120,13 @@ impl Args {
             base.len(),
             base.dim()
         ));
+    }
+}
+
+/// Prints the number of repeated rows, if any.
+fn say_repeated(rows: u64, output: &Output) {
+    if rows > 0 {
+        let rows = grouped(rows);
+        output.say(format_args!("repeated  {rows} rows equal an earlier row, and are found with it"));
     }
 }
