@@ -5,8 +5,6 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::TempPath;
-
 use crate::flush::Flush;
 use crate::text::path_text;
 use crate::{Error, Result};
@@ -25,9 +23,8 @@ const TEMPORARY: &str = ".tagore-tmp";
 /// behind is removed by the next that writes the same target, and of two that write it at a time the second fails.
 #[derive(Debug)]
 pub(crate) struct AtomicFile {
-    /// The file itself: the errors of `NamedTempFile` would name the temporary file.
     writer: BufWriter<File>,
-    temporary: TempPath,
+    temporary: TemporaryPath,
     target: PathBuf,
     flush: Flush,
 }
@@ -42,7 +39,7 @@ impl AtomicFile {
         let target = followed(target)?;
         let temporary = temporary_path(&target);
         let file = start(&temporary, &target)?;
-        let temporary = TempPath::try_from_path(temporary).map_err(Error::io(&target))?;
+        let temporary = TemporaryPath(temporary);
         let writer = BufWriter::with_capacity(BUFFER, file);
         Ok(Self { writer, temporary, target, flush: Flush::default() })
     }
@@ -127,7 +124,7 @@ impl AtomicFile {
 
 /// A file that is all on the disk, under its temporary name.
 struct Finished {
-    temporary: TempPath,
+    temporary: TemporaryPath,
     target: PathBuf,
 }
 
@@ -135,11 +132,33 @@ impl Finished {
     fn rename(self) -> Result<()> {
         let Self { temporary, target } = self;
         let rename = || {
-            temporary.persist(&target).map_err(|failed| failed.error)?;
+            temporary.persist(&target)?;
             // A rename lasts only once the folder has been written too; only unix can ask for that.
             if cfg!(unix) { File::open(folder(&target))?.sync_all() } else { Ok(()) }
         };
         rename().map_err(Error::io(&target))
+    }
+}
+
+/// A temporary file, deleted on drop.
+#[derive(Debug)]
+struct TemporaryPath(PathBuf);
+
+impl TemporaryPath {
+    /// Renames the file to `target`.
+    fn persist(mut self, target: &Path) -> io::Result<()> {
+        fs::rename(&self.0, target)?;
+        self.0.clear();
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryPath {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            // The next run that writes the same target removes what is left.
+            let _ = fs::remove_file(&self.0);
+        }
     }
 }
 

@@ -57,8 +57,10 @@ pub use descent::{
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
 pub use device::Device;
-pub use error::{Error, Result};
-pub use eval::{DistanceConvention, Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
+pub use error::{Error, Remedy, Result};
+pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
+#[cfg(feature = "plots")]
+pub use eval::{Series, recall_qps_plot};
 pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_LAYER_BEAM, Statistics};
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};

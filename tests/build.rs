@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 use tagore::{
     Builder, Collect, Descent, Description, Error, Filter, Index, MAX_LAYER_BEAM, Metric, Progress, Start,
-    Strategy, Synth, Vectors, evaluate, ground_truth,
+    Strategy, Synth, TestQueries, Vectors, evaluate, ground_truth,
 };
 use tagore_device::prune::rule::{AlphaConvergent, Rule};
 use tagore_device::random::{Draws, Stage};
@@ -73,8 +73,14 @@ fn every_kind_finds_the_neighbours_of_queries() {
         let graph = Descent::new().metric(metric).knn(64).build(&base).unwrap();
         for strategy in Strategy::all() {
             let index = Builder::new(strategy).metric(metric).build_from(&base, &graph).unwrap();
-            let found =
-                evaluate(&index, &base, &queries, &truth, 10, &[20, 100], &Progress::silent()).unwrap();
+            let found = evaluate(
+                &index,
+                &base,
+                TestQueries::new(&queries, &truth, 10),
+                &[20, 100],
+                &Progress::silent(),
+            )
+            .unwrap();
             let what = format!("{}, {metric}: {found:?}", index.kind());
             assert!(
                 found[1].recall > 0.98 && found[0].recall > 0.85 && found[0].recall < found[1].recall,
@@ -104,7 +110,9 @@ fn clusters_that_lie_apart_are_found_by_every_kind() {
                 assert!((0..3000).all(|node| index.neighbors(node).len() == 32), "{what}: a row is not full");
             }
             let recall = |index: &Index| {
-                evaluate(index, &base, &queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0].recall
+                evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[40], &Progress::silent())
+                    .unwrap()[0]
+                    .recall
             };
             assert!(recall(&index) >= 0.995, "{what}: {}", recall(&index));
             let plain = builder.layers(false).build_from(&base, &graph).unwrap();
@@ -144,7 +152,9 @@ fn inner_product_finds_the_largest_products() {
     let truth = ground_truth(&base, &queries, Metric::InnerProduct, 10, &Progress::silent()).unwrap();
     for strategy in [Strategy::nsg(), Strategy::vamana(), Strategy::cagra()] {
         let index = Builder::new(strategy).metric(Metric::InnerProduct).knn(64).build(&base).unwrap();
-        let found = evaluate(&index, &base, &queries, &truth, 10, &[100], &Progress::silent()).unwrap();
+        let found =
+            evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[100], &Progress::silent())
+                .unwrap();
         assert!(found[0].recall > 0.9, "{}: {found:?}", index.kind());
     }
 }
@@ -174,7 +184,9 @@ fn inner_product_finds_rows_of_any_norm() {
     // With candidates in the order of rule distances CAGRA finds 0.80, NSG 0.32 and Vamana 0.46.
     for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::vamana()] {
         let index = Builder::new(strategy).metric(Metric::InnerProduct).build_from(&base, &graph).unwrap();
-        let found = evaluate(&index, &base, &queries, &truth, 10, &[32], &Progress::silent()).unwrap();
+        let found =
+            evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[32], &Progress::silent())
+                .unwrap();
         assert!(found[0].recall > 0.95, "{}: {found:?}", index.kind());
     }
 }
@@ -276,7 +288,7 @@ fn a_larger_tau_keeps_more_edges() {
 fn parameters_out_of_range_are_errors() {
     let base = uniform(200, 4, 1);
     let what = |builder: Builder| match builder.build(&base).unwrap_err() {
-        Error::Argument { what, .. } => what,
+        Error::Argument { parameter, .. } => parameter,
         other => panic!("{other}"),
     };
     assert_eq!(what(Builder::new(Strategy::nsg().degree(0))), "degree");

@@ -3,7 +3,7 @@
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
     Builder, DataShape, Descent, Device, Error, ExactSearch, Format, GroundTruth, Index, IndexFormat,
-    KnnTruth, Metric, Progress, Result, Searcher, Strategy, Vectors,
+    KnnTruth, Metric, Progress, RecallSample, Result, Searcher, Strategy, Vectors,
 };
 
 use crate::reference::uniform;
@@ -32,6 +32,12 @@ fn every_pass_over_data_looks_at_its_handle() {
     let open = || Vectors::open(path("base.fbin")).unwrap();
     let cosine = Builder::new(Strategy::nsg()).knn(10).metric(Metric::Cosine).progress(progress.clone());
     let clusters = Limits { cluster_size: Some(100), ..Limits::default() };
+    let sample = RecallSample {
+        nodes: 10,
+        device: Device::Cpu,
+        progress: progress.clone(),
+        ..RecallSample::default()
+    };
     let mut found: Vec<(String, Result<()>)> = [
         ("validate", open().validate(p)),
         ("validate fvecs", Vectors::open(path("base.fvecs")).unwrap().validate(p)),
@@ -40,7 +46,7 @@ fn every_pass_over_data_looks_at_its_handle() {
         ("exact search", ExactSearch::new(3).progress(progress.clone()).run(&open(), &queries).map(drop)),
         ("descent", Descent::new().progress(progress.clone()).build(&open()).map(drop)),
         ("build", cosine.build(&open()).map(drop)),
-        ("k-NN truth", KnnTruth::new(&open(), Metric::L2, 3, 10, 0, Device::Cpu, p).map(drop)),
+        ("k-NN truth", KnnTruth::new(&open(), Metric::L2, 3, &sample).map(drop)),
         ("overlap", ClusterGraph::of_vectors(&open(), 3, 0, Device::Cpu, p).map(drop)),
         ("searcher", Searcher::new(&index, &open(), p).map(drop)),
         (

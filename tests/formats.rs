@@ -559,11 +559,11 @@ fn synthetic_data_that_cannot_be_written_is_refused() {
     let write = |range, format, progress: &Progress| synth.write(range, &path, format, progress);
     for format in [Format::Bvecs, Format::U8bin, Format::I8bin, Format::Ivecs, Format::Ibin] {
         let error = write(0..10, format, &Progress::silent()).unwrap_err();
-        assert!(matches!(error, Error::Argument { what: "format", .. }), "{error}");
+        assert!(matches!(error, Error::Argument { parameter: "format", .. }), "{error}");
     }
     let backwards = std::ops::Range { start: 5, end: 4 };
     for range in [backwards, 0..u64::MAX] {
-        assert!(matches!(synth.rows(range.clone()), Err(Error::Argument { what: "rows", .. })));
+        assert!(matches!(synth.rows(range.clone()), Err(Error::Argument { parameter: "rows", .. })));
         assert!(write(range, Format::Fbin, &Progress::silent()).is_err());
     }
     let progress = Progress::silent();

@@ -3,9 +3,9 @@
 use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
-    Builder, Collect, DataShape, Descent, DescentStats, Device, ExactSearch, Filter, Index, Iterations,
-    KnnGraph, MAX_WIDTH, Metric, PlannedStage, Progress, Searcher, Start, Strategy, Synth, Target, Vectors,
-    evaluate, ground_truth, knn_recall,
+    Builder, Collect, DataShape, Descent, DescentStats, Device, Error, ExactSearch, Filter, Index,
+    Iterations, KnnGraph, MAX_WIDTH, Metric, PlannedStage, Progress, RecallSample, Remedy, Searcher, Start,
+    Strategy, Synth, Target, TestQueries, Vectors, evaluate, ground_truth, knn_recall,
 };
 
 use crate::reference::{hard_cases, separated, uniform};
@@ -22,13 +22,11 @@ fn devices() -> Vec<Device> {
 }
 
 /// The exact search of a device equals that of the CPU, ids and bits of distances.
-fn check_exact(what: &str, base: &Vectors, queries: &Vectors, metric: Metric, k: usize, memory: Option<u64>) {
-    let search = ExactSearch::new(k).metric(metric);
+fn check_exact(what: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
     let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
     for device in devices() {
         let search = search.clone().device(device);
-        let search = memory.map_or(search.clone(), |bytes| search.device_memory(bytes));
-        let shape = format!("{what}, {} x {}, {metric}, k = {k}, {device}", base.len(), base.dim());
+        let shape = format!("{what}, {} x {}, {search:?}", base.len(), base.dim());
         let (found, stats) = search.run(base, queries).unwrap_or_else(|error| panic!("{shape}: {error}"));
         assert_eq!(stats.device, device.to_string());
         for query in 0..queries.len() {
@@ -46,7 +44,12 @@ const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 fn exact_search_of_odd_shapes() {
     for (rows, dim, queries, k) in [(1, 1, 1, 1), (129, 1, 3, 129), (1003, 97, 5, 13), (300, 200, 130, 7)] {
         for metric in METRICS {
-            check_exact("uniform", &uniform(rows, dim, 1), &uniform(queries, dim, 2), metric, k, None);
+            check_exact(
+                "uniform",
+                &uniform(rows, dim, 1),
+                &uniform(queries, dim, 2),
+                &ExactSearch::new(k).metric(metric),
+            );
         }
     }
 }
@@ -55,9 +58,9 @@ fn exact_search_of_odd_shapes() {
 fn exact_search_of_hard_data() {
     for (name, base) in hard_cases(200, 9, 3) {
         for metric in METRICS {
-            check_exact(name, &base, &uniform(9, 9, 4), metric, 20, None);
+            check_exact(name, &base, &uniform(9, 9, 4), &ExactSearch::new(20).metric(metric));
         }
-        check_exact(name, &base, &base, Metric::L2, 3, None);
+        check_exact(name, &base, &base, &ExactSearch::new(3).metric(Metric::L2));
     }
 }
 
@@ -75,12 +78,17 @@ fn exact_search_of_every_type() {
     ];
     for (name, to) in types {
         for metric in METRICS {
-            check_exact(name, &of(400, 5, to), &of(6, 6, to), metric, 11, None);
+            check_exact(name, &of(400, 5, to), &of(6, 6, to), &ExactSearch::new(11).metric(metric));
         }
     }
     let extremes = |a: u8, b: u8| Vectors::from_u8([vec![a; 4096], vec![b; 4096]].concat(), 4096).unwrap();
     for metric in METRICS {
-        check_exact("extreme bytes", &extremes(0, 255), &extremes(255, 0), metric, 2, None);
+        check_exact(
+            "extreme bytes",
+            &extremes(0, 255),
+            &extremes(255, 0),
+            &ExactSearch::new(2).metric(metric),
+        );
     }
 }
 
@@ -92,7 +100,12 @@ fn exact_search_far_from_the_origin() {
         Vectors::from_f32(values.collect(), 24).unwrap()
     };
     for metric in METRICS {
-        check_exact("shifted", &shifted(&synth.base()), &shifted(&synth.queries(20)), metric, 10, None);
+        check_exact(
+            "shifted",
+            &shifted(&synth.base()),
+            &shifted(&synth.queries(20)),
+            &ExactSearch::new(10).metric(metric),
+        );
     }
 }
 
@@ -118,7 +131,12 @@ fn exact_search_of_a_few_huge_values_among_tiny_ones() {
         let queries = Vectors::from_f32(values.collect(), dim).unwrap();
         for metric in METRICS {
             for k in [1, 3] {
-                check_exact(&format!("{huge:e} among tiny"), &base, &queries, metric, k, None);
+                check_exact(
+                    &format!("{huge:e} among tiny"),
+                    &base,
+                    &queries,
+                    &ExactSearch::new(k).metric(metric),
+                );
             }
         }
     }
@@ -131,10 +149,10 @@ fn exact_search_finds_equal_rows_by_their_ids() {
     let equal = Vectors::from_f32(vec![0.25; 2 * 1500], 2).unwrap();
     let query = |value: f32| Vectors::from_f32(vec![value; 2], 2).unwrap();
     for k in [3, 300] {
-        check_exact("all zero", &zeros, &query(0.0), Metric::L2, k, None);
-        check_exact("all equal", &equal, &query(0.25), Metric::L2, k, None);
-        check_exact("a zero query", &ones, &query(0.0), Metric::InnerProduct, k, None);
-        check_exact("all zero", &zeros, &query(1.0), Metric::InnerProduct, k, None);
+        check_exact("all zero", &zeros, &query(0.0), &ExactSearch::new(k).metric(Metric::L2));
+        check_exact("all equal", &equal, &query(0.25), &ExactSearch::new(k).metric(Metric::L2));
+        check_exact("a zero query", &ones, &query(0.0), &ExactSearch::new(k).metric(Metric::InnerProduct));
+        check_exact("all zero", &zeros, &query(1.0), &ExactSearch::new(k).metric(Metric::InnerProduct));
     }
 }
 
@@ -143,7 +161,7 @@ fn exact_search_in_pieces() {
     let (base, queries) = (uniform(1000, 16, 8), uniform(7, 16, 9));
     // Room for two tiles of rows, and for one.
     for bytes in [250_000, 230_000] {
-        check_exact("pieces", &base, &queries, Metric::L2, 10, Some(bytes));
+        check_exact("pieces", &base, &queries, &ExactSearch::new(10).metric(Metric::L2).device_memory(bytes));
     }
     let search = ExactSearch::new(10).device(Device::Emulated).device_memory(1000);
     let error = search.run(&base, &queries).unwrap_err().to_string();
@@ -156,10 +174,10 @@ fn exact_search_of_rows_that_come_nearer_and_nearer() {
     let values = (0..9_000).map(|row| (9_000 - row) as f32).collect();
     let base = Vectors::from_f32(values, 1).unwrap();
     let queries = Vectors::from_f32(vec![-3.0, 9_001.0, 4_499.4], 1).unwrap();
-    check_exact("nearer and nearer", &base, &queries, Metric::L2, 5, None);
+    check_exact("nearer and nearer", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
     // All at one distance.
     let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
-    check_exact("all equal", &base, &queries, Metric::L2, 5, None);
+    check_exact("all equal", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
 }
 
 #[test]
@@ -215,8 +233,13 @@ fn same(a: &KnnGraph, b: &KnnGraph) -> bool {
 }
 
 fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
-    let verified =
-        knn_recall(graph, base, base.len(), &[graph.k()], 0, Device::Cpu, &Progress::silent()).unwrap();
+    let verified = knn_recall(
+        graph,
+        base,
+        &[graph.k()],
+        &RecallSample { nodes: base.len(), device: Device::Cpu, ..RecallSample::default() },
+    )
+    .unwrap();
     verified[0]
 }
 
@@ -332,7 +355,13 @@ fn phases_run_alone() {
                 check_graph("phase 2 alone", &graph, &base, Metric::L2);
                 assert!(graph.stats().completed == 0 && graph.stats().join_distances == 0);
             }
-            knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0]
+            knn_recall(
+                &graph,
+                &base,
+                &[6],
+                &RecallSample { nodes: 160, device: Device::Cpu, ..RecallSample::default() },
+            )
+            .unwrap()[0]
         };
         let (second, first) = (recall(0, 3), recall(3, 0));
         assert!(second > 0.85 && first > 0.9, "{device}: {first}, {second}");
@@ -492,29 +521,37 @@ fn a_plan_is_what_a_build_takes() {
 }
 
 #[test]
-fn a_build_that_does_not_fit_says_what_would() {
-    // The emulator says that it has 1 GiB.
+fn a_build_that_does_not_fit_names_remedies() {
+    // The emulator has 1 GiB.
+    const FREE: u64 = 1 << 30;
     let base = Vectors::from_f32((0..800_000).map(|i| i as f32 + 0.5).collect(), 1).unwrap();
-    let error = |k| {
-        let descent = Descent::new().knn(k).start(Start::Random).device(Device::Emulated);
-        descent.build(&base).unwrap_err().to_string()
+    let descent = |k| Descent::new().knn(k).start(Start::Random);
+    let error = descent(96).device(Device::Emulated).build(&base).unwrap_err();
+    let text = error.to_string();
+    let Error::DeviceMemory { device, stage, required, largest, free, remedies } = error else {
+        panic!("{text}");
     };
-    let text = error(96);
-    let fits = text.split("--knn ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    let fits: usize = fits.parse().unwrap_or_else(|_| panic!("{text}"));
-    assert!(text.starts_with("emulated: needs ") && text.contains(", free 1073741824: "), "{text}");
+    assert_eq!((device.as_str(), stage, largest, free), ("emulated", "join", ("lists", 614_400_000), FREE));
+    let &[Remedy::Knn(fits), .., Remedy::Cpu] = remedies.as_slice() else { panic!("{text}") };
+    let peak = |k| descent(k).plan(&base).unwrap().peak_bytes();
+    assert_eq!(required, peak(96));
+    assert!(fits < 96 && peak(fits) <= FREE && peak(fits + 1) > FREE, "{text}");
     assert!(
-        text.contains("lists, 614400000") && text.contains("stage join") && text.contains("--device cpu"),
+        text.starts_with("emulated: needs ") && text.contains(", free 1073741824: lower knn to "),
         "{text}"
     );
-    let peak = |k| Descent::new().knn(k).start(Start::Random).plan(&base).unwrap().peak_bytes();
-    assert!(fits < 96 && peak(fits) <= 1 << 30 && peak(fits + 1) > 1 << 30, "{text}");
     assert!(!text.contains('\n'));
-    // An index, before its graph is built.
+    // An index fails before its graph is built.
     let builder = Builder::new(Strategy::nsg()).knn(96).start(Start::Random).device(Device::Emulated);
-    let text = builder.build(&base).unwrap_err().to_string();
-    let ways = ["needs ", "free 1073741824", "--gpu-memory 1073741824 builds", "--knn ", "--device cpu"];
-    assert!(ways.iter().all(|way| text.contains(way)) && !text.contains('\n'), "{text}");
+    match builder.build(&base).unwrap_err() {
+        Error::DeviceMemory { free: FREE, remedies, .. } => {
+            assert!(
+                matches!(remedies[..], [Remedy::GpuMemory(FREE), Remedy::Knn(_), Remedy::Cpu]),
+                "{remedies:?}"
+            );
+        }
+        other => panic!("{other}"),
+    }
 }
 
 /// Beam search on a device finds what the CPU finds, ids and bits of distances.
@@ -636,7 +673,9 @@ fn wider_steps_find_as_much() {
                 .unwrap()
                 .device(device)
                 .unwrap();
-            let found = searcher.evaluate(&queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0];
+            let found = searcher
+                .evaluate(TestQueries::new(&queries, &truth, 10), &[40], &Progress::silent())
+                .unwrap()[0];
             assert!(found.device_qps.unwrap() >= found.qps);
             found.recall
         };
@@ -754,7 +793,8 @@ fn the_kernels_to_compare_with_give_the_same_index() {
         for device in devices() {
             let builder = Builder::new(strategy.clone().degree(8)).metric(metric).device(device);
             let index = builder.build_from(&base, &graph).unwrap();
-            let (plain, stats) = builder.plain(true).build_with_stats(&base, Some(&graph)).unwrap();
+            let (plain, stats) =
+                builder.baseline_kernels(true).build_with_stats(&base, Some(&graph)).unwrap();
             assert!((0..base.len()).all(|node| index.neighbors(node) == plain.neighbors(node)));
             let is_plain = |kernel: &str| kernel.contains("serial") || kernel.contains("unbalanced");
             assert!(
@@ -786,7 +826,9 @@ fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
         assert!(build() == build(), "two builds on {device}");
         let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
         let recall = |index: &Index| {
-            evaluate(index, &base, &queries, &truth, 10, &[50], &Progress::silent()).unwrap()[0].recall
+            evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[50], &Progress::silent())
+                .unwrap()[0]
+                .recall
         };
         // The CPU builds the index to compare with: recall does not depend on the device.
         let in_memory = builder.clone().devices(&[Device::Cpu]).build(&base).unwrap();
@@ -802,9 +844,21 @@ fn more_neighbours_are_expanded_than_a_block_has_room_for() {
     for device in devices() {
         let graph = descent.clone().device(device).build(&base).unwrap_or_else(|error| panic!("{error}"));
         check_graph("64 neighbours", &graph, &base, Metric::L2);
-        let recall = knn_recall(&graph, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
+        let recall = knn_recall(
+            &graph,
+            &base,
+            &[6],
+            &RecallSample { nodes: 160, device: Device::Cpu, ..RecallSample::default() },
+        )
+        .unwrap()[0];
         let on_cpu = descent.clone().device(Device::Cpu).build(&base).unwrap();
-        let expected = knn_recall(&on_cpu, &base, 160, &[6], 0, Device::Cpu, &Progress::silent()).unwrap()[0];
+        let expected = knn_recall(
+            &on_cpu,
+            &base,
+            &[6],
+            &RecallSample { nodes: 160, device: Device::Cpu, ..RecallSample::default() },
+        )
+        .unwrap()[0];
         assert!(recall > expected - 0.05, "{device}: {recall} for {expected}");
     }
 }

@@ -1,6 +1,6 @@
 //! The k-NN graph against exact search.
 
-use tagore::{Descent, Error, Iterations, KnnGraph, Metric, Start, Synth, Vectors, knn_recall};
+use tagore::{Descent, Error, Iterations, KnnGraph, Metric, RecallSample, Start, Synth, Vectors, knn_recall};
 
 use crate::reference::{distance, hard_cases, nearest_distances, uniform};
 
@@ -142,7 +142,7 @@ fn k_is_clamped_by_default_and_checked_when_given() {
     assert_eq!(Descent::new().build(&base).unwrap().k(), 4);
     for k in [0, 5, 6, 5000] {
         let error = Descent::new().knn(k).build(&base).unwrap_err();
-        assert!(matches!(error, Error::Argument { what: "knn", .. }), "{error}");
+        assert!(matches!(error, Error::Argument { parameter: "knn", .. }), "{error}");
     }
     assert_eq!(Descent::new().build(&uniform(1, 3, 1)).unwrap().k(), 0);
     let empty = Vectors::from_f32(vec![], 3).unwrap();
@@ -175,12 +175,21 @@ fn measured_recall_is_that_of_the_reference() {
     let base = Synth::new(5000, 16, 2).unwrap().base();
     let descent = Descent::new().knn(20).start(Start::Random).iterations(Iterations::Fixed(2, 0));
     let graph = descent.build(&base).unwrap();
-    let measured =
-        knn_recall(&graph, &base, 5000, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent()).unwrap()
-            [0];
+    let measured = knn_recall(
+        &graph,
+        &base,
+        &[20],
+        &RecallSample { nodes: 5000, seed: 1, device: tagore::Device::Cpu, ..RecallSample::default() },
+    )
+    .unwrap()[0];
     approx::assert_abs_diff_eq!(measured, recall(&graph, &base), epsilon = 1e-3);
-    let sampled = knn_recall(&graph, &base, 500, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent())
-        .unwrap()[0];
+    let sampled = knn_recall(
+        &graph,
+        &base,
+        &[20],
+        &RecallSample { nodes: 500, seed: 1, device: tagore::Device::Cpu, ..RecallSample::default() },
+    )
+    .unwrap()[0];
     approx::assert_abs_diff_eq!(measured, sampled, epsilon = 0.05);
 }
 

@@ -1,9 +1,8 @@
-//! Tests of the library through its public interface, and of the command.
+//! Tests of the library through its public interface.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod build;
 mod cancelled;
-mod command;
 mod diskann;
 mod foreign;
 mod formats;
@@ -16,5 +15,4 @@ mod reference;
 mod repeated;
 mod report;
 mod search;
-mod sparse;
 mod truth;

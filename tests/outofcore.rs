@@ -9,7 +9,7 @@ use serde_json::Value;
 use tagore::outofcore::{ClusterPlan, Limits, Order, OutOfCore, OutOfCoreStats, TaskKind};
 use tagore::{
     Builder, CellSettings, DataShape, Descent, Device, Error, Evaluation, Fingerprint, Index, Metric,
-    Progress, Strategy, Synth, Target, Update, Vectors, evaluate, ground_truth,
+    Progress, Strategy, Synth, Target, TestQueries, Update, Vectors, evaluate, ground_truth,
 };
 
 use tagore_device::random::{Draws, Stage};
@@ -45,7 +45,8 @@ fn recall_is_that_of_an_index_built_in_memory() {
     assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, stats.unreachable);
     assert!(stats.unreachable < 200, "{} nodes cannot be reached", stats.unreachable);
     let judge = |index: &Index| -> Vec<Evaluation> {
-        evaluate(index, &base, &queries, &truth, 10, &[20, 50, 100], &Progress::silent()).unwrap()
+        evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &Progress::silent())
+            .unwrap()
     };
     let in_memory = judge(&builder.build(&base).unwrap());
     for (found, expected) in judge(&index).iter().zip(&in_memory) {
@@ -96,7 +97,8 @@ fn compare(builder: &Builder, (base, queries): (&Vectors, &Vectors), what: &str)
     assert_eq!(stats.repeated, out.repeated().len() as u64, "{what}");
     let truth = ground_truth(base, queries, out.metric(), 10, &Progress::silent()).unwrap();
     let [expected, found] = [&memory, &out].map(|index| {
-        evaluate(index, base, queries, &truth, 10, &[100], &Progress::silent()).unwrap()[0].recall
+        let queries = TestQueries::new(queries, &truth, 10);
+        evaluate(index, base, queries, &[100], &Progress::silent()).unwrap()[0].recall
     });
     assert!(found > expected - 0.005, "{what}: {found} for {expected}");
     out
@@ -295,9 +297,9 @@ fn limits_decide() {
     let found = plan(Some(8 << 20), None).unwrap().unwrap();
     assert!(found.cluster_size < 3500 && found.host_bytes <= 8 << 20, "{found:?}");
     assert!(found.clusters * found.cluster_size > 20_000 + found.cluster_size);
-    assert_eq!(plan(None, Some(15)).unwrap_err().to_string(), "cluster-size: found 15, expected at least 16");
+    assert_eq!(plan(None, Some(15)).unwrap_err().to_string(), "cluster_size: found 15, expected at least 16");
     let error = plan(Some(1 << 15), None).unwrap_err().to_string();
-    assert!(error.starts_with("host-memory: found 32768, expected at least"), "{error}");
+    assert!(error.starts_with("host_memory: found 32768, expected at least"), "{error}");
 }
 
 /// A progress handle that stops the build once `clusters` clusters are done.
@@ -338,7 +340,7 @@ fn a_build_that_was_stopped_goes_on_to_the_same_bytes() {
         assert!(work.exists() && !path.exists());
         let build = OutOfCore::new(builder.clone(), plan);
         let error = build.build(&base, &path).unwrap_err().to_string();
-        assert!(error.contains("found work files of a build that has not ended"), "{error}");
+        assert!(error.contains("found an unfinished build"), "{error}");
         let other = OutOfCore::new(builder.clone().seed(9), plan).resume(true);
         let error = other.build(&base, &path).unwrap_err().to_string();
         assert!(error.ends_with("manifest.json: found seed 0, expected seed 9, as is asked for"), "{error}");
@@ -575,7 +577,7 @@ fn what_is_left_of_a_finished_build_is_cleared() {
         lost.iter().for_each(|name| fs::remove_file(stopped.work(name)).unwrap());
         fs::write(stopped.work(".table.tagore-tmp"), "half").unwrap();
         let error = stopped.run(&stopped.base, false).unwrap_err().to_string();
-        assert!(error.contains("found work files of a build that has not ended"), "{error}");
+        assert!(error.contains("found an unfinished build"), "{error}");
         stopped.ends(true);
         stopped.stop();
     }
@@ -654,7 +656,7 @@ fn parameters_out_of_their_ranges_are_errors_everywhere() {
         builder(vamana()).knn(usize::MAX),
         builder(vamana()).descent(Descent::new().expand(0)),
         builder(vamana())
-            .descent(Descent::new().cells(CellSettings { memberships: Some(0), ..CellSettings::default() })),
+            .descent(Descent::new().cells(CellSettings { probes: Some(0), ..CellSettings::default() })),
     ];
     let small = Limits { cluster_size: Some(200), ..Limits::default() };
     let is_argument =
@@ -662,7 +664,7 @@ fn parameters_out_of_their_ranges_are_errors_everywhere() {
     for (number, builder) in wrong.iter().enumerate() {
         let data = DataShape::of(&base, &Progress::silent()).unwrap();
         is_argument(builder.plan(&data, Target::cpu()).unwrap_err(), &format!("plan of {number}"));
-        is_argument(builder.what_fits(&data, Target::cuda(), 1).unwrap_err(), &format!("ways of {number}"));
+        is_argument(builder.remedies(&data, Target::cuda(), 1).unwrap_err(), &format!("ways of {number}"));
         is_argument(builder.build(&base).unwrap_err(), &format!("build of {number}"));
         for limits in [small, Limits { host_memory: Some(8 << 20), ..Limits::default() }, Limits::default()] {
             is_argument(

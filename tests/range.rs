@@ -2,8 +2,8 @@
 
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
-    Builder, Descent, Device, Error, ExactSearch, GroundTruth, Metric, Progress, Result, Strategy, Vectors,
-    evaluate, knn_recall, search,
+    Builder, Descent, Device, Error, ExactSearch, GroundTruth, Metric, Progress, RecallSample, Result,
+    Strategy, TestQueries, Vectors, evaluate, knn_recall, search,
 };
 
 use crate::reference::{nearest_distances, uniform};
@@ -81,7 +81,10 @@ fn so_are_queries() {
         let truth = GroundTruth::new(1, vec![0; 5], None).unwrap();
         for (what, result) in [
             ("search", search(&index, &base, &queries, 1, 10, &silent).map(drop)),
-            ("evaluation", evaluate(&index, &base, &queries, &truth, 1, &[10], &silent).map(drop)),
+            (
+                "evaluation",
+                evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[10], &silent).map(drop),
+            ),
             ("exact search", ExactSearch::new(1).metric(metric).run(&base, &queries).map(drop)),
         ] {
             assert!(matches!(result, Err(Error::Value { row: 3, dim: 1, .. })), "{what}: {result:?}");
@@ -153,7 +156,13 @@ fn the_largest_and_the_smallest_values_have_the_neighbours_of_others() {
     let recall = |by: f32, metric, device| {
         let base = scaled(&base, by);
         let graph = Descent::new().knn(10).metric(metric).device(device).build(&base).unwrap();
-        knn_recall(&graph, &base, 120, &[10], 0, Device::Cpu, &Progress::silent()).unwrap()[0]
+        knn_recall(
+            &graph,
+            &base,
+            &[10],
+            &RecallSample { nodes: 120, device: Device::Cpu, ..RecallSample::default() },
+        )
+        .unwrap()[0]
     };
     for metric in SUMMED {
         let expected = truth(1.0, metric, Device::Cpu);

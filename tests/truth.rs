@@ -3,7 +3,7 @@
 use half::f16;
 use tagore::{
     Builder, Device, DistanceConvention, ElementType, Error, Evaluation, GroundTruth, Index, Metric,
-    Progress, Result, Searcher, Strategy, Synth, Vectors, evaluate, ground_truth,
+    Progress, Result, Searcher, Strategy, Synth, TestQueries, Vectors, evaluate, ground_truth,
 };
 
 use crate::reference::uniform;
@@ -40,7 +40,13 @@ impl Case {
     }
 
     fn evaluate_at(&self, truth: &GroundTruth, k: usize) -> Result<Evaluation> {
-        let found = evaluate(&self.index, &self.base, &self.queries, truth, k, &[300], &Progress::silent());
+        let found = evaluate(
+            &self.index,
+            &self.base,
+            TestQueries::new(&self.queries, truth, k),
+            &[300],
+            &Progress::silent(),
+        );
         found.map(|evaluations| evaluations[0])
     }
 
@@ -286,6 +292,8 @@ fn every_device_refuses_the_same() {
         .unwrap()
         .device(Device::Emulated)
         .unwrap();
-    let error = searcher.evaluate(&case.queries, &wrong, K, &[20], &Progress::silent()).unwrap_err();
+    let error = searcher
+        .evaluate(TestQueries::new(&case.queries, &wrong, K), &[20], &Progress::silent())
+        .unwrap_err();
     assert_eq!(error.to_string(), case.refused(&wrong, K));
 }

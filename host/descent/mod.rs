@@ -341,9 +341,8 @@ impl Descent {
             ("expand", self.expand.to_string()),
             ("seed", self.seed.to_string()),
         ];
-        let CellSettings { nodes_per_cell, memberships, clusterings } = self.settings;
-        let settings =
-            [("nodes-per-cell", nodes_per_cell), ("memberships", memberships), ("clusterings", clusterings)];
+        let CellSettings { nodes_per_cell, probes, clusterings } = self.settings;
+        let settings = [("nodes-per-cell", nodes_per_cell), ("probes", probes), ("clusterings", clusterings)];
         let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
         parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }

@@ -10,7 +10,7 @@ use super::reverse::Reverse;
 use crate::gpu::{Gpu, Plan};
 use crate::search::exact::all_pairs_plan;
 use crate::search::visited::Visited;
-use crate::{ElementType, Error};
+use crate::{ElementType, Error, Remedy};
 
 /// The buffers that are there at once in one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,15 +22,16 @@ pub struct PlannedStage {
 }
 
 impl PlannedStage {
-    /// The error of a stage that does not fit the `free` bytes of a device, and what would.
-    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, ways: &[String]) -> Error {
-        let (largest, bytes) = self.buffers.largest();
-        gpu.error(format_args!(
-            "needs {} bytes of memory in stage {} (largest buffer: {largest}, {bytes}), free {free}: {}",
-            self.buffers.bytes(),
-            self.name,
-            ways.join("; ")
-        ))
+    /// The error of a stage that needs more than the `free` bytes of a device.
+    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, remedies: Vec<Remedy>) -> Error {
+        Error::DeviceMemory {
+            device: gpu.name().to_owned(),
+            stage: self.name,
+            required: self.buffers.bytes(),
+            largest: self.buffers.largest(),
+            free,
+            remedies,
+        }
     }
 }
 

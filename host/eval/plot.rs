@@ -201,7 +201,7 @@ mod tests {
                 .map(|(name, point)| Series { name: name.to_owned(), points: vec![(0.4, 2.0), point] });
             let error = recall_qps_plot(&path, "title", 10, &series).unwrap_err();
             assert!(
-                matches!(&error, Error::Argument { what: "series", found, .. } if found.ends_with("in bad")),
+                matches!(&error, Error::Argument { parameter: "series", found, .. } if found.ends_with("in bad")),
                 "{error}"
             );
             assert!(!path.exists());

@@ -20,16 +20,17 @@ pub struct Evaluation {
     pub beam: usize,
     /// Neighbours asked for per query.
     pub k: usize,
-    /// The share of the k results that are not farther than the k-th true neighbour, 0 to 1: of rows at the same distance any
-    /// counts.
+    /// The share of the k results that are not farther than the k-th true neighbour, 0 to 1: of
+    /// rows at the same distance any counts.
     pub recall: f64,
-    /// The share of the k true ids found, 0 to 1: of rows at the same distance those of the ground truth alone count.
+    /// The share of the k true ids found, 0 to 1: of rows at the same distance those of the ground
+    /// truth alone count.
     pub recall_ids: f64,
-    /// Queries per second from queries to results in the host's memory, all threads together; the median of several runs
-    /// if they are short.
+    /// Queries per second from queries to results in the host's memory, all threads together; the
+    /// median of several runs if they are short.
     pub qps: f64,
-    /// On a GPU, queries per second from queries to results on the device: those of the kernel alone, in the run that `qps`
-    /// is of.
+    /// On a GPU, queries per second from queries to results on the device: those of the kernel
+    /// alone, in the run that `qps` is of.
     pub device_qps: Option<f64>,
     /// On a GPU, bytes of the base that the kernel reads a second at the least.
     pub device_bytes: Option<f64>,
@@ -37,40 +38,58 @@ pub struct Evaluation {
     pub distances: f64,
 }
 
-/// Searches on the CPU with each of `beams` and compares with `truth`: [`Searcher::new`] and [`Searcher::evaluate`] in one.
+/// Queries with their exact nearest neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct TestQueries<'a> {
+    /// The queries.
+    pub queries: &'a Vectors,
+    /// At least `k` ids per query, nearest first.
+    pub truth: &'a GroundTruth,
+    /// Neighbours searched per query.
+    pub k: usize,
+}
+
+impl<'a> TestQueries<'a> {
+    /// `queries`, of which a search returns `k` neighbours each.
+    pub fn new(queries: &'a Vectors, truth: &'a GroundTruth, k: usize) -> Self {
+        Self { queries, truth, k }
+    }
+}
+
+/// Searches on the CPU with each of `beams` and measures recall: [`Searcher::new`] and
+/// [`Searcher::evaluate`] in one.
 ///
 /// # Errors
 /// As those two.
 pub fn evaluate(
     index: &Index,
     base: &Vectors,
-    queries: &Vectors,
-    truth: &GroundTruth,
-    k: usize,
+    test: TestQueries<'_>,
     beams: &[usize],
     progress: &Progress,
 ) -> Result<Vec<Evaluation>> {
-    Searcher::new(index, base, progress)?.evaluate(queries, truth, k, beams, progress)
+    Searcher::new(index, base, progress)?.evaluate(test, beams, progress)
 }
 
 impl Searcher<'_> {
-    /// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids, nearest first.
+    /// Searches with each of `beams` and compares the results with the ground truth.
     ///
-    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of the queries (fewer
-    /// for a large base without a GPU); its distances may follow any convention ([`Searcher::distance_convention`]).
+    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of
+    /// the queries (fewer for a large base without a GPU); its distances may follow any convention
+    /// ([`Searcher::distance_convention`]).
     ///
     /// # Errors
-    /// As [`Searcher::search`], or if `truth` does not belong to these queries and this base: it has another number of rows,
-    /// an id is unknown or there twice, or a row of the base is nearer, by more than 1e-4 of the distance (1e-3 for a base in
-    /// f16) and by the metric of the index, than the one in its place.
+    /// As [`Searcher::search`], or if the truth does not belong to these queries and this base: it
+    /// has another number of rows, an id is unknown or there twice, or a row of the base is nearer,
+    /// by more than 1e-4 of the distance (1e-3 for a base in f16) and by the metric of the index,
+    /// than the one in its place.
     pub fn evaluate(
         &self,
-        queries: &Vectors,
-        truth: &GroundTruth,
-        k: usize,
+        test: TestQueries<'_>,
         beams: &[usize],
         progress: &Progress,
     ) -> Result<Vec<Evaluation>> {
+        let TestQueries { queries, truth, k } = test;
         let space = self.space();
         let prepared = space.queries(queries, progress)?;
         if queries.is_empty() {
@@ -101,8 +120,8 @@ impl Searcher<'_> {
     }
 }
 
-/// What `search` finds and the seconds it takes: of a short run, which may be disturbed by anything,
-/// the median of several.
+/// What `search` finds and the seconds it takes: of a short run, which may be disturbed by
+/// anything, the median of several.
 fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64)> {
     const RUNS: usize = 5;
     const LONG: f64 = 1.0;
@@ -123,12 +142,31 @@ pub(super) fn hits(found: &[f32], farthest: f32) -> usize {
     found.partition_point(|&distance| distance <= farthest)
 }
 
+/// A seeded random sample of nodes, whose exact neighbours are searched.
+#[derive(Clone, Debug)]
+pub struct RecallSample {
+    /// Nodes of the sample: all nodes if the base has no more. The default is 1000.
+    pub nodes: usize,
+    /// Seed of the sample.
+    pub seed: u64,
+    /// Device of the exact search.
+    pub device: Device,
+    /// Progress of the exact search.
+    pub progress: Progress,
+}
+
+impl Default for RecallSample {
+    fn default() -> Self {
+        Self { nodes: 1000, seed: 0, device: Device::Auto, progress: Progress::silent() }
+    }
+}
+
 /// The exact neighbours of some nodes, which k-NN graphs of the same base are compared with.
 ///
 /// ```
-/// use tagore::{Descent, Device, KnnTruth, Metric, Progress, Synth};
+/// use tagore::{Descent, KnnTruth, Metric, RecallSample, Synth};
 /// let base = Synth::new(300, 8, 1)?.base();
-/// let truth = KnnTruth::new(&base, Metric::L2, 10, 100, 0, Device::Cpu, &Progress::silent())?;
+/// let truth = KnnTruth::new(&base, Metric::L2, 10, &RecallSample { nodes: 100, ..RecallSample::default() })?;
 /// let graph = Descent::new().knn(10).build(&base)?;
 /// assert!(truth.recall(&graph, &[1, 10])?[1] > 0.9);
 /// # Ok::<(), tagore::Error>(())
@@ -145,31 +183,23 @@ pub struct KnnTruth {
 }
 
 impl KnnTruth {
-    /// Finds the `k` nearest neighbours, by exact search on `device`, of `sample` seeded random nodes of `base`, or
-    /// of all nodes if there are no more.
+    /// Finds the `k` nearest neighbours of the nodes of `sample` by exact search.
     ///
     /// # Errors
-    /// If `sample` is 0, `k` is not below the rows of `base` or too large for the device, a value is not finite, or the
-    /// work is cancelled.
-    pub fn new(
-        base: &Vectors,
-        metric: Metric,
-        k: usize,
-        sample: usize,
-        seed: u64,
-        device: Device,
-        progress: &Progress,
-    ) -> Result<Self> {
+    /// If the sample has no nodes, `k` is not below the rows of `base` or too large for the device,
+    /// a value is not finite, or the work is cancelled.
+    pub fn new(base: &Vectors, metric: Metric, k: usize, sample: &RecallSample) -> Result<Self> {
         let of = base.len();
-        if sample == 0 {
-            return Err(Error::argument("sample", sample, "at least 1"));
+        let &RecallSample { nodes, seed, device, ref progress } = sample;
+        if nodes == 0 {
+            return Err(Error::argument("nodes", nodes, "at least 1"));
         }
         if k >= of {
             let expected = format!("less than the {of} rows of {}", base.describe());
             return Err(Error::argument("k", k, expected));
         }
         let search = ExactSearch::new(k).device(device).progress(progress.clone());
-        Self::of_nodes(&Space::new(base, metric, progress)?, sampled(of, sample, seed), k, &search)
+        Self::of_nodes(&Space::new(base, metric, progress)?, sampled(of, nodes, seed), k, &search)
     }
 
     /// Finds the `k` nearest neighbours of `nodes` by `search`, which is one for as many.
@@ -230,25 +260,16 @@ impl KnnTruth {
     }
 }
 
-/// The recall of a k-NN graph at each of `ks` (at most its k), over `sample` seeded random nodes
-/// compared with exact search on `device`, or over all nodes if there are no more.
+/// The recall of a k-NN graph at each of `ks` (at most its k), over the nodes of `sample`.
 ///
 /// # Errors
-/// If `sample` is 0, the graph is not one of `base`, or the work is cancelled.
-pub fn knn_recall(
-    graph: &KnnGraph,
-    base: &Vectors,
-    sample: usize,
-    ks: &[usize],
-    seed: u64,
-    device: Device,
-    progress: &Progress,
-) -> Result<Vec<f64>> {
+/// If the sample has no nodes, the graph is not one of `base`, or the work is cancelled.
+pub fn knn_recall(graph: &KnnGraph, base: &Vectors, ks: &[usize], sample: &RecallSample) -> Result<Vec<f64>> {
     if graph.len() != base.len() {
         let expected = format!("{} as the base has", base.len());
         return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
     }
-    KnnTruth::new(base, graph.metric(), graph.k(), sample, seed, device, progress)?.recall(graph, ks)
+    KnnTruth::new(base, graph.metric(), graph.k(), sample)?.recall(graph, ks)
 }
 
 #[cfg(test)]
@@ -260,9 +281,9 @@ mod tests {
     fn a_sample_of_none_is_refused() {
         let base = crate::Synth::new(50, 4, 1).unwrap().base();
         let graph = crate::Descent::new().knn(5).device(Device::Cpu).build(&base).unwrap();
-        let progress = Progress::silent();
-        let error = knn_recall(&graph, &base, 0, &[5], 0, Device::Cpu, &progress).unwrap_err();
-        assert_eq!(error.to_string(), "sample: found 0, expected at least 1");
+        let none = RecallSample { nodes: 0, ..RecallSample::default() };
+        let error = knn_recall(&graph, &base, &[5], &none).unwrap_err();
+        assert_eq!(error.to_string(), "nodes: found 0, expected at least 1");
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl Capability {
     ///
     /// # Errors
     /// If the variable is set to something else.
+    #[cfg(feature = "emulator")]
     pub(crate) fn emulated() -> Result<Self> {
         match std::env::var("TAGORE_EMULATED") {
             Ok(version) => version.parse(),

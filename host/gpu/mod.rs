@@ -8,6 +8,7 @@ mod check;
 mod contracts;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "emulator")]
 mod emulated;
 mod machine;
 mod measure;
@@ -15,6 +16,7 @@ mod measure;
 mod opened;
 mod overhead;
 mod plan;
+#[cfg(feature = "cuda")]
 mod ptx;
 mod rates;
 pub(crate) mod sort;
@@ -71,10 +73,19 @@ impl Gpu {
     ///
     /// # Errors
     /// If `TAGORE_EMULATED` is wrong.
+    #[cfg(feature = "emulator")]
     pub(crate) fn emulated_as(capability: Option<Capability>, seed: u64) -> Result<Self> {
         let name = capability.map_or("emulated".to_owned(), |capability| format!("emulated:{capability}"));
         let limits = capability.map_or_else(Capability::emulated, Ok)?;
         Ok(Self::new(emulated::EmulatedMachine::new(name, limits, seed)))
+    }
+
+    /// The error of a build without the emulator.
+    #[cfg(not(feature = "emulator"))]
+    pub(crate) fn emulated_as(capability: Option<Capability>, _: u64) -> Result<Self> {
+        let device = capability.map_or("emulated".to_owned(), |capability| format!("emulated:{capability}"));
+        let problem = "this program was built without the feature emulator".to_owned();
+        Err(Error::Device { device, problem })
     }
 
     /// The emulator as it is unless another capability is asked for.
@@ -83,6 +94,7 @@ impl Gpu {
         Self::emulated_as(None, seed).unwrap()
     }
 
+    #[cfg(any(feature = "cuda", feature = "emulator"))]
     fn new(machine: impl Machine + 'static) -> Self {
         Self { machine: Arc::new(machine), counts: Arc::default(), ptx: None }
     }

@@ -40,6 +40,7 @@ mod permits;
 mod pipeline;
 mod place;
 mod plan;
+#[cfg(feature = "plots")]
 pub(crate) mod timeline;
 mod trace;
 mod turns;
@@ -52,6 +53,7 @@ pub use graph::ClusterGraph;
 pub use order::{Dispatch, Dispatcher, Order};
 pub use overlap::OverlapStats;
 pub use plan::{ClusterPlan, Limits};
+#[cfg(feature = "plots")]
 pub use timeline::timeline_plot;
 pub use trace::{Task, TaskKind};
 

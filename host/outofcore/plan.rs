@@ -89,7 +89,7 @@ impl ClusterPlan {
         let (row_bins, buffer) = self.row_bins;
         for (what, found, range) in [
             ("clusters", self.clusters, 2..=nodes),
-            ("cluster-size", self.cluster_size, 1..=nodes),
+            ("cluster_size", self.cluster_size, 1..=nodes),
             ("ranges of rows", row_bins, 1..=nodes),
             ("buffer of a range", buffer, 1..=LARGEST_BUFFER),
             ("nodes of a layer", self.layer_nodes, 0..=nodes),
@@ -109,7 +109,7 @@ impl ClusterPlan {
         let (others, places) = (self.clusters - 1, 2 * nodes);
         if others.saturating_mul(self.cluster_size) < places {
             let expected = format!("at least {} in {} clusters", places.div_ceil(others), self.clusters);
-            return Err(Error::argument("cluster-size", self.cluster_size, expected));
+            return Err(Error::argument("cluster_size", self.cluster_size, expected));
         }
         Ok(())
     }
@@ -335,26 +335,26 @@ impl ClusterPlan {
             return Ok(None);
         }
         if most < LEAST_CLUSTER {
-            return Err(Error::argument("cluster-size", most, format_args!("at least {LEAST_CLUSTER}")));
+            return Err(Error::argument("cluster_size", most, format_args!("at least {LEAST_CLUSTER}")));
         }
         let needs = |nodes: usize| sizes.host(nodes).into_iter().fold(0, u64::saturating_add);
         let left = host - buffers(host);
         let least = (needs(LEAST_CLUSTER), sizes.device(LEAST_CLUSTER));
         if least.1 > device {
-            return Err(Error::argument("gpu-memory", device, format_args!("at least {}", least.1)));
+            return Err(Error::argument("gpu_memory", device, format_args!("at least {}", least.1)));
         }
         // A seventh on top of what is not a buffer makes up for the buffers' eighth.
         let with_buffers = |bytes: u64| bytes.saturating_add(bytes.div_ceil(7).min(BUFFERS));
         if least.0 > left {
             let expected = format!("at least {}", with_buffers(least.0));
-            return Err(Error::argument("host-memory", host, expected));
+            return Err(Error::argument("host_memory", host, expected));
         }
         let size = sizes.largest(most, |nodes| needs(nodes) <= left && sizes.device(nodes) <= device);
         let clusters = clusters(n, size);
         let partition = sizes.host(size)[0].saturating_add(sizes.partition(clusters));
         if partition > left {
             let expected = format!("at least {} to find {clusters} clusters", with_buffers(partition));
-            return Err(Error::argument("host-memory", host, expected));
+            return Err(Error::argument("host_memory", host, expected));
         }
         // The degree, and so a list, is at least 1.
         let (buffers, cluster_lists) = (buffers(host), size as u64 * sizes.list());
@@ -428,11 +428,11 @@ mod tests {
         let changes: [(Change, &str); 10] = [
             (|plan| plan.clusters = 0, "clusters: found 0, expected 2 to 1000"),
             (|plan| plan.clusters = 1001, "clusters: found 1001, expected 2 to 1000"),
-            (|plan| plan.clusters = 11, "cluster-size: found 100, expected at least 200 in 11 clusters"),
-            (|plan| plan.cluster_size = 0, "cluster-size: found 0, expected 1 to 1000"),
+            (|plan| plan.clusters = 11, "cluster_size: found 100, expected at least 200 in 11 clusters"),
+            (|plan| plan.cluster_size = 0, "cluster_size: found 0, expected 1 to 1000"),
             (
                 |plan| plan.cluster_size = usize::MAX,
-                "cluster-size: found 18446744073709551615, expected 1 to 1000",
+                "cluster_size: found 18446744073709551615, expected 1 to 1000",
             ),
             (|plan| plan.cache = 0, "cache: found 0, expected at least 1"),
             (|plan| plan.layer_nodes = 1001, "nodes of a layer: found 1001, expected 0 to 1000"),

@@ -51,7 +51,7 @@ pub struct Builder {
     pub(crate) descent: Descent,
     /// Devices beside that of the descent.
     others: Vec<Device>,
-    plain: bool,
+    baseline_kernels: bool,
     /// Nodes whose lists are kept.
     sample: usize,
     pub(crate) layered: bool,
@@ -78,7 +78,7 @@ impl Builder {
             strategy,
             descent,
             others,
-            plain: false,
+            baseline_kernels: false,
             sample: 0,
             layered: true,
             stacked: false,
@@ -151,11 +151,11 @@ impl Builder {
         self
     }
 
-    /// Prunes by the kernels that published code has, to compare with: a warp per node that takes one candidate after
-    /// another (distance filters), a warp per edge that counts its detours (CAGRA). The result is the same. No other
-    /// filter has such a kernel, nor has the CPU.
-    pub fn plain(mut self, plain: bool) -> Self {
-        self.plain = plain;
+    /// Prunes with the baseline kernels of published code, for comparison: a warp per node that tests one candidate after
+    /// another (distance filters), or a warp per edge that counts detours (CAGRA). The index is the same. Other filters
+    /// and the CPU ignore the setting.
+    pub fn baseline_kernels(mut self, baseline_kernels: bool) -> Self {
+        self.baseline_kernels = baseline_kernels;
         self
     }
 
@@ -304,8 +304,8 @@ impl Builder {
     }
 
     fn pruning<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>) -> Pruning<'a> {
-        let Self { strategy, descent, plain, .. } = self;
-        Pruning { gpu, space, strategy, plain: *plain, seed: descent.seed, progress: &descent.progress }
+        let &Self { ref strategy, ref descent, baseline_kernels, .. } = self;
+        Pruning { gpu, space, strategy, baseline_kernels, seed: descent.seed, progress: &descent.progress }
     }
 
     fn prune_on_cpu(

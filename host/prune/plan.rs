@@ -17,7 +17,7 @@ use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
 use crate::vectors::shape::{device_type, with_type};
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, DevicePlan, ElementType, Error, Result, Start, Vectors};
+use crate::{DataShape, Device, DevicePlan, ElementType, Error, Remedy, Result, Start, Vectors};
 
 /// The program's own memory on the host.
 const PROGRAM: u64 = 2 << 20;
@@ -252,23 +252,23 @@ impl Builder {
         }
     }
 
-    /// What could be changed so that a build of such data fits the `free` bytes of a GPU, beside what that takes for
-    /// itself; nothing if it does.
+    /// Changes with which a build of such data fits the `free` bytes of a GPU, apart from those of its context. Empty if
+    /// the build fits as it is.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
-    pub fn what_fits(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<String>> {
+    pub fn remedies(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<Remedy>> {
         let plan = self.plan(data, target)?;
         let fits = |plan: &BuildPlan| plan.pool.saturating_add(plan.peak_device_bytes()) <= free;
-        let mut ways = Vec::new();
+        let mut remedies = Vec::new();
         if !fits(&plan) {
             let memory = plan.context.saturating_add(free);
-            ways.push(format!("--gpu-memory {memory} builds it cluster by cluster"));
+            remedies.push(Remedy::GpuMemory(memory));
             let most = most_knn(plan.k, |k| fits(&self.plan_of(data, k, target)));
-            ways.extend(most.map(|k| format!("--knn {k} would fit")));
-            ways.push("--device cpu needs none".to_owned());
+            remedies.extend(most.map(Remedy::Knn));
+            remedies.push(Remedy::Cpu);
         }
-        Ok(ways)
+        Ok(remedies)
     }
 
     /// Refuses, before it starts, a build of `base` that does not fit the device.
@@ -284,7 +284,7 @@ impl Builder {
         let plan = self.plan_of(&data, k, target);
         match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
             None => Ok(()),
-            Some(stage) => Err(stage.does_not_fit(gpu, free, &self.what_fits(&data, target, free)?)),
+            Some(stage) => Err(stage.does_not_fit(gpu, free, self.remedies(&data, target, free)?)),
         }
     }
 }
@@ -404,7 +404,7 @@ mod tests {
                 .candidates(pick!(candidates, 2));
             let cells = CellSettings {
                 nodes_per_cell: pick!(settings, 4),
-                memberships: pick!(settings, 3),
+                probes: pick!(settings, 3),
                 clusterings: pick!(settings, 2),
             };
             let mut descent = crate::Descent::new()
@@ -435,7 +435,7 @@ mod tests {
                     // Large parameters give more bytes, not fewer: none of the sums has wrapped.
                     let rows = 4 * (data.rows * builder.strategy.max_degree()) as u64;
                     assert!(plan.peak_host_bytes() >= rows && plan.disk.bytes() >= rows);
-                    builder.what_fits(&data, target, free).unwrap();
+                    builder.remedies(&data, target, free).unwrap();
                 }
                 Err(error) => {
                     errors += 1;

@@ -2,8 +2,10 @@
 //! (`docs/report.md`).
 
 mod cost;
+#[cfg(feature = "plots")]
 mod html;
 mod measure;
+#[cfg(feature = "plots")]
 mod plots;
 
 use std::collections::BTreeMap;
@@ -218,6 +220,7 @@ impl Report {
     ///
     /// # Errors
     /// If the file cannot be written.
+    #[cfg(feature = "plots")]
     pub fn save_html(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let page =

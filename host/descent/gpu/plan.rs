@@ -12,7 +12,7 @@ use crate::gpu::{Gpu, Plan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
 use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
 use crate::vectors::space::Space;
-use crate::{Metric, Result, cluster};
+use crate::{ElementType, Metric, Remedy, Result, cluster};
 
 /// The buffers of centres that stay with their cells.
 const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
@@ -201,13 +201,13 @@ impl Shape {
             return Ok(());
         };
         let fits = |k| Self { k, ..*self }.plan::<T>().peak_bytes() <= free;
-        let mut ways = Vec::from_iter(most_knn(self.k, fits).map(|k| format!("--knn {k} would fit")));
+        let mut remedies = Vec::from_iter(most_knn(self.k, fits).map(Remedy::Knn));
         if size_of::<T>() > 2 && self.plan::<f16>().peak_bytes() <= free {
-            ways.push("f16 vectors would fit".to_owned());
+            remedies.push(Remedy::ElementType(ElementType::F16));
         } else if size_of::<T>() > 1 && self.plan::<u8>().peak_bytes() <= free {
-            ways.push("u8 vectors would fit".to_owned());
+            remedies.push(Remedy::ElementType(ElementType::U8));
         }
-        ways.push("--device cpu needs none".to_owned());
-        Err(stage.does_not_fit(gpu, free, &ways))
+        remedies.push(Remedy::Cpu);
+        Err(stage.does_not_fit(gpu, free, remedies))
     }
 }

@@ -11,8 +11,8 @@ use crate::{Error, Result};
 pub struct CellSettings {
     /// Nodes per centre, at least 32.
     pub nodes_per_cell: Option<usize>,
-    /// Cells that each node visits in each clustering, 1 to 32.
-    pub memberships: Option<usize>,
+    /// Cells that each node probes in each clustering, 1 to 32.
+    pub probes: Option<usize>,
     /// How often the nodes are clustered, 1 to 16, each time from another sample.
     pub clusterings: Option<usize>,
 }
@@ -69,18 +69,18 @@ const JOINS: u32 = 0;
 /// The most iterations of phase 2 after cells.
 const MOST_EXPANSIONS: u32 = 20;
 
-/// Nodes per centre, and memberships, where clusters are for the order alone.
+/// Nodes per centre, and probes, where clusters are for the order alone.
 const FOR_ORDER: (usize, usize) = (1000, 3);
 
 impl CellSettings {
     /// Refuses what cannot be done.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(nodes) = self.nodes_per_cell.filter(|&nodes| nodes < 32) {
-            return Err(Error::argument("nodes-per-cell", nodes, "at least 32"));
+            return Err(Error::argument("nodes_per_cell", nodes, "at least 32"));
         }
-        match self.memberships {
-            Some(memberships) if !(1..=MAX_MEMBERSHIPS as usize).contains(&memberships) => {
-                Err(Error::argument("memberships", memberships, format_args!("1 to {MAX_MEMBERSHIPS}")))
+        match self.probes {
+            Some(probes) if !(1..=MAX_MEMBERSHIPS as usize).contains(&probes) => {
+                Err(Error::argument("probes", probes, format_args!("1 to {MAX_MEMBERSHIPS}")))
             }
             _ => Ok(()),
         }?;
@@ -99,20 +99,17 @@ impl CellSettings {
 
     /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
-        let (nodes, memberships) = match start {
+        let (nodes, probes) = match start {
             Start::Cells => {
                 let best = measured(n, dim);
-                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.memberships.unwrap_or(best.visits))
+                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.probes.unwrap_or(best.visits))
             }
             _ => FOR_ORDER,
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
-        let asked = Clustering {
-            sample_per_cell: SAMPLE_PER_CELL,
-            rounds: ROUNDS,
-            ..Clustering::new(cells, memberships)
-        };
+        let asked =
+            Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, probes) };
         match known {
             None => Clustering { ordered: true, ..asked },
             Some(known) => {

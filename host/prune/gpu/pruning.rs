@@ -32,8 +32,8 @@ pub(crate) struct Pruning<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
     pub strategy: &'a Strategy,
-    /// By the kernels to compare with, where there are any.
-    pub plain: bool,
+    /// Whether the baseline kernels filter, where the filter has one.
+    pub baseline_kernels: bool,
     pub seed: u64,
     pub progress: &'a Progress,
 }
@@ -167,7 +167,7 @@ impl Pruning<'_> {
         forward: &mut Buffer<Key>,
     ) -> Result<()> {
         let (nodes, degree) = ((chunk.nodes(), chunk.len()), self.strategy.degree);
-        if self.plain {
+        if self.baseline_kernels {
             rank::<prune_detours_unbalanced>(
                 self.gpu,
                 self.strategy,
@@ -192,7 +192,7 @@ impl Pruning<'_> {
     ) -> Result<()> {
         let to = (forward, self.strategy.degree);
         if let (true, Filter::Distance, Some(alpha)) =
-            (self.plain, &self.strategy.filter, self.strategy.threshold)
+            (self.baseline_kernels, &self.strategy.filter, self.strategy.threshold)
         {
             return filter_serially(self.gpu, base, alpha, chunk, from, to, pass_short);
         }
