@@ -11,6 +11,7 @@ pub mod block;
 pub mod check;
 pub mod cluster;
 pub mod descent;
+pub mod key;
 pub mod lists;
 pub mod prune;
 pub mod random;

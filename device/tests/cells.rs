@@ -6,10 +6,11 @@ use emulator::Emulator;
 use tagore_device::block::element::TileElement;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::tile;
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::*;
-use tagore_device::descent::key::{self, Key, NONE, UNVISITED};
 use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
 use tagore_device::descent::slots::two_slots;
+use tagore_device::key::{self, Key, NONE, UNVISITED};
 use tagore_device::search::exact::*;
 
 use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};

@@ -9,11 +9,11 @@ use emulator::Emulator;
 use tagore_device::block::element::TileElement;
 use tagore_device::descent::expand::*;
 use tagore_device::descent::join::*;
-use tagore_device::descent::key::{self, Key, NONE, UNVISITED};
 use tagore_device::descent::merge::*;
 use tagore_device::descent::renumber::*;
 use tagore_device::descent::sample::*;
 use tagore_device::descent::slots::{scramble, slot, unscramble};
+use tagore_device::key::{self, Key, NONE, UNVISITED};
 
 use crate::exact::Sum;
 use crate::{SEEDS, integers, room};

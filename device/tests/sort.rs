@@ -5,7 +5,7 @@ use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
 use tagore_device::block::sort::{merge_block, rank, sort_block};
-use tagore_device::descent::key::{Key, NONE};
+use tagore_device::key::{Key, NONE};
 use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SCAN_THREADS, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan,
     sort_scatter,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::check::{check_half, check_product_f16, check_product_i8, check_product_u8, check_warp};
 use tagore_device::cluster::{
     Assign, MAX_MEMBERSHIPS, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
@@ -32,7 +33,7 @@ use tagore_device::prune::store::{MERGED, Merge, Store, prune_merge, prune_store
 use tagore_device::search::beam::search::Search;
 use tagore_device::search::beam::walk::{Graph, Walk};
 use tagore_device::search::exact::{
-    Filter, Settle, Tiles, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    Filter, Settle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 

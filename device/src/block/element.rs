@@ -8,7 +8,7 @@ use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
 use cuda_std::{bytes, f16, float, float16, keep_rolled, tensor, unroll};
 
 use super::exact::Metric;
-use crate::descent::key;
+use crate::key;
 
 /// A component type of vectors.
 pub trait Element: Plain + Default {

@@ -8,6 +8,7 @@ pub mod scan;
 pub mod sort;
 pub mod table;
 pub mod tile;
+pub mod tile_walk;
 
 /// Makes structs of arguments `Copy` wherever their parameters are; views are, whatever they are of.
 macro_rules! copied {

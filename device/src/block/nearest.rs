@@ -6,7 +6,7 @@ use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x, warp_idx};
 use cuda_std::warp::{FULL, WarpReductionOp, warp_reduce};
 
 use super::scan::{WARPS, exclusive_sum};
-use crate::descent::key::Key;
+use crate::key::Key;
 
 /// Bins of the histogram: two for each of 128 threads.
 const BINS: u32 = 256;

@@ -9,7 +9,7 @@ use cuda_std::prelude::*;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{Metric, Point};
-use crate::descent::key::{self, Key};
+use crate::key::{self, Key};
 
 /// Rows of the base.
 #[repr(C)]

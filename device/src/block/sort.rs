@@ -4,7 +4,7 @@
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// How many of `len` ascending values are before a place, of which `is_before` tells.
 #[inline(always)]

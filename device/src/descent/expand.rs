@@ -10,10 +10,10 @@ use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::sort::sort_block;
 use crate::block::table;
-use crate::descent::key::{self, Key, NONE};
 use crate::descent::merge::{COUNTERS, merge_flagged};
 use crate::descent::sample::{GATHER, ROW};
 use crate::descent::slots::unscramble;
+use crate::key::{self, Key, NONE};
 
 /// Threads of a block, which has one node.
 pub const EXPAND_THREADS: u32 = 128;

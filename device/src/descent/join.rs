@@ -9,10 +9,10 @@ use cuda_std::{copy, shared};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile::{self, CHUNK_BYTES, SIDE_BYTES, UNITS};
-use crate::descent::key::{self, Key, NONE};
 use crate::descent::merge::{CANDIDATE_BITS, CANDIDATES};
 use crate::descent::sample::{ROW, SAMPLE};
 use crate::descent::slots::{slot, unscramble};
+use crate::key::{self, Key, NONE};
 
 /// Threads of a block: 4 warps, of which two compute new with new, and two new with old.
 pub const JOIN_THREADS: u32 = 128;

@@ -6,7 +6,7 @@ use cuda_std::shared;
 use cuda_std::warp::{WarpReductionOp, warp_reduce};
 
 use crate::block::sort::{partition_point, rank, sort_warp};
-use crate::descent::key::{self, Key, NONE, UNVISITED};
+use crate::key::{self, Key, NONE, UNVISITED};
 
 /// Candidates of a node: slots.
 pub const CANDIDATES: u32 = 1 << CANDIDATE_BITS;

@@ -7,7 +7,6 @@
 pub mod cells;
 pub mod expand;
 pub mod join;
-pub mod key;
 pub mod merge;
 pub mod renumber;
 pub mod sample;

@@ -3,8 +3,8 @@
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 
-use crate::descent::key::{self, Key, NONE, UNVISITED};
 use crate::descent::slots::{scramble, slot};
+use crate::key::{self, Key, NONE, UNVISITED};
 use crate::random::{Draws, Stage};
 
 /// Ids of a node's row: in phase 1 four groups of [`SAMPLE`], in phase 2 two of [`GATHER`].

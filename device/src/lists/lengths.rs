@@ -9,7 +9,7 @@ use crate::block::element::Element;
 use crate::block::exact::point_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{rank, sort_warp};
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// Threads of a block, a warp per list.
 pub const LENGTH_THREADS: u32 = 128;

@@ -14,7 +14,7 @@ use crate::block::element::Element;
 use crate::block::exact::point_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, rank};
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// Threads of a block, a warp per node.
 pub const MERGE_LISTS_THREADS: u32 = 64;

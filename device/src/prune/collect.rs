@@ -10,7 +10,7 @@ use crate::block::exact::point_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::sort_block;
 use crate::block::table;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// Threads of a block of the collecting kernels, which has one node.
 pub const COLLECT_THREADS: u32 = 128;

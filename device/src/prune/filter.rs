@@ -14,7 +14,7 @@ use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::point_bytes;
 use crate::block::rows::Rows;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// The most threads of a block, which has one node; any number of warps up to it.
 pub const FILTER_THREADS: u32 = 256;

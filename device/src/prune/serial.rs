@@ -7,7 +7,7 @@ use super::filter::Filter;
 use super::rule::{Distance, Rule, survives};
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// Bytes of dynamic shared memory of the serial kernels.
 pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {

@@ -14,14 +14,15 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use tagore_device::block::tile;
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
     CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, cells_merge_noted,
     cells_merge_offers,
 };
-use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
-use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
+use tagore_device::search::exact::SETTLE_THREADS;
 
 use super::{Build, CellSettings, Nodes};
 use crate::cluster::{self, Cells, Known};

@@ -3,11 +3,11 @@
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
 use tagore_device::descent::join::{JOIN_THREADS, Join};
-use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge};
 use tagore_device::descent::sample::{
     SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
 };
+use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 
 use super::{Build, Nodes};

@@ -3,10 +3,10 @@
 
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{OFFERS, cells_merge_noted, cells_merge_offers};
-use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{CANDIDATES, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
+use tagore_device::key::Key;
 
 use super::Build;
 use crate::cluster::Cells;

@@ -10,7 +10,7 @@ use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{Metric, Point, point_bytes};
 use crate::block::sort::sort_block;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 use crate::search::exact::SETTLE_THREADS;
 
 /// The end of a descent: distances become exact, and ids those of rows.

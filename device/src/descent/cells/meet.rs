@@ -9,15 +9,16 @@ use super::{OFFER_BITS, OFFERS, nearness};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
-use crate::descent::key::{self, Key};
+use crate::block::tile_walk::{
+    Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+};
 use crate::descent::slots::two_slots;
-use crate::search::exact::filter::{Columns, Epilogue, NOTHING, Walk, column_of, filter};
-use crate::search::exact::{Tiles, filter_shared_bytes};
+use crate::key::{self, Key};
 
 /// Bytes of dynamic shared memory of the meeting kernels: with the filter's, of each line its vector, term and
 /// threshold.
 pub const fn meet_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 12
+    tile_walk_shared_bytes(units) + tile::SIDE * 12
 }
 
 /// The meeting of members of cells with vectors to which their cell is less near: for each pair whose distance is
@@ -115,12 +116,13 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
     }
 
     #[inline(always)]
-    fn begin(&self, line: u32, column: u32, of_tile: Columns<S>) -> tile::Sums<S> {
-        nearness::begin(self.lines.terms, line, column, of_tile)
+    fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
+        nearness::begin(self.lines.terms, part)
     }
 
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
+    fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
+        let LanePart { line, column, columns } = part;
         let lines = self.lines;
         // Half of the lines at a time, whose thresholds are about the same: what is above the least of them or that
         // of the column is looked at once more.
@@ -129,7 +131,7 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
             unroll!(4, R => least = S::smaller(least, lines.thresholds.get((line + 8 * (4 * W + R) as u32) as usize)));
             let mut thresholds = [least; 8];
             unroll!(8, C => {
-                let of_column = of_tile.thresholds.get((column + column_of(C)) as usize);
+                let of_column = columns.thresholds.get((column + column_of(C)) as usize);
                 thresholds[C] = S::smaller(least, of_column);
             });
             // From the top, bit 16 (r / 2) + 2 c + r % 2: line r or column c may ask for the other. Two words, so that
@@ -159,13 +161,13 @@ impl<S: TileSum> Epilogue<S> for Offer<'_, S> {
                 let near = either(2, of[0], of[1]);
                 let line = (line + 8 * (4 * W as u32 + bit / 16 * 2 + bit % 2)) as usize;
                 let column = (column + 8 * (bit % 16 / 4) + bit / 2 % 2) as usize;
-                let (a, b) = (lines.vectors.get(line), of_tile.vectors.get(column));
+                let (a, b) = (lines.vectors.get(line), columns.vectors.get(column));
                 if a != b {
-                    let terms = (lines.terms.get(line), of_tile.biases.get(column));
+                    let terms = (lines.terms.get(line), columns.biases.get(column));
                     if near > lines.thresholds.get(line) {
                         self.p.offer(a, S::from_nearness(near, terms.0, terms.1), b);
                     }
-                    if near > of_tile.thresholds.get(column) {
+                    if near > columns.thresholds.get(column) {
                         self.p.offer(b, S::from_nearness(near, terms.1, terms.0), a);
                     }
                 }
@@ -188,7 +190,7 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     let rows = end - first_row;
     let rows = if rows < p.most { rows } else { p.most };
     let tiles = rows.div_ceil(tile::SIDE);
-    let walk = Walk {
+    let walk = TileWalk {
         first_query: 0,
         query_count: tile::SIDE,
         first_row,
@@ -199,7 +201,7 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
         visits: tiles,
     };
     let vector = |member: u32| p.members.get(member as usize);
-    let vectors: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
+    let vectors: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
     let side = tile::SIDE as usize;
     let terms: Shared<E::Sum> = vectors.offset(side).cast();
     let lines = Lines { vectors, terms, thresholds: terms.offset(side) };
@@ -237,7 +239,8 @@ fn meet<E: TileElement>(p: &Meet<E::Sum>) {
     }
     sync_threads();
     let query_vector = |line: u32| vectors.get(line as usize);
-    filter::<E, _>(&p.tiles, walk, query_vector, vector, |_| E::Sum::CLOSED, &mut Offer { p, lines });
+    let lookups = Lookups { query_vector, row_vector: vector, bound: |_| E::Sum::CLOSED };
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Offer { p, lines });
 }
 
 macro_rules! meet_kernels {

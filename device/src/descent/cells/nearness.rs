@@ -7,15 +7,15 @@ use cuda_std::prelude::*;
 
 use crate::block::element::TileSum;
 use crate::block::tile::Sums;
-use crate::search::exact::filter::{Columns, column_of};
+use crate::block::tile_walk::{LanePart, column_of};
 
 /// What a lane's sums begin at: of the lines `line + 8 r`, whose [terms](TileSum::term) are these, and its columns.
 #[inline(always)]
-pub(super) fn begin<S: TileSum>(terms: Shared<S>, line: u32, column: u32, of_tile: Columns<S>) -> Sums<S> {
+pub(super) fn begin<S: TileSum>(terms: Shared<S>, part: LanePart<S>) -> Sums<S> {
     let (mut of_lines, mut of_columns) = ([S::default(); 8], [S::default(); 8]);
     unroll!(8, I => {
-        of_lines[I] = terms.get(line as usize + 8 * I);
-        of_columns[I] = of_tile.biases.get((column + column_of(I)) as usize);
+        of_lines[I] = terms.get(part.line as usize + 8 * I);
+        of_columns[I] = part.columns.biases.get((part.column + column_of(I)) as usize);
     });
     let mut sums = [[S::default(); 4]; 16];
     unroll!(8, R => {

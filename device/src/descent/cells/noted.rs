@@ -8,7 +8,7 @@ use super::Job;
 use crate::block::nearest::{KEEP_ROOM_BYTES, append, keep_smallest};
 use crate::block::sort::{merge_block, sort_block};
 use crate::block::tile;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 use crate::search::exact::SETTLE_THREADS;
 
 /// The merging of what the filter of cells noted.

@@ -5,9 +5,9 @@ use cuda_std::thread::block_idx_x;
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::sort::{partition_point, rank, sort_warp};
-use crate::descent::key::{self, Key, NONE};
 use crate::descent::merge::{MERGE_NODES, MERGE_THREADS, merge_flagged};
 use crate::descent::slots::two_slots;
+use crate::key::{self, Key, NONE};
 
 /// Slots of each node for what is offered to it where cells meet those near them.
 pub const OFFERS: u32 = 1 << OFFER_BITS;

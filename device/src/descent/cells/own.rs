@@ -8,14 +8,15 @@ use super::nearness;
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
-use crate::descent::key::{self, Key};
-use crate::search::exact::filter::{Columns, Epilogue, Walk, column_of, filter};
-use crate::search::exact::{Tiles, filter_shared_bytes};
+use crate::block::tile_walk::{
+    Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+};
+use crate::key::{self, Key};
 
 /// Bytes of dynamic shared memory of the filter of cells: with them, of each line its next place, the end of its
 /// places, and its term.
 pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
-    filter_shared_bytes(units) + tile::SIDE * 12
+    tile_walk_shared_bytes(units) + tile::SIDE * 12
 }
 
 /// The filter of some members of cells for other members of their cell: a job per block.
@@ -91,19 +92,13 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
     }
 
     #[inline(always)]
-    fn begin(&self, line: u32, column: u32, of_tile: Columns<S>) -> tile::Sums<S> {
-        nearness::begin(self.terms, line, column, of_tile)
+    fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
+        nearness::begin(self.terms, part)
     }
 
     #[inline(always)]
-    fn tile(
-        &mut self,
-        sums: &tile::Sums<S>,
-        thresholds: &[S; 8],
-        line: u32,
-        column: u32,
-        of_tile: Columns<S>,
-    ) {
+    fn tile(&mut self, sums: &tile::Sums<S>, thresholds: &[S; 8], part: LanePart<S>) {
+        let LanePart { line, column, columns } = part;
         // Bit 8 (r % 4) + c of word r / 4, from the top: column c is nearer than the threshold of line r.
         let mut below = [0u32; 2];
         unroll!(8, R => {
@@ -129,8 +124,8 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
                     if hits >> (7 - C) & 1 == 1 {
                         place = place.wrapping_add(1);
                         let column = (column + column_of(C)) as usize;
-                        let value = S::from_nearness(nearness::of(sums, R, C), term, of_tile.biases.get(column));
-                        self.found.set(place as usize, key::pack(value.to_f32(), of_tile.vectors.get(column)));
+                        let value = S::from_nearness(nearness::of(sums, R, C), term, columns.biases.get(column));
+                        self.found.set(place as usize, key::pack(value.to_f32(), columns.vectors.get(column)));
                     }
                 });
             }
@@ -142,7 +137,7 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
 fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
     let job = Job::read(p.jobs, block_idx_x());
     let tiles = job.row_count.div_ceil(tile::SIDE);
-    let walk = Walk {
+    let walk = TileWalk {
         first_query: job.first_query,
         query_count: job.query_count,
         first_row: job.first_row,
@@ -154,7 +149,7 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
     };
     // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
     // barriers of the walk stand between this and the first use.
-    let next: Shared<u32> = shared::dynamic(filter_shared_bytes(p.tiles.units) as usize);
+    let next: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
     let ends = next.offset(tile::SIDE as usize);
     let terms: Shared<E::Sum> = ends.offset(tile::SIDE as usize).cast();
     let thread = thread_idx_x();
@@ -176,7 +171,8 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         E::Sum::nearness(E::Sum::from_f32(bound), norm(line))
     };
     let mut epilogue = NoteKeys { found: p.found, next, ends, terms };
-    filter::<E, _>(&p.tiles, walk, vector, vector, threshold, &mut epilogue);
+    let lookups = Lookups { query_vector: vector, row_vector: vector, bound: threshold };
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut epilogue);
     sync_threads();
     if thread < tile::SIDE {
         p.counts.set(line as usize, next.get(thread as usize) - begin);

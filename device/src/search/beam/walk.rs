@@ -10,7 +10,7 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
 use crate::block::rows::{ListPoint, Rows};
 use crate::block::table;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// The rows of a graph.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use crate::block::copied;
 use crate::block::element::{Element, GROUP, QueryBound, TileSum};
 use crate::block::exact::{Metric, Point, point_bytes};
 use crate::block::sort::{merge_block, sort_block};
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// The count of a query that is given up: nothing is noted or settled for it.
 pub const CLOSED: u32 = u32::MAX;

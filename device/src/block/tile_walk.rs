@@ -25,7 +25,7 @@ const LOOKED_UP: u32 = 4;
 pub(crate) const NOTHING: u32 = u32::MAX;
 
 /// Bytes of dynamic shared memory of the filter for vectors of `units` units of 16 bytes.
-pub const fn filter_shared_bytes(units: u32) -> u32 {
+pub const fn tile_walk_shared_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
     let queries = if chunks < QUERY_STAGES { chunks } else { QUERY_STAGES };
     let tiles = queries + row_stages(chunks);
@@ -59,7 +59,7 @@ copied! {
 /// What one block compares: `query_count` queries from `first_query` on, with the tiles of 128 rows from
 /// `first_row` on that the walk names, rows from `end_row` on left out.
 #[derive(Clone, Copy)]
-pub(crate) struct Walk {
+pub(crate) struct TileWalk {
     pub first_query: u32,
     pub query_count: u32,
     pub first_row: u32,
@@ -96,12 +96,12 @@ pub(crate) trait Epilogue<S: TileSum> {
 
     /// What the sums of a tile begin at.
     #[inline(always)]
-    fn begin(&self, _line: u32, _column: u32, _of_tile: Columns<S>) -> tile::Sums<S> {
+    fn begin(&self, _part: LanePart<S>) -> tile::Sums<S> {
         [[S::default(); 4]; 16]
     }
 
     /// Called by all lanes of a warp with the sums of a tile, and the bounds of this lane's lines.
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>);
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], part: LanePart<S>);
 }
 
 /// Where the eight columns of a lane are, from its first on.
@@ -118,37 +118,49 @@ pub(crate) struct Columns<S> {
     pub vectors: Shared<u32>,
 }
 
-/// Runs a walk; `query_vector` and `row_vector` say which vector a query and a row have, and `bound` which bound
-/// a line of the query tile has, also where there is no query.
+/// A lane's part of a tile: lines `line + 8 r` and columns `column + column_of(c)`.
+#[derive(Clone, Copy)]
+pub(crate) struct LanePart<S> {
+    pub line: u32,
+    pub column: u32,
+    pub columns: Columns<S>,
+}
+
+/// Lookups of a walk: the vector of a query, the vector of a row, and the bound of a line of the query tile (also of
+/// lines without a query).
+pub(crate) struct Lookups<Q, R, B> {
+    pub query_vector: Q,
+    pub row_vector: R,
+    pub bound: B,
+}
+
+/// Computes the products of all tiles of `walk`, and gives them to `epilogue`.
 #[inline(always)]
-pub(crate) fn filter<E: TileElement, Ep: Epilogue<E::Sum>>(
+pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>>(
     p: &Tiles<E::Sum>,
-    walk: Walk,
-    query_vector: impl Fn(u32) -> u32,
-    row_vector: impl Fn(u32) -> u32,
-    bound: impl Fn(u32) -> E::Sum,
+    walk: TileWalk,
+    lookups: Lookups<impl Fn(u32) -> u32, impl Fn(u32) -> u32, impl Fn(u32) -> E::Sum>,
     epilogue: &mut Ep,
 ) {
     if walk.visits == 0 {
         return;
     }
     if p.units <= QUERY_STAGES * tile::UNITS {
-        pass::<E, Ep, true>(p, walk, &query_vector, &row_vector, &bound, epilogue);
+        pass::<E, Ep, true>(p, walk, &lookups, epilogue);
     } else {
-        pass::<E, Ep, false>(p, walk, &query_vector, &row_vector, &bound, epilogue);
+        pass::<E, Ep, false>(p, walk, &lookups, epilogue);
     }
 }
 
-/// As [`filter`], of vectors that are `SHORT` or not: the code of each has registers for its own.
+/// As [`walk_tiles`], of vectors that are `SHORT` or not: the code of each has registers for its own.
 #[inline(always)]
 fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
     p: &Tiles<E::Sum>,
-    walk: Walk,
-    query_vector: &impl Fn(u32) -> u32,
-    row_vector: &impl Fn(u32) -> u32,
-    bound: &impl Fn(u32) -> E::Sum,
+    walk: TileWalk,
+    lookups: &Lookups<impl Fn(u32) -> u32, impl Fn(u32) -> u32, impl Fn(u32) -> E::Sum>,
     epilogue: &mut Ep,
 ) {
+    let Lookups { query_vector, row_vector, bound } = lookups;
     let chunks = p.units.div_ceil(tile::UNITS);
     let query_stages = if SHORT { chunks } else { QUERY_STAGES };
     let stages = if SHORT { row_stages(chunks) } else { const { row_stages(u32::MAX) } };
@@ -289,7 +301,8 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
             far = look_up(far_tile);
         }
         let columns = of_tile(visit);
-        let mut sums = epilogue.begin(lane_row, lane_column, columns);
+        let part = LanePart { line: lane_row, column: lane_column, columns };
+        let mut sums = epilogue.begin(part);
         let mut chunk = 0;
         loop {
             let units = p.units - chunk * tile::UNITS;
@@ -313,7 +326,7 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
         if is_first {
             row_vectors(visit + 2).set(of_row, far);
         }
-        epilogue.tile(&sums, &bounds, lane_row, lane_column, columns);
+        epilogue.tile(&sums, &bounds, part);
         visit += 1;
     }
 }
