@@ -8,7 +8,6 @@
 #![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
 
 pub mod block;
-pub mod check;
 pub mod cluster;
 pub mod descent;
 pub mod key;

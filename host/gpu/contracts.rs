@@ -7,7 +7,6 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
 use tagore_device::block::tile_walk::Tiles;
-use tagore_device::check::{check_half, check_product_f16, check_product_i8, check_product_u8, check_warp};
 use tagore_device::cluster::{
     Assign, MAX_MEMBERSHIPS, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
     cluster_sample,
@@ -93,11 +92,6 @@ impl Launched {
 
 /// What depends on nothing, or on lists alone.
 fn of_lists(launched: &mut Launched) {
-    launched.constant::<check_half>();
-    launched.constant::<check_warp>();
-    launched.constant::<check_product_f16>();
-    launched.constant::<check_product_i8>();
-    launched.constant::<check_product_u8>();
     launched.constant::<cluster_ids>();
     launched.constant::<cluster_keys>();
     launched.constant::<cluster_lists>();
