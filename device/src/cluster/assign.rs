@@ -206,14 +206,14 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
         Some(if p.listed != 0 { p.ids.get(vector as usize) } else { vector })
     };
     let start_vectors = |slot: u32, chunk: u32| {
-        tile::start_copy(vectors(slot), p.vectors, p.vector_stride, chunk, p.units, &vector_source);
+        tile::start_copy(vectors(slot), (p.vectors, p.vector_stride), chunk, p.units, &vector_source);
     };
     let start = |stage: u32, first_centre: u32, chunk: u32| {
         let source = |line: u32| {
             let centre = first_centre + line;
             if centre < p.centre_count { Some(number(centre)) } else { None }
         };
-        tile::start_copy(centres(stage), p.centres, p.centre_stride, chunk, p.units, &source);
+        tile::start_copy(centres(stage), (p.centres, p.centre_stride), chunk, p.units, &source);
         if !resident {
             start_vectors(stage, chunk);
         }

@@ -48,8 +48,8 @@ fn pairs<E: TileElement>(p: &Pairs<E::Sum>) {
     let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
     let mut chunk = 0;
     while chunk * tile::UNITS < p.units {
-        tile::start_copy(guides, p.guides, p.units * 16, chunk, p.units, &guide_of);
-        tile::start_copy(centres, p.centres, p.units * 16, chunk, p.units, &centre_of);
+        tile::start_copy(guides, (p.guides, p.units * 16), chunk, p.units, &guide_of);
+        tile::start_copy(centres, (p.centres, p.units * 16), chunk, p.units, &centre_of);
         copy::commit();
         copy::wait::<0>();
         sync_threads();
