@@ -36,7 +36,7 @@ fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
 }
 
 // Two cells that overlap, their members in no order; jobs of some members against parts of their cell.
-fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::Sum>,)>>(
+fn intra_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (IntraCellJoin<E::Sum>,)>>(
     of: impl Fn(i64) -> E,
 ) {
     for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
@@ -67,13 +67,13 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count]);
         let jobs_there = emulator.upload(&words.concat());
         let found = room::<Key>(&emulator, lines * capacity);
-        let arguments = CellFilter {
+        let arguments = IntraCellJoin {
             tiles: tiles(&there, &biases_there, units as u32),
             bounds: bounds_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
             counts: counts.view(),
-            found: found.view(),
+            candidates: found.view(),
             capacity: capacity as u32,
             padding: 0,
         };
@@ -116,9 +116,9 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
 
 #[test]
 fn the_filter_of_cells_notes_members_below_the_bound() {
-    filter_cells::<f16, cells_filter_f16>(|x| f16::from_f32(x as f32));
-    filter_cells::<u8, cells_filter_u8>(|x| x as u8);
-    filter_cells::<i8, cells_filter_i8>(|x| x as i8);
+    intra_cell_join::<f16, cells_intra_join_f16>(|x| f16::from_f32(x as f32));
+    intra_cell_join::<u8, cells_intra_join_u8>(|x| x as u8);
+    intra_cell_join::<i8, cells_intra_join_i8>(|x| x as i8);
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn noted_members_are_merged_once() {
         let jobs_there = emulator.upload(&[1u32, 5, 0, 9]);
         let open = 123_456f32;
         let bounds = emulator.upload(&vec![open; nodes]);
-        let arguments = MergeNoted {
-            found: found_there.view().read_only(),
+        let arguments = MergeCandidates {
+            candidates: found_there.view().read_only(),
             counts: counts_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
@@ -165,7 +165,9 @@ fn noted_members_are_merged_once() {
             capacity: capacity as u32,
             k: k as u32,
         };
-        emulator.launch::<cells_merge_noted>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        emulator
+            .launch::<cells_merge_candidates>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,))
+            .unwrap();
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
         for (query, &node) in who.iter().enumerate() {
             let old = &lists[node as usize * k..][..k];
@@ -185,14 +187,16 @@ fn noted_members_are_merged_once() {
 
 /// Offers a key to both of its slots.
 fn offer(slots: &mut [Key], key: Key, draw: u32) {
-    let (first, second) = two_slots(key::id(key), draw, OFFER_BITS);
+    let (first, second) = two_slots(key::id(key), draw, PROPOSAL_BITS);
     for slot in [first, second] {
         slots[slot as usize] = slots[slot as usize].min(key);
     }
 }
 
 // Two cells, of which each has members of three ranks: hosts of the first two meet visitors of the last two.
-fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: impl Fn(i64) -> E) {
+fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoin<E::Sum>,)>>(
+    of: impl Fn(i64) -> E,
+) {
     for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
         let (count, dim, m, draw) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
         let vectors = integers(count * dim, 0, 7, seed + 50);
@@ -200,11 +204,11 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
         // A vector may be a host and a visitor of a cell: it does not meet itself.
         let members: Vec<u32> = (0..150).chain(100..280).chain([7, 9, 299]).collect();
         let starts = [0u32, 130, 140, 270, 270, 300, 333];
-        // 130 hosts in two parties, some of a third rank; and one that nobody visits but itself.
-        let parties = [
-            Party { cell: 0, first: 0, count: 128 },
-            Party { cell: 0, first: 128, count: 12 },
-            Party { cell: 1, first: 270, count: 30 },
+        // 130 hosts in two query_tiles, some of a third rank; and one that nobody visits but itself.
+        let query_tiles = [
+            QueryTile { cell: 0, first: 0, count: 128 },
+            QueryTile { cell: 0, first: 128, count: 12 },
+            QueryTile { cell: 1, first: 270, count: 30 },
         ];
         let most = 120;
         let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
@@ -216,36 +220,37 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
         let biases_there = emulator.upload(&biases.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>());
         let bounds_there = emulator.upload(&bounds.iter().map(|&x| x as f32).collect::<Vec<f32>>());
         let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
-        let parties_there = emulator.upload(&parties.map(|p| [p.cell, p.first, p.count]).concat());
-        let offers = emulator.upload(&vec![NONE; count * OFFERS as usize]);
+        let query_tiles_there = emulator.upload(&query_tiles.map(|p| [p.cell, p.first, p.count]).concat());
+        let offers = emulator.upload(&vec![NONE; count * PROPOSALS as usize]);
         for ranks in [0..1u32, 1..2, 1..3, 2..3] {
-            let arguments = Meet {
+            let arguments = CrossCellJoin {
                 tiles: tiles(&there, &biases_there, units as u32),
                 bounds: bounds_there.view().read_only(),
                 members: members_there.view().read_only(),
                 starts: starts_there.view().read_only(),
-                parties: parties_there.view().read_only(),
-                offers: offers.view(),
-                memberships: m as u32,
+                query_tiles: query_tiles_there.view().read_only(),
+                proposals: offers.view(),
+                probes: m as u32,
                 first_rank: ranks.start,
                 end_rank: ranks.end,
                 most,
                 draw,
                 padding: 0,
             };
-            emulator.launch::<K>([parties.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
-            let mut expected = vec![NONE; count * OFFERS as usize];
+            emulator.launch::<K>([query_tiles.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
+            let mut expected = vec![NONE; count * PROPOSALS as usize];
             let mut offered = 0;
-            for party in parties {
-                let of_cell = &starts[party.cell as usize * m..];
-                let rows = of_cell[ranks.start as usize].max(party.first)..of_cell[ranks.end as usize];
-                for host in &members[party.first as usize..][..party.count as usize] {
+            for query_tile in query_tiles {
+                let of_cell = &starts[query_tile.cell as usize * m..];
+                let rows = of_cell[ranks.start as usize].max(query_tile.first)..of_cell[ranks.end as usize];
+                for host in &members[query_tile.first as usize..][..query_tile.count as usize] {
                     for visitor in &members[rows.start as usize..rows.end.min(rows.start + most) as usize] {
                         for (to, other) in [(*host, *visitor), (*visitor, *host)] {
                             let norm = |vector: u32| biases[vector as usize];
                             let bound = bounds[to as usize];
                             if to != other && E::Sum::asks(value(to, other), norm(to), norm(other), bound) {
-                                let slots = &mut expected[to as usize * OFFERS as usize..][..OFFERS as usize];
+                                let slots =
+                                    &mut expected[to as usize * PROPOSALS as usize..][..PROPOSALS as usize];
                                 offer(slots, key::pack(value(to, other) as f32, other), draw);
                                 offered += 1;
                             }
@@ -263,16 +268,16 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
 
 #[test]
 fn hosts_and_visitors_are_offered_each_other() {
-    meet::<f16, cells_meet_f16>(|x| f16::from_f32(x as f32));
-    meet::<u8, cells_meet_u8>(|x| x as u8);
-    meet::<i8, cells_meet_i8>(|x| x as i8);
+    cross_cell_join::<f16, cells_cross_join_f16>(|x| f16::from_f32(x as f32));
+    cross_cell_join::<u8, cells_cross_join_u8>(|x| x as u8);
+    cross_cell_join::<i8, cells_cross_join_i8>(|x| x as i8);
 }
 
 #[test]
 fn offers_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
         let (nodes, draw) = (11usize, 5);
-        let slots = OFFERS as usize;
+        let slots = PROPOSALS as usize;
         // Nothing, a few, a run, as many as there are slots, many more.
         let counts = [0, 3, 32, 128, 1000];
         let full = |node: usize| [k, k / 2, 0][node % 3];
@@ -299,9 +304,9 @@ fn offers_are_merged_once() {
         let emulator = Emulator::with_seed(seed);
         let (lists_there, offers_there) = (emulator.upload(&lists), emulator.upload(&offers));
         let bounds = emulator.upload(&vec![-1f32; nodes]);
-        let arguments = MergeOffers {
+        let arguments = MergeProposals {
             lists: lists_there.view(),
-            offers: offers_there.view(),
+            proposals: offers_there.view(),
             bounds: bounds.view(),
             nodes: nodes as u32,
             k: k as u32,
@@ -309,7 +314,7 @@ fn offers_are_merged_once() {
             padding: 0,
         };
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
-        emulator.launch::<cells_merge_offers>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
         for node in 0..nodes {
             let old = &lists[node * k..][..k];

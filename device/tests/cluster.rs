@@ -85,7 +85,7 @@ fn orders<E: Value>(number: usize) -> impl Iterator<Item = u64> {
 }
 
 fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors, centres, dimension, memberships, the range of values: few values make ties.
+    // Vectors, centres, dimension, probes, the range of values: few values make ties.
     let cases = [
         (1, 1, 1, 1, 9),
         (130, 3, 97, 8, 9),
@@ -99,7 +99,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         .into_iter()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
-    for (seed, (count, centre_count, dim, memberships, most)) in cases {
+    for (seed, (count, centre_count, dim, probes, most)) in cases {
         let vectors = integers(2 * count * dim, 0, most, seed + 1);
         let centres = integers(centre_count * dim, 0, most, seed + 2);
         // Every third vector, from the last on, if there is a list.
@@ -114,7 +114,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         let norms: Vec<E::Sum> =
             (0..centre_count).map(|index| E::sum(dot(centre(index), centre(index)))).collect();
         let (biases, ids_there) = (emulator.upload(&norms), emulator.upload(&ids));
-        let nearest = room::<u32>(&emulator, count * memberships);
+        let nearest = room::<u32>(&emulator, count * probes);
         let arguments = Assign {
             vectors: vectors_there.view().read_only(),
             ids: ids_there.view().read_only(),
@@ -128,7 +128,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
             count: count as u32,
             guide_count: 0,
             centre_count: centre_count as u32,
-            memberships: memberships as u32,
+            probes: probes as u32,
             vector_stride: stride as u32,
             centre_stride: stride as u32,
             units: stride as u32 / 16,
@@ -143,9 +143,9 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
                 .map(|c| (dot(centre(c), centre(c)) - 2 * dot(vector, centre(c)), c as u32))
                 .collect();
             values.sort_unstable();
-            let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(memberships).collect();
-            expected.resize(memberships, NOWHERE);
-            let found = &found[index * memberships..][..memberships];
+            let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(probes).collect();
+            expected.resize(probes, NOWHERE);
+            let found = &found[index * probes..][..probes];
             assert_eq!(found, expected, "vector {index} of {count}, {centre_count} centres");
         }
     }
@@ -160,7 +160,7 @@ fn vectors_find_their_nearest_centres() {
 
 /// With guides: the vectors of each are compared with the centres of its list.
 fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors of each guide, centres, of which a list has so many, dimension, memberships.
+    // Vectors of each guide, centres, of which a list has so many, dimension, probes.
     let cases: [(&[usize], usize, usize, usize, usize); 4] = [
         (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
         (&[0, 0, 127, 130], 300, 200, 97, 3),
@@ -171,7 +171,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         .into_iter()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
-    for (seed, (of_guides, centre_count, length, dim, memberships)) in cases {
+    for (seed, (of_guides, centre_count, length, dim, probes)) in cases {
         let count: usize = of_guides.iter().sum();
         let vectors = integers(count * dim, 0, 5, seed + 1);
         let centres = integers(centre_count * dim, 0, 5, seed + 2);
@@ -195,7 +195,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         let biases = emulator.upload(&lists.iter().map(|&c| E::sum(norm(c))).collect::<Vec<_>>());
         let (ids_there, lists_there) = (emulator.upload(&ids), emulator.upload(&lists));
         let starts_there = emulator.upload(&starts);
-        let nearest = room::<u32>(&emulator, count * memberships);
+        let nearest = room::<u32>(&emulator, count * probes);
         for by_number in [false, true] {
             let arguments = Assign {
                 vectors: vectors_there.view().read_only(),
@@ -210,7 +210,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
                 count: count as u32,
                 guide_count: of_guides.len() as u32,
                 centre_count: length as u32,
-                memberships: memberships as u32,
+                probes: probes as u32,
                 vector_stride: stride as u32,
                 centre_stride: stride as u32,
                 units: stride as u32 / 16,
@@ -225,11 +225,10 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
                 let mut values: Vec<(i64, u32)> =
                     list(guide).into_iter().map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
                 values.sort_unstable();
-                let mut expected: Vec<u32> =
-                    values.into_iter().map(|value| value.1).take(memberships).collect();
-                expected.resize(memberships, NOWHERE);
+                let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(probes).collect();
+                expected.resize(probes, NOWHERE);
                 let row = if by_number { id as usize } else { place };
-                let found = &found[row * memberships..][..memberships];
+                let found = &found[row * probes..][..probes];
                 assert_eq!(found, expected, "vector {id}, place {place}, guide {guide}");
             }
         }
@@ -443,7 +442,7 @@ fn members_are_cell_by_cell() {
             nearest: nearest_there.view().read_only(),
             keys: keys.view(),
             count: n as u32,
-            memberships: m as u32,
+            probes: m as u32,
         };
         let grid = [(n as u32).div_ceil(VALUE_THREADS), m as u32, 1];
         emulator.launch::<cluster_member_keys>(grid, VALUE_THREADS, (arguments,)).unwrap();
@@ -458,7 +457,7 @@ fn members_are_cell_by_cell() {
             starts: starts.view(),
             count: (n * m) as u32,
             cells,
-            memberships: m as u32,
+            probes: m as u32,
             padding: 0,
         };
         let grid = [((n * m) as u32).div_ceil(VALUE_THREADS), 1, 1];
@@ -487,7 +486,7 @@ fn keys_take_one_centre_after_another() {
                 nearest: nearest_there.view().read_only(),
                 keys: keys.view(),
                 count: n as u32,
-                memberships: m as u32,
+                probes: m as u32,
                 rank,
                 fresh: u32::from(rank == 2),
             };

@@ -187,7 +187,7 @@ fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: im
         // Everything is below the bound of some, and nothing below that of others.
         let bounds: Vec<f32> =
             (0..nodes).map(|id| if id % 5 == 0 { -1e9 } else { [3e38, -60.0][id as usize % 2] }).collect();
-        let mut expected = vec![NONE; (nodes * CANDIDATES) as usize];
+        let mut expected = vec![NONE; (nodes * JOIN_PROPOSALS) as usize];
         let mut pairs = 0;
         for groups in &groups {
             let forward: BTreeSet<u32> = groups[0].iter().chain(&groups[1]).copied().collect();
@@ -204,7 +204,7 @@ fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: im
                 let keys = among.iter().filter(|&&id| id != node).map(|&id| base.key(node, id));
                 let Some(nearest) = keys.min() else { return };
                 if key::distance(nearest) < bounds[node as usize] {
-                    let place = node * CANDIDATES + slot(key::id(nearest), DRAW, CANDIDATE_BITS);
+                    let place = node * JOIN_PROPOSALS + slot(key::id(nearest), DRAW, JOIN_PROPOSAL_BITS);
                     expected[place as usize] = expected[place as usize].min(nearest);
                 }
             };
@@ -225,7 +225,7 @@ fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: im
             biases: biases.view().read_only(),
             rows: rows_there.view().read_only(),
             bounds: bounds_there.view().read_only(),
-            candidates: candidates.view(),
+            proposals: candidates.view(),
             distances: distances.view(),
             stride: units as u32 * 16,
             units: units as u32,
@@ -238,12 +238,12 @@ fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: im
             |keys: Vec<Key>| -> Vec<u32> { keys.into_iter().map(|key| (key >> 32) as u32).collect() };
         let found = candidates.values::<Key>().unwrap();
         for (place, &key) in found.iter().enumerate().filter(|key| *key.1 != NONE) {
-            let node = place as u32 / CANDIDATES;
+            let node = place as u32 / JOIN_PROPOSALS;
             assert_eq!(key, base.key(node, key::id(key)), "node {node}");
-            assert_eq!(place as u32 % CANDIDATES, slot(key::id(key), DRAW, CANDIDATE_BITS));
+            assert_eq!(place as u32 % JOIN_PROPOSALS, slot(key::id(key), DRAW, JOIN_PROPOSAL_BITS));
         }
         let of_nodes = |keys: &[Key]| -> Vec<u32> {
-            keys.chunks(CANDIDATES as usize)
+            keys.chunks(JOIN_PROPOSALS as usize)
                 .map(|slots| *distances_of(slots.to_vec()).iter().min().unwrap())
                 .collect()
         };
@@ -270,7 +270,7 @@ fn candidates_are_merged_but_those_that_are_known() {
         let nodes = 11u32;
         let full = |node: u32| [k, k / 2, 0][node as usize % 3];
         let lists: Vec<Vec<Key>> = (0..nodes).map(|node| list(node, 300, k, full(node), seed)).collect();
-        let slots = CANDIDATES as usize;
+        let slots = JOIN_PROPOSALS as usize;
         let mut candidates = vec![NONE; nodes as usize * slots];
         for node in 0..nodes as usize {
             let values = integers(slots, 0, 500, seed * 77 + node as u64);
@@ -288,9 +288,9 @@ fn candidates_are_merged_but_those_that_are_known() {
         let candidates_there = emulator.upload(&candidates);
         let bounds = emulator.upload(&vec![-1f32; nodes as usize]);
         let changes = emulator.upload(&vec![0u32; COUNTERS as usize]);
-        let arguments = MergeCandidates {
+        let arguments = MergeJoin {
             lists: lists_there.view(),
-            candidates: candidates_there.view(),
+            proposals: candidates_there.view(),
             bounds: bounds.view(),
             changes: changes.view(),
             nodes,

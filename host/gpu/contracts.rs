@@ -8,14 +8,15 @@ use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::cluster::{
-    Assign, MAX_MEMBERSHIPS, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
+    Assign, MAX_PROBES, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
     cluster_sample,
 };
 use tagore_device::descent::cells::{
-    CellFilter, Finish, Meet, MergeNoted, MergeOffers, cells_merge_noted, cells_merge_offers,
+    CrossCellJoin, Finish, IntraCellJoin, MergeCandidates, MergeProposals, cells_merge_candidates,
+    cells_merge_proposals,
 };
 use tagore_device::descent::expand::Expand;
-use tagore_device::descent::merge::{MergeCandidates, descent_merge};
+use tagore_device::descent::merge::{MergeJoin, descent_merge};
 use tagore_device::descent::renumber::{renumber_ids, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
 use tagore_device::lists::lengths::Lengths;
@@ -116,9 +117,13 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<sort_scan>();
     launched.constant::<sort_scatter>();
     for k in 1..=MAX_DESCENT_K {
-        launched.kernel::<descent_merge>((MergeCandidates { k, ..zeroed() },));
-        launched.kernel::<cells_merge_offers>((MergeOffers { k, ..zeroed() },));
-        launched.kernel::<cells_merge_noted>((MergeNoted { capacity: ROUND as u32, k, ..zeroed() },));
+        launched.kernel::<descent_merge>((MergeJoin { k, ..zeroed() },));
+        launched.kernel::<cells_merge_proposals>((MergeProposals { k, ..zeroed() },));
+        launched.kernel::<cells_merge_candidates>((MergeCandidates {
+            capacity: ROUND as u32,
+            k,
+            ..zeroed()
+        },));
     }
     for degree in 1..=MAX_DEGREE as u32 {
         launched.kernel::<prune_store>((Store { width: degree, degree, ..zeroed() },));
@@ -137,10 +142,10 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
         let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
         let tiles = Tiles { units, ..zeroed() };
         launched.kernel::<T::Filter>((Filter { tiles, ..zeroed() },));
-        launched.kernel::<T::CellFilter>((CellFilter { tiles, ..zeroed() },));
-        launched.kernel::<T::Meet>((Meet { tiles, ..zeroed() },));
-        for memberships in 1..=MAX_MEMBERSHIPS {
-            launched.kernel::<T::Assign>((Assign { units, memberships, ..zeroed() },));
+        launched.kernel::<T::IntraCellJoin>((IntraCellJoin { tiles, ..zeroed() },));
+        launched.kernel::<T::CrossCellJoin>((CrossCellJoin { tiles, ..zeroed() },));
+        for probes in 1..=MAX_PROBES {
+            launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }
         let rows = Rows { dim: dim as u32, ..zeroed() };
         for k in turns(MAX_DESCENT_K as usize) {

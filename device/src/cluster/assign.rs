@@ -11,7 +11,7 @@ use crate::block::sort::sort_warp;
 use crate::block::tile;
 
 /// The most centres of a vector: a lane each.
-pub const MAX_MEMBERSHIPS: u32 = 32;
+pub const MAX_PROBES: u32 = 32;
 
 /// Chunks of the vectors that stay in shared memory while centres pass by; longer vectors pass with
 /// the centres.
@@ -31,7 +31,7 @@ const LINES_PER_WARP: u32 = tile::SIDE / (tile::THREADS / 32);
 const MANY: u32 = 6;
 
 /// Bytes of the values that are in shared memory at once. They lie where the last chunk of centres was, so that the keys of
-/// [`MAX_MEMBERSHIPS`] have room, and by so many bytes in the gap between the stages.
+/// [`MAX_PROBES`] have room, and by so many bytes in the gap between the stages.
 const VALUE_BYTES: u32 = COLUMNS * COLUMN_STRIDE * 4;
 const GAP_BYTES: u32 = VALUE_BYTES - tile::SIDE_BYTES;
 
@@ -46,8 +46,8 @@ const fn chunk_bytes(units: u32) -> u32 {
 }
 
 /// Bytes of dynamic shared memory of the kernels for vectors of `units` units of 16 bytes, and so many centres each.
-pub const fn assign_shared_bytes(units: u32, memberships: u32) -> u32 {
-    chunk_bytes(units) + tile::SIDE * memberships * 8
+pub const fn assign_shared_bytes(units: u32, probes: u32) -> u32 {
+    chunk_bytes(units) + tile::SIDE * probes * 8
 }
 
 /// Blocks of the kernels for `count` vectors of `guide_count` guides, or of none.
@@ -79,7 +79,7 @@ pub struct Assign<S> {
     /// In: with guides, where the vectors of each begin among the `count`, and the end of the last:
     /// `guide_count + 1` numbers.
     pub guide_starts: Global<u32>,
-    /// Out: of each vector the `memberships` nearest centres by `bias + weight * product`, ties by their
+    /// Out: of each vector the `probes` nearest centres by `bias + weight * product`, ties by their
     /// number; [`NOWHERE`] from `centre_count` on.
     pub nearest: GlobalMut<u32>,
     /// Whether `ids` says which vectors.
@@ -92,8 +92,8 @@ pub struct Assign<S> {
     pub guide_count: u32,
     /// How many centres a vector is compared with, at least 1.
     pub centre_count: u32,
-    /// Centres per vector, 1 to [`MAX_MEMBERSHIPS`].
-    pub memberships: u32,
+    /// Centres per vector, 1 to [`MAX_PROBES`].
+    pub probes: u32,
     /// Bytes from one vector to the next.
     pub vector_stride: u32,
     /// Bytes from one centre to the next.
@@ -108,12 +108,12 @@ copied! {
     Assign<S>;
 }
 
-/// The smallest `memberships` of the warp's `best` keys, ascending, and of other keys, one of each lane; what the lanes
-/// from `memberships` on hold is nothing. The whole warp calls this.
+/// The smallest `probes` of the warp's `best` keys, ascending, and of other keys, one of each lane; what the lanes
+/// from `probes` on hold is nothing. The whole warp calls this.
 #[inline(always)]
-fn select(mut best: u64, key: u64, memberships: u32) -> u64 {
+fn select(mut best: u64, key: u64, probes: u32) -> u64 {
     let lane = warp::lane_id();
-    let mut farthest = warp::broadcast(best, memberships - 1);
+    let mut farthest = warp::broadcast(best, probes - 1);
     let mut nearer = warp::ballot(key < farthest);
     if nearer.count_ones() >= MANY {
         // Against the other order, the smaller of each pair are the smallest of all; they rise, then fall.
@@ -138,7 +138,7 @@ fn select(mut best: u64, key: u64, memberships: u32) -> u64 {
         } else {
             before
         };
-        farthest = warp::broadcast(best, memberships - 1);
+        farthest = warp::broadcast(best, probes - 1);
         nearer &= nearer - 1;
         nearer &= warp::ballot(key < farthest);
     }
@@ -226,12 +226,12 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     // The vectors whose best keys this warp finds. They are in shared memory in between, so that the sums have the
     // registers; a lane only meets its own.
     let first_line = thread::warp_idx() * LINES_PER_WARP;
-    let kept_of = |line: u32| kept.offset((line * p.memberships) as usize);
+    let kept_of = |line: u32| kept.offset((line * p.probes) as usize);
     // Of the warp's line number `lane`, what the value of the last key sorts as.
     let mut farthest_of_lines = u32::MAX;
     let mut line = first_line;
     while line < first_line + LINES_PER_WARP {
-        if lane < p.memberships {
+        if lane < p.probes {
             kept_of(line).set(lane as usize, u64::MAX);
         }
         line += 1;
@@ -302,12 +302,12 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
                 if warp::any(there && value <= farthest) {
                     let kept = kept_of(line);
                     let key = if there { (value as u64) << 32 | number(centre) as u64 } else { u64::MAX };
-                    let best = if lane < p.memberships { kept.get(lane as usize) } else { u64::MAX };
-                    let best = select(best, key, p.memberships);
-                    if lane < p.memberships {
+                    let best = if lane < p.probes { kept.get(lane as usize) } else { u64::MAX };
+                    let best = select(best, key, p.probes);
+                    if lane < p.probes {
                         kept.set(lane as usize, best);
                     }
-                    let farthest = (warp::broadcast(best, p.memberships - 1) >> 32) as u32;
+                    let farthest = (warp::broadcast(best, p.probes - 1) >> 32) as u32;
                     if lane == line - first_line {
                         farthest_of_lines = farthest;
                     }
@@ -322,10 +322,10 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     while line < first_line + LINES_PER_WARP && line < here {
         let place = first + line;
         let to = if p.by_number != 0 { p.ids.get(place as usize) } else { place };
-        if lane < p.memberships {
+        if lane < p.probes {
             // The low half of a place that no key has taken is that of `NOWHERE`.
             let centre = kept_of(line).get(lane as usize) as u32;
-            p.nearest.set(to as usize * p.memberships as usize + lane as usize, centre);
+            p.nearest.set(to as usize * p.probes as usize + lane as usize, centre);
         }
         line += 1;
     }
@@ -341,7 +341,7 @@ macro_rules! assign_kernels {
         ///
         /// # Safety
         /// - The views hold what [`Assign`] says.
-        #[kernel(block = tile::THREADS, shared = assign_shared_bytes(p.units, p.memberships), blocks_per_multiprocessor = 2)]
+        #[kernel(block = tile::THREADS, shared = assign_shared_bytes(p.units, p.probes), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: Assign<$sum>) {
             assign::<$element>(&p);
         }

@@ -8,7 +8,7 @@ use super::{ID_BITS, VALUE_THREADS};
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Keys {
-    /// In: of each vector `memberships` centres.
+    /// In: of each vector `probes` centres.
     pub nearest: Global<u32>,
     /// In, unless `fresh`: `count` keys with different vectors in their low [`ID_BITS`]; out: the keys of the
     /// same vectors, in the same places, with the centre above.
@@ -16,7 +16,7 @@ pub struct Keys {
     /// How many vectors.
     pub count: u32,
     /// Centres per vector.
-    pub memberships: u32,
+    pub probes: u32,
     /// Which of a vector's centres is taken.
     pub rank: u32,
     /// Whether the vectors are taken in the order of their numbers.
@@ -35,7 +35,7 @@ pub unsafe fn cluster_keys(p: Keys) {
     let i = thread::index_1d();
     if i < p.count {
         let vector = if p.fresh != 0 { i } else { p.keys.get(i as usize) as u32 };
-        let centre = p.nearest.get(vector as usize * p.memberships as usize + p.rank as usize);
+        let centre = p.nearest.get(vector as usize * p.probes as usize + p.rank as usize);
         p.keys.set(i as usize, (centre as u64) << ID_BITS | vector as u64);
     }
 }

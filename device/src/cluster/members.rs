@@ -33,15 +33,15 @@ pub fn shuffled(index: u32, n: u32) -> u32 {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct MemberKeys {
-    /// In: of each vector `memberships` centres.
+    /// In: of each vector `probes` centres.
     pub nearest: Global<u32>,
-    /// Out: `count * memberships` keys: those of the first centres, then of the second, and so on, each time
+    /// Out: `count * probes` keys: those of the first centres, then of the second, and so on, each time
     /// in the order of [`shuffled`].
     pub keys: GlobalMut<u64>,
     /// How many vectors.
     pub count: u32,
     /// Centres per vector.
-    pub memberships: u32,
+    pub probes: u32,
 }
 
 /// Makes the keys of members (see [`MemberKeys`]). Sorted stably by the centre, they are the members cell by
@@ -56,7 +56,7 @@ pub unsafe fn cluster_member_keys(p: MemberKeys) {
     let (i, rank) = (thread::index_1d(), thread::block_idx_y());
     if i < p.count {
         let vector = shuffled(i, p.count);
-        let centre = p.nearest.get(vector as usize * p.memberships as usize + rank as usize);
+        let centre = p.nearest.get(vector as usize * p.probes as usize + rank as usize);
         let key = (centre as u64) << (ID_BITS + RANK_BITS) | (rank as u64) << ID_BITS | vector as u64;
         p.keys.set(rank as usize * p.count as usize + i as usize, key);
     }
@@ -71,14 +71,14 @@ pub struct Members {
     /// Out: the vector of each key.
     pub members: GlobalMut<u32>,
     /// Out: where the members of each rank of each cell begin, and the end of the last:
-    /// `cells * memberships + 1` values.
+    /// `cells * probes + 1` values.
     pub starts: GlobalMut<u32>,
     /// How many keys, at least 1.
     pub count: u32,
     /// How many cells.
     pub cells: u32,
     /// Centres per vector.
-    pub memberships: u32,
+    pub probes: u32,
     /// Nothing.
     pub padding: u32,
 }
@@ -97,7 +97,7 @@ pub unsafe fn cluster_members(p: Members) {
     }
     let group = |i: u32| {
         let above = p.keys.get(i as usize) >> ID_BITS;
-        (above >> RANK_BITS) as u32 * p.memberships + (above as u32 & ((1 << RANK_BITS) - 1))
+        (above >> RANK_BITS) as u32 * p.probes + (above as u32 & ((1 << RANK_BITS) - 1))
     };
     p.members.set(i as usize, p.keys.get(i as usize) as u32);
     // A group begins where its first key is; one without keys, where the next one does.
@@ -108,7 +108,7 @@ pub unsafe fn cluster_members(p: Members) {
         next += 1;
     }
     if i + 1 == p.count {
-        while next <= p.cells * p.memberships {
+        while next <= p.cells * p.probes {
             p.starts.set(next as usize, p.count);
             next += 1;
         }

@@ -1,4 +1,32 @@
-//! The filter of cells: which members of a cell are near which others.
+//! Intra-cell join: all pairs inside a cell.
+//!
+//! ```text
+//! block = job: up to 128 queries x any number of rows, all members of one cell
+//! walk the tiles of rows (block::tile_walk):
+//!     mark the pairs whose nearness is above the threshold of their line
+//!     reserve places for the marked pairs of each line
+//!     write a key (distance, row) to each place
+//! counts[line] = keys of each line
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `jobs` | 4 words per block ([`Job`]) |
+//! | `candidates` | 128 lines per block x `capacity` keys |
+//! | `counts` | 128 per block |
+//! | shared memory | that of the walk, then per line: next place, end of places, term (3 x 128 words) |
+//!
+//! Optimisations:
+//!
+//! 1. A pair costs one subtraction: the sign of threshold minus [nearness](super::nearness) is its bit.
+//! 2. Keys carry the distance that the tensor cores computed. Exact distances are computed once, for the
+//!    final lists ([`Finish`](super::Finish)).
+//! 3. A line belongs to one block, so its cursor lies in shared memory.
+//! 4. All places of a line are reserved by one addition. The additions of a lane's eight lines are issued
+//!    one after another; no line waits for another.
+//! 5. A line with more keys than places is dropped as a whole. Which keys fit would be chance.
+//!
+//! Bound by the products of the walk; keys written and read again are about as many bytes as the lists.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -13,46 +41,45 @@ use crate::block::tile_walk::{
 };
 use crate::key::{self, Key};
 
-/// Bytes of dynamic shared memory of the filter of cells: with them, of each line its next place, the end of its
-/// places, and its term.
-pub const fn cell_filter_shared_bytes(units: u32) -> u32 {
+/// Bytes of dynamic shared memory of the intra-cell join: those of the walk, plus, per query line: next
+/// place, end of places, norm term.
+pub const fn intra_cell_join_shared_bytes(units: u32) -> u32 {
     tile_walk_shared_bytes(units) + tile::SIDE * 12
 }
 
-/// The filter of some members of cells for other members of their cell: a job per block.
+/// The intra-cell join.
 #[repr(C)]
-pub struct CellFilter<S> {
-    /// What is compared; queries and rows are the same vectors.
+pub struct IntraCellJoin<S> {
+    /// Vectors; queries and rows are the same ones.
     pub tiles: Tiles<S>,
-    /// In: one of each vector, f32 whatever the products are.
+    /// In: one bound per vector, in f32 for every type of products.
     pub bounds: Global<f32>,
     /// In: the vectors of all cells' members, cell by cell.
     pub members: Global<u32>,
-    /// In: a [`Job`] of each block.
+    /// In: a [`Job`] per block.
     pub jobs: Global<u32>,
-    /// Out: of each line of the blocks' query tiles, of which a block has [`tile::SIDE`], keys noted, also those
-    /// that there was no room for.
+    /// Out: keys found per line, including those beyond `capacity`; [`tile::SIDE`] lines per block.
     pub counts: GlobalMut<u32>,
-    /// Out: `capacity` keys of each line: the vector of a row, at its distance as the tensor cores compute it, less
+    /// Out: `capacity` keys per line: a row's vector at the distance that the tensor cores computed, less
     /// the query's norm.
-    pub found: GlobalMut<Key>,
-    /// Keys that are noted per line; of all lines, below 2^32.
+    pub candidates: GlobalMut<Key>,
+    /// Candidates per line; those of all lines are fewer than 2^32.
     pub capacity: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
-/// A job of [`CellFilter`]: up to 128 queries against any number of rows.
+/// A job of [`IntraCellJoin`]: up to 128 queries against any number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Job {
-    /// The first query among the members; they follow one another.
+    /// The first query among the members. Queries are consecutive.
     pub first_query: u32,
-    /// How many queries, at most [`tile::SIDE`].
+    /// Number of queries, at most [`tile::SIDE`].
     pub query_count: u32,
-    /// The first row among the members.
+    /// The first row among the members. Rows are consecutive.
     pub first_row: u32,
-    /// How many rows.
+    /// Number of rows.
     pub row_count: u32,
 }
 
@@ -60,7 +87,7 @@ pub struct Job {
 pub const JOB_WORDS: usize = size_of::<Job>() / 4;
 
 impl Job {
-    /// The job number `index`.
+    /// Reads job `index`.
     #[inline(always)]
     pub fn read(jobs: Global<u32>, index: u32) -> Self {
         let job = jobs.offset(index as usize * JOB_WORDS);
@@ -74,18 +101,26 @@ impl Job {
 }
 
 copied! {
-    CellFilter<S>;
+    IntraCellJoin<S>;
 }
 
-/// Notes keys of lines that are of this block alone: where the next key of each goes, and the end of its room.
-struct NoteKeys<S> {
-    found: GlobalMut<Key>,
+/// Writer of candidates. Each line belongs to this block alone.
+struct Candidates<S> {
+    keys: GlobalMut<Key>,
+    /// The next place of each line in `keys`.
     next: Shared<u32>,
+    /// The end of each line's places.
     ends: Shared<u32>,
     terms: Shared<S>,
 }
 
-impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
+/// The marks of line `row` of a lane's eight: bit `7 - c` for column `c`.
+#[inline(always)]
+fn marks_of(marks: [u32; 2], row: usize) -> u32 {
+    marks[row / 4] >> (24 - 8 * (row % 4)) & 0xff
+}
+
+impl<S: TileSum> Epilogue<S> for Candidates<S> {
     #[inline(always)]
     fn term(norm: S) -> S {
         S::term(norm)
@@ -99,24 +134,24 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, thresholds: &[S; 8], part: LanePart<S>) {
         let LanePart { line, column, columns } = part;
-        // Bit 8 (r % 4) + c of word r / 4, from the top: column c is nearer than the threshold of line r.
-        let mut below = [0u32; 2];
+        // From the top, bit 8 (r % 4) + c of word r / 4: the pair of line r and column c is near.
+        let mut marks = [0u32; 2];
         unroll!(8, R => {
             unroll!(8, C => {
-                below[R / 4] = S::push_below(below[R / 4], thresholds[R], nearness::of(sums, R, C));
+                marks[R / 4] = S::push_below(marks[R / 4], thresholds[R], nearness::of(sums, R, C));
             });
         });
-        // All places of a line are taken at once, and of all lines one after another, without waiting in between.
+        // Optimisation 4.
         let mut firsts = [0u32; 8];
         unroll!(8, R => {
-            let hits = below[R / 4] >> (24 - 8 * (R % 4)) & 0xff;
+            let hits = marks_of(marks, R);
             if hits != 0 {
                 firsts[R] = self.next.fetch_add((line + 8 * R as u32) as usize, hits.count_ones());
             }
         });
         unroll!(8, R => {
-            let hits = below[R / 4] >> (24 - 8 * (R % 4)) & 0xff;
-            // A line with more than there is room for is passed over, so it may lack some.
+            let hits = marks_of(marks, R);
+            // The merge skips a line with more keys than places.
             if hits != 0 && firsts[R] + hits.count_ones() <= self.ends.get((line + 8 * R as u32) as usize) {
                 let term = self.terms.get((line + 8 * R as u32) as usize);
                 let mut place = firsts[R].wrapping_sub(1);
@@ -125,7 +160,7 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
                         place = place.wrapping_add(1);
                         let column = (column + column_of(C)) as usize;
                         let value = S::from_nearness(nearness::of(sums, R, C), term, columns.biases.get(column));
-                        self.found.set(place as usize, key::pack(value.to_f32(), columns.vectors.get(column)));
+                        self.keys.set(place as usize, key::pack(value.to_f32(), columns.vectors.get(column)));
                     }
                 });
             }
@@ -134,7 +169,7 @@ impl<S: TileSum> Epilogue<S> for NoteKeys<S> {
 }
 
 #[inline(always)]
-fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
+fn intra_cell_join<E: TileElement>(p: &IntraCellJoin<E::Sum>) {
     let job = Job::read(p.jobs, block_idx_x());
     let tiles = job.row_count.div_ceil(tile::SIDE);
     let walk = TileWalk {
@@ -147,8 +182,7 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         tile_step: 1,
         visits: tiles,
     };
-    // A line belongs to one block, so where its next key goes is in shared memory while the block runs. The
-    // barriers of the walk stand between this and the first use.
+    // The barriers of the walk come between these writes and the first use.
     let next: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
     let ends = next.offset(tile::SIDE as usize);
     let terms: Shared<E::Sum> = ends.offset(tile::SIDE as usize).cast();
@@ -170,33 +204,37 @@ fn filter_cell<E: TileElement>(p: &CellFilter<E::Sum>) {
         let bound = p.bounds.get(vector(job.first_query + line) as usize);
         E::Sum::nearness(E::Sum::from_f32(bound), norm(line))
     };
-    let mut epilogue = NoteKeys { found: p.found, next, ends, terms };
+    let mut candidates = Candidates { keys: p.candidates, next, ends, terms };
     let lookups = Lookups { query_vector: vector, row_vector: vector, bound: threshold };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut epilogue);
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut candidates);
     sync_threads();
     if thread < tile::SIDE {
         p.counts.set(line as usize, next.get(thread as usize) - begin);
     }
 }
 
-macro_rules! filter_kernels {
+macro_rules! intra_cell_join_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Notes, for members of cells, the members of their cell whose distance is below their bound
-        /// (see [`CellFilter`]), the node itself among them.
+        /// Finds, for the queries of each job, the members of their cell below their bound, the query
+        /// itself among them (see [`IntraCellJoin`]).
         ///
-        /// Launch: a block of [`tile::THREADS`] per job; [`cell_filter_shared_bytes`].
+        /// Launch: a block of [`tile::THREADS`] per job; [`intra_cell_join_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`CellFilter`] says.
-        #[kernel(block = tile::THREADS, shared = cell_filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
-        pub unsafe fn $name(p: CellFilter<$sum>) {
-            filter_cell::<$element>(&p);
+        /// - The views have the shapes of [`IntraCellJoin`].
+        #[kernel(
+            block = tile::THREADS,
+            shared = intra_cell_join_shared_bytes(p.tiles.units),
+            blocks_per_multiprocessor = 2
+        )]
+        pub unsafe fn $name(p: IntraCellJoin<$sum>) {
+            intra_cell_join::<$element>(&p);
         }
     )*};
 }
 
-filter_kernels! {
-    cells_filter_f16 f16, f32;
-    cells_filter_u8 u8, i32;
-    cells_filter_i8 i8, i32;
+intra_cell_join_kernels! {
+    cells_intra_join_f16 f16, f32;
+    cells_intra_join_u8 u8, i32;
+    cells_intra_join_i8 i8, i32;
 }
