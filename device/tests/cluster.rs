@@ -272,7 +272,7 @@ fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
         emulator.launch::<K>(grid, tile::THREADS, (arguments,)).unwrap();
         let lists = room::<u32>(&emulator, guide_count * length);
         let list_biases = room::<E::Sum>(&emulator, guide_count * length);
-        let arguments = Lists {
+        let arguments = CentreLists {
             values: values.view().read_only(),
             biases: biases.view::<u32>().read_only(),
             lists: lists.view(),
