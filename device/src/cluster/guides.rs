@@ -20,7 +20,7 @@
 //!    the later ones pass the test of [`Assign`](super::Assign).
 //! 3. Counts of head, rest and ties share one prefix sum, 10 bits each: a block has 256 threads.
 //!
-//! Bound by memory: guides x centres x 4 bytes, written once and read 9 times, for the most part from L2.
+//! Bound by memory: guides x centres x 4 bytes, written once and read 9 times.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};

@@ -25,7 +25,7 @@
 //!    overflow, no duplicates, and a result that does not depend on the order of threads.
 //! 4. With at most 32 new ids, as after the first iterations, a warp computes 32 x 32 products.
 //!
-//! Bound by memory: 128 vectors gathered per node, and slots.
+//! Bound by memory: up to 128 vectors gathered per node, from L2 where nodes are in an order of near ones.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
