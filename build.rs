@@ -1,5 +1,6 @@
-//! Finds the PTX of the kernels in `device/`, and that of the test kernels in `cuda/check/`: checked in, or compiled if
-//! their sources have changed. `TAGORE_PTX` = `checked-in`, `build` or `write` chooses; `write` remakes both files.
+//! Finds the PTX of the kernels in `device/`, and that of the test kernels in `cuda/check/`:
+//! checked in, or compiled if their sources have changed. `TAGORE_PTX` = `checked-in`, `build` or
+//! `write` chooses; `write` remakes both files.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Packed neighbours: order-preserving bits of the distance above the id, in one integer.
 //!
-//! Minimum, sort and merge compare integers. Ties of the distance are broken by the id, in the same way on
-//! every run and every backend.
+//! Minimum, sort and merge compare integers. Ties of the distance are broken by the id, in the same
+//! way on every run and every backend.
 
 /// A neighbour: `ordered(distance) << 32 | id`. The top bit of the id is [`UNVISITED`].
 pub type Key = u64;

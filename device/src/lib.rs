@@ -1,8 +1,8 @@
-//! GPU kernels of `tagore`, and code that they share with its CPU backend: packed neighbour keys, random
-//! numbers and pruning rules.
+//! GPU kernels of `tagore`, and code that they share with its CPU backend: packed neighbour keys,
+//! random numbers and pruning rules.
 //!
-//! The same source compiles to PTX for GPUs, and for the host, where the emulator runs the kernels. It depends
-//! on nothing in `host/`.
+//! The same source compiles to PTX for GPUs, and for the host, where the emulator runs the kernels.
+//! It depends on nothing in `host/`.
 
 #![cfg_attr(target_os = "cuda", no_std)]
 #![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]

@@ -1,7 +1,8 @@
-//! Counter-based random numbers: every draw is a hash of its use (seed, stage, iteration, node, index).
+//! Counter-based random numbers: every draw is a hash of its use (seed, stage, iteration, node,
+//! index).
 //!
-//! There is no state. Any thread of any backend can make any draw in any order, and a seed gives the same
-//! run everywhere.
+//! There is no state. Any thread of any backend can make any draw in any order, and a seed gives
+//! the same run everywhere.
 
 /// The stage that uses a draw. Draws of different stages are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,8 @@ pub enum Stage {
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finalising mix of SplitMix64 (Steele, Lea and Flood 2014; constants of Stafford's variant 13).
+/// The finalising mix of SplitMix64 (Steele, Lea and Flood 2014; constants of Stafford's variant
+/// 13).
 #[inline(always)]
 const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

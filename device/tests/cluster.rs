@@ -1,4 +1,4 @@
-//! Clusters: nearest centres, means, and the orders of vectors.
+//! Tests of clustering: nearest centres, means, and orders of vectors.
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
@@ -11,13 +11,13 @@ use tagore_device::random::{Draws, Stage};
 
 use crate::{SEEDS, integers, room};
 
-/// Element types of tiles, whose values and sums are small integers here: exact in every type.
+/// Element types of tiles. Values and sums in these tests are small integers, exact in every type.
 trait Value: TileElement {
     fn of(integer: i64) -> Self;
     fn sum(integer: i64) -> Self::Sum;
     fn integer(sum: Self::Sum) -> i64;
     fn exactly(self) -> f64;
-    /// The mean as the type has it.
+    /// The mean, rounded as in the type.
     fn mean(sum: i64, count: usize) -> Self;
 }
 
@@ -63,7 +63,8 @@ macro_rules! bytes {
 
 bytes!(u8 i8);
 
-/// Rows of `dim` integers on the device, in units of 16 bytes, zero beyond `dim`; and the bytes of a row.
+/// Uploads rows of `dim` integers, padded with zeros to units of 16 bytes; returns the bytes per
+/// row too.
 fn upload<E: Value>(emulator: &Emulator, values: &[i64], dim: usize) -> (Allocation, usize) {
     let stride = dim.next_multiple_of(16 / size_of::<E>());
     let mut padded = vec![E::of(0); values.len() / dim * stride];
@@ -77,15 +78,15 @@ fn dot(a: &[i64], b: &[i64]) -> i64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-/// Seeds for case `number`: all of them for f16, one for each byte type, whose kernels have the
-/// same source.
+/// Seeds for case `number`: all for f16, one for each byte type, since their kernels have the same
+/// source.
 fn orders<E: Value>(number: usize) -> impl Iterator<Item = u64> {
     let all = size_of::<E>() > 1;
     SEEDS.into_iter().filter(move |&seed| all || number % SEEDS.len() == seed as usize)
 }
 
 fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors, centres, dimension, probes, the range of values: few values make ties.
+    // Vectors, centres, dimension, probes, largest value. Few values make ties.
     let cases = [
         (1, 1, 1, 1, 9),
         (130, 3, 97, 8, 9),
@@ -102,7 +103,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
     for (seed, (count, centre_count, dim, probes, most)) in cases {
         let vectors = integers(2 * count * dim, 0, most, seed + 1);
         let centres = integers(centre_count * dim, 0, most, seed + 2);
-        // Every third vector, from the last on, if there is a list.
+        // With a list: every third vector, from the last on.
         let listed = seed != 0;
         let ids: Vec<u32> = (0..count as u32)
             .map(|i| if listed { (2 * count as u32 - 1) - i * 3 % (2 * count as u32) } else { i })
@@ -158,9 +159,9 @@ fn vectors_find_their_nearest_centres() {
     assign::<i8, cluster_assign_i8>();
 }
 
-/// With guides: the vectors of each are compared with the centres of its list.
+/// Compares the vectors of each guide with the centres of its list.
 fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors of each guide, centres, of which a list has so many, dimension, probes.
+    // Vectors of each guide, centres, length of a list, dimension, probes.
     let cases: [(&[usize], usize, usize, usize, usize); 4] = [
         (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
         (&[0, 0, 127, 130], 300, 200, 97, 3),
@@ -243,7 +244,7 @@ fn vectors_find_the_nearest_centres_of_their_lists() {
 }
 
 fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
-    // Guides, centres, dimension, centres in a list, the range of values: few values make ties.
+    // Guides, centres, dimension, length of a list, largest value. Few values make ties.
     let cases = [(1, 1, 1, 1, 9), (130, 300, 97, 70, 2), (3, 129, 300, 129, 9), (5, 700, 12, 256, 1)];
     let cases = cases.into_iter().enumerate();
     for (seed, case) in cases.flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case))) {
@@ -287,7 +288,7 @@ fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
             let mut expected: Vec<(i64, usize)> =
                 (0..centre_count).map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
             expected.sort_unstable();
-            // The head first, each part by number.
+            // The head comes first; each part is in the order of numbers.
             expected.truncate(length);
             let end_of_head = expected[(HEAD as usize).min(length) - 1].0;
             expected.sort_unstable_by_key(|&(value, c)| (value >= end_of_head, c));
@@ -326,7 +327,7 @@ fn means<E: Value, K: Kernel<Arguments = (Means<E::Sum>,)>>(low: i64) {
         let (vector_count, sample_count) = (70, 61);
         let vectors = integers(vector_count * dim, low, 40, seed);
         let ids: Vec<u32> = (0..sample_count as u32).map(|i| (i * 37 + 5) % vector_count as u32).collect();
-        // Centre 3 has none.
+        // Centre 3 has no vectors.
         let of: Vec<u64> = integers(sample_count, 0, centre_count as i64 - 1, seed + 3)
             .into_iter()
             .map(|c| if c == 3 { 0 } else { c as u64 })
@@ -410,10 +411,10 @@ fn the_sample_has_one_of_each_stretch() {
 }
 
 #[test]
-fn shuffled_numbers_are_each_there_once() {
+fn shuffled_is_a_permutation() {
     for n in [1, 2, 3, 4, 5, 127, 128, 129, 1000, 65_536, 65_537] {
         let mut numbers: Vec<u32> = (0..n).map(|index| shuffled(index, n)).collect();
-        // Any beginning is a fair sample: its mean is near that of all.
+        // Any prefix is a fair sample: its mean is near that of all numbers.
         if n >= 1000 {
             let mean = numbers[..500].iter().map(|&x| f64::from(x)).sum::<f64>() / 500.0 / f64::from(n);
             assert!((mean - 0.5).abs() < 0.05, "{mean} of {n}");
@@ -421,7 +422,7 @@ fn shuffled_numbers_are_each_there_once() {
         numbers.sort_unstable();
         assert!(numbers.into_iter().eq(0..n), "{n}");
     }
-    // As many as there are.
+    // The largest range.
     assert!(shuffled(5, u32::MAX) != shuffled(6, u32::MAX));
 }
 
@@ -431,7 +432,7 @@ fn values<T: Plain>(allocation: &Allocation) -> Vec<T> {
 
 #[test]
 fn members_are_cell_by_cell() {
-    // The sort between the kernels is that of the host; cells 0 and 5 are empty.
+    // The host sorts between the kernels. Cells 0 and 5 are empty.
     for (seed, (n, m)) in SEEDS.into_iter().zip([(1usize, 1usize), (300, 3), (700, 8)]) {
         let cells = 12u32;
         let cell = |i: usize, rank: usize| [1, 2, 3, 4, 6, 7, 8, 9, 10, 11][(i * i + rank) % 10];

@@ -1,13 +1,14 @@
-//! Test kernels that expose the results of single GPU instructions, to compare hardware with the emulator.
+//! Test kernels that expose the results of single GPU instructions, to compare hardware with the
+//! emulator.
 //!
-//! The PTX of this crate is checked in for tests (`cuda/check/ptx/`); no program embeds it. `host/gpu/check.rs`
-//! launches the kernels on the emulator, and on a GPU where there is one.
+//! The PTX of this crate is checked in for tests (`cuda/check/ptx/`); no program embeds it.
+//! `host/gpu/check.rs` launches the kernels on the emulator, and on a GPU where there is one.
 //!
 //! | kernel | covers |
 //! | --- | --- |
 //! | [`check_warp()`] | shuffles, votes, matches and reductions under any mask |
 //! | [`check_half()`] | arithmetic on pairs of f16, conversions from and to f32 |
-//! | [`check_product_f16()`], [`check_product_u8()`], [`check_product_i8()`] | `ldmatrix`, `mma.sync` |
+//! | [`check_product_f16()`] and its siblings | `ldmatrix`, `mma.sync` |
 
 #![cfg_attr(target_os = "cuda", no_std)]
 #![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
@@ -27,8 +28,8 @@ pub const WARP_RESULTS: usize = 19;
 
 /// Runs shuffles, votes, matches and reductions under the mask of each block.
 ///
-/// Launch: one warp per block. `values` holds 32 words per block; `masks` one word per block, not 0;
-/// `out` holds 32 x [`WARP_RESULTS`] words per block; only lanes of the mask write theirs.
+/// Launch: one warp per block. `values` holds 32 words per block; `masks` one word per block, not
+/// 0; `out` holds 32 x [`WARP_RESULTS`] words per block; only lanes of the mask write theirs.
 ///
 /// # Safety
 /// - The views have the sizes above.
@@ -93,8 +94,8 @@ pub const HALF_RESULTS: usize = 8;
 
 /// Runs half-precision arithmetic.
 ///
-/// Launch: one thread per word. Per thread, `a`, `b` and `c` hold a pair of halves, `x` a float, and `out`
-/// [`HALF_RESULTS`] words.
+/// Launch: one thread per word. Per thread, `a`, `b` and `c` hold a pair of halves, `x` a float,
+/// and `out` [`HALF_RESULTS`] words.
 ///
 /// # Safety
 /// - The views have the sizes above for every thread of the grid.
@@ -128,7 +129,8 @@ fn product<E: Element>(a: Global<Quad>, b: Global<Quad>, c: Global<E::Sum>, out:
     // Sixteen lines: the load reads four matrices, of which `mma.sync` uses the first two.
     columns.set(lane, b.get(block * 16 + lane % 16));
     warp::sync();
-    // A line is two quads. Lane l addresses row l % 16, quad l / 16, and column l % 8, quad l / 8 % 2.
+    // A line is two quads. Lane l addresses row l % 16, quad l / 16, and column l % 8, quad l / 8 %
+    // 2.
     let fragment_a = tensor::load_matrices(rows.offset(lane % 16 * 2 + lane / 16));
     let fragment_b = tensor::load_matrices(columns.offset(lane % 8 * 2 + lane / 8 % 2));
     let place = |i: usize| block * 128 + (lane / 4 + 8 * (i / 2)) * 8 + lane % 4 * 2 + i % 2;
@@ -143,8 +145,8 @@ macro_rules! product_kernels {
     ($($name:ident $type:ty, $sum:ty;)*) => {$(
         /// Computes `out = a b + c` on tensor cores.
         ///
-        /// Launch: one warp per block. Per block, `a` holds 16 rows and `b` 8 columns of 32 bytes, `c`
-        /// and `out` 16 x 8 sums.
+        /// Launch: one warp per block. Per block, `a` holds 16 rows and `b` 8 columns of 32 bytes,
+        /// `c` and `out` 16 x 8 sums.
         ///
         /// # Safety
         /// - The views have the sizes above.

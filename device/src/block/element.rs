@@ -1,11 +1,12 @@
 //! Element types of vectors, and the arithmetic of kernels on them.
 //!
-//! [`Element`] computes exact distances, four lanes to a distance: the sums of the CPU backend, bit for bit.
-//! [`TileElement`] and [`TileSum`] compute on tensor cores and bound their rounding.
+//! [`Element`] computes exact distances, four lanes to a distance: the sums of the CPU backend, bit
+//! for bit. [`TileElement`] and [`TileSum`] compute on tensor cores and bound their rounding.
 //!
-//! Why a filter on rounded vectors loses nothing ([`TileSum::bound`]): rounding moves a query by `error`, and
-//! a row by at most `row_error`, both measured. By the triangle inequality a row at distance d is within
-//! `sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32 sums.
+//! Why a filter on rounded vectors loses nothing ([`TileSum::bound`]): rounding moves a query by
+//! `error`, and a row by at most `row_error`, both measured. By the triangle inequality a row at
+//! distance d is within `sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32
+//! sums.
 
 use cuda_std::compare::{mark_below_f32, mark_below_i32};
 use cuda_std::float16::f16x2;
@@ -37,12 +38,12 @@ pub trait Element: Plain + Default {
     /// The lane's part of a query's squared norm; 0 where distances do not use it.
     fn norm_of_part(point: Shared<Self::Point>, part: u32, dim: u32) -> Self::Wide;
 
-    /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of each group of
-    /// four. Lane `part` of a group passes its part of the query's norm. Loads of all rows are under way at
-    /// once.
+    /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of
+    /// each group of four. Lane `part` of a group passes its part of the query's norm. Loads of all
+    /// rows are under way at once.
     ///
-    /// Rows and query begin at multiples of 16 bytes. Zeros follow the last component: of a row up to a
-    /// multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
+    /// Rows and query begin at multiples of 16 bytes. Zeros follow the last component: of a row up
+    /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
     fn sums_of_group<const N: usize>(
         metric: Metric,
         point: (Shared<Self::Point>, Self::Wide),
@@ -78,7 +79,8 @@ macro_rules! float_elements {
                 0.0
             }
 
-            // The CPU's order: sixteen sums, four to a lane, of the components `i, i + 16, ...`, added as a tree.
+            // The CPU's order: sixteen sums, four to a lane, of the components `i, i + 16, ...`,
+            // added as a tree.
             #[inline(always)]
             fn sums_of_group<const N: usize>(
                 metric: Metric,
@@ -321,8 +323,8 @@ byte_products! {
 
 /// Sums of a tile: f32 for f16, i32 for bytes.
 ///
-/// The *value* of a row for a query is `bias + weight * product`: the distance less the part that depends on
-/// the query alone. *Nearness* is minus half of a squared distance.
+/// The *value* of a row for a query is `bias + weight * product`: the distance less the part that
+/// depends on the query alone. *Nearness* is minus half of a squared distance.
 pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The bias of a row that no query finds.
     const NEVER: Self;
@@ -349,17 +351,17 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The term of a squared norm in nearness: minus half of it; of integers, the norm itself.
     fn term(norm: Self) -> Self;
 
-    /// The initial nearness of two vectors with these terms: minus half of both norms; of integers, each
-    /// rounded up. The sum of products added, it is minus half of the squared distance.
+    /// The initial nearness of two vectors with these terms: minus half of both norms; of integers,
+    /// each rounded up. The sum of products added, it is minus half of the squared distance.
     fn begin_nearness(term: Self, other: Self) -> Self;
 
-    /// The value of the vector of term `other` for that of term `term`, at this nearness. The bits do not
-    /// depend on which of the two was the row.
+    /// The value of the vector of term `other` for that of term `term`, at this nearness. The bits
+    /// do not depend on which of the two was the row.
     fn from_nearness(nearness: Self, term: Self, other: Self) -> Self;
 
     /// The threshold of nearness of a vector with this squared norm: every vector whose
-    /// [value](Self::from_nearness) for it is below `bound` is above the threshold. Of integers, a value of
-    /// `bound` or `bound + 1` may be as well.
+    /// [value](Self::from_nearness) for it is below `bound` is above the threshold. Of integers, a
+    /// value of `bound` or `bound + 1` may be as well.
     fn nearness(bound: Self, norm: Self) -> Self;
 
     /// Whether `a` is above `b`.
@@ -377,8 +379,8 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The bound for the value of a key. The largest values give [`UNBOUNDED`](Self::UNBOUNDED).
     fn from_f32(value: f32) -> Self;
 
-    /// The bound of a query whose k-th distance so far is `farthest`: every row whose exact distance is below
-    /// `farthest` has a [`value`](Self::value) below the bound.
+    /// The bound of a query whose k-th distance so far is `farthest`: every row whose exact
+    /// distance is below `farthest` has a [`value`](Self::value) below the bound.
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self;
 }
 
@@ -397,12 +399,13 @@ pub struct QueryBound<S> {
     pub row_error: f32,
     /// The largest squared norm of a row as the tile sees it.
     pub largest: f32,
-    /// The factor of vectors before rounding; for inner products, the product of both sides' factors.
+    /// The factor of vectors before rounding; for inner products, the product of both sides'
+    /// factors.
     pub scale: f32,
 }
 
-/// A bound of the relative error of a sum of `dim` products, with a margin. Tensor cores lose up to 8 units of
-/// 2^-23 of the largest addend per 16 products.
+/// A bound of the relative error of a sum of `dim` products, with a margin. Tensor cores lose up to
+/// 8 units of 2^-23 of the largest addend per 16 products.
 #[inline(always)]
 fn drift(dim: u32) -> f32 {
     (dim / 4 + 16) as f32 * (1.0 / (1u32 << 22) as f32)
@@ -483,8 +486,8 @@ impl TileSum for f32 {
         value
     }
 
-    // By the triangle inequality the distance of two rounded vectors differs from that of the originals by at
-    // most the two errors. `drift` bounds the loss of the sums.
+    // By the triangle inequality the distance of two rounded vectors differs from that of the
+    // originals by at most the two errors. `drift` bounds the loss of the sums.
     #[inline(always)]
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
         let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
@@ -503,8 +506,9 @@ impl TileSum for f32 {
                 farthest * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
             }
         };
-        // A few huge values may overflow the scale. A bound of minus infinity or NaN then opens the query to
-        // all rows. The least positive number lets equal rows pass when all vectors are zero.
+        // A few huge values may overflow the scale. A bound of minus infinity or NaN then opens the
+        // query to all rows. The least positive number lets equal rows pass when all vectors are
+        // zero.
         if bound > Self::CLOSED { bound + f32::MIN_POSITIVE } else { Self::UNBOUNDED }
     }
 }

@@ -5,8 +5,8 @@
 //! each group of four lanes: 16 partial sums over the components of its row, added as a fixed tree
 //! ```
 //!
-//! Eight rows per warp at a time. Two loads per row and lane are under way before the first is used. Bound by
-//! memory: each row is read once.
+//! Eight rows per warp at a time. Two loads per row and lane are under way before the first is
+//! used. Bound by memory: each row is read once.
 
 use cuda_std::prelude::*;
 
@@ -50,8 +50,8 @@ pub const fn point_bytes(dim: u32) -> u32 {
 }
 
 impl<T: Element> Point<T> {
-    /// Copies the `dim` components of `row` to shared memory, which begins at a multiple of 16 bytes and has
-    /// [`point_bytes`]. All `threads` threads call this; the caller adds a barrier.
+    /// Copies the `dim` components of `row` to shared memory, which begins at a multiple of 16
+    /// bytes and has [`point_bytes`]. All `threads` threads call this; the caller adds a barrier.
     #[inline(always)]
     pub fn load(values: Shared<T::Point>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
         let mut i = thread;
@@ -67,9 +67,9 @@ impl<T: Element> Point<T> {
         Self { values, norm: T::norm_of_part(values, warp::lane_id() % GROUP, dim), dim }
     }
 
-    /// The distance of `row`, one row per group of [`GROUP`] lanes, in every lane of the group. The row begins at a
-    /// multiple of 16 bytes, with zeros behind it up to the next multiple. A group without a row passes None. The
-    /// whole warp calls this.
+    /// The distance of `row`, one row per group of [`GROUP`] lanes, in every lane of the group. The
+    /// row begins at a multiple of 16 bytes, with zeros behind it up to the next multiple. A group
+    /// without a row passes None. The whole warp calls this.
     #[inline(always)]
     pub fn distance(&self, metric: Metric, row: Option<Global<T>>) -> f32 {
         // SAFETY: with no components, nothing is read.

@@ -1,4 +1,5 @@
-//! Building blocks of kernels: code that the threads of a block, or the lanes of a warp, run together.
+//! Building blocks of kernels: code that the threads of a block, or the lanes of a warp, run
+//! together.
 //!
 //! | module | what it computes |
 //! | --- | --- |

@@ -7,8 +7,9 @@
 //! keep all keys up to that bin
 //! ```
 //!
-//! Room: 256 bins, 32 sums, 2 numbers. Keys of the last bin that are not among the `k` smallest are kept too,
-//! so that no comparison inside a bin is needed. Bound by shared memory: three passes over the keys.
+//! Room: 256 bins, 32 sums, 2 numbers. Keys of the last bin that are not among the `k` smallest are
+//! kept too, so that no comparison inside a bin is needed. Bound by shared memory: three passes
+//! over the keys.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
@@ -24,8 +25,8 @@ const BINS: u32 = 256;
 /// Bytes of room that [`keep_smallest`] needs.
 pub const KEEP_ROOM_BYTES: u32 = (BINS + WARPS + 2) * 4;
 
-/// Appends the keys with `is_kept` of the warp's lanes to `to`, whose length is at `len`. The whole warp calls
-/// this.
+/// Appends the keys with `is_kept` of the warp's lanes to `to`, whose length is at `len`. The whole
+/// warp calls this.
 #[inline(always)]
 pub fn append(to: Shared<Key>, len: Shared<u32>, key: Key, is_kept: bool) {
     let kept = warp::ballot(is_kept);
@@ -67,8 +68,8 @@ fn value(keys: Shared<Key>, i: u32) -> u32 {
     (keys.get(i as usize) >> 32) as u32
 }
 
-/// The ends of the values of `len` keys. Clears `bins` and `kept` as well. The whole block calls this, and
-/// finds a barrier behind the result.
+/// The ends of the values of `len` keys. Clears `bins` and `kept` as well. The whole block calls
+/// this, and finds a barrier behind the result.
 #[inline(always)]
 fn ends(keys: Shared<Key>, len: u32, bins: Shared<u32>, sums: Shared<u32>, kept: Shared<u32>) -> Ends {
     let thread = thread_idx_x();
@@ -107,11 +108,12 @@ fn ends(keys: Shared<Key>, len: u32, bins: Shared<u32>, sums: Shared<u32>, kept:
     all
 }
 
-/// Moves the `k` smallest of `len` keys, and few others, to `to` in any order; returns their number.
+/// Moves the `k` smallest of `len` keys, and few others, to `to` in any order; returns their
+/// number.
 ///
-/// `len` is at least `k`, and `k` at least 1. A histogram of the distances decides: where most of these are
-/// much alike, others may be many. The whole block of 128 threads calls this after a barrier, and finds a
-/// barrier behind the result.
+/// `len` is at least `k`, and `k` at least 1. A histogram of the distances decides: where most of
+/// these are much alike, others may be many. The whole block of 128 threads calls this after a
+/// barrier, and finds a barrier behind the result.
 #[inline(always)]
 pub fn keep_smallest(keys: Shared<Key>, len: u32, k: u32, to: Shared<Key>, room: Shared<u32>) -> u32 {
     let thread = thread_idx_x();

@@ -17,11 +17,11 @@ use crate::key::{self, Key};
 /// Rows of the base.
 #[repr(C)]
 pub struct Rows<T> {
-    /// In: vectors of `dim` components, `stride` components apart. Each begins at a multiple of 16 bytes, with
-    /// zeros behind it up to the next multiple.
+    /// In: vectors of `dim` components, `stride` components apart. Each begins at a multiple of 16
+    /// bytes, with zeros behind it up to the next multiple.
     pub values: Global<T>,
-    /// In: with `lifted`, one number per row. Inner product: the coordinate, at least 0, that makes all norms
-    /// equal. Cosine: -1 for a zero vector, else 0.
+    /// In: with `lifted`, one number per row. Inner product: the coordinate, at least 0, that makes
+    /// all norms equal. Cosine: -1 for a zero vector, else 0.
     pub lifts: Global<f32>,
     /// Components from one vector to the next.
     pub stride: u32,
@@ -37,26 +37,28 @@ copied! {
     Rows<T>;
 }
 
-/// Squared distances of lifted rows below this part of their squared norm are rounding errors, and count as 0.
+/// Squared distances of lifted rows below this part of their squared norm are rounding errors, and
+/// count as 0.
 const ROUNDING: f32 = 4e-6;
 
-/// The squared L2 distance of two lifted rows. `order` is minus their inner product without lifts, `square` the
-/// squared norm of all lifted rows.
+/// The squared L2 distance of two lifted rows. `order` is minus their inner product without lifts,
+/// `square` the squared norm of all lifted rows.
 #[inline(always)]
 pub fn lifted_distance(square: f32, lifts: (f32, f32), order: f32) -> f32 {
     let squared = 2.0 * (square + order - lifts.0 * lifts.1);
     if squared < ROUNDING * square { 0.0 } else { squared }
 }
 
-/// A row in shared memory for rule distances. A row with a negative lift is at distance 2 from all rows.
+/// A row in shared memory for rule distances. A row with a negative lift is at distance 2 from all
+/// rows.
 #[derive(Clone, Copy)]
 pub struct RulePoint<T: Element> {
     point: Point<T>,
     lift: f32,
 }
 
-/// A row in shared memory for list distances. A zero vector, which has a negative lift, is at cosine distance 1
-/// from all rows.
+/// A row in shared memory for list distances. A zero vector, which has a negative lift, is at
+/// cosine distance 1 from all rows.
 #[derive(Clone, Copy)]
 pub struct ListPoint<T: Element> {
     point: Point<T>,
@@ -83,8 +85,8 @@ impl<T: Element> Rows<T> {
         RulePoint { point: Point::new(values, self.dim), lift: self.lift(id) }
     }
 
-    /// The rule distance from `point` to row `id`, one row per group of lanes: the bits of the CPU backend. A
-    /// group without a row passes None. The whole warp calls this.
+    /// The rule distance from `point` to row `id`, one row per group of lanes: the bits of the CPU
+    /// backend. A group without a row passes None. The whole warp calls this.
     #[inline(always)]
     pub fn distance(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
         let sum = self.sum(point, id, Metric::L2);
@@ -102,7 +104,8 @@ impl<T: Element> Rows<T> {
         }
     }
 
-    /// The rule distance from a row of this lift to the row of `key`, which holds their order distance.
+    /// The rule distance from a row of this lift to the row of `key`, which holds their order
+    /// distance.
     #[inline(always)]
     pub fn rule_distance(&self, lift: f32, key: Key) -> f32 {
         let order = key::distance(key);
@@ -118,8 +121,9 @@ impl<T: Element> Rows<T> {
         if self.square < 0.0 { Metric::L2 } else { Metric::InnerProduct }
     }
 
-    /// The rule distances from `point` to the rows `id` of the first `count` lanes, at least 1, each in its lane.
-    /// Groups compute eight at a time. The whole warp calls this, with the same count.
+    /// The rule distances from `point` to the rows `id` of the first `count` lanes, at least 1,
+    /// each in its lane. Groups compute eight at a time. The whole warp calls this, with the same
+    /// count.
     #[inline(always)]
     pub fn distances(&self, point: &RulePoint<T>, id: u32, count: u32) -> f32 {
         let sum = self.sums(point, id, count, Metric::L2);
@@ -177,8 +181,8 @@ impl<T: Element> Rows<T> {
         ListPoint { point: Point::new(values, self.dim), metric, zero }
     }
 
-    /// The list distances from `point` to `N` rows per group of lanes: the bits of the CPU backend. The whole warp
-    /// calls this.
+    /// The list distances from `point` to `N` rows per group of lanes: the bits of the CPU backend.
+    /// The whole warp calls this.
     #[inline(always)]
     pub fn list_distances<const N: usize>(&self, point: &ListPoint<T>, ids: [u32; N]) -> [f32; N] {
         let mut distances = point.point.distances(point.metric, ids.map(|id| self.row(id)));

@@ -35,8 +35,8 @@ fn inclusive_sum_of_warp<T: WarpShuffleValue + Add<Output = T>>(value: T) -> T {
 
 /// The sum of the values of earlier threads, and the sum of all.
 ///
-/// `room` holds [`WARPS`] values and is in use until the next barrier. The whole block calls this, after a
-/// barrier if the room was used before.
+/// `room` holds [`WARPS`] values and is in use until the next barrier. The whole block calls this,
+/// after a barrier if the room was used before.
 #[inline(always)]
 #[track_caller]
 pub fn exclusive_sum<T: WarpShuffleValue + Add<Output = T> + Default>(value: T, room: Shared<T>) -> (T, T) {

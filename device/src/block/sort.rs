@@ -5,15 +5,16 @@
 //! merge: each key's place = its place in its own list + its rank in the other one
 //! ```
 //!
-//! Keys are distinct, so places are too: no locks. A merge of runs takes one barrier per doubling, and as many
-//! steps as the binary search. Bound by shared memory and barriers.
+//! Keys are distinct, so places are too: no locks. A merge of runs takes one barrier per doubling,
+//! and as many steps as the binary search. Bound by shared memory and barriers.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 
 use crate::key::{Key, NONE};
 
-/// The number of leading values, of `len`, for which `is_before` is true; it is false for all later ones.
+/// The number of leading values, of `len`, for which `is_before` is true; it is false for all later
+/// ones.
 #[inline(always)]
 pub fn partition_point(len: u32, is_before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
@@ -30,7 +31,8 @@ pub fn rank(keys: Shared<Key>, len: u32, key: Key) -> u32 {
     partition_point(len, |i| keys.get(i as usize) < key)
 }
 
-/// Sorts the keys of a warp's lanes, ascending, by a bitonic network of shuffles. The whole warp calls this.
+/// Sorts the keys of a warp's lanes, ascending, by a bitonic network of shuffles. The whole warp
+/// calls this.
 #[inline(always)]
 pub fn sort_warp(key: Key) -> Key {
     let lane = warp::lane_id();
@@ -50,7 +52,8 @@ pub fn sort_warp(key: Key) -> Key {
     key
 }
 
-/// Sorts `len` distinct keys, with `spare` as room for as many; returns the sorted keys, in either room.
+/// Sorts `len` distinct keys, with `spare` as room for as many; returns the sorted keys, in either
+/// room.
 ///
 /// The whole block calls this after a barrier, and finds a barrier behind the result.
 #[inline(always)]
@@ -92,9 +95,11 @@ pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key
     from
 }
 
-/// Merges two ascending lists without common keys, and passes place and key of each of the first `k` to `put`.
+/// Merges two ascending lists without common keys, and passes place and key of each of the first
+/// `k` to `put`.
 ///
-/// Only `list` may hold [`NONE`], at its end. The whole block calls this, after a barrier; none follows.
+/// Only `list` may hold [`NONE`], at its end. The whole block calls this, after a barrier; none
+/// follows.
 #[inline(always)]
 pub fn merge_block((list, k): (Shared<Key>, u32), (keys, len): (Shared<Key>, u32), put: impl Fn(u32, Key)) {
     let threads = block_dim_x();

@@ -10,8 +10,8 @@ pub const fn slots(ids: u32) -> u32 {
     (ids * 3 / 2).next_power_of_two()
 }
 
-/// Inserts an id into a table of `mask + 1` slots; returns whether it is new. The table has a free slot, or holds
-/// the id.
+/// Inserts an id into a table of `mask + 1` slots; returns whether it is new. The table has a free
+/// slot, or holds the id.
 #[inline(always)]
 pub fn insert(table: Shared<u32>, mask: u32, id: u32) -> bool {
     let hash = id.wrapping_mul(0x9e37_79b1);

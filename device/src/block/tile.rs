@@ -11,8 +11,8 @@
 //!
 //! Optimisations:
 //!
-//! 1. Unit `u` of line `r` lies at place `u ^ (r % 8)`. The 8 lines that `ldmatrix` reads together then
-//!    lie in different banks.
+//! 1. Unit `u` of line `r` lies at place `u ^ (r % 8)`. The 8 lines that `ldmatrix` reads together
+//!    then lie in different banks.
 //! 2. Copies read all sources of a thread before the first one starts, so that they do not wait for
 //!    reads of shared memory in between.
 //!
@@ -36,8 +36,8 @@ pub const UNITS: u32 = CHUNK_BYTES / 16;
 /// Bytes of a chunk of 128 vectors in shared memory.
 pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
 
-/// Products of a lane. `[4 * m + n]` is its part of the fragment of rows `16 m..` and columns `8 n..` in
-/// the warp's part of the tile.
+/// Products of a lane. `[4 * m + n]` is its part of the fragment of rows `16 m..` and columns `8
+/// n..` in the warp's part of the tile.
 pub type Sums<S> = [[S; 4]; 16];
 
 /// Steps of 32 bytes in a chunk, of a vector with `units` units from this chunk on.
@@ -46,11 +46,12 @@ pub const fn steps(units: u32) -> u32 {
     if units < UNITS { units.div_ceil(2) } else { UNITS / 2 }
 }
 
-/// Starts copies of chunks `first..first + chunks`, one or two chunks, of four lines per calling thread.
+/// Starts copies of chunks `first..first + chunks`, one or two chunks, of four lines per calling
+/// thread.
 ///
-/// Eight consecutive threads copy a line. A thread copies `line` and the three lines `step` apart behind
-/// it. `source` gives the vector of a line; a line without a vector becomes zero. The chunks go to `to`,
-/// one after another. Units from `units` on become zero if `tail` is set.
+/// Eight consecutive threads copy a line. A thread copies `line` and the three lines `step` apart
+/// behind it. `source` gives the vector of a line; a line without a vector becomes zero. The chunks
+/// go to `to`, one after another. Units from `units` on become zero if `tail` is set.
 #[inline(always)]
 pub fn start_copy_of(
     (line, step): (u32, u32),
@@ -83,8 +84,8 @@ pub fn start_copy_of(
     });
 }
 
-/// Starts copies of chunk `chunk` of 128 vectors to `to`. `source` gives the vector of a line. Lines
-/// without a vector, and units from `units` on, become zero. The whole block calls this.
+/// Starts copies of chunk `chunk` of 128 vectors to `to`. `source` gives the vector of a line.
+/// Lines without a vector, and units from `units` on, become zero. The whole block calls this.
 #[inline(always)]
 pub fn start_copy(
     to: Shared<u8>,
@@ -97,16 +98,16 @@ pub fn start_copy(
     start_copy_of(lines, (to, vectors), (chunk, 1), (units, true), source);
 }
 
-/// The first row and the first column of a warp's part of the tile. Warps `2 i` and `2 i + 1` have the
-/// same columns.
+/// The first row and the first column of a warp's part of the tile. Warps `2 i` and `2 i + 1` have
+/// the same columns.
 #[inline(always)]
 pub fn part_of_warp() -> (u32, u32) {
     let warp = thread::warp_idx();
     (64 * (warp % 2), 32 * (warp / 2))
 }
 
-/// Adds the products of a chunk of rows and a chunk of columns to the warp's sums, over the first `steps`
-/// times 32 bytes, at most 4. The whole block calls this, after a barrier.
+/// Adds the products of a chunk of rows and a chunk of columns to the warp's sums, over the first
+/// `steps` times 32 bytes, at most 4. The whole block calls this, after a barrier.
 #[inline(always)]
 pub fn multiply_add<E: tensor::Element>(
     sums: &mut Sums<E::Sum>,
@@ -117,8 +118,8 @@ pub fn multiply_add<E: tensor::Element>(
     multiply_add_part::<E, 4>(sums, (rows, columns), part_of_warp(), steps);
 }
 
-/// Does the same as [`multiply_add`] for `16 * FRAGMENTS` rows, up to 64, and 32 columns, from `row` and
-/// `column` on. The whole warp calls this.
+/// Does the same as [`multiply_add`] for `16 * FRAGMENTS` rows, up to 64, and 32 columns, from
+/// `row` and `column` on. The whole warp calls this.
 #[inline(always)]
 pub fn multiply_add_part<E: tensor::Element, const FRAGMENTS: usize>(
     sums: &mut Sums<E::Sum>,

@@ -26,18 +26,21 @@
 //!
 //! Optimisations:
 //!
-//! 1. Copies run one or two chunks ahead. A stage is overwritten only after a barrier that its readers
-//!    have reached.
-//! 2. Vectors of up to 256 bytes keep all query chunks in shared memory, since Q = 2 chunks hold them.
+//! 1. Copies run one or two chunks ahead. A stage is overwritten only after a barrier that its
+//!    readers have reached.
+//! 2. Vectors of up to 256 bytes keep all query chunks in shared memory, since Q = 2 chunks hold
+//!    them.
 //! 3. For such vectors the two warps that read the same 32 rows copy them themselves. No other warp
 //!    touches these lines, so a named barrier of 64 threads replaces that of the block.
-//! 4. Row ids are looked up two tiles ahead, biases and thresholds one tile ahead. No load is waited for.
-//! 5. Zeros behind the end of short vectors are written once per stage. Later copies do not touch them.
-//! 6. Short and long vectors have code of their own (`SHORT`), so that neither holds registers for the
-//!    other.
+//! 4. Row ids are looked up two tiles ahead, biases and thresholds one tile ahead. No load is
+//!    waited for.
+//! 5. Zeros behind the end of short vectors are written once per stage. Later copies do not touch
+//!    them.
+//! 6. Short and long vectors have code of their own (`SHORT`), so that neither holds registers for
+//!    the other.
 //!
-//! Bound by instruction issue and `mma.sync` (6.6 cycles per 16 x 8 x 16 of f16 on an H200): 64 sums per
-//! lane leave 4 warps per scheduler. docs/descent.md has the counts.
+//! Bound by instruction issue and `mma.sync` (6.6 cycles per 16 x 8 x 16 of f16 on an H200): 64
+//! sums per lane leave 4 warps per scheduler. docs/descent.md has the counts.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{sync_named, sync_threads, thread_idx_x};
@@ -50,8 +53,8 @@ use crate::block::tile;
 /// Query chunks in shared memory.
 const QUERY_STAGES: u32 = 2;
 
-/// Row chunks in shared memory for vectors of `chunks` chunks: the one in use, the next one, and for
-/// vectors of several chunks the one after.
+/// Row chunks in shared memory for vectors of `chunks` chunks: the one in use, the next one, and
+/// for vectors of several chunks the one after.
 const fn row_stages(chunks: u32) -> u32 {
     if chunks == 1 { 2 } else { 3 }
 }
@@ -94,10 +97,11 @@ copied! {
     Tiles<S>;
 }
 
-/// The tiles of one block: `query_count` queries from `first_query` on, and `visits` tiles of 128 rows.
+/// The tiles of one block: `query_count` queries from `first_query` on, and `visits` tiles of 128
+/// rows.
 ///
-/// Tile `t` holds the rows from `first_row + 128 t` on, without those from `end_row` on. Visit `v` takes
-/// tile `(first_tile + v * tile_step) % tile_count`.
+/// Tile `t` holds the rows from `first_row + 128 t` on, without those from `end_row` on. Visit `v`
+/// takes tile `(first_tile + v * tile_step) % tile_count`.
 #[derive(Clone, Copy)]
 pub(crate) struct TileWalk {
     pub first_query: u32,
@@ -149,8 +153,8 @@ pub(crate) trait Epilogue<S: TileSum> {
         [[S::default(); 4]; 16]
     }
 
-    /// Consumes the sums of a tile. `bounds[r]` belongs to line `part.line + 8 r`. The whole warp calls
-    /// this.
+    /// Consumes the sums of a tile. `bounds[r]` belongs to line `part.line + 8 r`. The whole warp
+    /// calls this.
     fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], part: LanePart<S>);
 }
 
@@ -160,7 +164,8 @@ pub(crate) const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
-/// Rows of a tile in shared memory: bias (or its [term](Epilogue::term)), threshold and vector of each.
+/// Rows of a tile in shared memory: bias (or its [term](Epilogue::term)), threshold and vector of
+/// each.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<S> {
     pub biases: Shared<S>,
@@ -168,8 +173,8 @@ pub(crate) struct Columns<S> {
     pub vectors: Shared<u32>,
 }
 
-/// A lane's part of a tile: lines `line + 8 r` and columns `column + column_of(c)`, for `r` and `c` in
-/// `0..8`.
+/// A lane's part of a tile: lines `line + 8 r` and columns `column + column_of(c)`, for `r` and `c`
+/// in `0..8`.
 #[derive(Clone, Copy)]
 pub(crate) struct LanePart<S> {
     pub line: u32,
@@ -230,8 +235,8 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
         let part = LanePart { line, column, columns: room.columns(visit) };
         let mut sums = epilogue.begin(part);
         copies.multiply::<E>(&mut sums, &mut stages, visit);
-        // A barrier follows before these are read, and the last one came after the previous values had
-        // been read.
+        // A barrier follows before these are read, and the last one came after the previous values
+        // had been read.
         rows.store(epilogue, visit + 1, fetched);
         if rows.own.is_first {
             room.row_vectors(visit + 2).set(rows.own.line, far);
@@ -305,8 +310,8 @@ impl<S: TileSum> Room<S> {
     }
 }
 
-/// The line of a tile that a thread looks up. Two warps share 32 lines: the first one looks up the ids
-/// and keeps the biases, the second one keeps the thresholds.
+/// The line of a tile that a thread looks up. Two warps share 32 lines: the first one looks up the
+/// ids and keeps the biases, the second one keeps the thresholds.
 #[derive(Clone, Copy)]
 struct OwnRow {
     line: usize,
@@ -331,8 +336,9 @@ struct RowsAhead<'a, S, R> {
 }
 
 impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
-    /// Puts the query ids, the row ids of the first two tiles and the columns of the first tile in shared
-    /// memory. Returns the second tile. The block has passed a barrier, but not after the columns.
+    /// Puts the query ids, the row ids of the first two tiles and the columns of the first tile in
+    /// shared memory. Returns the second tile. The block has passed a barrier, but not after the
+    /// columns.
     #[inline(always)]
     fn look_up_first<Ep: Epilogue<S>>(&self, epilogue: &Ep, query_vector: impl Fn(u32) -> u32) -> u32 {
         let (walk, room, line) = (self.walk, self.room, self.own.line);
@@ -391,8 +397,8 @@ struct Stages {
 
 /// Asynchronous copies of a walk. `visit`, `chunk` and `stage` name the next copy of rows.
 ///
-/// Copies are waited for in groups, all but the latest group. That one holds the rows of the chunk after
-/// the next; it is empty where there is no stage for them.
+/// Copies are waited for in groups, all but the latest group. That one holds the rows of the chunk
+/// after the next; it is empty where there is no stage for them.
 struct Copies<'a, S, const SHORT: bool> {
     p: &'a Tiles<S>,
     visits: u32,
@@ -412,7 +418,8 @@ fn source(vectors: Shared<u32>) -> impl Fn(u32) -> Option<u32> {
 }
 
 impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
-    /// Starts the copies of the first chunks. For short vectors, returns when all queries are there.
+    /// Starts the copies of the first chunks. For short vectors, returns when all queries are
+    /// there.
     #[inline(always)]
     fn start_first(&mut self) {
         self.start_queries(0, (0, if SHORT { self.room.chunks } else { 1 }));

@@ -19,20 +19,20 @@
 //!
 //! Optimisations:
 //!
-//! 1. A vector's best keys lie one to a lane, up to 32. A vote tells whether any of 32 values is below the
-//!    last key. Few are put in their place by votes and a shuffle, many are sorted and merged by a
-//!    bitonic network.
-//! 2. Between tiles the keys lie in shared memory, since the sums need the registers. A warp touches only
-//!    the keys of its own vectors, so no barrier is needed.
-//! 3. The values take the place of the centres' last chunk, which all warps have left. Two blocks then fit
-//!    a multiprocessor.
+//! 1. A vector's best keys lie one to a lane, up to 32. A vote tells whether any of 32 values is
+//!    below the last key. Few are put in their place by votes and a shuffle, many are sorted and
+//!    merged by a bitonic network.
+//! 2. Between tiles the keys lie in shared memory, since the sums need the registers. A warp
+//!    touches only the keys of its own vectors, so no barrier is needed.
+//! 3. The values take the place of the centres' last chunk, which all warps have left. Two blocks
+//!    then fit a multiprocessor.
 //! 4. Vectors of up to 256 bytes stay in shared memory while centres pass.
-//! 5. Guide g gets its first block at `starts[g] / 128 + g`: enough blocks for its tiles and at most one
-//!    idle block, without sums over guides.
+//! 5. Guide g gets its first block at `starts[g] / 128 + g`: enough blocks for its tiles and at
+//!    most one idle block, without sums over guides.
 //!
-//! Bound by shared memory and selection: half of the time goes to passing values and to finding near
-//! ones, half to putting these in their place. The products of 12 launches on a million vectors of 128
-//! bytes take 1 of 18 ms at the rate of an H200.
+//! Bound by shared memory and selection: half of the time goes to passing values and to finding
+//! near ones, half to putting these in their place. The products of 12 launches on a million
+//! vectors of 128 bytes take 1 of 18 ms at the rate of an H200.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads};
@@ -53,8 +53,8 @@ const RESIDENT_CHUNKS: u32 = 2;
 /// Columns of a tile whose values are in shared memory at once: one per lane.
 const COLUMNS: u32 = 32;
 
-/// Words from one column's values to the next. Lanes that read a row hit different banks; lanes that write
-/// a fragment mostly do.
+/// Words from one column's values to the next. Lanes that read a row hit different banks; lanes
+/// that write a fragment mostly do.
 const COLUMN_STRIDE: u32 = tile::SIDE + 5;
 
 /// Vectors per warp.
@@ -79,7 +79,8 @@ const fn chunk_bytes(units: u32) -> u32 {
     (vectors + STAGES) * tile::SIDE_BYTES + GAP_BYTES
 }
 
-/// Bytes of dynamic shared memory for vectors of `units` units of 16 bytes, and `probes` centres each.
+/// Bytes of dynamic shared memory for vectors of `units` units of 16 bytes, and `probes` centres
+/// each.
 pub const fn assign_shared_bytes(units: u32, probes: u32) -> u32 {
     chunk_bytes(units) + tile::SIDE * probes * 8
 }
@@ -94,7 +95,8 @@ const fn first_block(start: u32, guide: u32) -> u32 {
     start / tile::SIDE + guide
 }
 
-/// The search for the nearest centres: of all, or, for vectors in the order of guides, of the guide's list.
+/// The search for the nearest centres: of all, or, for vectors in the order of guides, of the
+/// guide's list.
 #[repr(C)]
 pub struct Assign<S> {
     /// In: vectors of `units` units of 16 bytes, `vector_stride` bytes apart, a multiple of 16.
@@ -103,20 +105,21 @@ pub struct Assign<S> {
     pub ids: Global<u32>,
     /// In: vectors of the centres, `centre_stride` bytes apart, of as many units.
     pub centres: Global<u8>,
-    /// In: with guides, `centre_count` centres per guide, best the nearest first; else the centres are the
-    /// first `centre_count`.
+    /// In: with guides, `centre_count` centres per guide, best the nearest first; else the centres
+    /// are the first `centre_count`.
     pub lists: Global<u32>,
     /// In: the squared norm of each centre; with guides, of each entry of `lists`.
     pub biases: Global<S>,
-    /// In: with guides, the start of each guide's vectors among the `count`, and the end of the last:
-    /// `guide_count + 1` numbers.
+    /// In: with guides, the start of each guide's vectors among the `count`, and the end of the
+    /// last: `guide_count + 1` numbers.
     pub guide_starts: Global<u32>,
-    /// Out: per vector the `probes` nearest centres by `bias + weight * product`, ties by their number;
-    /// [`NOWHERE`] from `centre_count` on.
+    /// Out: per vector the `probes` nearest centres by `bias + weight * product`, ties by their
+    /// number; [`NOWHERE`] from `centre_count` on.
     pub nearest: GlobalMut<u32>,
     /// Whether `ids` is used.
     pub listed: u32,
-    /// With `listed`: whether row `id` of `nearest` gets a vector's centres, not the row of its place.
+    /// With `listed`: whether row `id` of `nearest` gets a vector's centres, not the row of its
+    /// place.
     pub by_number: u32,
     /// Number of vectors.
     pub count: u32,
@@ -140,15 +143,16 @@ copied! {
     Assign<S>;
 }
 
-/// Selects the smallest `probes` of the warp's ascending keys `best` and of one other key per lane. Lanes
-/// from `probes` on get arbitrary keys. The whole warp calls this.
+/// Selects the smallest `probes` of the warp's ascending keys `best` and of one other key per lane.
+/// Lanes from `probes` on get arbitrary keys. The whole warp calls this.
 #[inline(always)]
 fn select(mut best: u64, key: u64, probes: u32) -> u64 {
     let lane = warp::lane_id();
     let mut farthest = warp::broadcast(best, probes - 1);
     let mut nearer = warp::ballot(key < farthest);
     if nearer.count_ones() >= MANY {
-        // The smaller of each pair, against the other order, are the smallest of all: a bitonic sequence.
+        // The smaller of each pair, against the other order, are the smallest of all: a bitonic
+        // sequence.
         let others = warp::shuffle_xor(sort_warp(key), 31);
         best = if others < best { others } else { best };
         let mut distance = 16;
@@ -279,7 +283,8 @@ impl<S: TileSum> Block<'_, S> {
         tile::start_copy(self.vectors(slot), (p.vectors, p.vector_stride), chunk, p.units, &source);
     }
 
-    /// Starts the copies of a chunk of the centres from `first_centre` on, and of vectors that do not stay.
+    /// Starts the copies of a chunk of the centres from `first_centre` on, and of vectors that do
+    /// not stay.
     #[inline(always)]
     fn start(&self, stage: u32, first_centre: u32, chunk: u32) {
         let p = self.p;
@@ -314,7 +319,8 @@ impl<S: TileSum> Block<'_, S> {
         copy::commit();
     }
 
-    /// The products with the centres from `first_centre` on, whose first chunk is on its way to `stage`.
+    /// The products with the centres from `first_centre` on, whose first chunk is on its way to
+    /// `stage`.
     #[inline(always)]
     fn multiply<E: TileElement<Sum = S>>(&self, first_centre: u32, stage: &mut u32) -> tile::Sums<S> {
         let p = self.p;
@@ -322,8 +328,8 @@ impl<S: TileSum> Block<'_, S> {
         let mut chunk = 0;
         while chunk < self.chunks {
             copy::wait::<0>();
-            // All threads' bytes of this chunk have arrived, and all warps have left the target of the next
-            // copy.
+            // All threads' bytes of this chunk have arrived, and all warps have left the target of
+            // the next copy.
             sync_threads();
             let last = chunk + 1 == self.chunks;
             let (next_centre, next_chunk) =
@@ -364,8 +370,8 @@ impl<S: TileSum> Block<'_, S> {
         });
     }
 
-    /// Selects the best keys of the warp's vectors from a quarter of the columns. Lane `i` holds the centre
-    /// `centre`, and in `farthest` the value of the last key of the warp's vector `i`.
+    /// Selects the best keys of the warp's vectors from a quarter of the columns. Lane `i` holds
+    /// the centre `centre`, and in `farthest` the value of the last key of the warp's vector `i`.
     #[inline(always)]
     fn select_best(&self, values: Shared<S>, centre: u32, farthest: &mut u32) {
         let (lane, probes) = (warp::lane_id(), self.p.probes);

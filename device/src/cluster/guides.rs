@@ -1,10 +1,12 @@
-//! Centre lists of guides: with many centres, a vector is compared only with centres near its guide.
+//! Centre lists of guides: with many centres, a vector is compared only with centres near its
+//! guide.
 //!
 //! ```text
 //! pairs: values[guide][centre] = bias + weight * guide x centre         // tiles on tensor cores
 //! lists: block = guide
-//!     last = the value of rank `length`, found digit by digit (8 bits) by counts; the same for the head
-//!     write the centres below the head's last value, then the others up to `last`, each in order
+//!     last = the value of rank `length`, by counts of one digit (8 bits) after another
+//!     end of head = the value of rank 128, in the same way
+//!     write the centres below the end of head, then the others up to `last`, each in order
 //! ```
 //!
 //! | buffer | shape |
@@ -16,8 +18,8 @@
 //! Optimisations:
 //!
 //! 1. A selection by digits reads the values 8 times and sorts nothing.
-//! 2. The nearest 128 centres come first, in one tile. Vectors then know near centres early, and few of
-//!    the later ones pass the test of [`Assign`](super::Assign).
+//! 2. The nearest 128 centres come first, in one tile. Vectors then know near centres early, and
+//!    few of the later ones pass the test of [`Assign`](super::Assign).
 //! 3. Counts of head, rest and ties share one prefix sum, 10 bits each: a block has 256 threads.
 //!
 //! Bound by memory: guides x centres x 4 bytes, written once and read 9 times.
@@ -137,8 +139,8 @@ pub const HEAD: u32 = 128;
 /// Bits of a digit.
 const DIGIT_BITS: u32 = 8;
 
-/// Bytes of dynamic shared memory of [`cluster_lists()`]: a count per digit, room for their sums, and two
-/// numbers.
+/// Bytes of dynamic shared memory of [`cluster_lists()`]: a count per digit, room for their sums,
+/// and two numbers.
 pub const LIST_SHARED_BYTES: u32 = (LIST_THREADS + WARPS + 2) * 4;
 
 /// The centre lists of guides.
@@ -149,8 +151,8 @@ pub struct CentreLists {
     pub values: Global<u32>,
     /// In: the bits of one value per centre.
     pub biases: Global<u32>,
-    /// Out: per guide its `length` nearest centres, ties by their number: first those nearer than number
-    /// [`HEAD`], then the others, each part in the order of numbers.
+    /// Out: per guide its `length` nearest centres, ties by their number: first those nearer than
+    /// number [`HEAD`], then the others, each part in the order of numbers.
     pub lists: GlobalMut<u32>,
     /// Out: the bits of the values of those centres.
     pub list_biases: GlobalMut<u32>,
@@ -226,8 +228,8 @@ pub unsafe fn cluster_lists(p: CentreLists) {
     write_list(&p, values, (all, head, head_length - head.ties), sums);
 }
 
-/// Writes the list of the block's guide: `head_count` centres below the cut of the head, then the rest of
-/// the whole, each part in order.
+/// Writes the list of the block's guide: `head_count` centres below the cut of the head, then the
+/// rest of the whole, each part in order.
 #[inline(always)]
 fn write_list(p: &CentreLists, values: Global<u32>, cuts: (Cut, Cut, u32), room: Shared<u32>) {
     let (thread, guide) = (thread_idx_x(), block_idx_x() as usize);

@@ -4,8 +4,8 @@
 //! thread = vector: key = centre << 32 | vector
 //! ```
 //!
-//! Stable sorts by one centre after another, the least important first, give an order by several centres.
-//! Bound by memory: a key read or written and a centre gathered per vector.
+//! Stable sorts by one centre after another, the least important first, give an order by several
+//! centres. Bound by memory: a key read or written and a centre gathered per vector.
 
 use cuda_std::prelude::*;
 
@@ -17,8 +17,8 @@ use super::{ID_BITS, VALUE_THREADS};
 pub struct Keys {
     /// In: `probes` centres per vector.
     pub nearest: Global<u32>,
-    /// In, unless `fresh`: `count` keys with different vectors in their low [`ID_BITS`]. Out: keys of the
-    /// same vectors at the same places, with the centre above.
+    /// In, unless `fresh`: `count` keys with different vectors in their low [`ID_BITS`]. Out: keys
+    /// of the same vectors at the same places, with the centre above.
     pub keys: GlobalMut<u64>,
     /// Number of vectors.
     pub count: u32,

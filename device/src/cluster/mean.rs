@@ -3,7 +3,8 @@
 //! ```text
 //! block = centre; thread = components thread, thread + 128, ...
 //! members = keys with this centre, found by binary search
-//! value[component] = mean over the members, in the order of the keys (or a drawn vector's component)
+//! value[component] = mean over the members, in the order of the keys
+//!                    (without members: the component of a drawn vector)
 //! bias = sum of squares: a tree over lanes, then the warps in order
 //! ```
 //!
@@ -15,7 +16,8 @@
 //!
 //! Optimisations:
 //!
-//! 1. Members of a centre are consecutive keys, so no atomics are needed, and each sum has one order.
+//! 1. Members of a centre are consecutive keys, so no atomics are needed, and each sum has one
+//!    order.
 //! 2. Four members' loads are under way before the first is added.
 //!
 //! Bound by memory: the sample is read once per round.
@@ -100,12 +102,12 @@ pub struct Means<S> {
     pub vectors: Global<u8>,
     /// In: the `sample_count` vectors of the sample.
     pub sample: Global<u32>,
-    /// In: `key_count` ascending keys: the centre above [`ID_BITS`], a place in the sample below. None
-    /// before the first round.
+    /// In: `key_count` ascending keys: the centre above [`ID_BITS`], a place in the sample below.
+    /// None before the first round.
     pub keys: Global<u64>,
-    /// Out: centres, `stride` bytes apart: the mean of the centre's vectors, added up in the order of the
-    /// keys, and rounded. A centre without vectors gets one drawn from the sample; before the first round,
-    /// from a stretch of its own.
+    /// Out: centres, `stride` bytes apart: the mean of the centre's vectors, added up in the order
+    /// of the keys, and rounded. A centre without vectors gets one drawn from the sample; before
+    /// the first round, from a stretch of its own.
     pub centres: GlobalMut<u8>,
     /// Out: squared norms of the centres.
     pub biases: GlobalMut<S>,

@@ -12,8 +12,8 @@
 //! | `members` | vectors x `probes`, cell by cell, and in a cell by rank |
 //! | `starts` | cells x `probes` + 1 |
 //!
-//! Keys are written rank by rank in a shuffled order. The sort is stable, so every prefix of the members of
-//! a cell and rank is a fair sample of them. Bound by memory.
+//! Keys are written rank by rank in a shuffled order. The sort is stable, so every prefix of the
+//! members of a cell and rank is a fair sample of them. Bound by memory.
 
 use cuda_std::prelude::*;
 
@@ -25,8 +25,8 @@ pub const RANK_BITS: u32 = 5;
 /// Number `index` of a pseudo-random permutation of `0..n`. `index` is below `n`.
 #[inline(always)]
 pub fn shuffled(index: u32, n: u32) -> u32 {
-    // A permutation of all numbers of as many bits as n - 1 has. From a number of n or more it is applied
-    // again: its cycle began below n, and comes back there.
+    // A permutation of all numbers of as many bits as n - 1 has. From a number of n or more it is
+    // applied again: its cycle began below n, and comes back there.
     let bits = if n > 2 { 32 - (n - 1).leading_zeros() } else { 1 };
     let mask = if bits < 32 { (1u32 << bits) - 1 } else { u32::MAX };
     let fold = bits.div_ceil(2);
@@ -97,7 +97,8 @@ pub struct Members {
     pub padding: u32,
 }
 
-/// Extracts the members of sorted keys, and finds the start of each rank of each cell (see [`Members`]).
+/// Extracts the members of sorted keys, and finds the start of each rank of each cell (see
+/// [`Members`]).
 ///
 /// Launch: a thread per key, blocks of [`VALUE_THREADS`].
 ///

@@ -1,4 +1,5 @@
-//! Clusters: k-means on a sample, the nearest centres of every vector, and orders of vectors by cluster.
+//! Clusters: k-means on a sample, the nearest centres of every vector, and orders of vectors by
+//! cluster.
 //!
 //! ```text
 //! sample, and a first centre from each of as many stretches of it
@@ -7,14 +8,15 @@
 //!     sort the sample by centre                     // cluster_keys, crate::sort
 //!     centres = means                               // cluster_mean_*
 //! assign all vectors to their nearest `probes` centres
-//! sort members by centre                            // cluster_member_keys, crate::sort, cluster_members
+//! sort members by centre            // cluster_member_keys, crate::sort, cluster_members
 //! ```
 //!
-//! Each sum has an order that depends on the data alone, so results do not depend on that of threads.
+//! Each sum has an order that depends on the data alone, so results do not depend on that of
+//! threads.
 //!
-//! With many centres, vectors are sorted by their guide, one of few coarser centres, and compared with the
-//! guide's list of centres: [`cluster_pairs_f16()`] and its siblings compare guides with centres,
-//! [`cluster_lists()`] chooses.
+//! With many centres, vectors are sorted by their guide, one of few coarser centres, and compared
+//! with the guide's list of centres: [`cluster_pairs_f16()`] and its siblings compare guides with
+//! centres, [`cluster_lists()`] chooses.
 
 mod assign;
 mod guides;

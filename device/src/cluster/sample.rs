@@ -11,7 +11,8 @@ use crate::random::{Draws, Stage};
 /// Threads of a block of the kernels with one thread per value.
 pub const VALUE_THREADS: u32 = 256;
 
-/// A place drawn from stretch `index` of `count` equal stretches of `n` places; `count` is at most `n`.
+/// A place drawn from stretch `index` of `count` equal stretches of `n` places; `count` is at most
+/// `n`.
 #[inline(always)]
 pub fn drawn(draws: Draws, index: u32, count: u32, n: u32) -> u32 {
     let end = |index: u32| (index as u64 * n as u64).checked_div(count as u64).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Phase 2: expansion. A node meets the neighbours and reverse neighbours of its nearest neighbours.
+//! Phase 2: expansion. A node meets the neighbours and reverse neighbours of its nearest
+//! neighbours.
 //!
 //! ```text
 //! block = node
@@ -13,17 +14,17 @@
 //! | --- | --- |
 //! | `rows` | nodes x 128 ids ([`ROW`]): neighbours, then reverse neighbours as ranks |
 //! | `lists` | nodes x `k` keys, ascending |
-//! | shared memory | vector, found keys, spare keys, list, table, ids, parents, 3 counts: [`expand_shared_bytes`] |
+//! | shared memory | vector, found and spare keys, list, table, ids, parents, 3 counts |
 //!
 //! Optimisations:
 //!
 //! 1. The table drops known and repeated ids before any distance is computed.
-//! 2. Eight lanes compute a distance, two rows at a time and two units of 16 bytes of each: four loads per
-//!    lane are under way at once. Each sum has a fixed order.
+//! 2. Eight lanes compute a distance, two rows at a time and two units of 16 bytes of each: four
+//!    loads per lane are under way at once. Each sum has a fixed order.
 //! 3. Lists are merged by binary search of ranks, without insertion.
 //!
-//! Bound by memory: about 240 vectors, their ids and the list per node; 35 GB for a million nodes of 128
-//! bytes, 8 ms at the rate of an H200. Part of it comes from the L2 cache.
+//! Bound by memory: about 240 vectors, their ids and the list per node; 35 GB for a million nodes
+//! of 128 bytes, 8 ms at the rate of an H200. Part of it comes from the L2 cache.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -151,8 +152,8 @@ impl Room {
         sync_threads();
     }
 
-    /// Takes the nearest unvisited keys of the list as parents, and marks them as visited; returns their
-    /// number. The first warp does the work.
+    /// Takes the nearest unvisited keys of the list as parents, and marks them as visited; returns
+    /// their number. The first warp does the work.
     #[inline(always)]
     fn take_parents<S>(&self, p: &Expand<S>, out: GlobalMut<Key>) -> u32 {
         let thread = thread_idx_x();
@@ -210,8 +211,8 @@ impl Room {
         sync_threads();
     }
 
-    /// Computes the distances of `count` gathered ids, and keeps the keys below `last`. A group of lanes has
-    /// two ids at a time.
+    /// Computes the distances of `count` gathered ids, and keeps the keys below `last`. A group of
+    /// lanes has two ids at a time.
     #[inline(always)]
     fn compute<E: TileElement>(&self, p: &Expand<E::Sum>, count: u32, last: Key) {
         let (thread, node) = (thread_idx_x(), block_idx_x());
@@ -300,8 +301,8 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
 
 macro_rules! expand_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Expands the nearest unvisited neighbours of each node, and adds nearer nodes to its list (see
-        /// [`Expand`]).
+        /// Expands the nearest unvisited neighbours of each node, and adds nearer nodes to its list
+        /// (see [`Expand`]).
         ///
         /// Launch: a block of [`EXPAND_THREADS`] per node; [`expand_shared_bytes`].
         ///

@@ -1,5 +1,5 @@
-//! Phase 1: local join. The ids that a node brings are compared on tensor cores, new with new and new with
-//! old.
+//! Phase 1: local join. The ids that a node brings are compared on tensor cores, new with new and
+//! new with old.
 //!
 //! ```text
 //! block = node
@@ -19,13 +19,14 @@
 //! Optimisations:
 //!
 //! 1. One tile serves new x new and new x old: 4 warps with 64 x 32 products each.
-//! 2. A line gets the nearest id of each warp alone, found by shuffles: few atomics instead of one per
-//!    pair. A list gets the rest in later iterations.
-//! 3. A slot is named by a hash of the id, and keeps the smallest key by one atomic minimum: no locks, no
-//!    overflow, no duplicates, and a result that does not depend on the order of threads.
+//! 2. A line gets the nearest id of each warp alone, found by shuffles: few atomics instead of one
+//!    per pair. A list gets the rest in later iterations.
+//! 3. A slot is named by a hash of the id, and keeps the smallest key by one atomic minimum: no
+//!    locks, no overflow, no duplicates, and a result that does not depend on the order of threads.
 //! 4. With at most 32 new ids, as after the first iterations, a warp computes 32 x 32 products.
 //!
-//! Bound by memory: up to 128 vectors gathered per node, from L2 where nodes are in an order of near ones.
+//! Bound by memory: up to 128 vectors gathered per node, from L2 where nodes are in an order of
+//! near ones.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -112,15 +113,16 @@ impl WarpColumns {
         Self { first, end: if is_old { old + HALF } else { new }, is_old }
     }
 
-    /// The line of a lane's column `index`: a lane has columns `2 (lane % 4) + 8 n + c` of its warp's.
+    /// The line of a lane's column `index`: a lane has columns `2 (lane % 4) + 8 n + c` of its
+    /// warp's.
     #[inline(always)]
     fn line(&self, index: usize) -> u32 {
         self.first + warp::lane_id() % 4 * 2 + column_of(index)
     }
 }
 
-/// Puts the ids of the block's node in lines: new ones from line 0 on, old ones from line [`HALF`] on, each
-/// id once. Returns the numbers of new and old lines.
+/// Puts the ids of the block's node in lines: new ones from line 0 on, old ones from line [`HALF`]
+/// on, each id once. Returns the numbers of new and old lines.
 #[inline(always)]
 fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, u32) {
     let (thread, warp) = (thread_idx_x(), thread::warp_idx());
@@ -254,8 +256,8 @@ struct NearestRows<S> {
     rows: [u32; 8],
 }
 
-/// Proposes to each new line the nearest of the warp's columns; returns the nearest new line of each column
-/// if these are old ones.
+/// Proposes to each new line the nearest of the warp's columns; returns the nearest new line of
+/// each column if these are old ones.
 #[inline(always)]
 fn propose_to_new<S: TileSum>(
     p: &Join<S>,
@@ -303,7 +305,8 @@ fn propose_to_new<S: TileSum>(
     nearest_rows
 }
 
-/// Proposes to each old line of the warp's columns the nearest new line. Eight lanes share a column.
+/// Proposes to each old line of the warp's columns the nearest new line. Eight lanes share a
+/// column.
 #[inline(always)]
 fn propose_to_old<S: TileSum>(p: &Join<S>, lines: Lines<S>, columns: WarpColumns, nearest: &NearestRows<S>) {
     unroll!(8, I => {
@@ -343,8 +346,8 @@ fn join<E: TileElement>(p: &Join<E::Sum>) {
 
 macro_rules! join_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Compares the ids that each node brings, and proposes to each id the nearest that each warp has
-        /// seen, if below its bound (see [`Join`]).
+        /// Compares the ids that each node brings, and proposes to each id the nearest that each
+        /// warp has seen, if below its bound (see [`Join`]).
         ///
         /// Launch: a block of [`JOIN_THREADS`] per node; [`join_shared_bytes`].
         ///

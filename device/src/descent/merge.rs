@@ -15,8 +15,8 @@
 //!
 //! Optimisations:
 //!
-//! 1. Ranks instead of insertion: every key of both lists finds its place by binary search and writes
-//!    itself. Places differ, since all keys differ.
+//! 1. Ranks instead of insertion: every key of both lists finds its place by binary search and
+//!    writes itself. Places differ, since all keys differ.
 //! 2. One warp per node: barriers of a warp alone, and four nodes per block.
 //!
 //! Bound by memory: slots read and emptied, lists read and written.
@@ -44,9 +44,9 @@ pub const MERGE_NODES: u32 = MERGE_THREADS / 32;
 /// Partial sums of a counter: blocks that add at the same time rarely meet in one.
 pub const COUNTERS: u32 = 32;
 
-/// Merges `len` ascending unflagged keys into a list of `k` keys that may be flagged. The list has none of
-/// the keys. Writes the first `k` to `out`, added keys as unvisited; returns the number of keys that this
-/// thread added. The `threads` threads call this, after a barrier; none follows.
+/// Merges `len` ascending unflagged keys into a list of `k` keys that may be flagged. The list has
+/// none of the keys. Writes the first `k` to `out`, added keys as unvisited; returns the number of
+/// keys that this thread added. The `threads` threads call this, after a barrier; none follows.
 #[inline(always)]
 pub fn merge_flagged(
     (list, k): (Shared<Key>, u32),
@@ -134,8 +134,8 @@ pub unsafe fn descent_merge(p: MergeJoin) {
     }
     warp::sync();
 
-    // Ids decide which keys are known: the distance of a pair may differ in the last bit from one kernel to
-    // another.
+    // Ids decide which keys are known: the distance of a pair may differ in the last bit from one
+    // kernel to another.
     let last = key::plain(list.get(k - 1));
     let ids: Shared<u32> = list.cast();
     let (mut first_known, mut second_known) = (first >= last, second >= last);

@@ -7,8 +7,8 @@
 //! finish: exact distances            // cells_finish_*
 //! ```
 //!
-//! Until the end, distances in lists are those that the tensor cores compute, less the part that depends on
-//! the list's own node alone: `bias + weight * product`.
+//! Until the end, distances in lists are those that the tensor cores compute, less the part that
+//! depends on the list's own node alone: `bias + weight * product`.
 
 pub mod cells;
 pub mod expand;

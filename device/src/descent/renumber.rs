@@ -5,8 +5,8 @@
 //! renumber_ids: thread = id: ids[i] = places[ids[i]]
 //! ```
 //!
-//! Nodes that are near in the graph are then near in memory, and gathers of phase 2 come from the L2 cache.
-//! Bound by memory: each vector is read and written once.
+//! Nodes that are near in the graph are then near in memory, and gathers of phase 2 come from the
+//! L2 cache. Bound by memory: each vector is read and written once.
 
 use cuda_std::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Sample of an iteration: the ids that each node brings, some of its neighbours and some reverse ones.
+//! Sample of an iteration: the ids that each node brings, some of its neighbours and some reverse
+//! ones.
 //!
 //! ```text
 //! warp = node
@@ -13,9 +14,9 @@
 //! | first half | new neighbours, old neighbours | neighbours |
 //! | second half, as ranks | reverse new, reverse old | reverse neighbours |
 //!
-//! Reverse neighbours need no counters, locks or sorting: a slot keeps the smallest rank by one atomic
-//! minimum, so the result does not depend on the order of threads. Ranks are a permutation of ids, so that
-//! no id wins everywhere. Bound by memory: rows and lists.
+//! Reverse neighbours need no counters, locks or sorting: a slot keeps the smallest rank by one
+//! atomic minimum, so the result does not depend on the order of threads. Ranks are a permutation
+//! of ids, so that no id wins everywhere. Bound by memory: rows and lists.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -53,7 +54,8 @@ pub const SAMPLE_NODES: u32 = SAMPLE_THREADS / 32;
 pub struct Sample {
     /// In and out: `k` ascending keys per node.
     pub lists: GlobalMut<Key>,
-    /// In: all bits set; out: [`ROW`] ids per node, `u32::MAX` in unused places. The second half holds ranks.
+    /// In: all bits set; out: [`ROW`] ids per node, `u32::MAX` in unused places. The second half
+    /// holds ranks.
     pub rows: GlobalMut<u32>,
     /// The seed of the random start.
     pub seed: u64,
@@ -75,8 +77,8 @@ impl Sample {
         if node < self.nodes { Some(node) } else { None }
     }
 
-    /// Puts `id` in place `place` of the row of `node`, and `node` in the row of `id`: in a slot of the group of
-    /// `2^bits` places from `group` on.
+    /// Puts `id` in place `place` of the row of `node`, and `node` in the row of `id`: in a slot of
+    /// the group of `2^bits` places from `group` on.
     #[inline(always)]
     fn bring(&self, node: u32, place: u32, id: u32, group: u32, bits: u32) {
         self.rows.set((node as usize) * ROW as usize + place as usize, id);

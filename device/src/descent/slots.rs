@@ -1,7 +1,7 @@
 //! Slots: a fixed number of places per node, to which any number of threads write without locks.
 //!
-//! A value goes to the slot that its hash names, and a slot keeps the smallest value by an atomic minimum.
-//! The result does not depend on the order of writes.
+//! A value goes to the slot that its hash names, and a slot keeps the smallest value by an atomic
+//! minimum. The result does not depend on the order of writes.
 
 /// The slot, of `2^bits`, of `id`. Ids that collide under one `draw` mostly differ under another.
 #[inline(always)]
@@ -9,8 +9,8 @@ pub const fn slot(id: u32, draw: u32, bits: u32) -> u32 {
     (id ^ draw).wrapping_mul(0x85eb_ca6b) >> (32 - bits)
 }
 
-/// The two slots, of `2^bits`, of `id`; `bits` is at most 12, and the slots may be the same. A value put into
-/// both is lost only if each gets a smaller one.
+/// The two slots, of `2^bits`, of `id`; `bits` is at most 12, and the slots may be the same. A
+/// value put into both is lost only if each gets a smaller one.
 #[inline(always)]
 pub const fn two_slots(id: u32, draw: u32, bits: u32) -> (u32, u32) {
     let mut mixed = (id ^ draw).wrapping_mul(0x85eb_ca6b);
@@ -32,8 +32,8 @@ const INVERSE: u32 = {
     inverse
 };
 
-/// The rank of `id` in a permutation of all ids that `draw` selects. The last rank also marks an empty slot,
-/// so one id in 2^32 is lost.
+/// The rank of `id` in a permutation of all ids that `draw` selects. The last rank also marks an
+/// empty slot, so one id in 2^32 is lost.
 #[inline(always)]
 pub const fn scramble(id: u32, draw: u32) -> u32 {
     let mixed = (id ^ draw).wrapping_mul(FACTOR);

@@ -3,7 +3,7 @@
 //! ```text
 //! for each digit of up to 8 bits, from the lowest on:
 //!     counts[digit][block] = keys of the block with the digit       // sort_count
-//!     counts[digit][block] = keys of earlier blocks with the digit  // sort_scan, and totals[digit]
+//!     counts[digit][block] = keys of earlier blocks with the digit  // sort_scan; totals
 //!     each key goes to (smaller digits) + counts + (rank in block)  // sort_scatter
 //! ```
 //!
@@ -13,9 +13,9 @@
 //! | `counts` | 256 digits x `blocks` |
 //! | `totals` | 256 |
 //!
-//! A key's place depends on the earlier keys alone, so equal digits keep their order, and the result does
-//! not depend on the order of threads. Stable sorts by several values, the least important first, give an
-//! order by all of them.
+//! A key's place depends on the earlier keys alone, so equal digits keep their order, and the
+//! result does not depend on the order of threads. Stable sorts by several values, the least
+//! important first, give an order by all of them.
 //!
 //! Bound by memory: a pass reads the keys twice and writes them once, 24 bytes per key.
 
@@ -52,8 +52,8 @@ pub struct Pass {
     pub keys: Global<u64>,
     /// Out: the keys by digit, equal digits in the order of `keys`.
     pub sorted: GlobalMut<u64>,
-    /// Between the launches: [`DIGITS`] x `blocks`. [`sort_count()`] leaves the block's keys with the digit,
-    /// [`sort_scan()`] those of earlier blocks.
+    /// Between the launches: [`DIGITS`] x `blocks`. [`sort_count()`] leaves the block's keys with
+    /// the digit, [`sort_scan()`] those of earlier blocks.
     pub counts: GlobalMut<u32>,
     /// Between the launches: the number of keys with each digit.
     pub totals: GlobalMut<u32>,

@@ -6,8 +6,8 @@
 //! totals[line] = sum of the line
 //! ```
 //!
-//! A block has no more threads than its line has counts. Bound by latency: a line of 1024 counts is one
-//! stretch, that is 4 million keys.
+//! A block has no more threads than its line has counts. Bound by latency: a line of 1024 counts is
+//! one stretch, that is 4 million keys.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -47,8 +47,8 @@ fn scan(counts: GlobalMut<u32>, totals: GlobalMut<u32>, len: u32) {
     }
 }
 
-/// Replaces each count in a line of `len` by the sum of the earlier ones, and writes the line's total to
-/// `totals`.
+/// Replaces each count in a line of `len` by the sum of the earlier ones, and writes the line's
+/// total to `totals`.
 ///
 /// Launch: a block of [`scan_threads`] per line; a value per warp in shared memory.
 ///

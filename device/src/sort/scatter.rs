@@ -16,11 +16,12 @@
 //!
 //! Optimisations:
 //!
-//! 1. Votes rank 32 keys at a time in 8 ballots, without atomics, and keep the order of equal digits.
-//! 2. Keys are ordered in shared memory first. About 16 keys of a digit are then written together, in one
-//!    or two transactions.
-//! 3. One prefix sum adds two numbers: keys of the block in the low half, all keys in the high half.
-//!    The low sums do not exceed 4096, so they never carry.
+//! 1. Votes rank 32 keys at a time in 8 ballots, without atomics, and keep the order of equal
+//!    digits.
+//! 2. Keys are ordered in shared memory first. About 16 keys of a digit are then written together,
+//!    in one or two transactions.
+//! 3. One prefix sum adds two numbers: keys of the block in the low half, all keys in the high
+//!    half. The low sums do not exceed 4096, so they never carry.
 //!
 //! Bound by memory: 16 bytes per key.
 
@@ -37,8 +38,8 @@ const BLOCK_WARPS: u32 = SORT_THREADS / 32;
 /// Consecutive keys of a warp.
 const WARP_KEYS: u32 = 32 * KEYS_PER_THREAD;
 
-/// Bytes of dynamic shared memory of [`sort_scatter()`]: the block's keys, counts per warp and digit, first
-/// rank and first place of each digit, and room for sums.
+/// Bytes of dynamic shared memory of [`sort_scatter()`]: the block's keys, counts per warp and
+/// digit, first rank and first place of each digit, and room for sums.
 pub const SCATTER_SHARED_BYTES: u32 = SORT_KEYS * 8 + (BLOCK_WARPS + 2) * DIGITS * 4 + WARPS * 8;
 
 /// Shared memory of a block.
@@ -133,8 +134,8 @@ fn rank_in_warp(p: &Pass, of_warp: Shared<u32>) -> Ranked {
     Ranked { keys, ranks }
 }
 
-/// Computes firsts and places of all digits, and makes of the counts those of earlier warps. The block has
-/// passed a barrier, and finds one behind the result.
+/// Computes firsts and places of all digits, and makes of the counts those of earlier warps. The
+/// block has passed a barrier, and finds one behind the result.
 #[inline(always)]
 fn place_digits(p: &Pass, room: Room) {
     let thread = thread_idx_x();

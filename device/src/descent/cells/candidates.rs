@@ -11,16 +11,17 @@
 //! | --- | --- |
 //! | `candidates` | lines x `capacity` keys |
 //! | `lists` | nodes x `k` keys, ascending |
-//! | shared memory | `capacity` keys, `capacity` spare, `k` list, 4 counters, room of [`keep_smallest`] |
+//! | shared memory | `capacity` keys, as many spare, `k` list, 4 words, room of [`keep_smallest`] |
 //!
 //! Optimisations:
 //!
-//! 1. A histogram of the distances finds those that may be among the `k` smallest before any sorting.
-//!    Everything up to the bin of the `k`-th key is kept, so none of the `k` smallest is lost.
+//! 1. A histogram of the distances finds those that may be among the `k` smallest before any
+//!    sorting. Everything up to the bin of the `k`-th key is kept, so none of the `k` smallest is
+//!    lost.
 //! 2. Lists are merged by binary search of ranks: every key of both lists computes its own place.
 //!
-//! Bound by memory: candidates are read once, lists read and written. Before optimisation 1 it was bound
-//! by the 14,000 instructions of a warp per node that sorting took.
+//! Bound by memory: candidates are read once, lists read and written. Before optimisation 1 it was
+//! bound by the 14,000 instructions of a warp per node that sorting took.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -39,8 +40,8 @@ use crate::search::exact::SETTLE_THREADS;
 pub struct MergeCandidates {
     /// In: `capacity` keys per line of the jobs' query tiles.
     pub candidates: Global<Key>,
-    /// In: keys found per line. A line with more than `capacity` is skipped: which of them were written is
-    /// chance.
+    /// In: keys found per line. A line with more than `capacity` is skipped: which of them were
+    /// written is chance.
     pub counts: Global<u32>,
     /// In: the vectors of all cells' members.
     pub members: Global<u32>,

@@ -1,12 +1,12 @@
-//! Cross-cell join: compares a tile of a cell's assigned vectors with the vectors that probe the cell, and
-//! proposes each to the other.
+//! Cross-cell join: compares a tile of a cell's assigned vectors with the vectors that probe the
+//! cell, and proposes each to the other.
 //!
 //! ```text
 //! block = query tile: up to 128 assigned vectors of a cell
 //! sort the lines of the tile by threshold
-//! walk the tiles of the vectors that probe the cell, ranks first_rank..end_rank (block::tile_walk):
+//! walk the tiles of vectors that probe the cell, ranks first_rank..end_rank (block::tile_walk):
 //!     for each half of a lane's 8 lines:
-//!         mark the pairs above the lower one of the half's least threshold and the column's threshold
+//!         mark the pairs above min(least threshold of the half, threshold of the column)
 //!         for each mark: select its sum; for each vector of the pair:
 //!             if above its own threshold: proposals[two slots of the vector] = min(slot, key)
 //! ```
@@ -16,23 +16,25 @@
 //! | `query_tiles` | 3 words per block ([`QueryTile`]) |
 //! | `proposals` | [`PROPOSALS`] keys per vector |
 //! | `starts` | cells x `probes` + 1 |
-//! | shared memory | that of the walk, then per line: vector, term, threshold (3 x 128 words) |
+//! | shared memory | that of the walk, then per line: vector, term, threshold |
 //!
 //! Optimisations:
 //!
-//! 1. One visit serves both vectors: a [nearness](super::nearness) is the same number for both. Of two
-//!    neighbours only one has to probe the cell of the other.
-//! 2. Few of 64 pairs are near. One subtraction of a joint threshold leaves a pair's mark in a sign bit; a
-//!    funnel shift collects the signs in a word; a loop over the bits checks each mark exactly. The joint
-//!    threshold is at most that of either vector, so no near pair is missed.
-//! 3. Lines are sorted by threshold, so that the four lines of a lane's half have about the same one.
-//! 4. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of 32
-//!    branches.
-//! 5. Proposals are atomic minima without a result, so that no lane waits. A minimum does not depend on
-//!    the order, so the result is the same on every run.
+//! 1. One visit serves both vectors: a [nearness](super::nearness) is the same number for both. Of
+//!    two neighbours only one has to probe the cell of the other.
+//! 2. Few of 64 pairs are near. One subtraction of a joint threshold leaves a pair's mark in a sign
+//!    bit; a funnel shift collects the signs in a word; a loop over the bits checks each mark
+//!    exactly. The joint threshold is at most that of either vector, so no near pair is missed.
+//! 3. Lines are sorted by threshold, so that the four lines of a lane's half have about the same
+//!    one.
+//! 4. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
+//!    32 branches.
+//! 5. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
+//!    depend on the order, so the result is the same on every run.
 //!
-//! Bound by instruction issue: about 800 instructions of a warp per 64 x 32 part of a tile (f16 x 96):
-//! 104 initial sums, 96 `mma`, 80 `ldmatrix` and addresses, 196 comparisons, 150 proposals, 70 copies.
+//! Bound by instruction issue: about 800 instructions of a warp per 64 x 32 part of a tile (f16 x
+//! 96): 104 initial sums, 96 `mma`, 80 `ldmatrix` and addresses, 196 comparisons, 150 proposals, 70
+//! copies.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -49,8 +51,8 @@ use crate::block::tile_walk::{
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key};
 
-/// Bytes of dynamic shared memory of the cross-cell join: those of the walk, plus, per query line: vector,
-/// norm term, threshold.
+/// Bytes of dynamic shared memory of the cross-cell join: those of the walk, plus, per query line:
+/// vector, norm term, threshold.
 pub const fn cross_cell_join_shared_bytes(units: u32) -> u32 {
     tile_walk_shared_bytes(units) + tile::SIDE * 12
 }
@@ -64,12 +66,14 @@ pub struct CrossCellJoin<S> {
     pub bounds: Global<f32>,
     /// In: the vectors of all cells' members, cell by cell, and in a cell by rank.
     pub members: Global<u32>,
-    /// In: start of the members of rank `r` of cell `c`, at `c * probes + r`, and the end of the last.
+    /// In: start of the members of rank `r` of cell `c`, at `c * probes + r`, and the end of the
+    /// last.
     pub starts: Global<u32>,
     /// In: a [`QueryTile`] per block.
     pub query_tiles: Global<u32>,
-    /// In and out: [`PROPOSALS`] slots per vector. A key is a vector at the distance that the tensor cores
-    /// computed, less the norm of the vector that gets the proposal; it goes to [`two_slots`].
+    /// In and out: [`PROPOSALS`] slots per vector. A key is a vector at the distance that the
+    /// tensor cores computed, less the norm of the vector that gets the proposal; it goes to
+    /// [`two_slots`].
     pub proposals: GlobalMut<Key>,
     /// Cells per vector.
     pub probes: u32,
@@ -131,8 +135,8 @@ impl<S: TileSum> CrossCellJoin<S> {
 }
 
 impl<S: TileSum> Proposals<'_, S> {
-    /// Marks of half `HALF` of a lane's lines: bit `16 (r / 2) + 2 c + r % 2` from the top is that of line
-    /// `r` of the half and column `c`.
+    /// Marks of half `HALF` of a lane's lines: bit `16 (r / 2) + 2 c + r % 2` from the top is that
+    /// of line `r` of the half and column `c`.
     #[inline(always)]
     fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> u32 {
         let LanePart { line, column, columns } = part;
@@ -254,8 +258,8 @@ fn walk_of<S>(p: &CrossCellJoin<S>, cell: u32, first: u32) -> Option<TileWalk> {
     })
 }
 
-/// Puts the `count` queries from `first` on in lines, sorted by threshold: eight consecutive ones are the
-/// lines of one lane. The whole block calls this, and finds a barrier behind the result.
+/// Puts the `count` queries from `first` on in lines, sorted by threshold: eight consecutive ones
+/// are the lines of one lane. The whole block calls this, and finds a barrier behind the result.
 #[inline(always)]
 fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, count: u32) {
     // Two threads per query: each counts the smaller ones among half of the others.
@@ -311,8 +315,8 @@ fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
 
 macro_rules! cross_cell_join_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Compares query tiles with the vectors that probe their cells, and proposes near pairs to both
-        /// vectors (see [`CrossCellJoin`]).
+        /// Compares query tiles with the vectors that probe their cells, and proposes near pairs to
+        /// both vectors (see [`CrossCellJoin`]).
         ///
         /// Launch: a block of [`tile::THREADS`] per query tile; [`cross_cell_join_shared_bytes`].
         ///

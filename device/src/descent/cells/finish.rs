@@ -15,13 +15,13 @@
 //!
 //! Optimisations:
 //!
-//! 1. Distances are computed in the CPU's order of additions (block::exact), so that a GPU gives the CPU's
-//!    bytes. Each is computed once per list entry, not in every merge.
-//! 2. A list is trusted if rounding moved its row little compared with its last distance. All other rows
-//!    are searched for exactly, so the check may err on one side only.
+//! 1. Distances are computed in the CPU's order of additions (block::exact), so that a GPU gives
+//!    the CPU's bytes. Each is computed once per list entry, not in every merge.
+//! 2. A list is trusted if rounding moved its row little compared with its last distance. All other
+//!    rows are searched for exactly, so the check may err on one side only.
 //!
-//! Bound by memory: `k` + 1 vectors and two lists per node; 14 GB for a million nodes of 128 bytes at
-//! `k` = 96, 3 ms at the rate of an H200.
+//! Bound by memory: `k` + 1 vectors and two lists per node; 14 GB for a million nodes of 128 bytes
+//! at `k` = 96, 3 ms at the rate of an H200.
 
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;
@@ -49,8 +49,8 @@ pub struct Finish<T> {
     pub errors: Global<f32>,
     /// Out: `k` keys of rows per row, at their exact distances, ascending.
     pub nearest: GlobalMut<Key>,
-    /// Out: in any order, rows whose lists are short, or uncertain: the row's error is at least the L2
-    /// distance of the last key over `least_per_error`. Holds as many values as there are rows.
+    /// Out: in any order, rows whose lists are short, or uncertain: the row's error is at least the
+    /// L2 distance of the last key over `least_per_error`. Holds as many values as there are rows.
     pub lacking: GlobalMut<u32>,
     /// In and out: number of rows in `lacking`.
     pub lacking_count: GlobalMut<u32>,
@@ -121,8 +121,8 @@ fn finish<T: Element>(p: &Finish<T>) {
     }
 }
 
-/// Whether rounding may have hidden neighbours of row `own`, whose last list distance is `last`. Equal
-/// vectors are always found, and inner products have no scale to compare with.
+/// Whether rounding may have hidden neighbours of row `own`, whose last list distance is `last`.
+/// Equal vectors are always found, and inner products have no scale to compare with.
 #[inline(always)]
 fn is_uncertain<T>(p: &Finish<T>, own: usize, last: f32) -> bool {
     let squared = match Metric::from_u32(p.metric) {

@@ -14,19 +14,21 @@
 //! | `jobs` | 4 words per block ([`Job`]) |
 //! | `candidates` | 128 lines per block x `capacity` keys |
 //! | `counts` | 128 per block |
-//! | shared memory | that of the walk, then per line: next place, end of places, term (3 x 128 words) |
+//! | shared memory | that of the walk, then per line: next place, end of places, term |
 //!
 //! Optimisations:
 //!
-//! 1. A pair costs one subtraction: the sign of threshold minus [nearness](super::nearness) is its bit.
-//! 2. Keys carry the distance that the tensor cores computed. Exact distances are computed once, for the
-//!    final lists ([`Finish`](super::Finish)).
+//! 1. A pair costs one subtraction: the sign of threshold minus [nearness](super::nearness) is its
+//!    bit.
+//! 2. Keys carry the distance that the tensor cores computed. Exact distances are computed once,
+//!    for the final lists ([`Finish`](super::Finish)).
 //! 3. A line belongs to one block, so its cursor lies in shared memory.
-//! 4. All places of a line are reserved by one addition. The additions of a lane's eight lines are issued
-//!    one after another; no line waits for another.
+//! 4. All places of a line are reserved by one addition. The additions of a lane's eight lines are
+//!    issued one after another; no line waits for another.
 //! 5. A line with more keys than places is dropped as a whole. Which keys fit would be chance.
 //!
-//! Bound by the products of the walk; keys written and read again are about as many bytes as the lists.
+//! Bound by the products of the walk; keys written and read again are about as many bytes as the
+//! lists.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -41,8 +43,8 @@ use crate::block::tile_walk::{
 };
 use crate::key::{self, Key};
 
-/// Bytes of dynamic shared memory of the intra-cell join: those of the walk, plus, per query line: next
-/// place, end of places, norm term.
+/// Bytes of dynamic shared memory of the intra-cell join: those of the walk, plus, per query line:
+/// next place, end of places, norm term.
 pub const fn intra_cell_join_shared_bytes(units: u32) -> u32 {
     tile_walk_shared_bytes(units) + tile::SIDE * 12
 }
@@ -60,8 +62,8 @@ pub struct IntraCellJoin<S> {
     pub jobs: Global<u32>,
     /// Out: keys found per line, including those beyond `capacity`; [`tile::SIDE`] lines per block.
     pub counts: GlobalMut<u32>,
-    /// Out: `capacity` keys per line: a row's vector at the distance that the tensor cores computed, less
-    /// the query's norm.
+    /// Out: `capacity` keys per line: a row's vector at the distance that the tensor cores
+    /// computed, less the query's norm.
     pub candidates: GlobalMut<Key>,
     /// Candidates per line; those of all lines are fewer than 2^32.
     pub capacity: u32,
@@ -215,8 +217,8 @@ fn intra_cell_join<E: TileElement>(p: &IntraCellJoin<E::Sum>) {
 
 macro_rules! intra_cell_join_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Finds, for the queries of each job, the members of their cell below their bound, the query
-        /// itself among them (see [`IntraCellJoin`]).
+        /// Finds, for the queries of each job, the members of their cell below their bound, the
+        /// query itself among them (see [`IntraCellJoin`]).
         ///
         /// Launch: a block of [`tile::THREADS`] per job; [`intra_cell_join_shared_bytes`].
         ///

@@ -1,7 +1,7 @@
 //! Start of a descent from cells.
 //!
-//! A cell holds the vectors assigned to one k-means centre. A vector is assigned to its nearest cell, or
-//! two, and probes further ones. Per clustering:
+//! A cell holds the vectors assigned to one k-means centre. A vector is assigned to its nearest
+//! cell, or two, and probes further ones. Per clustering:
 //!
 //! ```text
 //! for each job (up to 128 members of a cell x other members):     intra-cell join

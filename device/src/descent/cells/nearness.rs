@@ -1,7 +1,8 @@
 //! Nearness: minus half of a squared distance, the same number for both vectors of a pair.
 //!
-//! Sums of products start at minus half of both norms, at the cost of starting at zero. One comparison
-//! with a threshold of nearness then tells whether a pair is below the bound of either vector.
+//! Sums of products start at minus half of both norms, at the cost of starting at zero. One
+//! comparison with a threshold of nearness then tells whether a pair is below the bound of either
+//! vector.
 
 use cuda_std::prelude::*;
 
@@ -26,8 +27,8 @@ pub(super) fn begin<S: TileSum>(terms: Shared<S>, part: LanePart<S>) -> Sums<S> 
     sums
 }
 
-/// The nearness of line `line + 8 row` and column `column + column_of(c)`. Constant indices keep the sums
-/// in registers.
+/// The nearness of line `line + 8 row` and column `column + column_of(c)`. Constant indices keep
+/// the sums in registers.
 #[inline(always)]
 pub(super) fn of<S: TileSum>(sums: &Sums<S>, row: usize, c: usize) -> S {
     sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2]

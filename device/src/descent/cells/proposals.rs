@@ -16,13 +16,13 @@
 //!
 //! Optimisations:
 //!
-//! 1. A known key is found by binary search of the key, not by a scan of all ids. The tensor cores compute
-//!    the same bits for a pair every time, so a known neighbour has the same key.
+//! 1. A known key is found by binary search of the key, not by a scan of all ids. The tensor cores
+//!    compute the same bits for a pair every time, so a known neighbour has the same key.
 //! 2. Gaps are closed first: runs and merges then cover the keys that are left, not all slots.
 //! 3. One warp per node: barriers of a warp alone, and four nodes per block.
 //!
-//! Bound by memory: slots read and emptied, lists read and written; 61 GB in 17 passes for a million nodes
-//! at `k` = 96, 13 ms at the rate of an H200.
+//! Bound by memory: slots read and emptied, lists read and written; 61 GB in 17 passes for a
+//! million nodes at `k` = 96, 13 ms at the rate of an H200.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::block_idx_x;
@@ -45,8 +45,8 @@ pub const PROPOSAL_BITS: u32 = 7;
 pub struct MergeProposals {
     /// In and out: `k` ascending keys per node; added keys are unvisited.
     pub lists: GlobalMut<Key>,
-    /// In: [`PROPOSALS`] slots per node, as [`CrossCellJoin`](super::CrossCellJoin) leaves them; out:
-    /// [`NONE`].
+    /// In: [`PROPOSALS`] slots per node, as [`CrossCellJoin`](super::CrossCellJoin) leaves them;
+    /// out: [`NONE`].
     pub proposals: GlobalMut<Key>,
     /// In and out: per node, the distance of the last of its list, once the list is full.
     pub bounds: GlobalMut<f32>,
@@ -65,9 +65,11 @@ pub const fn merge_proposals_shared_bytes(k: u32) -> u32 {
     MERGE_NODES * (k + 2 * PROPOSALS) * 8
 }
 
-/// Merges proposals into the lists, without known keys, and tightens the bounds (see [`MergeProposals`]).
+/// Merges proposals into the lists, without known keys, and tightens the bounds (see
+/// [`MergeProposals`]).
 ///
-/// Launch: a block of [`MERGE_THREADS`] per [`MERGE_NODES`] nodes; [`merge_proposals_shared_bytes`].
+/// Launch: a block of [`MERGE_THREADS`] per [`MERGE_NODES`] nodes;
+/// [`merge_proposals_shared_bytes`].
 ///
 /// # Safety
 /// - The views have the shapes of [`MergeProposals`].
@@ -110,8 +112,8 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     }
 }
 
-/// Reads a node's slots, four per lane, copies them to `runs` and empties them. Returns None if all were
-/// empty.
+/// Reads a node's slots, four per lane, copies them to `runs` and empties them. Returns None if all
+/// were empty.
 #[inline(always)]
 fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[Key; 4]> {
     let lane = warp::lane_id();
@@ -159,8 +161,8 @@ fn compact(keys: [Key; 4], kept: [bool; 4], runs: Shared<Key>) -> u32 {
     end
 }
 
-/// Sorts runs of 32 of the first `end` keys, each without the keys of `list` and with [`NONE`] behind.
-/// Returns the number of keys left.
+/// Sorts runs of 32 of the first `end` keys, each without the keys of `list` and with [`NONE`]
+/// behind. Returns the number of keys left.
 #[inline(always)]
 fn sort_runs(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32 {
     let (mut len, mut run) = (0, 0);
@@ -180,8 +182,8 @@ fn sort_runs(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32 
     len
 }
 
-/// Merges the sorted runs of the first `end` keys; returns the sorted keys, in `sorted` or, of one run, in
-/// place.
+/// Merges the sorted runs of the first `end` keys; returns the sorted keys, in `sorted` or, of one
+/// run, in place.
 #[inline(always)]
 fn merge_runs(runs: Shared<Key>, sorted: Shared<Key>, end: u32) -> Shared<Key> {
     let lane = warp::lane_id();
