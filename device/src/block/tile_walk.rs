@@ -100,7 +100,7 @@ copied! {
 /// The tiles of one block: `query_count` queries from `first_query` on, and `visits` tiles of 128
 /// rows.
 ///
-/// Tile `t` holds the rows from `first_row + 128 t` on, without those from `end_row` on. Visit `v`
+/// Tile `t` holds up to 128 rows from `first_row + 128 t` on, and ends before `end_row`. Visit `v`
 /// takes tile `(first_tile + v * tile_step) % tile_count`.
 #[derive(Clone, Copy)]
 pub(crate) struct TileWalk {
@@ -450,7 +450,7 @@ impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
         );
     }
 
-    /// Starts the next copy of rows, if there is one: those that this pair of warps reads.
+    /// Starts the next copy of rows, if any remains. A pair of warps copies the 32 rows it reads.
     #[inline(always)]
     fn start_rows(&mut self) {
         if self.visit < self.visits {

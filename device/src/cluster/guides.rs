@@ -151,10 +151,10 @@ pub struct CentreLists {
     pub values: Global<u32>,
     /// In: the bits of one value per centre.
     pub biases: Global<u32>,
-    /// Out: per guide its `length` nearest centres, ties by their number: first those nearer than
+    /// Out: per guide its `length` nearest centres, ties by their number: first centres nearer than
     /// number [`HEAD`], then the others, each part in the order of numbers.
     pub lists: GlobalMut<u32>,
-    /// Out: the bits of the values of those centres.
+    /// Out: the bits of the values of the listed centres.
     pub list_biases: GlobalMut<u32>,
     /// Number of centres.
     pub centre_count: u32,

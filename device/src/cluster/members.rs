@@ -19,7 +19,7 @@ use cuda_std::prelude::*;
 
 use super::{ID_BITS, VALUE_THREADS};
 
-/// Bits of the rank in a key, above those of the vector.
+/// Bits of the rank in a key, above the vector.
 pub const RANK_BITS: u32 = 5;
 
 /// Number `index` of a pseudo-random permutation of `0..n`. `index` is below `n`.
@@ -50,7 +50,7 @@ pub fn shuffled(index: u32, n: u32) -> u32 {
 pub struct MemberKeys {
     /// In: `probes` centres per vector.
     pub nearest: Global<u32>,
-    /// Out: `probes * count` keys: those of rank 0, then of rank 1, and so on, each in the order of
+    /// Out: `probes * count` keys: rank 0 first, then rank 1, and so on, each in the order of
     /// [`shuffled`].
     pub keys: GlobalMut<u64>,
     /// Number of vectors.

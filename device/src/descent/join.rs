@@ -43,7 +43,7 @@ use crate::descent::sample::{ROW, SAMPLE};
 use crate::descent::slots::{slot, unscramble};
 use crate::key::{self, Key, NONE};
 
-/// Threads of a block: 4 warps, two for the columns of new ids and two for those of old ids.
+/// Threads of a block: 4 warps, two for columns of new ids and two for columns of old ids.
 pub const JOIN_THREADS: u32 = 128;
 
 /// Chunks of vectors in shared memory, in use or being copied.

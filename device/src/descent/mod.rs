@@ -7,7 +7,7 @@
 //! finish: exact distances            // cells_finish_*
 //! ```
 //!
-//! Until the end, distances in lists are those that the tensor cores compute, less the part that
+//! Until the end, lists hold distances as the tensor cores compute them, less the part that
 //! depends on the list's own node alone: `bias + weight * product`.
 
 pub mod cells;

@@ -80,7 +80,7 @@ impl Sample {
     /// Puts `id` in place `place` of the row of `node`, and `node` in the row of `id`: in a slot of
     /// the group of `2^bits` places from `group` on.
     #[inline(always)]
-    fn bring(&self, node: u32, place: u32, id: u32, group: u32, bits: u32) {
+    fn bring(&self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
         self.rows.set((node as usize) * ROW as usize + place as usize, id);
         let reverse = self.rows.offset(id as usize * ROW as usize + group as usize);
         reverse.fetch_min(slot(node, self.draw, bits) as usize, scramble(node, self.draw), Scope::Device);
@@ -103,7 +103,7 @@ pub unsafe fn descent_start(p: Sample) {
     if first < end {
         let draws = Draws::new(p.seed, Stage::Start, 0, node as u64);
         let id = (first + draws.below(lane, end - first)) as u32;
-        p.bring(node, lane as u32, if id < node { id } else { id + 1 }, 2 * SAMPLE, SAMPLE_BITS);
+        p.bring(node, lane as u32, if id < node { id } else { id + 1 }, (2 * SAMPLE, SAMPLE_BITS));
     }
 }
 
@@ -130,7 +130,7 @@ pub unsafe fn descent_sample(p: Sample) {
             if is_new { new + (news & before).count_ones() } else { old + (olds & before).count_ones() };
         if there && place < SAMPLE {
             let group = if is_new { 0 } else { SAMPLE };
-            p.bring(node, group + place, key::id(key), 2 * SAMPLE + group, SAMPLE_BITS);
+            p.bring(node, group + place, key::id(key), (2 * SAMPLE + group, SAMPLE_BITS));
             if is_new {
                 list.set(i as usize, key::plain(key));
             }
@@ -156,7 +156,7 @@ pub unsafe fn descent_gather(p: Sample) {
         let key = list.get(i as usize);
         if key != NONE {
             if i < GATHER {
-                p.bring(node, i, key::id(key), GATHER, GATHER_BITS);
+                p.bring(node, i, key::id(key), (GATHER, GATHER_BITS));
             }
             if p.unvisit != 0 {
                 list.set(i as usize, key | UNVISITED);

@@ -53,7 +53,7 @@ pub struct Pass {
     /// Out: the keys by digit, equal digits in the order of `keys`.
     pub sorted: GlobalMut<u64>,
     /// Between the launches: [`DIGITS`] x `blocks`. [`sort_count()`] leaves the block's keys with
-    /// the digit, [`sort_scan()`] those of earlier blocks.
+    /// the digit, [`sort_scan()`] the keys of earlier blocks.
     pub counts: GlobalMut<u32>,
     /// Between the launches: the number of keys with each digit.
     pub totals: GlobalMut<u32>,

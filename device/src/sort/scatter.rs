@@ -47,7 +47,7 @@ pub const SCATTER_SHARED_BYTES: u32 = SORT_KEYS * 8 + (BLOCK_WARPS + 2) * DIGITS
 struct Room {
     /// The block's keys in order.
     moved: Shared<u64>,
-    /// Per warp and digit: keys of the warp, later those of earlier warps.
+    /// Per warp and digit: keys of the warp, later keys of earlier warps.
     counts: Shared<u32>,
     /// Per digit, the rank in the block of its first key.
     firsts: Shared<u32>,
@@ -85,7 +85,7 @@ fn first_key() -> usize {
     block_idx_x() as usize * SORT_KEYS as usize + (warp_idx() * WARP_KEYS + warp::lane_id()) as usize
 }
 
-/// The lanes with this lane's digit, among those with `there`. The whole warp calls this.
+/// The lanes with this lane's digit, among the lanes with `there`. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 fn peers(digit: u32, there: bool) -> u32 {
@@ -134,7 +134,7 @@ fn rank_in_warp(p: &Pass, of_warp: Shared<u32>) -> Ranked {
     Ranked { keys, ranks }
 }
 
-/// Computes firsts and places of all digits, and makes of the counts those of earlier warps. The
+/// Computes firsts and places of all digits, and replaces counts by sums over earlier warps. The
 /// block has passed a barrier, and finds one behind the result.
 #[inline(always)]
 fn place_digits(p: &Pass, room: Room) {

@@ -15,7 +15,7 @@
 //!
 //! Optimisations:
 //!
-//! 1. A histogram of the distances finds those that may be among the `k` smallest before any
+//! 1. A histogram of the distances excludes most keys beyond the `k` smallest before any
 //!    sorting. Everything up to the bin of the `k`-th key is kept, so none of the `k` smallest is
 //!    lost.
 //! 2. Lists are merged by binary search of ranks: every key of both lists computes its own place.

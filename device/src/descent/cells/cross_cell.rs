@@ -51,7 +51,7 @@ use crate::block::tile_walk::{
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key};
 
-/// Bytes of dynamic shared memory of the cross-cell join: those of the walk, plus, per query line:
+/// Bytes of dynamic shared memory of the cross-cell join: the walk's, plus, per query line:
 /// vector, norm term, threshold.
 pub const fn cross_cell_join_shared_bytes(units: u32) -> u32 {
     tile_walk_shared_bytes(units) + tile::SIDE * 12

@@ -43,7 +43,7 @@ use crate::block::tile_walk::{
 };
 use crate::key::{self, Key};
 
-/// Bytes of dynamic shared memory of the intra-cell join: those of the walk, plus, per query line:
+/// Bytes of dynamic shared memory of the intra-cell join: the walk's, plus, per query line:
 /// next place, end of places, norm term.
 pub const fn intra_cell_join_shared_bytes(units: u32) -> u32 {
     tile_walk_shared_bytes(units) + tile::SIDE * 12
@@ -65,7 +65,7 @@ pub struct IntraCellJoin<S> {
     /// Out: `capacity` keys per line: a row's vector at the distance that the tensor cores
     /// computed, less the query's norm.
     pub candidates: GlobalMut<Key>,
-    /// Candidates per line; those of all lines are fewer than 2^32.
+    /// Candidates per line. All lines together have fewer than 2^32.
     pub capacity: u32,
     /// Unused.
     pub padding: u32,
