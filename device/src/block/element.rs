@@ -24,19 +24,19 @@ pub trait Element: Plain + Default {
     type Wide: Wide;
 
     /// The component type of a query in shared memory.
-    type Point: Plain;
+    type Query: Plain;
 
     /// The exact value.
     fn wide(self) -> Self::Wide;
 
     /// The value as a component of a query.
-    fn point(self) -> Self::Point;
+    fn query(self) -> Self::Query;
 
     /// Components that a lane of a group of four takes at once.
     const PIECE: u32;
 
     /// The lane's part of a query's squared norm; 0 where distances do not use it.
-    fn norm_of_part(point: Shared<Self::Point>, part: u32, dim: u32) -> Self::Wide;
+    fn norm_of_part(query: Shared<Self::Query>, part: u32, dim: u32) -> Self::Wide;
 
     /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of
     /// each group of four. Lane `part` of a group passes its part of the query's norm. Loads of all
@@ -46,7 +46,7 @@ pub trait Element: Plain + Default {
     /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
     fn sums_of_group<const N: usize>(
         metric: Metric,
-        point: (Shared<Self::Point>, Self::Wide),
+        query: (Shared<Self::Query>, Self::Wide),
         rows: [Global<Self>; N],
         part: u32,
         dim: u32,
@@ -60,7 +60,7 @@ macro_rules! float_elements {
     ($($type:ty: $wide:expr, $four:expr;)*) => {$(
         impl Element for $type {
             type Wide = f32;
-            type Point = f32;
+            type Query = f32;
 
             const PIECE: u32 = 4;
 
@@ -70,7 +70,7 @@ macro_rules! float_elements {
             }
 
             #[inline(always)]
-            fn point(self) -> f32 {
+            fn query(self) -> f32 {
                 ($wide)(self)
             }
 
@@ -84,7 +84,7 @@ macro_rules! float_elements {
             #[inline(always)]
             fn sums_of_group<const N: usize>(
                 metric: Metric,
-                (point, _): (Shared<f32>, f32),
+                (query, _): (Shared<f32>, f32),
                 rows: [Global<Self>; N],
                 part: u32,
                 dim: u32,
@@ -106,13 +106,13 @@ macro_rules! float_elements {
                     let next = i + GROUP * Self::PIECE;
                     let first = rows.map(|row| $four(row, i));
                     let second = rows.map(|row| if next < dim { $four(row, next) } else { [0.0; 4] });
-                    let of_point = point.get_quad(i as usize);
+                    let of_query = query.get_quad(i as usize);
                     for n in 0..N {
-                        add(&mut sums[n], first[n], of_point);
+                        add(&mut sums[n], first[n], of_query);
                     }
-                    let of_point = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
+                    let of_query = if next < dim { query.get_quad(next as usize) } else { Quad::default() };
                     for n in 0..N {
-                        add(&mut sums[n], second[n], of_point);
+                        add(&mut sums[n], second[n], of_query);
                     }
                     i = next + GROUP * Self::PIECE;
                 }
@@ -154,7 +154,7 @@ macro_rules! byte_elements {
     ($($type:ty: $dot:path;)*) => {$(
         impl Element for $type {
             type Wide = i32;
-            type Point = $type;
+            type Query = $type;
 
             const PIECE: u32 = 16;
 
@@ -164,17 +164,17 @@ macro_rules! byte_elements {
             }
 
             #[inline(always)]
-            fn point(self) -> $type {
+            fn query(self) -> $type {
                 self
             }
 
             #[inline(always)]
-            fn norm_of_part(point: Shared<$type>, part: u32, dim: u32) -> i32 {
+            fn norm_of_part(query: Shared<$type>, part: u32, dim: u32) -> i32 {
                 let mut sum = 0;
                 let mut i = part * Self::PIECE;
                 while i < dim {
                     keep_rolled();
-                    let y = point.get_quad(i as usize);
+                    let y = query.get_quad(i as usize);
                     unroll!(4, W => sum = $dot(y.0[W], y.0[W], sum));
                     i += GROUP * Self::PIECE;
                 }
@@ -185,7 +185,7 @@ macro_rules! byte_elements {
             #[inline(always)]
             fn sums_of_group<const N: usize>(
                 metric: Metric,
-                (point, norm): (Shared<$type>, i32),
+                (query, norm): (Shared<$type>, i32),
                 rows: [Global<$type>; N],
                 part: u32,
                 dim: u32,
@@ -197,8 +197,8 @@ macro_rules! byte_elements {
                     let next = i + GROUP * Self::PIECE;
                     let xs = rows.map(|row| row.get_quad(i as usize));
                     let xs_next = rows.map(|row| if next < dim { row.get_quad(next as usize) } else { Quad::default() });
-                    let y = point.get_quad(i as usize);
-                    let y_next = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
+                    let y = query.get_quad(i as usize);
+                    let y_next = if next < dim { query.get_quad(next as usize) } else { Quad::default() };
                     for n in 0..N {
                         let (x, x_next) = (xs[n], xs_next[n]);
                         unroll!(4, W => {

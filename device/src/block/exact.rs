@@ -38,32 +38,32 @@ impl Metric {
 
 /// A query in shared memory. Each group of four lanes computes its distance from a row.
 #[derive(Clone, Copy)]
-pub struct Point<T: Element> {
-    values: Shared<T::Point>,
+pub struct ExactQuery<T: Element> {
+    values: Shared<T::Query>,
     norm: T::Wide,
     dim: u32,
 }
 
 /// Bytes of shared memory of a query of `dim` components of any type.
-pub const fn point_bytes(dim: u32) -> u32 {
+pub const fn query_bytes(dim: u32) -> u32 {
     dim.next_multiple_of(16) * 4
 }
 
-impl<T: Element> Point<T> {
+impl<T: Element> ExactQuery<T> {
     /// Copies the `dim` components of `row` to shared memory, which begins at a multiple of 16
-    /// bytes and has [`point_bytes`]. All `threads` threads call this; the caller adds a barrier.
+    /// bytes and has [`query_bytes`]. All `threads` threads call this; the caller adds a barrier.
     #[inline(always)]
-    pub fn load(values: Shared<T::Point>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
+    pub fn load(values: Shared<T::Query>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
         let mut i = thread;
         while i < dim.next_multiple_of(T::PIECE) {
-            values.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.point());
+            values.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.query());
             i += threads;
         }
     }
 
     /// The loaded query, for the calling lane.
     #[inline(always)]
-    pub fn new(values: Shared<T::Point>, dim: u32) -> Self {
+    pub fn new(values: Shared<T::Query>, dim: u32) -> Self {
         Self { values, norm: T::norm_of_part(values, warp::lane_id() % GROUP, dim), dim }
     }
 

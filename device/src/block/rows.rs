@@ -11,7 +11,7 @@ use cuda_std::prelude::*;
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::{Metric, Point};
+use crate::block::exact::{ExactQuery, Metric};
 use crate::key::{self, Key};
 
 /// Rows of the base.
@@ -53,7 +53,7 @@ pub fn lifted_distance(square: f32, lifts: (f32, f32), order: f32) -> f32 {
 /// rows.
 #[derive(Clone, Copy)]
 pub struct RulePoint<T: Element> {
-    point: Point<T>,
+    point: ExactQuery<T>,
     lift: f32,
 }
 
@@ -61,7 +61,7 @@ pub struct RulePoint<T: Element> {
 /// cosine distance 1 from all rows.
 #[derive(Clone, Copy)]
 pub struct ListPoint<T: Element> {
-    point: Point<T>,
+    point: ExactQuery<T>,
     metric: Metric,
     zero: bool,
 }
@@ -73,16 +73,16 @@ impl<T: Element> Rows<T> {
         self.values.offset(id as usize * self.stride as usize)
     }
 
-    /// Copies row `id` to shared memory, as [`Point::load`] does.
+    /// Copies row `id` to shared memory, as [`ExactQuery::load`] does.
     #[inline(always)]
-    pub fn load(&self, values: Shared<T::Point>, id: u32, threads: (u32, u32)) {
-        Point::load(values, self.row(id), self.dim, threads);
+    pub fn load(&self, values: Shared<T::Query>, id: u32, threads: (u32, u32)) {
+        ExactQuery::load(values, self.row(id), self.dim, threads);
     }
 
     /// Row `id`, loaded to `values`, for rule distances.
     #[inline(always)]
-    pub fn point(&self, values: Shared<T::Point>, id: u32) -> RulePoint<T> {
-        RulePoint { point: Point::new(values, self.dim), lift: self.lift(id) }
+    pub fn point(&self, values: Shared<T::Query>, id: u32) -> RulePoint<T> {
+        RulePoint { point: ExactQuery::new(values, self.dim), lift: self.lift(id) }
     }
 
     /// The rule distance from `point` to row `id`, one row per group of lanes: the bits of the CPU
@@ -176,9 +176,9 @@ impl<T: Element> Rows<T> {
 
     /// Row `id`, loaded to `values`, for list distances by `metric`.
     #[inline(always)]
-    pub fn list_point(&self, values: Shared<T::Point>, id: u32, metric: Metric) -> ListPoint<T> {
+    pub fn list_point(&self, values: Shared<T::Query>, id: u32, metric: Metric) -> ListPoint<T> {
         let zero = metric == Metric::Cosine && self.lift(id) < 0.0;
-        ListPoint { point: Point::new(values, self.dim), metric, zero }
+        ListPoint { point: ExactQuery::new(values, self.dim), metric, zero }
     }
 
     /// The list distances from `point` to `N` rows per group of lanes: the bits of the CPU backend.

@@ -31,7 +31,7 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::{Metric, Point, point_bytes};
+use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::sort_block;
 use crate::key::{self, Key, NONE};
 use crate::search::exact::SETTLE_THREADS;
@@ -70,7 +70,7 @@ pub struct Finish<T> {
 
 /// Bytes of dynamic shared memory of the finishing kernels.
 pub const fn finish_shared_bytes(k: u32, dim: u32) -> u32 {
-    point_bytes(dim) + 2 * k * 8
+    query_bytes(dim) + 2 * k * 8
 }
 
 copied! {
@@ -81,22 +81,22 @@ copied! {
 fn finish<T: Element>(p: &Finish<T>) {
     let (thread, node) = (thread_idx_x(), block_idx_x() as usize);
     let k = p.k as usize;
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(point_bytes(p.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(query_bytes(p.dim) as usize);
     let spare = keys.offset(k);
     let list = p.lists.offset(node * k);
     let metric = Metric::from_u32(p.metric);
     let own = p.order.get(node) as usize;
-    Point::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
+    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
     sync_threads();
-    let point = Point::<T>::new(values, p.dim);
+    let query = ExactQuery::<T>::new(values, p.dim);
     let mut first = thread / 32 * (32 / GROUP);
     while first < p.k {
         keep_rolled();
         let i = first + thread % 32 / GROUP;
         let old = if i < p.k { list.get(i as usize) } else { NONE };
         let row = if old != NONE { Some(p.order.get(key::id(old) as usize)) } else { None };
-        let distance = point.distance(metric, row.map(|row| p.rows.offset(row as usize * p.stride as usize)));
+        let distance = query.distance(metric, row.map(|row| p.rows.offset(row as usize * p.stride as usize)));
         if i < p.k && thread % GROUP == 0 {
             keys.set(i as usize, row.map_or(NONE, |row| key::pack(distance, row)));
         }
