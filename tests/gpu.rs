@@ -333,11 +333,13 @@ fn kernels_of_cells_say_what_they_had_to_do() {
         check_plan(&descent, &base, &graph);
         let kernels = &graph.stats().kernels;
         let kernel = |name: &str| kernels.iter().find(|time| time.kernel.starts_with(name)).unwrap();
-        for name in ["cells_filter", "cells_merge_noted", "cells_meet", "cells_merge_offers"] {
+        for name in
+            ["cells_intra_join", "cells_merge_candidates", "cells_cross_join", "cells_merge_proposals"]
+        {
             assert!(kernel(name).bytes > 0, "{name}");
         }
         let met = graph.stats().distances - graph.stats().completed * 767;
-        let counted = kernel("cells_filter").operations + kernel("cells_meet").operations;
+        let counted = kernel("cells_intra_join").operations + kernel("cells_cross_join").operations;
         // Other tests run on the same CUDA device at the same time, and are counted with it.
         assert!(counted == met * 8 || device != Device::Emulated && counted > met * 8);
     }

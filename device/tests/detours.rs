@@ -8,7 +8,7 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::detours::*;
 use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
 use tagore_device::prune::places::{Places, table_words};

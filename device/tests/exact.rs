@@ -7,7 +7,8 @@ use emulator::Emulator;
 use tagore_device::block::element::{Element, TileElement, TileSum};
 use tagore_device::block::exact::Metric;
 use tagore_device::block::tile;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::block::tile_walk::Tiles;
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::search::exact::*;
 
 use crate::{SEEDS, integers, room};

@@ -4,7 +4,7 @@ use cuda_std::launch::Kernel;
 use emulator::Emulator;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::rows::Rows;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::filter::Filter;
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::rule::{

@@ -1,7 +1,7 @@
 //! Reverse edges.
 
 use emulator::{Allocation, Emulator};
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::reverse::*;
 use tagore_device::sort::{scan_threads, sort_scan};
 

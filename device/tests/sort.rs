@@ -1,11 +1,11 @@
-//! Sorting and merging of keys, in a block and in global memory.
+//! Tests of sorting and merging, in a block and in global memory.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
 use tagore_device::block::sort::{merge_block, rank, sort_block};
-use tagore_device::descent::key::{Key, NONE};
+use tagore_device::key::{Key, NONE};
 use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SCAN_THREADS, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan,
     sort_scatter,
@@ -13,39 +13,49 @@ use tagore_device::sort::{
 
 use crate::{SEEDS, integers, room};
 
-/// Sorts `keys` and merges them into `list`; `ranks` gets the rank of each key in the list.
-#[kernel(block = 32..=256, shared = 8 * (2 * len + k))]
-unsafe fn sort_and_merge(
+/// Arguments of [`sort_and_merge()`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SortAndMerge {
+    /// In: `len` keys.
     keys: Global<Key>,
-    len: u32,
+    /// In: `k` ascending keys.
     list: Global<Key>,
-    k: u32,
+    /// Out: the keys, sorted.
     sorted: GlobalMut<Key>,
+    /// Out: the rank of each key in the list.
     ranks: GlobalMut<u32>,
+    /// Out: the first `k` of both.
     out: GlobalMut<Key>,
-) {
+    len: u32,
+    k: u32,
+}
+
+/// Sorts `keys` and merges them into `list`.
+#[kernel(block = 32..=256, shared = 8 * (2 * p.len + p.k))]
+unsafe fn sort_and_merge(p: SortAndMerge) {
     let here: Shared<Key> = shared::dynamic(0);
-    let spare = here.offset(len as usize);
-    let old = spare.offset(len as usize);
+    let spare = here.offset(p.len as usize);
+    let old = spare.offset(p.len as usize);
     let mut i = thread_idx_x();
-    while i < len {
-        here.set(i as usize, keys.get(i as usize));
+    while i < p.len {
+        here.set(i as usize, p.keys.get(i as usize));
         i += block_dim_x();
     }
     let mut i = thread_idx_x();
-    while i < k {
-        old.set(i as usize, list.get(i as usize));
+    while i < p.k {
+        old.set(i as usize, p.list.get(i as usize));
         i += block_dim_x();
     }
     sync_threads();
-    let result = sort_block(here, spare, len);
+    let result = sort_block(here, spare, p.len);
     let mut i = thread_idx_x();
-    while i < len {
-        sorted.set(i as usize, result.get(i as usize));
-        ranks.set(i as usize, rank(old, k, result.get(i as usize)));
+    while i < p.len {
+        p.sorted.set(i as usize, result.get(i as usize));
+        p.ranks.set(i as usize, rank(old, p.k, result.get(i as usize)));
         i += block_dim_x();
     }
-    merge_block((old, k), (result, len), |place, key| out.set(place as usize, key));
+    merge_block((old, p.k), (result, p.len), |place, key| p.out.set(place as usize, key));
 }
 
 #[test]
@@ -59,7 +69,7 @@ fn keys_are_sorted_and_merged() {
                 .map(|(i, key)| (key as u64) << 16 | i as u64)
                 .collect();
             let mut list = all.split_off(len);
-            // A list that is not full yet.
+            // With seed 1 the list is half empty.
             let full = if seed == 1 { k / 2 } else { k };
             list.truncate(full);
             list.sort_unstable();
@@ -68,16 +78,16 @@ fn keys_are_sorted_and_merged() {
             let (keys, old) = (emulator.upload(&all), emulator.upload(&list));
             let (sorted, ranks, out) =
                 (room::<Key>(&emulator, len), room::<u32>(&emulator, len), room::<Key>(&emulator, k));
-            let arguments = (
-                keys.view::<Key>().read_only(),
-                len as u32,
-                old.view::<Key>().read_only(),
-                k as u32,
-                sorted.view(),
-                ranks.view(),
-                out.view(),
-            );
-            emulator.launch::<sort_and_merge>([1, 1, 1], block, arguments).unwrap();
+            let arguments = SortAndMerge {
+                keys: keys.view().read_only(),
+                list: old.view().read_only(),
+                sorted: sorted.view(),
+                ranks: ranks.view(),
+                out: out.view(),
+                len: len as u32,
+                k: k as u32,
+            };
+            emulator.launch::<sort_and_merge>([1, 1, 1], block, (arguments,)).unwrap();
             let mut expected = all.clone();
             expected.sort_unstable();
             if len > 0 {
@@ -121,12 +131,12 @@ fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<
 
 #[test]
 fn keys_in_global_memory_are_sorted_stably() {
-    // The rest of a key is the place where it was: equal digits keep their order.
+    // The rest of a key is its place before the sort, so that equal digits show their order.
     let cases = [(1, 20..28), (1023, 20..23), (1024, 20..33), (1025, 28..44), (4096, 20..21), (9000, 20..29)];
     for (len, bits) in cases {
         for seed in SEEDS {
             let width = bits.end - bits.start;
-            // All different, few that come often, all equal.
+            // All different, few values, all equal.
             let most = [(1i64 << width) - 1, 2.min((1 << width) - 1), 0][seed as usize];
             let keys: Vec<u64> = integers(len, 0, most, seed + len as u64)
                 .into_iter()
@@ -144,8 +154,8 @@ fn keys_in_global_memory_are_sorted_stably() {
 }
 
 #[test]
-fn more_blocks_than_threads_scan_them_are_summed() {
-    // Counts alone: so many keys would take the emulator long.
+fn lines_longer_than_a_block_are_summed() {
+    // Only the scan: the emulator would take long to count as many keys.
     let emulator = Emulator::with_seed(1);
     let blocks = 2 * SCAN_THREADS + 77;
     let values: Vec<u32> =

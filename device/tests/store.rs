@@ -1,7 +1,7 @@
 //! The rows of an index from forward and reverse edges.
 
 use emulator::Emulator;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::store::*;
 
 use crate::{SEEDS, integers, room};

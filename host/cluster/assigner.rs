@@ -140,7 +140,7 @@ impl DeviceAssigner {
             count: count as u32,
             guide_count: 0,
             centre_count: centres as u32,
-            memberships: MEMBERSHIPS as u32,
+            probes: MEMBERSHIPS as u32,
             vector_stride: vectors.stride,
             centre_stride: vectors.stride,
             units: vectors.units(),

@@ -204,7 +204,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             count,
             guide_count,
             centre_count: compared as u32,
-            memberships: wanted.memberships as u32,
+            probes: wanted.memberships as u32,
             vector_stride: stride,
             centre_stride: stride,
             units,
@@ -254,7 +254,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             nearest: self.nearest.view(),
             keys: self.keys.view_mut(),
             count: count as u32,
-            memberships: memberships as u32,
+            probes: memberships as u32,
             rank: rank as u32,
             fresh: u32::from(fresh),
         };
@@ -296,7 +296,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             nearest: self.nearest.view(),
             keys: self.keys.view_mut(),
             count: count as u32,
-            memberships: memberships as u32,
+            probes: memberships as u32,
         };
         let grid = [threads(count)[0], memberships as u32, 1];
         // SAFETY: as for `launch_assign`.
@@ -309,7 +309,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             starts: self.starts.view_mut(),
             count: count as u32,
             cells: cells as u32,
-            memberships: memberships as u32,
+            probes: memberships as u32,
             padding: 0,
         };
         // SAFETY: as for `launch_assign`.

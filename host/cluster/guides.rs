@@ -5,7 +5,7 @@
 //! names the centres near it.
 
 use tagore_device::block::tile;
-use tagore_device::cluster::{LIST_THREADS, Lists as Listing, Pairs, cluster_lists};
+use tagore_device::cluster::{CentreLists, LIST_THREADS, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
 use super::gpu::{Centres, Wanted, Work};
@@ -106,7 +106,7 @@ impl<T: OnDevice> Work<'_, T> {
                 units,
                 weight: T::weight(Metric::L2),
             };
-            let listing = Listing {
+            let listing = CentreLists {
                 values: self.keys.view().cast(),
                 biases: centres.norms.view().cast(),
                 lists: lists.centres.view_mut().offset(first * length),

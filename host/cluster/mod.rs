@@ -10,7 +10,7 @@ pub(crate) mod cpu;
 mod gpu;
 mod guides;
 
-use tagore_device::cluster::MAX_MEMBERSHIPS;
+use tagore_device::cluster::MAX_PROBES;
 
 use self::gpu::{Centres, Work};
 use self::guides::Lists;
@@ -119,7 +119,7 @@ impl Sizes {
     fn new(n: usize, asked: Clustering) -> Self {
         let cells = asked.cells.clamp(1, n.max(1));
         // No vector is in a cell twice.
-        let memberships = asked.memberships.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
+        let memberships = asked.memberships.clamp(1, cells.min(MAX_PROBES as usize));
         let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
         let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
         let guides = guides.min(cells);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;

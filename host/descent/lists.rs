@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 /// One sorted list of at most `k` keys per node; empty slots hold [`key::NONE`].
 pub(super) struct Lists {

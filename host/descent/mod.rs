@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-use tagore_device::descent::key::MAX_NODES;
+use tagore_device::key::MAX_NODES;
 
 pub use gpu::CellSettings;
 pub(crate) use gpu::{GpuLists, Then};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 
 use super::Start;
 use super::cpu::{GATHER, SAMPLE};

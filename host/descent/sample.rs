@@ -1,6 +1,6 @@
 //! The lists of some nodes of a k-NN graph, which can be judged when the graph is gone.
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::{GpuLists, KnnGraph, Then};

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::truth_check::CheckedTruth;
 use crate::descent::{KnnGraph, KnnSample, sampled};

@@ -5,7 +5,7 @@
 //! nearer, place by place, by more than rounding.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use crate::descent::sampled;
 use crate::search::Searcher;

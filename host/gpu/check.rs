@@ -2,11 +2,11 @@
 //! plain definition on the emulator, and with the emulator on a CUDA device where there is one.
 
 use bytemuck::Pod;
-use cuda_std::f16;
-use cuda_std::memory::Quad;
-use tagore_device::check::{
+use cuda_check::{
     HALF_RESULTS, WARP_RESULTS, check_half, check_product_f16, check_product_i8, check_product_u8, check_warp,
 };
+use cuda_std::f16;
+use cuda_std::memory::Quad;
 use tagore_device::random::{Draws, Stage};
 
 use super::{Buffer, Gpu, Plan};
@@ -17,8 +17,9 @@ const BLOCKS: usize = 200;
 /// The emulator, under two orders, and the CUDA device if there is one.
 fn devices() -> Vec<Gpu> {
     let mut devices = vec![Gpu::emulated(0), Gpu::emulated(1)];
+    #[cfg(feature = "cuda")]
     match Gpu::cuda(0) {
-        Ok(gpu) => devices.push(gpu),
+        Ok(gpu) => devices.push(gpu.with_ptx(include_str!(env!("TAGORE_CHECK_PTX_FILE")))),
         Err(_) => eprintln!("skipped: no CUDA device"),
     }
     devices

@@ -6,16 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
-use tagore_device::check::{check_half, check_product_f16, check_product_i8, check_product_u8, check_warp};
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::cluster::{
-    Assign, MAX_MEMBERSHIPS, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
+    Assign, MAX_PROBES, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
     cluster_sample,
 };
 use tagore_device::descent::cells::{
-    CellFilter, Finish, Meet, MergeNoted, MergeOffers, cells_merge_noted, cells_merge_offers,
+    CrossCellJoin, Finish, IntraCellJoin, MergeCandidates, MergeProposals, cells_merge_candidates,
+    cells_merge_proposals,
 };
 use tagore_device::descent::expand::Expand;
-use tagore_device::descent::merge::{MergeCandidates, descent_merge};
+use tagore_device::descent::merge::{MergeJoin, descent_merge};
 use tagore_device::descent::renumber::{renumber_ids, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
 use tagore_device::lists::lengths::Lengths;
@@ -32,7 +33,7 @@ use tagore_device::prune::store::{MERGED, Merge, Store, prune_merge, prune_store
 use tagore_device::search::beam::search::Search;
 use tagore_device::search::beam::walk::{Graph, Walk};
 use tagore_device::search::exact::{
-    Filter, Settle, Tiles, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    Filter, Settle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 
@@ -92,11 +93,6 @@ impl Launched {
 
 /// What depends on nothing, or on lists alone.
 fn of_lists(launched: &mut Launched) {
-    launched.constant::<check_half>();
-    launched.constant::<check_warp>();
-    launched.constant::<check_product_f16>();
-    launched.constant::<check_product_i8>();
-    launched.constant::<check_product_u8>();
     launched.constant::<cluster_ids>();
     launched.constant::<cluster_keys>();
     launched.constant::<cluster_lists>();
@@ -121,9 +117,13 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<sort_scan>();
     launched.constant::<sort_scatter>();
     for k in 1..=MAX_DESCENT_K {
-        launched.kernel::<descent_merge>((MergeCandidates { k, ..zeroed() },));
-        launched.kernel::<cells_merge_offers>((MergeOffers { k, ..zeroed() },));
-        launched.kernel::<cells_merge_noted>((MergeNoted { capacity: ROUND as u32, k, ..zeroed() },));
+        launched.kernel::<descent_merge>((MergeJoin { k, ..zeroed() },));
+        launched.kernel::<cells_merge_proposals>((MergeProposals { k, ..zeroed() },));
+        launched.kernel::<cells_merge_candidates>((MergeCandidates {
+            capacity: ROUND as u32,
+            k,
+            ..zeroed()
+        },));
     }
     for degree in 1..=MAX_DEGREE as u32 {
         launched.kernel::<prune_store>((Store { width: degree, degree, ..zeroed() },));
@@ -142,10 +142,10 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
         let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
         let tiles = Tiles { units, ..zeroed() };
         launched.kernel::<T::Filter>((Filter { tiles, ..zeroed() },));
-        launched.kernel::<T::CellFilter>((CellFilter { tiles, ..zeroed() },));
-        launched.kernel::<T::Meet>((Meet { tiles, ..zeroed() },));
-        for memberships in 1..=MAX_MEMBERSHIPS {
-            launched.kernel::<T::Assign>((Assign { units, memberships, ..zeroed() },));
+        launched.kernel::<T::IntraCellJoin>((IntraCellJoin { tiles, ..zeroed() },));
+        launched.kernel::<T::CrossCellJoin>((CrossCellJoin { tiles, ..zeroed() },));
+        for probes in 1..=MAX_PROBES {
+            launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }
         let rows = Rows { dim: dim as u32, ..zeroed() };
         for k in turns(MAX_DESCENT_K as usize) {

@@ -13,7 +13,7 @@ pub struct Rates {
 
 /// Kernels that compute on tensor cores, by how their names begin.
 const ON_TENSOR_CORES: [&str; 5] =
-    ["descent_join_", "cells_filter_", "cells_meet_", "cluster_assign_", "exact_filter_"];
+    ["descent_join_", "cells_intra_join_", "cells_cross_join_", "cluster_assign_", "exact_filter_"];
 
 impl Rates {
     /// Those of a device, by its name, such as `NVIDIA H200`; none if they are not known.
@@ -45,7 +45,7 @@ mod tests {
     fn kernels_are_judged_by_what_they_compute_on() {
         let rates = Rates::of("NVIDIA H200").unwrap();
         assert_eq!(rates.operations("descent_join_f16"), Some(rates.f16));
-        assert_eq!(rates.operations("cells_filter_i8"), Some(rates.int8));
+        assert_eq!(rates.operations("cells_intra_join_i8"), Some(rates.int8));
         assert_eq!(rates.operations("descent_expand_f16"), None);
         assert_eq!(Rates::of("NVIDIA H2000"), None);
     }

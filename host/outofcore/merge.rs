@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use tagore_device::descent::key::{Key, NONE};
+use tagore_device::key::{Key, NONE};
 
 use super::checkpoint::Checkpoint;
 use super::fault::{Attempt, Damage, Fault};

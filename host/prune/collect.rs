@@ -1,6 +1,6 @@
 //! Collect: the candidates of one node (paper section 5.1).
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::strategy::Collect;
 use crate::descent::KnnGraph;

@@ -1,6 +1,6 @@
 //! Collect-Filter-Store on the CPU (paper section 5.1, Algorithm 2).
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::prune::store::MERGED;
 use tagore_device::random::{Draws, Stage};
 

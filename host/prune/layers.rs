@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
-use tagore_device::descent::key;
+use tagore_device::key;
 use tagore_device::random::{Draws, Stage};
 
 use super::plan::Target;

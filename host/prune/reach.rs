@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::descent::key;
+use tagore_device::key;
 
 use super::rows::Rows;
 use crate::Result;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cuda_std::launch::Kernel;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::filter;
 use tagore_device::prune::kernels::{AnyFilter, RuleKernels};
 use tagore_device::prune::rule::{Angle, Distance, Form, Rule, Spread, TauMonotonic};

@@ -1,6 +1,6 @@
 //! Greedy beam search over a graph.
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::visited::Visited;
 use crate::index::Layer;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::beam::{BeamSearch, Graph, Limits};
 use crate::index::Index;

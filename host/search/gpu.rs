@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{Graph, Walk, least_slots, step_ids};
 

@@ -1,7 +1,7 @@
 //! An index that is searched.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::search::beam::search::SEARCH_THREADS;
 
 use super::cpu;

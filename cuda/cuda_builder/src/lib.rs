@@ -213,7 +213,9 @@ impl CudaBuilder {
         }
         let toolchain =
             self.toolchain.clone().or_else(Toolchain::find).ok_or(CudaBuilderError::NoToolchain)?;
-        let build_folder = env::var_os("OUT_DIR").map_or_else(env::temp_dir, PathBuf::from).join("ptx-build");
+        let out = env::var_os("OUT_DIR").map_or_else(env::temp_dir, PathBuf::from);
+        // One folder per crate: its `.s` file is found by being the only one.
+        let build_folder = out.join("ptx-build").join(self.path.file_name().unwrap_or_default());
         let products = build_folder.join("nvptx64-nvidia-cuda/release/deps");
         let messages = self.compile(&toolchain, &build_folder)?;
         // Cargo leaves it as it is if nothing has changed.

@@ -70,14 +70,15 @@ impl Shipped {
         let file = self.root.join(&self.ptx);
         say(&format!("cargo:rerun-if-changed={}", file.display()));
         let current = self.is_current(&file)?;
+        let compiled = out.join(file.file_name().unwrap_or("kernels.ptx".as_ref()));
         match source {
             Source::Auto | Source::CheckedIn if current => Ok(file),
             Source::CheckedIn => Err(self.out_of_date("the PTX that is checked in was asked for")),
             Source::Auto => match Toolchain::find() {
-                Some(toolchain) => self.compile(toolchain, &out.join("kernels.ptx")),
+                Some(toolchain) => self.compile(toolchain, &compiled),
                 None => Err(self.out_of_date("no compiler for nvptx64-nvidia-cuda was found")),
             },
-            Source::Build => self.compile(self.toolchain()?, &out.join("kernels.ptx")),
+            Source::Build => self.compile(self.toolchain()?, &compiled),
             Source::Write => {
                 let written = self.compile(self.toolchain()?, &file)?;
                 let text = fs::read_to_string(&written).map_err(io_error(&written))?;

@@ -6,10 +6,10 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::Element;
-use crate::block::exact::point_bytes;
+use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{rank, sort_warp};
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// Threads of a block, a warp per list.
 pub const LENGTH_THREADS: u32 = 128;
@@ -44,7 +44,7 @@ pub const fn length_shared_bytes(dim: u32, degree: u32) -> u32 {
 }
 
 const fn warp_bytes(dim: u32, degree: u32) -> u32 {
-    point_bytes(dim) + degree.next_multiple_of(32) * 8
+    query_bytes(dim) + degree.next_multiple_of(32) * 8
 }
 
 #[inline(always)]
@@ -54,8 +54,8 @@ fn lengths<T: Element>(p: &Lengths<T>) {
     if list >= p.count {
         return;
     }
-    let values: Shared<T::Point> = shared::dynamic((warp * warp_bytes(p.rows.dim, p.degree)) as usize);
-    let runs: Shared<Key> = values.cast::<u8>().offset(point_bytes(p.rows.dim) as usize).cast();
+    let values: Shared<T::Query> = shared::dynamic((warp * warp_bytes(p.rows.dim, p.degree)) as usize);
+    let runs: Shared<Key> = values.cast::<u8>().offset(query_bytes(p.rows.dim) as usize).cast();
     let row = p.order.get(list as usize);
     p.rows.load(values, row, (lane, 32));
     warp::sync();

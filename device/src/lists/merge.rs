@@ -11,10 +11,10 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::Element;
-use crate::block::exact::point_bytes;
+use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, rank};
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// Threads of a block, a warp per node.
 pub const MERGE_LISTS_THREADS: u32 = 64;
@@ -69,7 +69,7 @@ pub const fn merge_lists_shared_bytes(dim: u32, degree: u32) -> u32 {
 }
 
 const fn warp_bytes(dim: u32, degree: u32) -> u32 {
-    point_bytes(dim) + (degree * (2 * (8 + 4) + 3 * 4)).next_multiple_of(16)
+    query_bytes(dim) + (degree * (2 * (8 + 4) + 3 * 4)).next_multiple_of(16)
 }
 
 /// Neighbours that are left, by their places in the order of distances.
@@ -169,8 +169,8 @@ fn merge<T: Element>(p: &MergeLists<T>) {
     if node >= p.count {
         return;
     }
-    let values: Shared<T::Point> = shared::dynamic((warp * warp_bytes(p.rows.dim, p.degree)) as usize);
-    let keys: Shared<Key> = values.cast::<u8>().offset(point_bytes(p.rows.dim) as usize).cast();
+    let values: Shared<T::Query> = shared::dynamic((warp * warp_bytes(p.rows.dim, p.degree)) as usize);
+    let keys: Shared<Key> = values.cast::<u8>().offset(query_bytes(p.rows.dim) as usize).cast();
     let rows: Shared<u32> = keys.offset(2 * p.degree as usize).cast();
     let places = rows.offset(2 * p.degree as usize);
     let place = p.places.get(node as usize);

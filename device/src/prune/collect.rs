@@ -6,11 +6,11 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::point_bytes;
+use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::sort_block;
 use crate::block::table;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// Threads of a block of the collecting kernels, which has one node.
 pub const COLLECT_THREADS: u32 = 128;
@@ -51,7 +51,7 @@ pub const fn collect_shared_bytes(k: u32, hop: u32, dim: u32) -> u32 {
     let most = most_ids(k, hop);
     let table = if hop == 0 { 0 } else { table::slots(most + 1) };
     // The node's vector, keys and room to sort them, ids of 2 hops, the table, and two counts.
-    point_bytes(dim) + 2 * most * 8 + (hop * hop + table + 2) * 4
+    query_bytes(dim) + 2 * most * 8 + (hop * hop + table + 2) * 4
 }
 
 #[inline(always)]
@@ -59,8 +59,8 @@ fn collect<T: Element>(p: &Collect<T>) {
     let (thread, line) = (thread_idx_x(), block_idx_x() as usize);
     let node = p.nodes.get(line);
     let most = most_ids(p.k, p.hop);
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(point_bytes(p.rows.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(query_bytes(p.rows.dim) as usize);
     let spare = keys.offset(most as usize);
     let ids: Shared<u32> = spare.offset(most as usize).cast();
     let counts = ids.offset((p.hop * p.hop) as usize);

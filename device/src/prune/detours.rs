@@ -9,7 +9,7 @@ use cuda_std::{keep_rolled, shared};
 
 use super::places::{Places, table_words};
 use crate::block::sort::sort_block;
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// Threads of a block, which has one node.
 pub const DETOUR_THREADS: u32 = 128;

@@ -12,9 +12,9 @@ use cuda_std::{keep_rolled, shared};
 use super::rule::{Form, Rule, survives};
 use crate::block::copied;
 use crate::block::element::Element;
-use crate::block::exact::point_bytes;
+use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// The most threads of a block, which has one node; any number of warps up to it.
 pub const FILTER_THREADS: u32 = 256;
@@ -54,7 +54,7 @@ pub const fn filter_shared_bytes(stride: u32, dim: u32, form: Form) -> u32 {
         Form::Keep => 1,
         Form::Score => 2,
     };
-    point_bytes(dim) + WARPS * 8 + lists * stride * 8
+    query_bytes(dim) + WARPS * 8 + lists * stride * 8
 }
 
 impl<T: Element> Filter<T> {
@@ -91,8 +91,8 @@ pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
         }
         return;
     }
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let nexts: Shared<Key> = shared::dynamic(point_bytes(p.rows.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let nexts: Shared<Key> = shared::dynamic(query_bytes(p.rows.dim) as usize);
     let keys = nexts.offset(WARPS as usize);
     // Scores, with the places of the candidates: the smallest is the next.
     let standings = keys.offset(p.stride as usize);

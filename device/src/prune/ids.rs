@@ -3,7 +3,7 @@
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 
-use crate::descent::key::Key;
+use crate::key::Key;
 
 /// Threads of a block, a warp per row.
 pub const ID_THREADS: u32 = 256;
@@ -15,7 +15,7 @@ pub const ID_ROWS: u32 = ID_THREADS / 32;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Ids {
-    /// In: `width` keys per row, [`NONE`](crate::descent::key::NONE) behind the last, none flagged.
+    /// In: `width` keys per row, [`NONE`](crate::key::NONE) behind the last, none flagged.
     pub keys: Global<Key>,
     /// Out: `stride` ids per row, `u32::MAX` behind the last.
     pub ids: GlobalMut<u32>,

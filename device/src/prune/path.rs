@@ -9,7 +9,7 @@ use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 use crate::search::beam::walk::{Room, Walk, append, step_ids, walk_shared_bytes};
 
 /// Threads of a block, which has one node.

@@ -11,7 +11,7 @@ use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, index_1d, thread_idx_x, warp_idx};
 
 use crate::block::scan::{WARPS, exclusive_sum};
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// Threads of a block.
 pub const EDGE_THREADS: u32 = 256;

@@ -6,13 +6,13 @@ use cuda_std::shared;
 use super::filter::Filter;
 use super::rule::{Distance, Rule, survives};
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::point_bytes;
-use crate::descent::key::{self, Key, NONE};
+use crate::block::exact::query_bytes;
+use crate::key::{self, Key, NONE};
 
 /// Bytes of dynamic shared memory of the serial kernels.
 pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {
     // The candidate's row, accepted keys.
-    point_bytes(dim) + most * 8
+    query_bytes(dim) + most * 8
 }
 
 /// Tests each candidate in turn against all accepted ones, eight at a time: for rules of the form
@@ -21,8 +21,8 @@ pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {
 fn serial<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
     let lane = warp::lane_id();
     let (candidates, out, lift) = p.node();
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let neighbours: Shared<Key> = shared::dynamic(point_bytes(p.rows.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let neighbours: Shared<Key> = shared::dynamic(query_bytes(p.rows.dim) as usize);
     let keep_all = p.pass_short != 0 && (p.stride <= p.most || candidates.get(p.most as usize) == NONE);
     let (mut accepted, mut place) = (0, 0);
     while place < p.stride && accepted < p.most {

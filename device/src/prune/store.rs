@@ -5,7 +5,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x, warp_idx};
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::sort::{rank, sort_block};
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// Of a node's forward and reverse edges together, so many of the nearest are filtered once more.
 pub const MERGED: u32 = 512;

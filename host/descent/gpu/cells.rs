@@ -14,14 +14,15 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use tagore_device::block::tile;
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
-    CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, cells_merge_noted,
-    cells_merge_offers,
+    CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, MergeCandidates, MergeProposals, PROPOSALS,
+    QUERY_TILE_WORDS, cells_merge_candidates, cells_merge_proposals,
 };
-use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
-use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
+use tagore_device::search::exact::SETTLE_THREADS;
 
 use super::{Build, CellSettings, Nodes};
 use crate::cluster::{self, Cells, Known};
@@ -88,7 +89,7 @@ fn most_tiles(n: usize, count: usize) -> usize {
 
 /// Tiles of `n` nodes whose keys are noted together.
 fn tiles_of_slab(n: usize) -> usize {
-    (OFFERS as usize * n).clamp(NOTED.0, NOTED.1) / (ROUND * tile::SIDE as usize)
+    (PROPOSALS as usize * n).clamp(NOTED.0, NOTED.1) / (ROUND * tile::SIDE as usize)
 }
 
 /// Lines of the tiles of `n` nodes in `count` cells whose keys are noted together.
@@ -99,7 +100,9 @@ fn lines_of_slab(n: usize, count: usize) -> usize {
 /// The device memory for `n` nodes in `count` cells that stays from one clustering to the next.
 pub(super) fn kept_plan(n: usize, count: usize) -> Plan {
     let lines = lines_of_slab(n, count);
-    Plan::new().with::<f32>("list bounds", n).with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
+    Plan::new()
+        .with::<f32>("list bounds", n)
+        .with::<Key>("offers", (lines * ROUND).max(n * PROPOSALS as usize))
 }
 
 /// The device memory for `n` nodes in `count` cells of one clustering. Each node visits `memberships`, and in the first `hosts` of them it
@@ -109,7 +112,7 @@ pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize))
     let rounds = 1 + most_members(n, count).div_ceil(ROUND);
     Plan::new()
         .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
-        .with::<u32>("parties", most_tiles(hosts * n, count) * PARTY_WORDS)
+        .with::<u32>("parties", most_tiles(hosts * n, count) * QUERY_TILE_WORDS)
         .with::<u32>("cell starts", count * memberships + 1)
         .with::<u32>("counts", lines_of_slab(n, count))
 }
@@ -207,7 +210,7 @@ impl Build<'_> {
                 kept,
                 &mut memory,
                 cells,
-                (parties.len() / PARTY_WORDS, most),
+                (parties.len() / QUERY_TILE_WORDS, most),
                 (ranks.clone(), draw),
             )?;
         }
@@ -226,18 +229,18 @@ impl Build<'_> {
         cells: &Cells<T>,
         jobs: Range<usize>,
     ) -> Result<()> {
-        let filter = CellFilter::<T::Sum> {
+        let filter = IntraCellJoin::<T::Sum> {
             tiles: nodes.tiles(),
             bounds: kept.bounds.view(),
             members: cells.members.view(),
             jobs: memory.jobs.view().offset(jobs.start * JOB_WORDS),
             counts: memory.counts.view_mut(),
-            found: kept.keys.view_mut(),
+            candidates: kept.keys.view_mut(),
             capacity: ROUND as u32,
             padding: 0,
         };
-        let merge = MergeNoted {
-            found: kept.keys.view(),
+        let merge = MergeCandidates {
+            candidates: kept.keys.view(),
             counts: memory.counts.view(),
             members: cells.members.view(),
             jobs: memory.jobs.view().offset(jobs.start * JOB_WORDS),
@@ -250,8 +253,8 @@ impl Build<'_> {
         // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a slab; lists and
         // bounds are of all nodes; and the memory outlives the work.
         unsafe {
-            self.gpu.launch::<T::CellFilter>(tiles, tile::THREADS, (filter,))?;
-            self.gpu.launch::<cells_merge_noted>(lines, SETTLE_THREADS, (merge,))
+            self.gpu.launch::<T::IntraCellJoin>(tiles, tile::THREADS, (filter,))?;
+            self.gpu.launch::<cells_merge_candidates>(lines, SETTLE_THREADS, (merge,))
         }
     }
 
@@ -265,14 +268,14 @@ impl Build<'_> {
         (parties, most): (usize, usize),
         (ranks, draw): (Range<usize>, u32),
     ) -> Result<()> {
-        let meet = Meet::<T::Sum> {
+        let meet = CrossCellJoin::<T::Sum> {
             tiles: nodes.tiles(),
             bounds: kept.bounds.view(),
             members: cells.members.view(),
             starts: memory.starts.view(),
-            parties: memory.parties.view(),
-            offers: kept.keys.view_mut(),
-            memberships: cells.memberships as u32,
+            query_tiles: memory.parties.view(),
+            proposals: kept.keys.view_mut(),
+            probes: cells.memberships as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
             most: (most * ranks.len()) as u32,
@@ -280,9 +283,9 @@ impl Build<'_> {
             padding: 0,
         };
         let n = self.space.len() as u32;
-        let merge = MergeOffers {
+        let merge = MergeProposals {
             lists: nodes.lists.view_mut(),
-            offers: kept.keys.view_mut(),
+            proposals: kept.keys.view_mut(),
             bounds: kept.bounds.view_mut(),
             nodes: n,
             k: self.k as u32,
@@ -292,8 +295,8 @@ impl Build<'_> {
         let grid = [n.div_ceil(MERGE_NODES), 1, 1];
         // SAFETY: as above; there are slots for all nodes.
         unsafe {
-            self.gpu.launch::<T::Meet>([parties as u32, 1, 1], tile::THREADS, (meet,))?;
-            self.gpu.launch::<cells_merge_offers>(grid, MERGE_THREADS, (merge,))
+            self.gpu.launch::<T::CrossCellJoin>([parties as u32, 1, 1], tile::THREADS, (meet,))?;
+            self.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))
         }
     }
 }
@@ -360,7 +363,7 @@ fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
     (begin < rows).then_some(begin..end.min(rows))
 }
 
-/// The words of the [parties](tagore_device::descent::cells::Party) of the first `hosts` ranks of all cells: cell by
+/// The words of the [parties](tagore_device::descent::cells::QueryTile) of the first `hosts` ranks of all cells: cell by
 /// cell, as near cells share visitors, but those with the most come first.
 fn parties((starts, m): (&[usize], usize), (hosts, most): (usize, usize)) -> Vec<u32> {
     let side = tile::SIDE as usize;
@@ -381,7 +384,7 @@ fn parties((starts, m): (&[usize], usize), (hosts, most): (usize, usize)) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::cells::Party;
+    use tagore_device::descent::cells::QueryTile;
 
     use super::*;
 
@@ -429,10 +432,10 @@ mod tests {
         let starts = starts(&sizes);
         for hosts in [1, 2] {
             let words = parties((&starts, 2), (hosts, 1000));
-            let party = |words: &[u32]| Party { cell: words[0], first: words[1], count: words[2] };
-            let parties: Vec<Party> = words.chunks_exact(PARTY_WORDS).map(party).collect();
+            let party = |words: &[u32]| QueryTile { cell: words[0], first: words[1], count: words[2] };
+            let parties: Vec<QueryTile> = words.chunks_exact(QUERY_TILE_WORDS).map(party).collect();
             assert!(parties.len() <= most_tiles(starts[10], sizes.len()));
-            let of = |party: &Party| party.first as usize..(party.first + party.count) as usize;
+            let of = |party: &QueryTile| party.first as usize..(party.first + party.count) as usize;
             let mut all: Vec<usize> = parties.iter().flat_map(of).collect();
             all.sort_unstable();
             let expected: Vec<usize> =

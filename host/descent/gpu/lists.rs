@@ -1,7 +1,7 @@
 //! A k-NN graph on a device.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use crate::descent::KnnGraph;
 use crate::gpu::{Buffer, Gpu, Plan};

@@ -17,8 +17,8 @@ mod work;
 
 use std::time::Instant;
 
-use tagore_device::descent::key::Key;
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
+use tagore_device::key::Key;
 
 pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;

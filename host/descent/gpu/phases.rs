@@ -3,11 +3,11 @@
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
 use tagore_device::descent::join::{JOIN_THREADS, Join};
-use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeJoin, descent_merge};
 use tagore_device::descent::sample::{
     SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
 };
+use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 
 use super::{Build, Nodes};
@@ -178,7 +178,7 @@ impl Build<'_> {
             biases: nodes.biases.view(),
             rows: memory.rows.view(),
             bounds: found.bounds.view(),
-            candidates: found.candidates.view_mut(),
+            proposals: found.candidates.view_mut(),
             distances: memory.distances.view_mut(),
             stride: nodes.stride,
             units: nodes.stride / 16,
@@ -187,9 +187,9 @@ impl Build<'_> {
         };
         // SAFETY: as above.
         unsafe { gpu.launch::<T::Join>([n, 1, 1], JOIN_THREADS, (join,))? };
-        let merge = MergeCandidates {
+        let merge = MergeJoin {
             lists: nodes.lists.view_mut(),
-            candidates: found.candidates.view_mut(),
+            proposals: found.candidates.view_mut(),
             bounds: found.bounds.view_mut(),
             changes: memory.changes((iteration, 0)),
             nodes: n,

@@ -1,9 +1,9 @@
 //! The device memory of a build. The work takes its buffers from these plans, so they cannot disagree with it.
 
 use cuda_std::f16;
-use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
+use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
 use tagore_device::descent::sample::ROW;
+use tagore_device::key::Key;
 
 use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
@@ -99,7 +99,9 @@ impl Shape {
 
     /// What phase 1 needs beside.
     pub(super) fn joins(&self) -> Plan {
-        Plan::new().with::<Key>("candidates", self.n * CANDIDATES as usize).with::<f32>("list bounds", self.n)
+        Plan::new()
+            .with::<Key>("candidates", self.n * JOIN_PROPOSALS as usize)
+            .with::<f32>("list bounds", self.n)
     }
 
     /// The lists in the end.

@@ -1,8 +1,8 @@
 //! Random neighbours for a descent that has no phase 1, whose first iteration would bring them.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
 use tagore_device::descent::sample::SAMPLE;
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::Build;

@@ -1,6 +1,6 @@
 //! What a descent on a GPU does unless it is told otherwise, by measurement (docs/descent.md).
 
-use tagore_device::cluster::MAX_MEMBERSHIPS;
+use tagore_device::cluster::MAX_PROBES;
 
 use crate::cluster::Clustering;
 use crate::descent::{Iterations, Start};
@@ -79,8 +79,8 @@ impl CellSettings {
             return Err(Error::argument("nodes_per_cell", nodes, "at least 32"));
         }
         match self.probes {
-            Some(probes) if !(1..=MAX_MEMBERSHIPS as usize).contains(&probes) => {
-                Err(Error::argument("probes", probes, format_args!("1 to {MAX_MEMBERSHIPS}")))
+            Some(probes) if !(1..=MAX_PROBES as usize).contains(&probes) => {
+                Err(Error::argument("probes", probes, format_args!("1 to {MAX_PROBES}")))
             }
             _ => Ok(()),
         }?;

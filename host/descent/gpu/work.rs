@@ -2,11 +2,11 @@
 //! or go to memory if a vector is read once for each use of it, and the operations of its products.
 
 use tagore_device::block::tile;
-use tagore_device::descent::cells::{OFFERS, cells_merge_noted, cells_merge_offers};
-use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{CANDIDATES, descent_merge};
+use tagore_device::descent::cells::{PROPOSALS, cells_merge_candidates, cells_merge_proposals};
+use tagore_device::descent::merge::{JOIN_PROPOSALS, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
+use tagore_device::key::Key;
 
 use super::Build;
 use crate::cluster::Cells;
@@ -69,11 +69,11 @@ impl Build<'_> {
         }
         let bytes = |vectors: usize| vectors as u64 * (u64::from(stride) + 2 * WORD);
         let (n, lists) = (self.nodes(), 2 * self.list_bytes());
-        self.gpu.count_work::<T::CellFilter>(bytes(own.0), own.1 as u64 * self.operations());
-        self.gpu.count_work::<cells_merge_noted>(u64::from(first) * n * (WORD + lists), 0);
-        self.gpu.count_work::<T::Meet>(bytes(visits.0), visits.1 as u64 * self.operations());
-        let offers = 2 * u64::from(OFFERS) * KEY;
-        self.gpu.count_work::<cells_merge_offers>(passes as u64 * n * (offers + lists + WORD), 0);
+        self.gpu.count_work::<T::IntraCellJoin>(bytes(own.0), own.1 as u64 * self.operations());
+        self.gpu.count_work::<cells_merge_candidates>(u64::from(first) * n * (WORD + lists), 0);
+        self.gpu.count_work::<T::CrossCellJoin>(bytes(visits.0), visits.1 as u64 * self.operations());
+        let offers = 2 * u64::from(PROPOSALS) * KEY;
+        self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * (offers + lists + WORD), 0);
         (own.1 + visits.1) as u64
     }
 
@@ -92,7 +92,7 @@ impl Build<'_> {
         let vectors = joins as f64 * f64::midpoint(1.0, (1.0 + 8.0 * average).sqrt());
         let bytes = joins * ROW_BYTES + (vectors * (u64::from(stride) + 2 * WORD) as f64) as u64;
         self.gpu.count_work::<T::Join>(bytes, pairs * self.operations());
-        let candidates = 2 * u64::from(CANDIDATES) * KEY;
+        let candidates = 2 * u64::from(JOIN_PROPOSALS) * KEY;
         self.gpu.count_work::<descent_merge>(joins * (candidates + 2 * self.list_bytes() + WORD), 0);
     }
 

@@ -9,7 +9,7 @@ mod on_host;
 
 use std::ops::Range;
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 
 pub(super) use self::on_device::DeviceLists;
 pub(super) use self::on_host::HostLists;
@@ -26,7 +26,7 @@ pub(super) struct Members {
 /// The lists of members.
 pub(super) trait Lists {
     /// The lists of the members at `places`: keys of order distances and ids, in ascending order,
-    /// each list padded to the degree with [`NONE`](tagore_device::descent::key::NONE).
+    /// each list padded to the degree with [`NONE`](tagore_device::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 
     /// Merges the lists of the members at places with others of theirs, which are such as [`get`](Self::get) gives them:
@@ -37,7 +37,7 @@ pub(super) trait Lists {
 #[cfg(test)]
 mod tests {
     use half::f16;
-    use tagore_device::descent::key::{NONE, pack};
+    use tagore_device::key::{NONE, pack};
     use tagore_device::random::{Draws, Stage};
 
     use super::*;

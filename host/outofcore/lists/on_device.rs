@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::lists::lengths::{LENGTH_LISTS, LENGTH_THREADS, Lengths};
 use tagore_device::lists::merge::{MERGE_LISTS_NODES, MERGE_LISTS_THREADS, MergeLists};
 

@@ -1,6 +1,6 @@
 //! Collect on a GPU, from a node's own list and the lists of its nearest.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::collect::{COLLECT_THREADS, Collect};
 
 use super::Chunk;
@@ -43,7 +43,7 @@ mod tests {
     use crate::prune::strategy::Collect as Mode;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
-    use tagore_device::descent::key;
+    use tagore_device::key;
 
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);

@@ -1,6 +1,6 @@
 //! Filter on a GPU: the launch of a rule's kernel.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::filter;
 use tagore_device::prune::rule::Distance;
 
@@ -86,7 +86,7 @@ fn threads(row_bytes: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key;
+    use tagore_device::key;
     use tagore_device::prune::rule::{AlphaConvergent, Rule};
     use tagore_device::random::{Draws, Stage};
     use tagore_device::rule_kernels;

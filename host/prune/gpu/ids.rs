@@ -1,6 +1,6 @@
 //! Rows of ids from rows of keys.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
 
 use crate::Result;

@@ -1,6 +1,6 @@
 //! Collect by paths on a GPU.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::path::{PATH_THREADS, Paths, path_slots};
 use tagore_device::search::beam::walk::{Graph, Walk};
 
@@ -61,7 +61,7 @@ mod tests {
     use crate::prune::strategy::Collect;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
-    use tagore_device::descent::key;
+    use tagore_device::key;
 
     fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
         let nodes: Vec<u32> = (0..space.len() as u32).rev().step_by(7).collect();

@@ -1,6 +1,6 @@
 //! The device memory of pruning. The work takes its buffers from these plans, so they cannot disagree with it.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
 use tagore_device::prune::detours::detour_shared_bytes;
 use tagore_device::prune::filter::filter_shared_bytes;

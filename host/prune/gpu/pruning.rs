@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 

@@ -2,7 +2,7 @@
 
 use cuda_std::launch::Kernel;
 use cuda_std::memory::Global;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::detours::{DETOUR_THREADS, Detours};
 use tagore_device::prune::places::MOST_PLACES;
 
@@ -92,7 +92,7 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key;
+    use tagore_device::key;
     use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 
     use super::super::testing::{cases, devices, download, forward_on_cpu, list_keys, upload};

@@ -1,6 +1,6 @@
 //! Reverse edges on a device: counted, scanned and sorted.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::reverse::{
     EDGE_SLOTS, EDGE_THREADS, Edges, Sources, prune_edge_sources, prune_edge_targets, prune_edges,
     prune_edges_count,
@@ -58,7 +58,7 @@ impl Reverse {
 
     /// Turns round the edges of `rows` rows: `width` keys of targets each, [`NONE`] in empty slots.
     ///
-    /// [`NONE`]: tagore_device::descent::key::NONE
+    /// [`NONE`]: tagore_device::key::NONE
     ///
     /// # Errors
     /// If there are too many slots, or the device has no room.
@@ -143,7 +143,7 @@ impl Reverse {
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key::NONE;
+    use tagore_device::key::NONE;
 
     use super::super::testing::{cases, devices, download, forward_on_cpu, upload};
     use super::*;

@@ -1,7 +1,7 @@
 //! Store on a device: rows of ids from forward and reverse edges.
 
 use cuda_std::memory::Global;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::store::{
     MERGE_THREADS, MERGED, Merge, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
 };
@@ -73,7 +73,7 @@ pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key::{self, NONE};
+    use tagore_device::key::{self, NONE};
 
     use super::super::ids::take_ids;
     use super::super::reverse::Rank;

@@ -1,7 +1,7 @@
 //! What the tests of this folder share.
 
 use bytemuck::Pod;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use crate::Progress;

@@ -9,8 +9,9 @@
 
 use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
-use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{CLOSED, Filter, SETTLE_THREADS, Settle, Tiles};
+use tagore_device::block::tile_walk::Tiles;
+use tagore_device::key::{self, Key};
+use tagore_device::search::exact::{CLOSED, Filter, SETTLE_THREADS, Settle};
 
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number};

@@ -5,7 +5,7 @@ pub(crate) mod gpu;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use gpu::Points;
 

@@ -14,8 +14,9 @@ use tagore_device::cluster::{
     cluster_mean_i8, cluster_mean_u8, cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8,
 };
 use tagore_device::descent::cells::{
-    CellFilter, Finish, Meet, cells_filter_f16, cells_filter_i8, cells_filter_u8, cells_finish_f16,
-    cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8,
+    CrossCellJoin, Finish, IntraCellJoin, cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8,
+    cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8, cells_intra_join_f16,
+    cells_intra_join_i8, cells_intra_join_u8,
 };
 use tagore_device::descent::expand::{Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8};
 use tagore_device::descent::join::{Join, descent_join_f16, descent_join_i8, descent_join_u8};
@@ -67,8 +68,8 @@ const MAGNITUDE: f32 = 4096.0;
 pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Sum: TileSum + Pod;
     type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
-    type CellFilter: Kernel<Arguments = (CellFilter<Self::Sum>,)>;
-    type Meet: Kernel<Arguments = (Meet<Self::Sum>,)>;
+    type IntraCellJoin: Kernel<Arguments = (IntraCellJoin<Self::Sum>,)>;
+    type CrossCellJoin: Kernel<Arguments = (CrossCellJoin<Self::Sum>,)>;
     type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
     type Finish: Kernel<Arguments = (Finish<Self>,)>;
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
@@ -165,8 +166,8 @@ macro_rules! rounded_types {
         impl OnDevice for $type {
             type Sum = f32;
             type Filter = exact_filter_f16;
-            type CellFilter = cells_filter_f16;
-            type Meet = cells_meet_f16;
+            type IntraCellJoin = cells_intra_join_f16;
+            type CrossCellJoin = cells_cross_join_f16;
             type Join = descent_join_f16;
             type Expand = descent_expand_f16;
             type Assign = cluster_assign_f16;
@@ -281,8 +282,8 @@ macro_rules! byte_types {
 byte_types! {
     u8, U8, exact_norms_u8 {
         Filter = exact_filter_u8,
-        CellFilter = cells_filter_u8,
-        Meet = cells_meet_u8,
+        IntraCellJoin = cells_intra_join_u8,
+        CrossCellJoin = cells_cross_join_u8,
         Settle = exact_settle_u8,
         Finish = cells_finish_u8,
         Join = descent_join_u8,
@@ -304,8 +305,8 @@ byte_types! {
     }
     i8, I8, exact_norms_i8 {
         Filter = exact_filter_i8,
-        CellFilter = cells_filter_i8,
-        Meet = cells_meet_i8,
+        IntraCellJoin = cells_intra_join_i8,
+        CrossCellJoin = cells_cross_join_i8,
         Settle = exact_settle_i8,
         Finish = cells_finish_i8,
         Join = descent_join_i8,

@@ -3,7 +3,7 @@
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
 /// A node of the beam: the bits of a key's distance, the id, and in the lowest bit whether the node has been expanded.
 /// Ids differ, so slots sort as their keys do. An empty slot is [`NONE`], which counts as expanded.

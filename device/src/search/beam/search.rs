@@ -9,7 +9,7 @@ use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::Metric;
 use crate::block::rows::Rows;
-use crate::descent::key::Key;
+use crate::key::Key;
 
 /// The most threads of a block.
 pub const SEARCH_THREADS: u32 = 256;
@@ -24,7 +24,7 @@ pub struct Search<T> {
     pub walk: Walk<T>,
     /// In: a vector per block, as the base's; of their lifts only the signs count.
     pub queries: Rows<T>,
-    /// Out: the `k` nearest of each query, ascending; [`NONE`](crate::descent::key::NONE) where fewer were found.
+    /// Out: the `k` nearest of each query, ascending; [`NONE`](crate::key::NONE) where fewer were found.
     pub found: GlobalMut<Key>,
     /// In and out: [`SEARCH_COUNTERS`] sums of how many distances were computed.
     pub computed: GlobalMut<u64>,

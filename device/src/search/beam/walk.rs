@@ -7,10 +7,10 @@ use cuda_std::{keep_rolled, shared};
 use super::list::Beam;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::point_bytes;
+use crate::block::exact::query_bytes;
 use crate::block::rows::{ListPoint, Rows};
 use crate::block::table;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// The rows of a graph.
 #[derive(Clone, Copy)]
@@ -82,14 +82,14 @@ pub const fn least_slots(beam: u32, step_ids: u32) -> u32 {
 
 /// Bytes of dynamic shared memory of a search that keeps `keys` keys, with a table in `words` words.
 pub const fn walk_shared_bytes(dim: u32, keys: u32, words: u32, step_ids: u32, width: u32) -> u32 {
-    point_bytes(dim) + keys * 8 + (words + step_ids + width + 2) * 4
+    query_bytes(dim) + keys * 8 + (words + step_ids + width + 2) * 4
 }
 
 /// Shared memory of a block.
 #[derive(Clone, Copy)]
 pub struct Room<T: Element> {
     /// The point that is searched for, as it was loaded.
-    pub values: Shared<T::Point>,
+    pub values: Shared<T::Query>,
     /// Keys of the nodes met: of the last step, or of all.
     pub keys: Shared<Key>,
     /// A table of the nodes met.
@@ -111,7 +111,7 @@ impl<T: Element> Room<T> {
     pub fn start(walk: &Walk<T>, (keys, words): (u32, u32), points: &Rows<T>, id: u32) -> Self {
         let thread = thread_idx_x();
         let values = shared::dynamic(0);
-        let keys_at: Shared<Key> = shared::dynamic(point_bytes(walk.base.dim) as usize);
+        let keys_at: Shared<Key> = shared::dynamic(query_bytes(walk.base.dim) as usize);
         let table: Shared<u32> = keys_at.offset(keys as usize).cast();
         let ids = table.offset(words as usize);
         let parents = ids.offset(step_ids(walk.graph.degree, walk.width) as usize);

@@ -6,12 +6,10 @@
 //! original vectors, merge them into the query's list of the k nearest, and tighten the bound. As the
 //! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
 
-pub(crate) mod filter;
 mod prepare;
 mod rows;
 mod settle;
 
-pub use filter::{Tiles, filter_shared_bytes};
 pub use prepare::*;
 pub use rows::*;
 pub use settle::*;

@@ -4,10 +4,12 @@ use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y};
 
-use super::filter::{Columns, Epilogue, Tiles, Walk, column_of, filter, filter_shared_bytes};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
+use crate::block::tile_walk::{
+    Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+};
 
 /// The filter of a range of all rows for all queries.
 ///
@@ -53,7 +55,7 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
     let begin = block_idx_y() * p.positions_per_block;
     let (left, queries) = (p.position_count - begin, p.query_count - first_query);
     let place = (p.first_position + begin) as u64 * p.tile_step as u64;
-    let walk = Walk {
+    let walk = TileWalk {
         first_query,
         query_count: if queries < tile::SIDE { queries } else { tile::SIDE },
         first_row: 0,
@@ -66,7 +68,8 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
     let bound = |line: u32| {
         if line < walk.query_count { p.bounds.get((first_query + line) as usize) } else { E::Sum::CLOSED }
     };
-    filter::<E, _>(&p.tiles, walk, |query| query, |row| row, bound, &mut NoteRows { p, first_query });
+    let lookups = Lookups { query_vector: |query| query, row_vector: |row| row, bound };
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
 }
 
 /// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
@@ -77,10 +80,11 @@ struct NoteRows<'a, S> {
 
 impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], part: LanePart<S>) {
         let p = self.p;
+        let LanePart { line, column, columns } = part;
         let mut biases = [S::NEVER; 8];
-        unroll!(8, C => biases[C] = of_tile.biases.get((column + column_of(C)) as usize));
+        unroll!(8, C => biases[C] = columns.biases.get((column + column_of(C)) as usize));
         // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
         let mut below = [0u32; 2];
         unroll!(4, M => {
@@ -99,7 +103,7 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
             let query = (self.first_query + line + 16 * (bit / 16) + 8 * (bit / 2 % 2)) as usize;
             let slot = p.counts.fetch_add(query, 1, Scope::Device);
             if slot < p.capacity {
-                let vector = of_tile.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
+                let vector = columns.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
                 p.found.set(query * p.capacity as usize + slot as usize, vector);
             } else {
                 p.overflow.set(0, 1);
@@ -114,11 +118,11 @@ macro_rules! filter_kernels {
         /// The order in which they are noted is that of the hardware.
         ///
         /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
-        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`filter_shared_bytes`].
+        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`tile_walk_shared_bytes`].
         ///
         /// # Safety
         /// - The views hold what [`Filter`] says.
-        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        #[kernel(block = tile::THREADS, shared = tile_walk_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: Filter<$sum>) {
             filter_all::<$element>(&p);
         }

@@ -6,9 +6,9 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP, QueryBound, TileSum};
-use crate::block::exact::{Metric, Point, point_bytes};
+use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::{merge_block, sort_block};
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
 /// The count of a query that is given up: nothing is noted or settled for it.
 pub const CLOSED: u32 = u32::MAX;
@@ -19,7 +19,7 @@ pub const SETTLE_THREADS: u32 = 128;
 /// Bytes of dynamic shared memory of the settling kernels.
 pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
     // Keys and room to sort them, the list, the query, and a count.
-    point_bytes(dim) + (2 * capacity + k) * 8 + 16
+    query_bytes(dim) + (2 * capacity + k) * 8 + 16
 }
 
 /// The settling of the rows that the filter noted.
@@ -76,8 +76,8 @@ copied! {
 fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
     let (capacity, k) = (p.capacity as usize, p.k as usize);
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(point_bytes(p.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(query_bytes(p.dim) as usize);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
     let kept: Shared<u32> = list.offset(k).cast();
@@ -94,7 +94,12 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         list.set(i as usize, out.get(i as usize));
         i += SETTLE_THREADS;
     }
-    Point::load(values, p.queries.offset(query * p.query_stride as usize), p.dim, (thread, SETTLE_THREADS));
+    ExactQuery::load(
+        values,
+        p.queries.offset(query * p.query_stride as usize),
+        p.dim,
+        (thread, SETTLE_THREADS),
+    );
     if thread == 0 {
         kept.set(0, 0);
     }
@@ -102,7 +107,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
 
     let farthest = list.get(k - 1);
     let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
-    let point = Point::<T>::new(values, p.dim);
+    let point = ExactQuery::<T>::new(values, p.dim);
     let mut first = thread / 32 * (32 / GROUP);
     while first < count {
         keep_rolled();

@@ -1,21 +1,21 @@
-//! A neighbour as one integer: the order-preserving bits of its distance above its id.
+//! Packed neighbours: order-preserving bits of the distance above the id, in one integer.
 //!
-//! Minimum, sorting and merging of neighbours are then single integer comparisons, and ties of the
-//! distance are broken by the id in the same way on every run and every backend.
+//! Minimum, sort and merge compare integers. Ties of the distance are broken by the id, in the same
+//! way on every run and every backend.
 
-/// A neighbour: `ordered(distance) << 32 | id`, with [`UNVISITED`] in the top bit of the id.
+/// A neighbour: `ordered(distance) << 32 | id`. The top bit of the id is [`UNVISITED`].
 pub type Key = u64;
 
-/// The flag in bit 31 of a key: the neighbour has not been sampled (phase 1) or expanded (phase 2).
+/// Flag in bit 31 of a key: not yet sampled (phase 1) or expanded (phase 2).
 pub const UNVISITED: Key = 1 << 31;
 
-/// The largest number of nodes whose ids leave bit 31 free.
+/// The largest number of nodes: their ids leave bit 31 free.
 pub const MAX_NODES: u64 = 1 << 31;
 
-/// An empty slot: greater than the key of every neighbour.
+/// An empty slot; greater than the key of any neighbour.
 pub const NONE: Key = u64::MAX;
 
-/// The bits of `distance` as an integer that sorts as the distance does.
+/// The bits of `distance` as an integer with the order of distances.
 #[inline(always)]
 pub const fn ordered(distance: f32) -> u32 {
     let bits = distance.to_bits();
@@ -29,7 +29,7 @@ pub const fn from_ordered(bits: u32) -> f32 {
     f32::from_bits(bits ^ flip)
 }
 
-/// The key of the neighbour `id` at `distance`, not flagged.
+/// The unflagged key of the neighbour `id` at `distance`.
 #[inline(always)]
 pub const fn pack(distance: f32, id: u32) -> Key {
     ((ordered(distance) as u64) << 32) | id as u64
@@ -47,7 +47,7 @@ pub const fn distance(key: Key) -> f32 {
     from_ordered((key >> 32) as u32)
 }
 
-/// The key without its flag: what is compared.
+/// The key without its flag, as comparisons take it.
 #[inline(always)]
 pub const fn plain(key: Key) -> Key {
     key & !UNVISITED

@@ -1,4 +1,17 @@
-//! Kernels that show what the hardware does, to compare it with the emulator.
+//! Test kernels that expose the results of single GPU instructions, to compare hardware with the
+//! emulator.
+//!
+//! The PTX of this crate is checked in for tests (`cuda/check/ptx/`); no program embeds it.
+//! `host/gpu/check.rs` launches the kernels on the emulator, and on a GPU where there is one.
+//!
+//! | kernel | covers |
+//! | --- | --- |
+//! | [`check_warp()`] | shuffles, votes, matches and reductions under any mask |
+//! | [`check_half()`] | arithmetic on pairs of f16, conversions from and to f32 |
+//! | [`check_product_f16()`] and its siblings | `ldmatrix`, `mma.sync` |
+
+#![cfg_attr(target_os = "cuda", no_std)]
+#![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
 
 use cuda_std::float16::{self, f16x2};
 use cuda_std::prelude::*;
@@ -10,16 +23,16 @@ use cuda_std::warp::{
     warp_shuffle_idx, warp_shuffle_up, warp_shuffle_xor, warp_vote_all, warp_vote_any, warp_vote_ballot,
 };
 
-/// Words that [`check_warp()`] writes per lane.
+/// Words written per lane by [`check_warp()`].
 pub const WARP_RESULTS: usize = 19;
 
-/// Shuffles, votes, matches and reductions, under the mask of each block.
+/// Runs shuffles, votes, matches and reductions under the mask of each block.
 ///
-/// Launch: one warp per block. `values` holds 32 words per block; `masks` one word per block, not 0;
-/// `out` 32 x [`WARP_RESULTS`] words per block, written for the lanes of the mask.
+/// Launch: one warp per block. `values` holds 32 words per block; `masks` one word per block, not
+/// 0; `out` holds 32 x [`WARP_RESULTS`] words per block; only lanes of the mask write theirs.
 ///
 /// # Safety
-/// - The views hold what is said above.
+/// - The views have the sizes above.
 #[kernel(block = 32)]
 pub unsafe fn check_warp(values: Global<u32>, masks: Global<u32>, out: GlobalMut<u32>) {
     let (lane, block) = (lane_id(), block_idx_x() as usize);
@@ -29,10 +42,10 @@ pub unsafe fn check_warp(values: Global<u32>, masks: Global<u32>, out: GlobalMut
     }
     let value = values.get(block * 32 + lane as usize);
     let wide = (value as u64) << 32 | !value as u64;
-    // A lane outside the mask has nothing to give: there the own value stays.
+    // A shuffle must not read a lane outside the mask; such a lane reads itself instead.
     let inside = |source: u32| source < 32 && mask >> source & 1 == 1;
     let signed = value as i32;
-    // SAFETY: the lanes of the mask are here, and no other.
+    // SAFETY: exactly the lanes of the mask reach this.
     let results: [u32; WARP_RESULTS] = unsafe {
         let inside_or_self = |source: u32| if inside(source) { source } else { lane };
         let (idx, _) = warp_shuffle_idx(mask, value, inside_or_self((lane * 5 + 3) % 32), 32);
@@ -68,7 +81,7 @@ pub unsafe fn check_warp(values: Global<u32>, masks: Global<u32>, out: GlobalMut
         ]
     };
     let out = out.offset((block * 32 + lane as usize) * WARP_RESULTS);
-    // Constant indices: the array stays in registers.
+    // Constant indices keep the array in registers.
     unroll!(8, I => out.set(I, results[I]));
     unroll!(8, I => out.set(8 + I, results[8 + I]));
     out.set(16, results[16]);
@@ -76,16 +89,16 @@ pub unsafe fn check_warp(values: Global<u32>, masks: Global<u32>, out: GlobalMut
     out.set(18, results[18]);
 }
 
-/// Words that [`check_half()`] writes per thread.
+/// Words written per thread by [`check_half()`].
 pub const HALF_RESULTS: usize = 8;
 
-/// Arithmetic of half precision.
+/// Runs half-precision arithmetic.
 ///
-/// Launch: a thread per word. `a`, `b` and `c` hold pairs of halves, `x` floats, one per thread; `out`
-/// [`HALF_RESULTS`] words per thread.
+/// Launch: one thread per word. Per thread, `a`, `b` and `c` hold a pair of halves, `x` a float,
+/// and `out` [`HALF_RESULTS`] words.
 ///
 /// # Safety
-/// - The views hold what is said above, for every thread of the grid.
+/// - The views have the sizes above for every thread of the grid.
 #[kernel(block = 64)]
 pub unsafe fn check_half(
     a: Global<u32>,
@@ -113,10 +126,11 @@ fn product<E: Element>(a: Global<Quad>, b: Global<Quad>, c: Global<E::Sum>, out:
     let rows = static_shared!(CHECK_ROWS: [u8; 512]).cast::<Quad>();
     let columns = static_shared!(CHECK_COLUMNS: [u8; 512]).cast::<Quad>();
     rows.set(lane, a.get(block * 32 + lane));
-    // Eight columns, and once more for the two matrices of the load that are not used.
+    // Sixteen lines: the load reads four matrices, of which `mma.sync` uses the first two.
     columns.set(lane, b.get(block * 16 + lane % 16));
     warp::sync();
-    // Lines of two quads: line l % 16, quad l / 16; columns: line l % 8, quad l / 8 % 2.
+    // A line is two quads. Lane l addresses row l % 16, quad l / 16, and column l % 8, quad l / 8 %
+    // 2.
     let fragment_a = tensor::load_matrices(rows.offset(lane % 16 * 2 + lane / 16));
     let fragment_b = tensor::load_matrices(columns.offset(lane % 8 * 2 + lane / 8 % 2));
     let place = |i: usize| block * 128 + (lane / 4 + 8 * (i / 2)) * 8 + lane % 4 * 2 + i % 2;
@@ -129,13 +143,13 @@ fn product<E: Element>(a: Global<Quad>, b: Global<Quad>, c: Global<E::Sum>, out:
 
 macro_rules! product_kernels {
     ($($name:ident $type:ty, $sum:ty;)*) => {$(
-        /// Tensor-core products: `out = a b + c`.
+        /// Computes `out = a b + c` on tensor cores.
         ///
-        /// Launch: one warp per block. Per block, `a` holds 16 rows and `b` 8 columns of 32 bytes, `c`
-        /// and `out` 16 x 8 sums.
+        /// Launch: one warp per block. Per block, `a` holds 16 rows and `b` 8 columns of 32 bytes,
+        /// `c` and `out` 16 x 8 sums.
         ///
         /// # Safety
-        /// - The views hold what is said above.
+        /// - The views have the sizes above.
         #[kernel(block = 32)]
         pub unsafe fn $name(a: Global<Quad>, b: Global<Quad>, c: Global<$sum>, out: GlobalMut<$sum>) {
             product::<$type>(a, b, c, out);
