@@ -83,7 +83,7 @@ pub fn search(
 }
 
 /// Searches with kernel `K`: `(n, dim, degree, entries)`, and `(beam, width, threads)`.
-fn check<T: Value, K: Kernel<Arguments = (Search<T>,)>>(
+fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
     metric: Metric,
     (n, dim, degree, entries): (usize, usize, usize, usize),
     (beam, width, threads): (u32, u32, u32),
@@ -110,8 +110,8 @@ fn check<T: Value, K: Kernel<Arguments = (Search<T>,)>>(
     let found = room::<Key>(&emulator, queries * k as usize);
     let computed = emulator.upload(&[0u64; SEARCH_COUNTERS as usize]);
     let slots = least_slots(beam, step_ids(degree as u32, width));
-    let arguments = Search {
-        walk: Walk {
+    let arguments = BeamSearch {
+        walk: BeamWalk {
             base: rows,
             graph: Graph {
                 ids: edges_there.view().read_only(),

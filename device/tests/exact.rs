@@ -201,7 +201,7 @@ impl Sum for i32 {
 }
 
 // Values are small integers, so that every product is exact in every type.
-fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Filter<E::Sum>,)>>(of: impl Fn(i64) -> E) {
+fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)>>(of: impl Fn(i64) -> E) {
     let per_unit = 16 / size_of::<E>();
     // Queries, rows, units: one chunk, two that stay, three that pass; tiles in part.
     for (seed, (query_count, row_count, units)) in
@@ -237,7 +237,7 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Filter<E::Sum>,)>>(of
         let (counts, found) =
             (emulator.upload(&vec![0u32; query_count]), room::<u32>(&emulator, query_count * capacity));
         let overflow = emulator.upload(&[0u32]);
-        let arguments = Filter {
+        let arguments = ExactFilter {
             tiles: Tiles {
                 queries: queries_there.view().read_only(),
                 rows: rows_there.view().read_only(),
@@ -319,7 +319,7 @@ pub fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
     }
 }
 
-fn settle<T: Value, S: Sum, K: Kernel<Arguments = (Settle<T, S>,)>>() {
+fn settle<T: Value, S: Sum, K: Kernel<Arguments = (ExactSettle<T, S>,)>>() {
     let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
     for ((seed, metric), (dim, k)) in SEEDS.into_iter().zip(metrics).zip([(1, 1), (97, 13), (70, 40)]) {
         let (queries, count, stride, capacity) = (4, 90, padded::<T>(dim), 64);
@@ -354,7 +354,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (Settle<T, S>,)>>() {
         let norms = emulator.upload(&vec![S::of(100); queries]);
         let errors = emulator.upload(&vec![0.5f32; queries]);
         let largest = emulator.upload(&[2e5f32.to_bits()]);
-        let arguments = Settle {
+        let arguments = ExactSettle {
             rows: base_there.view().read_only(),
             queries: points_there.view().read_only(),
             found: found_there.view().read_only(),

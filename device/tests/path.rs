@@ -68,7 +68,7 @@ fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
         (emulator.upload(&lists), emulator.upload(&entries), emulator.upload(&nodes));
     let candidates = room::<Key>(&emulator, nodes.len() * limit);
     let arguments = Paths {
-        walk: Walk {
+        walk: BeamWalk {
             base: rows,
             graph: Graph {
                 ids: lists_there.view::<u32>().read_only(),

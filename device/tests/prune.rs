@@ -5,7 +5,7 @@ use emulator::Emulator;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::rows::Rows;
 use tagore_device::descent::key::{self, Key, NONE};
-use tagore_device::prune::filter::Filter;
+use tagore_device::prune::filter::PruneFilter;
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::rule::{
     AlphaConvergent, Angle, Distance, Form, Rule, Spread, TauMonotonic, survives,
@@ -139,7 +139,7 @@ impl<T: Value> Base<T> {
 }
 
 /// Launches `K` for some nodes of bases of several sizes, and compares.
-fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
+fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>(
     rule: R,
     threshold: f32,
     block: u32,
@@ -175,7 +175,7 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
             (emulator.upload(&base.values), emulator.upload(&[&base.lifts[..], &[0.0]].concat()));
         for pass_short in [0, 1] {
             let forward = room::<Key>(&emulator, rows * most);
-            let filter = Filter {
+            let filter = PruneFilter {
                 rows: Rows {
                     values: there.view().read_only(),
                     lifts: lifts.view().read_only(),

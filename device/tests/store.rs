@@ -110,7 +110,7 @@ fn forward_and_reverse_edges_are_merged() {
             let reverse = emulator.upload(&edges.reverse.concat());
             let (order, merged) =
                 (emulator.upload(&nodes), room::<Key>(&emulator, nodes.len() * MERGED as usize));
-            let merge = Merge {
+            let merge = MergeReverse {
                 forward: forward.view::<Key>().read_only(),
                 reverse: reverse.view::<Key>().read_only(),
                 offsets: offsets.view::<u32>().read_only(),

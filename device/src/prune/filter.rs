@@ -1,4 +1,4 @@
-//! Filter by a rule, as a wavefront (paper section 5.2): accept one candidate, test all that are left against it.
+//! PruneFilter by a rule, as a wavefront (paper section 5.2): accept one candidate, test all that are left against it.
 //!
 //! A block has one node. The candidates are dealt to its warps, and each warp keeps those of its own that are
 //! left in their order, in shared memory: it closes gaps without the others, which learn from it only who its next
@@ -24,7 +24,7 @@ const WARPS: u32 = FILTER_THREADS / 32;
 
 /// The filtering of the candidates of nodes.
 #[repr(C)]
-pub struct Filter<T> {
+pub struct PruneFilter<T> {
     /// In: the base.
     pub rows: Rows<T>,
     /// In: the row of each node.
@@ -44,7 +44,7 @@ pub struct Filter<T> {
 }
 
 copied! {
-    Filter<T>;
+    PruneFilter<T>;
 }
 
 /// Bytes of dynamic shared memory of the kernels of a rule of this form.
@@ -57,7 +57,7 @@ pub const fn filter_shared_bytes(stride: u32, dim: u32, form: Form) -> u32 {
     point_bytes(dim) + WARPS * 8 + lists * stride * 8
 }
 
-impl<T: Element> Filter<T> {
+impl<T: Element> PruneFilter<T> {
     /// The candidates of the block's node, where its neighbours go, and its lift.
     #[inline(always)]
     pub(super) fn node(&self) -> (Global<Key>, GlobalMut<Key>, f32) {
@@ -79,7 +79,7 @@ impl<T: Element> Filter<T> {
 
 /// The body of the kernels that [`rule_kernels!`](crate::rule_kernels) makes.
 #[inline(always)]
-pub fn wavefront<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
+pub fn wavefront<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
     let (thread, threads, lane) = (thread_idx_x(), block_dim_x(), warp::lane_id());
     let (warp, warps) = (thread / 32, threads / 32);
     let (candidates, out, lift) = p.node();

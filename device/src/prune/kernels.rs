@@ -12,42 +12,42 @@ mod host {
     use cuda_std::launch::Kernel;
 
     use crate::block::element::Element;
-    use crate::prune::filter::Filter;
+    use crate::prune::filter::PruneFilter;
     use crate::prune::rule::{Distance, Rule};
     use crate::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
 
     /// A rule with its kernels: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
     pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
         /// The kernel of f32.
-        type F32: Kernel<Arguments = (Filter<f32>, Self)>;
+        type F32: Kernel<Arguments = (PruneFilter<f32>, Self)>;
         /// The kernel of f16.
-        type F16: Kernel<Arguments = (Filter<f16>, Self)>;
+        type F16: Kernel<Arguments = (PruneFilter<f16>, Self)>;
         /// The kernel of u8.
-        type U8: Kernel<Arguments = (Filter<u8>, Self)>;
+        type U8: Kernel<Arguments = (PruneFilter<u8>, Self)>;
         /// The kernel of i8.
-        type I8: Kernel<Arguments = (Filter<i8>, Self)>;
+        type I8: Kernel<Arguments = (PruneFilter<i8>, Self)>;
     }
 
     /// The argument of a rule's kernel, of any element type.
     #[derive(Clone, Copy)]
     pub enum AnyFilter {
         /// Of f32.
-        F32(Filter<f32>),
+        F32(PruneFilter<f32>),
         /// Of f16.
-        F16(Filter<f16>),
+        F16(PruneFilter<f16>),
         /// Of u8.
-        U8(Filter<u8>),
+        U8(PruneFilter<u8>),
         /// Of i8.
-        I8(Filter<i8>),
+        I8(PruneFilter<i8>),
     }
 
     /// Element types that rules have kernels of.
     pub trait RuleElement: Element {
         /// The serial kernel of [`Distance`].
-        type Serial: Kernel<Arguments = (Filter<Self>, Distance)>;
+        type Serial: Kernel<Arguments = (PruneFilter<Self>, Distance)>;
 
         /// The argument, whose type the value then says.
-        fn any(filter: Filter<Self>) -> AnyFilter;
+        fn any(filter: PruneFilter<Self>) -> AnyFilter;
     }
 
     macro_rules! rule_elements {
@@ -55,7 +55,7 @@ mod host {
             impl RuleElement for $type {
                 type Serial = $serial;
 
-                fn any(filter: Filter<Self>) -> AnyFilter {
+                fn any(filter: PruneFilter<Self>) -> AnyFilter {
                     AnyFilter::$variant(filter)
                 }
             }
@@ -92,18 +92,18 @@ macro_rules! rule_kernels {
         }
     )*};
     (@kernel $rule:ty, $name:ident, $element:ty) => {
-        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see `tagore_device::prune::filter::Filter`).")]
+        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see `tagore_device::prune::filter::PruneFilter`).")]
         ///
         /// Launch: a block of up to `FILTER_THREADS` per node; `filter_shared_bytes`.
         ///
         /// # Safety
-        /// - The views hold what `Filter` says.
+        /// - The views hold what `PruneFilter` says.
         #[::cuda_std::kernel(
             block = 32..=$crate::prune::filter::FILTER_THREADS,
             shared = $crate::prune::filter::filter_shared_bytes(p.stride, p.rows.dim, $crate::prune::rule::Rule::form(&rule)),
             blocks_per_multiprocessor = 4
         )]
-        pub unsafe fn $name(p: $crate::prune::filter::Filter<$element>, rule: $rule) {
+        pub unsafe fn $name(p: $crate::prune::filter::PruneFilter<$element>, rule: $rule) {
             $crate::prune::filter::wavefront(&p, &rule);
         }
     };

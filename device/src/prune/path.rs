@@ -10,7 +10,7 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
 use crate::descent::key::{self, Key, NONE};
-use crate::search::beam::walk::{Room, Walk, append, step_ids, walk_shared_bytes};
+use crate::search::beam::walk::{Room, BeamWalk, append, step_ids, walk_shared_bytes};
 
 /// Threads of a block, which has one node.
 pub const PATH_THREADS: u32 = 128;
@@ -23,7 +23,7 @@ const SLACK: u32 = 32;
 pub struct Paths<T> {
     /// The search for a node: on the k-NN lists, at most as many `expansions` as the `beam` has nodes, 32 at most, in
     /// steps of one, and [`path_slots`].
-    pub walk: Walk<T>,
+    pub walk: BeamWalk<T>,
     /// In: the nodes, a row to a block.
     pub nodes: Global<u32>,
     /// Out: of each of the nodes the nearest `limit` different candidates, without itself:
@@ -121,7 +121,7 @@ fn path<T: Element>(p: &Paths<T>) {
 /// Puts rule distances in the place of list distances, as cosine orders candidates; the whole block
 /// calls this, a barrier follows.
 #[inline(always)]
-fn rule_keys<T: Element>(walk: &Walk<T>, room: &Room<T>, node: u32, count: u32) {
+fn rule_keys<T: Element>(walk: &BeamWalk<T>, room: &Room<T>, node: u32, count: u32) {
     let point = walk.base.point(room.values, node);
     let lane = warp::lane_id();
     let mut first = thread_idx_x() / 32 * (32 / GROUP);
@@ -206,7 +206,7 @@ macro_rules! path_kernels {
         /// Launch: a block of [`PATH_THREADS`] per node; [`path_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Paths`] and [`Walk`] say.
+        /// - The views hold what [`Paths`] and [`BeamWalk`] say.
         #[kernel(
             block = PATH_THREADS,
             shared = path_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.entry_count, p.walk.expansions),

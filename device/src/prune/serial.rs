@@ -1,9 +1,9 @@
-//! Filter by a rule, candidate by candidate: what the wavefront is measured against.
+//! PruneFilter by a rule, candidate by candidate: what the wavefront is measured against.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
 
-use super::filter::Filter;
+use super::filter::PruneFilter;
 use super::rule::{Distance, Rule, survives};
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
@@ -18,7 +18,7 @@ pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {
 /// Tests each candidate in turn against all accepted ones, eight at a time: for rules of the form
 /// [`Keep`](super::rule::Form::Keep).
 #[inline(always)]
-fn serial<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
+fn serial<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
     let lane = warp::lane_id();
     let (candidates, out, lift) = p.node();
     let values: Shared<T::Point> = shared::dynamic(0);
@@ -62,14 +62,14 @@ fn serial<T: Element, R: Rule>(p: &Filter<T>, rule: &R) {
 
 macro_rules! serial_kernels {
     ($($name:ident $element:ty;)*) => {$(
-        /// Filters candidates by [`Distance`] one after another (see [`Filter`]).
+        /// Filters candidates by [`Distance`] one after another (see [`PruneFilter`]).
         ///
         /// Launch: a block of one warp per node; [`serial_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Filter`] says.
+        /// - The views hold what [`PruneFilter`] says.
         #[kernel(block = 32, shared = serial_shared_bytes(p.most, p.rows.dim))]
-        pub unsafe fn $name(p: Filter<$element>, rule: Distance) {
+        pub unsafe fn $name(p: PruneFilter<$element>, rule: Distance) {
             serial(&p, &rule);
         }
     )*};

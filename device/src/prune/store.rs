@@ -125,7 +125,7 @@ pub unsafe fn prune_store(p: Store) {
 /// The merging of forward and reverse edges.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Merge {
+pub struct MergeReverse {
     /// In: `width` keys of each row, of different ids, [`NONE`] behind the last.
     pub forward: Global<Key>,
     /// In: ascending keys of sources, those of row i from `offsets[i]` up to `offsets[i + 1]`. The key of an id is
@@ -150,14 +150,14 @@ pub const fn merge_shared_bytes(width: u32) -> u32 {
     (MERGED + 2 * width + 1) * 8
 }
 
-/// Merges forward and reverse edges (see [`Merge`]).
+/// Merges forward and reverse edges (see [`MergeReverse`]).
 ///
 /// Launch: a block of [`MERGE_THREADS`] per node; [`merge_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`Merge`] says.
+/// - The views hold what [`MergeReverse`] says.
 #[kernel(block = MERGE_THREADS, shared = merge_shared_bytes(p.width))]
-pub unsafe fn prune_merge(p: Merge) {
+pub unsafe fn prune_merge(p: MergeReverse) {
     let (thread, node) = (thread_idx_x(), block_idx_x());
     let reverse: Shared<Key> = shared::dynamic(0);
     let forward = reverse.offset(MERGED as usize);

@@ -4,7 +4,7 @@ use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-use super::walk::{Room, Walk, step_ids, walk_shared_bytes};
+use super::walk::{Room, BeamWalk, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::Metric;
@@ -19,9 +19,9 @@ pub const SEARCH_COUNTERS: u32 = 32;
 
 /// The search of queries.
 #[repr(C)]
-pub struct Search<T> {
+pub struct BeamSearch<T> {
     /// What is searched, and how far.
-    pub walk: Walk<T>,
+    pub walk: BeamWalk<T>,
     /// In: a vector per block, as the base's; of their lifts only the signs count.
     pub queries: Rows<T>,
     /// Out: the `k` nearest of each query, ascending; [`NONE`](crate::descent::key::NONE) where fewer were found.
@@ -35,7 +35,7 @@ pub struct Search<T> {
 }
 
 copied! {
-    Search<T>;
+    BeamSearch<T>;
 }
 
 /// Bytes of dynamic shared memory of the searching kernels.
@@ -53,7 +53,7 @@ pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
 }
 
 #[inline(always)]
-fn search<T: Element, const C: usize, const PLACED: bool>(p: &Search<T>) {
+fn search<T: Element, const C: usize, const PLACED: bool>(p: &BeamSearch<T>) {
     let (thread, query) = (thread_idx_x(), block_idx_x());
     let walk = &p.walk;
     let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
@@ -75,7 +75,7 @@ fn search<T: Element, const C: usize, const PLACED: bool>(p: &Search<T>) {
 
 macro_rules! search_kernels {
     ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $placed:literal;)*) => {$(
-        /// Finds the nearest nodes of queries by beam search (see [`Search`]), with a beam of up to 32 nodes for each of
+        /// Finds the nearest nodes of queries by beam search (see [`BeamSearch`]), with a beam of up to 32 nodes for each of
         #[doc = concat!("the ", stringify!($keys), " keys of a lane.")]
         ///
         #[doc = concat!("Whether the graph is one over some of the nodes: ", $placed, ".")]
@@ -83,13 +83,13 @@ macro_rules! search_kernels {
         /// Launch: a block per query, of any number of warps: they share the ids of a step. [`search_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Search`] and [`Walk`] say.
+        /// - The views hold what [`BeamSearch`] and [`BeamWalk`] say.
         #[kernel(
             block = 32..=SEARCH_THREADS,
             shared = search_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.width, p.walk.slots),
             blocks_per_multiprocessor = $blocks
         )]
-        pub unsafe fn $name(p: Search<$type>) {
+        pub unsafe fn $name(p: BeamSearch<$type>) {
             search::<$type, $keys, $placed>(&p);
         }
     )*};

@@ -38,7 +38,7 @@ impl Graph {
 
 /// What blocks search, and how far.
 #[repr(C)]
-pub struct Walk<T> {
+pub struct BeamWalk<T> {
     /// In: the vectors of the nodes, fewer than 2^31.
     pub base: Rows<T>,
     /// In: its edges.
@@ -65,7 +65,7 @@ pub struct Walk<T> {
 }
 
 copied! {
-    Walk<T>;
+    BeamWalk<T>;
 }
 
 /// Ids that are looked at in a step.
@@ -108,7 +108,7 @@ impl<T: Element> Room<T> {
     /// The dynamic shared memory, with row `id` of `points` put in and an empty table, for `keys` keys and `words` words of
     /// the table, at least one to a slot. The whole block calls this; a barrier follows.
     #[inline(always)]
-    pub fn start(walk: &Walk<T>, (keys, words): (u32, u32), points: &Rows<T>, id: u32) -> Self {
+    pub fn start(walk: &BeamWalk<T>, (keys, words): (u32, u32), points: &Rows<T>, id: u32) -> Self {
         let thread = thread_idx_x();
         let values = shared::dynamic(0);
         let keys_at: Shared<Key> = shared::dynamic(point_bytes(walk.base.dim) as usize);
@@ -139,7 +139,7 @@ pub fn append(is_one: bool, count: Shared<u32>, put: impl Fn(u32)) {
     }
 }
 
-impl<T: Element> Walk<T> {
+impl<T: Element> BeamWalk<T> {
     /// Empties the table; the whole block calls this, before a barrier.
     #[inline(always)]
     fn clear(&self, table: Shared<u32>) {

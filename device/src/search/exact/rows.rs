@@ -14,7 +14,7 @@ use crate::block::tile;
 /// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
 /// data that lie sorted; `tile_step` is at most `tile_count` and has no divisor in common with it.
 #[repr(C)]
-pub struct Filter<S> {
+pub struct ExactFilter<S> {
     /// What is compared.
     pub tiles: Tiles<S>,
     /// In: one of each query.
@@ -44,11 +44,11 @@ pub struct Filter<S> {
 }
 
 copied! {
-    Filter<S>;
+    ExactFilter<S>;
 }
 
 #[inline(always)]
-fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
+fn filter_all<E: TileElement>(p: &ExactFilter<E::Sum>) {
     let first_query = block_idx_x() * tile::SIDE;
     let begin = block_idx_y() * p.positions_per_block;
     let (left, queries) = (p.position_count - begin, p.query_count - first_query);
@@ -71,7 +71,7 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
 
 /// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
 struct NoteRows<'a, S> {
-    p: &'a Filter<S>,
+    p: &'a ExactFilter<S>,
     first_query: u32,
 }
 
@@ -110,16 +110,16 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
 
 macro_rules! filter_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
+        /// Notes the rows of a range whose distance may be below the query's bound (see [`ExactFilter`]).
         /// The order in which they are noted is that of the hardware.
         ///
         /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
         /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`filter_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Filter`] says.
+        /// - The views hold what [`ExactFilter`] says.
         #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
-        pub unsafe fn $name(p: Filter<$sum>) {
+        pub unsafe fn $name(p: ExactFilter<$sum>) {
             filter_all::<$element>(&p);
         }
     )*};

@@ -24,7 +24,7 @@ pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
 
 /// The settling of the rows that the filter noted.
 #[repr(C)]
-pub struct Settle<T, S> {
+pub struct ExactSettle<T, S> {
     /// In: vectors of `dim` components, `row_stride` components apart.
     pub rows: Global<T>,
     /// In: one vector per block, `query_stride` components apart.
@@ -69,11 +69,11 @@ pub struct Settle<T, S> {
 }
 
 copied! {
-    Settle<T, S>;
+    ExactSettle<T, S>;
 }
 
 #[inline(always)]
-fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
+fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
     let (capacity, k) = (p.capacity as usize, p.k as usize);
     let values: Shared<T::Point> = shared::dynamic(0);
@@ -152,14 +152,14 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
 macro_rules! settle_kernels {
     ($($name:ident $type:ty, $sum:ty;)*) => {$(
         /// Merges the noted rows into the lists of the nearest, and tightens the bounds (see
-        /// [`Settle`]). The result depends on what was noted, not on its order.
+        /// [`ExactSettle`]). The result depends on what was noted, not on its order.
         ///
         /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Settle`] says.
+        /// - The views hold what [`ExactSettle`] says.
         #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
-        pub unsafe fn $name(p: Settle<$type, $sum>) {
+        pub unsafe fn $name(p: ExactSettle<$type, $sum>) {
             settle(&p);
         }
     )*};
