@@ -1,11 +1,15 @@
-//! The kernels of rules: one for each element type of the base.
+//! Kernels of pruning rules: one per rule and element type, with the body of [`super::filter`].
+//!
+//! The module of that body has the algorithm, the buffers and the floors. Kernels of a user's rule are
+//! made in the user's crate, whose PTX is a text of its own. Kernels are cached by that text and their
+//! name, so two users may give kernels the same name.
 
 #[cfg(not(target_os = "cuda"))]
 pub use host::{AnyFilter, RuleElement, RuleKernels};
 
 use super::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
 
-/// What launches need to know.
+/// The types that launches are checked with.
 #[cfg(not(target_os = "cuda"))]
 mod host {
     use cuda_std::f16;
@@ -16,37 +20,37 @@ mod host {
     use crate::prune::rule::{Distance, Rule};
     use crate::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
 
-    /// A rule with its kernels: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
+    /// A rule with its kernels; [`rule_kernels!`](crate::rule_kernels) implements this.
     pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
-        /// The kernel of f32.
+        /// The kernel for f32.
         type F32: Kernel<Arguments = (PruneFilter<f32>, Self)>;
-        /// The kernel of f16.
+        /// The kernel for f16.
         type F16: Kernel<Arguments = (PruneFilter<f16>, Self)>;
-        /// The kernel of u8.
+        /// The kernel for u8.
         type U8: Kernel<Arguments = (PruneFilter<u8>, Self)>;
-        /// The kernel of i8.
+        /// The kernel for i8.
         type I8: Kernel<Arguments = (PruneFilter<i8>, Self)>;
     }
 
-    /// The argument of a rule's kernel, of any element type.
+    /// Arguments of a rule's kernel, for any element type.
     #[derive(Clone, Copy)]
     pub enum AnyFilter {
-        /// Of f32.
+        /// Arguments for f32.
         F32(PruneFilter<f32>),
-        /// Of f16.
+        /// Arguments for f16.
         F16(PruneFilter<f16>),
-        /// Of u8.
+        /// Arguments for u8.
         U8(PruneFilter<u8>),
-        /// Of i8.
+        /// Arguments for i8.
         I8(PruneFilter<i8>),
     }
 
-    /// Element types that rules have kernels of.
+    /// An element type that rules have kernels for.
     pub trait RuleElement: Element {
         /// The serial kernel of [`Distance`].
         type Serial: Kernel<Arguments = (PruneFilter<Self>, Distance)>;
 
-        /// The argument, whose type the value then says.
+        /// The arguments with their element type as a variant.
         fn any(filter: PruneFilter<Self>) -> AnyFilter;
     }
 
@@ -70,11 +74,12 @@ mod host {
     }
 }
 
-/// Makes the kernels of rules: `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
+/// Makes the kernels of rules:
+/// `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
 ///
-/// It can be used in any crate that depends on `cuda_std`, which then makes PTX with them; for a GPU that crate asks
-/// for the features `abi_ptx` and `asm_experimental_arch`. On the host the rule becomes one of
-/// [`RuleKernels`](crate::prune::kernels::RuleKernels).
+/// Any crate that depends on `cuda_std` can use it and then compiles to PTX with these kernels. For a
+/// GPU the crate enables the features `abi_ptx` and `asm_experimental_arch`. On the host the macro
+/// implements [`RuleKernels`](crate::prune::kernels::RuleKernels) for the rule.
 #[macro_export]
 macro_rules! rule_kernels {
     ($($rule:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*) => {$(
