@@ -25,10 +25,10 @@
 //!
 //! # Optimisations
 //!
-//! 1. A run is sorted by shuffles, with no shared memory and no barrier. A warp runs in step, so the
-//!    shuffles see every lane.
-//! 2. Runs are not merged: each key counts the smaller keys of all runs. The ids of a list differ, so
-//!    the keys differ and each place is taken once.
+//! 1. A run is sorted by shuffles, with no shared memory and no barrier. A warp runs in step, so
+//!    the shuffles see every lane.
+//! 2. Runs are not merged: each key counts the smaller keys of all runs. The ids of a list differ,
+//!    so the keys differ and each place is taken once.
 //!
 //! # Speed
 //!
@@ -143,7 +143,8 @@ macro_rules! length_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Computes the keys of neighbour lists and sorts them (see [`Lengths`] and the module).
         ///
-        /// Launch: a block of [`LENGTH_THREADS`] per [`LENGTH_LISTS`] lists; [`length_shared_bytes`].
+        /// Launch: a block of [`LENGTH_THREADS`] per [`LENGTH_LISTS`] lists;
+        /// [`length_shared_bytes`].
         ///
         /// # Safety
         /// - The views hold what [`Lengths`] says; ids are rows of the base.

@@ -36,14 +36,14 @@
 //! # Optimisations
 //!
 //! 1. One accepted neighbour is compared with all that are left at once, as in the wavefront filter
-//!    ([`crate::prune::filter`]). A neighbour still meets the accepted ones in ascending order, so the
-//!    result is that of the serial rule.
+//!    ([`crate::prune::filter`]). A neighbour still meets the accepted ones in ascending order, so
+//!    the result is that of the serial rule.
 //! 2. Each key finds its place in the merged order by a binary search in the other list. Both lists
 //!    ascend, so its place is its index plus the number of smaller keys in the other.
 //! 3. Duplicates need no table. A pair has the same distance in both clusters, so its two keys are
 //!    equal and the search of step 2 ends at it.
-//! 4. `left` shrinks in place: a vote gives each survivor its position, which is never behind the one
-//!    it was read from.
+//! 4. `left` shrinks in place: a vote gives each survivor its position, which is never behind the
+//!    one it was read from.
 //!
 //! # Speed
 //!
@@ -176,8 +176,8 @@ impl Left {
 }
 
 impl<T: Element> MergeLists<T> {
-    /// Merges the lists of `node` into the keys and rows of `room`; returns the number of neighbours,
-    /// duplicates included.
+    /// Merges the lists of `node` into the keys and rows of `room`; returns the number of
+    /// neighbours, duplicates included.
     #[inline(always)]
     fn sorted(&self, node: u32, place: u32, room: &Room<T>) -> u32 {
         let lane = warp::lane_id();
@@ -280,7 +280,8 @@ impl<T: Element> MergeLists<T> {
         taken
     }
 
-    /// Drops from `here` its first position, `accepted`, and every position that `accepted` occludes.
+    /// Drops from `here` its first position, `accepted`, and every position that `accepted`
+    /// occludes.
     #[inline(always)]
     fn occlude(&self, here: &mut Left, room: &Room<T>, accepted: u32, lift: f32) {
         let lane = warp::lane_id();
@@ -359,7 +360,8 @@ macro_rules! merge_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Merges the two lists of nodes (see [`MergeLists`] and the module).
         ///
-        /// Launch: a block of [`MERGE_LISTS_THREADS`] per [`MERGE_LISTS_NODES`] nodes; [`merge_lists_shared_bytes`].
+        /// Launch: a block of [`MERGE_LISTS_THREADS`] per [`MERGE_LISTS_NODES`] nodes;
+        /// [`merge_lists_shared_bytes`].
         ///
         /// # Safety
         /// - The views hold what [`MergeLists`] says.

@@ -24,18 +24,18 @@
 //!
 //! # Optimisations
 //!
-//! 1. A hash table in shared memory finds repeated ids before their distances are computed. It has room
-//!    for all of them, so no id is ever lost.
-//! 2. With `limit` neighbours in the own list, keys behind the last of them are dropped at once: that
-//!    many are nearer already.
-//! 3. Under L2 and inner product, lists hold order distances in ascending order, so the first distances
-//!    and the first sort are left out.
+//! 1. A hash table in shared memory finds repeated ids before their distances are computed. It has
+//!    room for all of them, so no id is ever lost.
+//! 2. With `limit` neighbours in the own list, keys behind the last of them are dropped at once:
+//!    that many are nearer already.
+//! 3. Under L2 and inner product, lists hold order distances in ascending order, so the first
+//!    distances and the first sort are left out.
 //! 4. Four lanes compute one distance, with coalesced loads of the row.
 //!
 //! # Speed
 //!
-//! The kernel is bound by memory: it gathers up to `hop`² vectors per node. Nodes come in an order in
-//! which near ones follow one another, so that most of these are in the L2 cache.
+//! The kernel is bound by memory: it gathers up to `hop`² vectors per node. Nodes come in an order
+//! in which near ones follow one another, so that most of these are in the L2 cache.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -44,7 +44,7 @@ use cuda_std::{keep_rolled, shared};
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::point_bytes;
-use crate::block::rows::{RulePoint, Rows};
+use crate::block::rows::{Rows, RulePoint};
 use crate::block::sort::sort_block;
 use crate::block::table;
 use crate::descent::key::{self, Key, NONE};
@@ -69,8 +69,8 @@ pub struct Collect<T> {
     pub candidates: GlobalMut<Key>,
     /// Keys per list, at least 1.
     pub k: u32,
-    /// The nearest `hop` neighbours of each of the nearest `hop` neighbours are candidates too. 0 for
-    /// 1-hop.
+    /// The nearest `hop` neighbours of each of the nearest `hop` neighbours are candidates too. 0
+    /// for 1-hop.
     pub hop: u32,
     /// Candidates per node, at least 1.
     pub limit: u32,
@@ -159,8 +159,8 @@ impl<T: Element> Collect<T> {
         room.counts.get(0)
     }
 
-    /// Replaces the distances of the first `own` keys by order distances and sorts them; returns where
-    /// they lie. The whole block calls this.
+    /// Replaces the distances of the first `own` keys by order distances and sorts them; returns
+    /// where they lie. The whole block calls this.
     #[inline(always)]
     fn sort_own(&self, point: &RulePoint<T>, list: Global<Key>, own: u32, room: &Room<T>) -> Shared<Key> {
         let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x() % GROUP == 0);
@@ -180,10 +180,16 @@ impl<T: Element> Collect<T> {
         sort_block(room.keys, room.spare, own)
     }
 
-    /// Puts the new ids of the second hop in `room.ids`; returns their number. The first `own` ids of
-    /// `sorted`, and `node`, are known. The whole block calls this.
+    /// Puts the new ids of the second hop in `room.ids`; returns their number. The first `own` ids
+    /// of `sorted`, and `node`, are known. The whole block calls this.
     #[inline(always)]
-    fn second_hop(&self, node: u32, list: Global<Key>, (sorted, own): (Shared<Key>, u32), room: &Room<T>) -> u32 {
+    fn second_hop(
+        &self,
+        node: u32,
+        list: Global<Key>,
+        (sorted, own): (Shared<Key>, u32),
+        room: &Room<T>,
+    ) -> u32 {
         let (table, mask) = room.table;
         let mut i = thread_idx_x();
         while i <= own {
@@ -208,10 +214,16 @@ impl<T: Element> Collect<T> {
         room.counts.get(1)
     }
 
-    /// Appends the keys of the first `found` of `room.ids` that are below `bound` to `keys`; returns the
-    /// new length. The whole block calls this.
+    /// Appends the keys of the first `found` of `room.ids` that are below `bound` to `keys`;
+    /// returns the new length. The whole block calls this.
     #[inline(always)]
-    fn append(&self, point: &RulePoint<T>, found: u32, (keys, bound): (Shared<Key>, Key), room: &Room<T>) -> u32 {
+    fn append(
+        &self,
+        point: &RulePoint<T>,
+        found: u32,
+        (keys, bound): (Shared<Key>, Key),
+        room: &Room<T>,
+    ) -> u32 {
         let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x() % GROUP == 0);
         let mut first = 0;
         while first < found {

@@ -33,8 +33,8 @@
 //!    The distances computed are the same too: a candidate meets neighbours until one drops it.
 //! 2. Each warp closes the gaps of its own list without the others. Warps only have to agree on the
 //!    nearest next candidate: two barriers per accepted neighbour.
-//! 3. A lane decides on one candidate, and four lanes compute its distance, so that loads of a row are
-//!    coalesced and decisions do not diverge.
+//! 3. A lane decides on one candidate, and four lanes compute its distance, so that loads of a row
+//!    are coalesced and decisions do not diverge.
 //! 4. Lists lie in shared memory, vectors do not. The candidates left to the nodes of a
 //!    multiprocessor stay in its L1 cache, and shared memory would take from that. The larger the
 //!    vectors, the more warps a node gets, so that fewer nodes share the cache.
@@ -70,7 +70,8 @@ pub struct PruneFilter<T> {
     pub nodes: Global<u32>,
     /// In: `stride` keys per node: ascending (order distance, row), then [`NONE`].
     pub candidates: Global<Key>,
-    /// Out: `most` keys per row, written for the nodes' rows: in order of acceptance, then [`NONE`].
+    /// Out: `most` keys per row, written for the nodes' rows: in order of acceptance, then
+    /// [`NONE`].
     pub forward: GlobalMut<Key>,
     /// Candidates per node, at least 1.
     pub stride: u32,
@@ -108,8 +109,7 @@ impl<T: Element> PruneFilter<T> {
     /// Whether the node keeps all of its candidates.
     #[inline(always)]
     pub(super) fn keeps_all(&self, candidates: Global<Key>) -> bool {
-        self.pass_short != 0
-            && (self.stride <= self.most || candidates.get(self.most as usize) == NONE)
+        self.pass_short != 0 && (self.stride <= self.most || candidates.get(self.most as usize) == NONE)
     }
 
     /// Writes [`NONE`] behind the first `accepted` slots of a node. The whole block calls this.

@@ -1,8 +1,8 @@
 //! Kernels of pruning rules: one per rule and element type, with the body of [`super::filter`].
 //!
-//! The module of that body has the algorithm, the buffers and the floors. Kernels of a user's rule are
-//! made in the user's crate, whose PTX is a text of its own. Kernels are cached by that text and their
-//! name, so two users may give kernels the same name.
+//! The module of that body has the algorithm, the buffers and the floors. Kernels of a user's rule
+//! are made in the user's crate, whose PTX is a text of its own. Kernels are cached by that text
+//! and their name, so two users may give kernels the same name.
 
 #[cfg(not(target_os = "cuda"))]
 pub use host::{AnyFilter, RuleElement, RuleKernels};
@@ -77,9 +77,9 @@ mod host {
 /// Makes the kernels of rules:
 /// `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
 ///
-/// Any crate that depends on `cuda_std` can use it and then compiles to PTX with these kernels. For a
-/// GPU the crate enables the features `abi_ptx` and `asm_experimental_arch`. On the host the macro
-/// implements [`RuleKernels`](crate::prune::kernels::RuleKernels) for the rule.
+/// Any crate that depends on `cuda_std` can use it and then compiles to PTX with these kernels. For
+/// a GPU the crate enables the features `abi_ptx` and `asm_experimental_arch`. On the host the
+/// macro implements [`RuleKernels`](crate::prune::kernels::RuleKernels) for the rule.
 #[macro_export]
 macro_rules! rule_kernels {
     ($($rule:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*) => {$(

@@ -21,8 +21,8 @@
 //!
 //! # Speed
 //!
-//! As in [`super::filter`], but candidates wait for one another. On sift it takes 1.7 times as long as
-//! the wavefront for NSG (docs/pruning.md).
+//! As in [`super::filter`], but candidates wait for one another. On sift it takes 1.7 times as long
+//! as the wavefront for NSG (docs/pruning.md).
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -84,7 +84,8 @@ fn serial<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
 
 macro_rules! serial_kernels {
     ($($name:ident $element:ty;)*) => {$(
-        /// Filters candidates by [`Distance`] one after another (see [`PruneFilter`] and the module).
+        /// Filters candidates by [`Distance`] one after another (see [`PruneFilter`] and the
+        /// module).
         ///
         /// Launch: a block of one warp per node; [`serial_shared_bytes`].
         ///

@@ -42,9 +42,9 @@ use tagore_device::search::beam::search::{
     beam_search_layer_i8, beam_search_layer_u8,
 };
 use tagore_device::search::exact::{
-    ExactFilter, ExactSettle, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, exact_filter_f16, exact_filter_i8,
-    exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16,
-    exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
+    ExactFilter, ExactSettle, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, exact_filter_f16,
+    exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
 };
 
 use rayon::prelude::*;

@@ -25,25 +25,25 @@
 //! | `graph.ids` | rows × `degree` ids, every `1 << shift`-th value; `u32::MAX` is no edge |
 //! | `graph.places` | per node its row in `ids`; of graphs over all nodes not read |
 //! | `entries` | per block `entry_count` nodes, `entry_stride` values apart |
-//! | shared memory | the query; keys of a step, or of all visited nodes; the table; ids of a step; parents |
+//! | shared memory | query, keys of one step or of all, table, ids of a step, parents |
 //!
 //! # Optimisations
 //!
-//! 1. The beam is sorted in the registers of the first warp, 2 to 16 keys per lane
-//!    ([`Beam`]). An insertion is one rule for all slots, `slot = min(slot, max(slot before, key))`. It
-//!    takes one shuffle and no search for the place. Of the 10 to 20 new nodes of a step about 5 are
+//! 1. The beam is sorted in the registers of the first warp, 2 to 16 keys per lane (`list::Beam`).
+//!    An insertion is one rule for all slots, `slot = min(slot, max(slot before, key))`. It takes
+//!    one shuffle and no search for the place. Of the 10 to 20 new nodes of a step about 5 are
 //!    below the beam's last key and get that far.
 //! 2. The lowest bit of a slot marks an expanded node, so a vote finds the next parent.
-//! 3. The table lies in shared memory and holds about as many ids as a search visits. At three quarters
-//!    full it is emptied, except for the beam. This is right because every other visited node is
-//!    farther than the beam's last key, which only falls: such a node is computed again and rejected
-//!    again.
+//! 3. The table lies in shared memory and holds about as many ids as a search visits. At three
+//!    quarters full it is emptied, except for the beam. This is right because every other visited
+//!    node is farther than the beam's last key, which only falls: such a node is computed again and
+//!    rejected again.
 //! 4. A vote compacts the new ids, so that no group of lanes computes a distance in vain.
-//! 5. Groups of 4 lanes compute exact distances, 16 at a time per warp: two rows per group, 32 bytes of
-//!    each, are loaded at once to hide latency.
-//! 6. A block has one warp by default, so 32 searches share a multiprocessor. With `width` above 1 it
-//!    has as many warps, which share the neighbours of several parents: about the same work in fewer
-//!    steps, for few queries at a time.
+//! 5. Groups of 4 lanes compute exact distances, 16 at a time per warp: two rows per group, 32
+//!    bytes of each, are loaded at once to hide latency.
+//! 6. A block has one warp by default, so 32 searches share a multiprocessor. With `width` above 1
+//!    it has as many warps, which share the neighbours of several parents: about the same work in
+//!    fewer steps, for few queries at a time.
 //!
 //! # Speed
 //!
@@ -51,8 +51,8 @@
 //!
 //! - Memory: 128 KB of rows (128 bytes each) and 10 KB of ids, 30 million queries per second at
 //!   4.3 TB/s.
-//! - Instructions: about 500 per step and warp (200 distances, 100 insertions, 60 the table), 40,000
-//!   per query, 22 million queries per second on 132 multiprocessors at 1.7 GHz.
+//! - Instructions: about 500 per step and warp (200 distances, 100 insertions, 60 the table),
+//!   40,000 per query, 22 million queries per second on 132 multiprocessors at 1.7 GHz.
 //! - Latency: a step waits for two dependent loads, ids and rows, and takes about 600 cycles of its
 //!   own: 1.5 to 2 us. One query alone takes about 0.15 ms, and 4,200 at a time do not fill the
 //!   memory's queue.
@@ -76,8 +76,8 @@ pub struct Graph {
     /// In: `degree` ids per row, every `1 << shift`-th value; `u32::MAX` is no edge. k-NN lists are
     /// read as such rows: the low words of their keys, with a shift of 1.
     pub ids: Global<u32>,
-    /// In: for a graph over some of the nodes, the row in `ids` of each node that has one. Not read for
-    /// other graphs.
+    /// In: for a graph over some of the nodes, the row in `ids` of each node that has one. Not read
+    /// for other graphs.
     pub places: Global<u32>,
     /// Ids per row.
     pub degree: u32,
@@ -102,8 +102,8 @@ pub struct BeamWalk<T> {
     pub base: Rows<T>,
     /// In: the edges.
     pub graph: Graph,
-    /// In: the entry nodes, every `1 << entry_shift`-th value; `u32::MAX` is none. Searches that keep
-    /// all keys share their entries and read every value.
+    /// In: the entry nodes, every `1 << entry_shift`-th value; `u32::MAX` is none. Searches that
+    /// keep all keys share their entries and read every value.
     pub entries: Global<u32>,
     /// Entry nodes per search.
     pub entry_count: u32,
@@ -133,13 +133,14 @@ pub const fn step_ids(degree: u32, width: u32) -> u32 {
     if ids < 64 { 64 } else { ids }
 }
 
-/// Fewest slots of a table for a beam of `beam` nodes. The beam and the ids of a step fill at most two
-/// thirds of it, so one slot is always empty.
+/// Fewest slots of a table for a beam of `beam` nodes. The beam and the ids of a step fill at most
+/// two thirds of it, so one slot is always empty.
 pub const fn least_slots(beam: u32, step_ids: u32) -> u32 {
     table::slots(beam + step_ids)
 }
 
-/// Dynamic shared memory in bytes of a search that keeps `keys` keys, with a table of `words` words.
+/// Dynamic shared memory in bytes of a search that keeps `keys` keys, with a table of `words`
+/// words.
 pub const fn walk_shared_bytes(dim: u32, keys: u32, words: u32, step_ids: u32, width: u32) -> u32 {
     point_bytes(dim) + keys * 8 + (words + step_ids + width + 2) * 4
 }
@@ -164,9 +165,9 @@ pub struct Room<T: Element> {
 }
 
 impl<T: Element> Room<T> {
-    /// Divides the dynamic shared memory, loads row `id` of `points`, and empties the table. There is
-    /// room for `keys` keys and a table of `words` words, at least one per slot. The whole block calls
-    /// this; a barrier follows.
+    /// Divides the dynamic shared memory, loads row `id` of `points`, and empties the table. There
+    /// is room for `keys` keys and a table of `words` words, at least one per slot. The whole block
+    /// calls this; a barrier follows.
     #[inline(always)]
     pub fn start(walk: &BeamWalk<T>, (keys, words): (u32, u32), points: &Rows<T>, id: u32) -> Self {
         let thread = thread_idx_x();
@@ -219,8 +220,8 @@ impl<T: Element> BeamWalk<T> {
     /// Searches for `point`; returns the beam, held by the first warp, and the number of distances
     /// computed. The block calls this after a barrier; a barrier also ends it.
     ///
-    /// With `KEEP` the keys of all visited nodes stay in `room.keys`, the search ends after `expansions`
-    /// expansions, and the table holds all visited ids.
+    /// With `KEEP` the keys of all visited nodes stay in `room.keys`, the search ends after
+    /// `expansions` expansions, and the table holds all visited ids.
     ///
     /// With `PLACED` the graph is one over some of the nodes, which `graph.places` maps to rows.
     #[inline(always)]
@@ -301,8 +302,8 @@ impl<T: Element> BeamWalk<T> {
         sync_threads();
     }
 
-    /// Puts the new ids among the `count` ids of a step in `room.ids`: of entries from number `entered`
-    /// on, or of the parents' rows. The whole block calls this; a barrier follows.
+    /// Puts the new ids among the `count` ids of a step in `room.ids`: of entries from number
+    /// `entered` on, or of the parents' rows. The whole block calls this; a barrier follows.
     #[inline(always)]
     fn look_up<const KEEP: bool>(&self, room: &Room<T>, count: u32, (entering, entered): (bool, u32)) {
         let (threads, lane) = (block_dim_x(), warp::lane_id());
@@ -340,7 +341,8 @@ impl<T: Element> BeamWalk<T> {
         let mut first = thread / 32 * (32 / GROUP);
         while first < count {
             keep_rolled();
-            // A group of lanes has two ids. Beyond the end it takes the last id, whose row is cached.
+            // A group of lanes has two ids. Beyond the end it takes the last id, whose row is
+            // cached.
             let (i, other) = (first + lane / GROUP, first + lane / GROUP + groups);
             let id = |i: u32| ids.get((if i < count { i } else { count - 1 }) as usize);
             let pair = [id(i), id(other)];
@@ -367,10 +369,7 @@ impl<T: Element> BeamWalk<T> {
     ) {
         let (thread, width) = (thread_idx_x(), self.step_width::<KEEP>());
         let mut taken = 0;
-        while entered == self.entry_count
-            && taken < width
-            && (!KEEP || expanded + taken < self.expansions)
-        {
+        while entered == self.entry_count && taken < width && (!KEEP || expanded + taken < self.expansions) {
             keep_rolled();
             let Some(parent) = beam.take() else { break };
             if thread == 0 {
