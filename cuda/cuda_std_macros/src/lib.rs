@@ -9,14 +9,16 @@ use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, ReturnType, Type};
 
 /// Makes a function a kernel: `#[kernel(block = 256)]`.
 ///
-/// - `block = N` or `block = A..=B`: threads of a block, constant; a multiple of 32.
-/// - `shared = EXPRESSION`: bytes of dynamic shared memory, of the kernel's parameters; 0 if not given.
-/// - `blocks_per_multiprocessor = N`: how many blocks are to be resident together, which bounds the
-///   registers of a thread.
+/// - `block = N` or `block = A..=B`: threads per block, constant, a multiple of 32.
+/// - `shared = EXPRESSION`: bytes of dynamic shared memory, computed from the kernel's parameters;
+///   0 by default.
+/// - `blocks_per_multiprocessor = N`: blocks that are resident together, which bounds the registers
+///   of a thread.
 ///
-/// The function is an `unsafe fn` that returns nothing, with parameters that are plain names of `Copy`
-/// types: numbers, views and `#[repr(C)]` structs of them. For a GPU it becomes an entry of the PTX; on
-/// the host it stays a function, and a type of the same name implements `cuda_std::launch::Kernel`.
+/// The function is an `unsafe fn` that returns nothing, with parameters that are plain names of
+/// `Copy` types: numbers, views and `#[repr(C)]` structs of them. For a GPU it becomes an entry of
+/// the PTX; on the host it stays a function, and a type of the same name implements
+/// `cuda_std::launch::Kernel`.
 #[proc_macro_attribute]
 pub fn kernel(attributes: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let mut contract = Contract::default();
