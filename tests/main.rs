@@ -16,5 +16,6 @@ mod reference;
 mod repeated;
 mod report;
 mod search;
+mod skip;
 mod sparse;
 mod truth;

@@ -11,41 +11,52 @@ use tagore_device::sort::{
     sort_scatter,
 };
 
+use crate::device::TestDevice;
 use crate::{SEEDS, integers, room};
 
-/// Sorts `keys` and merges them into `list`; `ranks` gets the rank of each key in the list.
-#[kernel(block = 32..=256, shared = 8 * (2 * len + k))]
-unsafe fn sort_and_merge(
+/// Arguments of [`sort_and_merge`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SortAndMerge {
+    /// In: `len` keys.
     keys: Global<Key>,
-    len: u32,
+    /// In: `k` ascending keys.
     list: Global<Key>,
-    k: u32,
+    /// Out: `len` keys, ascending.
     sorted: GlobalMut<Key>,
+    /// Out: per sorted key its rank in `list`.
     ranks: GlobalMut<u32>,
+    /// Out: the least `k` of all keys, ascending.
     out: GlobalMut<Key>,
-) {
+    len: u32,
+    k: u32,
+}
+
+/// Sorts keys and merges them into a list.
+#[kernel(block = 32..=256, shared = 8 * (2 * p.len + p.k))]
+unsafe fn sort_and_merge(p: SortAndMerge) {
     let here: Shared<Key> = shared::dynamic(0);
-    let spare = here.offset(len as usize);
-    let old = spare.offset(len as usize);
+    let spare = here.offset(p.len as usize);
+    let old = spare.offset(p.len as usize);
     let mut i = thread_idx_x();
-    while i < len {
-        here.set(i as usize, keys.get(i as usize));
+    while i < p.len {
+        here.set(i as usize, p.keys.get(i as usize));
         i += block_dim_x();
     }
     let mut i = thread_idx_x();
-    while i < k {
-        old.set(i as usize, list.get(i as usize));
+    while i < p.k {
+        old.set(i as usize, p.list.get(i as usize));
         i += block_dim_x();
     }
     sync_threads();
-    let result = sort_block(here, spare, len);
+    let result = sort_block(here, spare, p.len);
     let mut i = thread_idx_x();
-    while i < len {
-        sorted.set(i as usize, result.get(i as usize));
-        ranks.set(i as usize, rank(old, k, result.get(i as usize)));
+    while i < p.len {
+        p.sorted.set(i as usize, result.get(i as usize));
+        p.ranks.set(i as usize, rank(old, p.k, result.get(i as usize)));
         i += block_dim_x();
     }
-    merge_block((old, k), (result, len), |place, key| out.set(place as usize, key));
+    merge_block((old, p.k), (result, p.len), |place, key| p.out.set(place as usize, key));
 }
 
 #[test]
@@ -64,20 +75,19 @@ fn keys_are_sorted_and_merged() {
             list.truncate(full);
             list.sort_unstable();
             list.resize(k, NONE);
-            let emulator = Emulator::with_seed(seed);
-            let (keys, old) = (emulator.upload(&all), emulator.upload(&list));
-            let (sorted, ranks, out) =
-                (room::<Key>(&emulator, len), room::<u32>(&emulator, len), room::<Key>(&emulator, k));
-            let arguments = (
-                keys.view::<Key>().read_only(),
-                len as u32,
-                old.view::<Key>().read_only(),
-                k as u32,
-                sorted.view(),
-                ranks.view(),
-                out.view(),
-            );
-            emulator.launch::<sort_and_merge>([1, 1, 1], block, arguments).unwrap();
+            let device = TestDevice::new(seed);
+            let (sorted, ranks) = (device.room::<Key>(len), device.room::<u32>(len));
+            let out = device.room::<Key>(k);
+            let arguments = SortAndMerge {
+                keys: device.input(&all),
+                list: device.input(&list),
+                sorted: sorted.view(),
+                ranks: ranks.view(),
+                out: out.view(),
+                len: len as u32,
+                k: k as u32,
+            };
+            device.launch::<sort_and_merge>(1, block, (arguments,));
             let mut expected = all.clone();
             expected.sort_unstable();
             if len > 0 {

@@ -11,6 +11,9 @@ use tagore_device::random::{Draws, Stage};
 
 use super::{Buffer, Gpu, Plan};
 
+#[path = "../../tests/skip.rs"]
+mod skip;
+
 /// Blocks of each launch.
 const BLOCKS: usize = 200;
 
@@ -19,7 +22,7 @@ fn devices() -> Vec<Gpu> {
     let mut devices = vec![Gpu::emulated(0), Gpu::emulated(1)];
     match Gpu::cuda(0) {
         Ok(gpu) => devices.push(gpu),
-        Err(_) => eprintln!("skipped: no CUDA device"),
+        Err(error) => skip::no_cuda_device(&error.to_string()),
     }
     devices
 }
