@@ -102,7 +102,7 @@ fn keys_are_sorted_and_merged() {
     }
 }
 
-/// Sorts as the host does: digit by digit, from one buffer to the other and back.
+/// Sorts as the host does: digit by digit, between two buffers in turn.
 fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<u64> {
     let emulator = Emulator::with_seed(seed);
     let blocks = (keys.len() as u32).div_ceil(SORT_KEYS);
@@ -131,12 +131,12 @@ fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<
 
 #[test]
 fn keys_in_global_memory_are_sorted_stably() {
-    // The rest of a key is the place where it was: equal digits keep their order.
+    // The other bits of a key are its original place, so the test sees the order of equal digits.
     let cases = [(1, 20..28), (1023, 20..23), (1024, 20..33), (1025, 28..44), (4096, 20..21), (9000, 20..29)];
     for (len, bits) in cases {
         for seed in SEEDS {
             let width = bits.end - bits.start;
-            // All different, few that come often, all equal.
+            // Distinct digits, three digits, one digit.
             let most = [(1i64 << width) - 1, 2.min((1 << width) - 1), 0][seed as usize];
             let keys: Vec<u64> = integers(len, 0, most, seed + len as u64)
                 .into_iter()
@@ -155,7 +155,7 @@ fn keys_in_global_memory_are_sorted_stably() {
 
 #[test]
 fn more_blocks_than_threads_scan_them_are_summed() {
-    // Counts alone: so many keys would take the emulator long.
+    // Counts alone: sorting that many keys is slow on the emulator.
     let emulator = Emulator::with_seed(1);
     let blocks = 2 * SCAN_THREADS + 77;
     let values: Vec<u32> =

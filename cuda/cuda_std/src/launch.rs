@@ -21,7 +21,8 @@
 //!
 //! let limits = Limits { block: 1024, grid: [100, 1, 1], shared: 4096 };
 //! let error = contract.check("double", [1, 1, 1], 512, &limits).unwrap_err();
-//! let expected = "kernel double: block: requested 512 threads, allowed 32 to 256 threads, in warps of 32";
+//! let expected = "kernel double: block: requested 512 threads, \
+//!     allowed 32 to 256 threads, in warps of 32";
 //! assert_eq!(error.to_string(), expected);
 //! ```
 //!

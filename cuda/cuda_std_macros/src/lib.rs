@@ -72,7 +72,7 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #name(#inputs) #body
 
-        // `cuda_builder` makes directives of the entry out of this line.
+        // `cuda_builder` turns this line into directives of the entry.
         #[cfg(target_os = "cuda")]
         ::core::arch::global_asm!(#bounds, const { (#most) as u32 }, const { (#resident) as u32 });
 
@@ -80,7 +80,7 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
         #[cfg(not(target_os = "cuda"))]
         #vis unsafe fn #name(#inputs) #body
 
-        /// The kernel of this name, for launches.
+        /// The kernel of the same name, for launches.
         #[cfg(not(target_os = "cuda"))]
         #[expect(non_camel_case_types, reason = "the name of the kernel")]
         #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
 
             unsafe fn run(arguments: Self::Arguments) {
                 let (#(#names,)*) = arguments;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's guarantee.
                 unsafe { #name(#(#names),*) }
             }
         }

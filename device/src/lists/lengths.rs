@@ -25,8 +25,8 @@
 //!
 //! # Optimisations
 //!
-//! 1. A run is sorted by shuffles, with no shared memory and no barrier. A warp runs in step, so
-//!    the shuffles see every lane.
+//! 1. A run is sorted by shuffles, with no shared memory and no barrier. The whole warp takes part
+//!    in every shuffle.
 //! 2. Runs are not merged: each key counts the smaller keys of all runs. The ids of a list differ,
 //!    so the keys differ and each place is taken once.
 //!
@@ -147,7 +147,7 @@ macro_rules! length_kernels {
         /// [`length_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Lengths`] says; ids are rows of the base.
+        /// - The views match the fields of [`Lengths`]; ids are rows of the base.
         #[kernel(block = LENGTH_THREADS, shared = length_shared_bytes(p.rows.dim, p.degree), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: Lengths<$type>) {
             lengths(&p);

@@ -364,7 +364,7 @@ macro_rules! merge_kernels {
         /// [`merge_lists_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`MergeLists`] says.
+        /// - The views match the fields of [`MergeLists`].
         #[kernel(
             block = MERGE_LISTS_THREADS,
             shared = merge_lists_shared_bytes(p.rows.dim, p.degree),

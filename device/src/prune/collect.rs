@@ -278,7 +278,7 @@ macro_rules! collect_kernels {
         /// Launch: a block of [`COLLECT_THREADS`] per node; [`collect_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Collect`] says.
+        /// - The views match the fields of [`Collect`].
         #[kernel(block = COLLECT_THREADS, shared = collect_shared_bytes(p.k, p.hop, p.rows.dim), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: Collect<$type>) {
             collect(&p);

@@ -224,7 +224,7 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
 /// Launch: a block of [`DETOUR_THREADS`] per node; [`detour_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`Detours`] says.
+/// - The views match the fields of [`Detours`].
 #[kernel(block = DETOUR_THREADS, shared = detour_shared_bytes(p.count))]
 pub unsafe fn prune_detours(p: Detours) {
     filter(&p, |candidates| {
@@ -242,7 +242,7 @@ pub unsafe fn prune_detours(p: Detours) {
 /// Launch: a block of [`DETOUR_THREADS`] per node; [`unbalanced_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`Detours`] says.
+/// - The views match the fields of [`Detours`].
 #[kernel(block = DETOUR_THREADS, shared = unbalanced_shared_bytes(p.count))]
 pub unsafe fn prune_detours_unbalanced(p: Detours) {
     filter(&p, |Candidates { ids, counts, len }| {

@@ -33,8 +33,8 @@
 //!    The distances computed are the same too: a candidate meets neighbours until one drops it.
 //! 2. Each warp closes the gaps of its own list without the others. Warps only have to agree on the
 //!    nearest next candidate: two barriers per accepted neighbour.
-//! 3. A lane decides on one candidate, and four lanes compute its distance, so that loads of a row
-//!    are coalesced and decisions do not diverge.
+//! 3. A lane decides on one candidate and four lanes compute its distance, so loads of a row are
+//!    coalesced.
 //! 4. Lists lie in shared memory, vectors do not. The candidates left to the nodes of a
 //!    multiprocessor stay in its L1 cache, and shared memory would take from that. The larger the
 //!    vectors, the more warps a node gets, so that fewer nodes share the cache.

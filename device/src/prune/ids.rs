@@ -51,7 +51,7 @@ pub struct Ids {
 /// Launch: a block of [`ID_THREADS`] per [`ID_ROWS`] rows.
 ///
 /// # Safety
-/// - The views hold what [`Ids`] says.
+/// - The views match the fields of [`Ids`].
 #[kernel(block = ID_THREADS)]
 pub unsafe fn prune_ids(p: Ids) {
     let row = thread::block_idx_x() * ID_ROWS + thread::warp_idx();

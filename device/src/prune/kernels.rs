@@ -102,7 +102,7 @@ macro_rules! rule_kernels {
         /// Launch: a block of up to `FILTER_THREADS` per node; `filter_shared_bytes`.
         ///
         /// # Safety
-        /// - The views hold what `PruneFilter` says.
+        /// - The views match the fields of `PruneFilter`.
         #[::cuda_std::kernel(
             block = 32..=$crate::prune::filter::FILTER_THREADS,
             shared = $crate::prune::filter::filter_shared_bytes(p.stride, p.rows.dim, $crate::prune::rule::Rule::form(&rule)),

@@ -140,7 +140,7 @@ macro_rules! medoid_kernels {
         /// components. `sums` holds `dim` values per block in x.
         ///
         /// # Safety
-        /// - The views hold what is said above and in [`Rows`].
+        /// - `sums` has the shape above, and `rows` matches [`Rows`].
         #[kernel(block = MEDOID_THREADS)]
         pub unsafe fn $sums(rows: Rows<$type>, sums: GlobalMut<f64>, count: u32) {
             self::sums(rows, sums, count);
@@ -151,7 +151,7 @@ macro_rules! medoid_kernels {
         /// Launch: any grid in x; [`MEDOID_THREADS`] threads.
         ///
         /// # Safety
-        /// - The views hold what [`Nearest`] says.
+        /// - The views match the fields of [`Nearest`].
         #[kernel(block = MEDOID_THREADS)]
         pub unsafe fn $nearest(p: Nearest<$type>) {
             nearest(&p);

@@ -27,8 +27,8 @@
 //! 1. Four warps share a node, since a parent has 96 neighbours: one step has work for all of them.
 //! 2. The table holds every visited id and is never emptied, so no key is kept twice.
 //! 3. A bound by bisection replaces the sort of all keys: only `limit` + 1 and up to 32 more keys
-//!    are sorted. It is right because at least `limit` + 1 keys, one of which may be the node's
-//!    own, are at or below it.
+//!    are sorted (more if distances are equal). It is right because at least `limit` + 1 keys are
+//!    at or below the bound, and one of them at most is the node.
 //!
 //! # Speed
 //!
@@ -246,7 +246,7 @@ macro_rules! path_kernels {
         /// Launch: a block of [`PATH_THREADS`] per node; [`path_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Paths`] and [`BeamWalk`] say.
+        /// - The views match the fields of [`Paths`] and [`BeamWalk`].
         #[kernel(
             block = PATH_THREADS,
             shared = path_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.entry_count, p.walk.expansions),

@@ -10,9 +10,8 @@
 //!
 //! 1. 32 slots per id, where memory allows: one of 40 ids then shares its slot, and one load
 //!    settles nearly every look-up.
-//! 2. Rest of the hash, empty flag and place lie in one word such that "found, at place p or later"
-//!    is one comparison: the exclusive or with the wanted hash leaves the place, and a larger
-//!    number if the word is of another id or empty.
+//! 2. The exclusive or of a word with the wanted hash leaves the place, or a number above all
+//!    places if the word is empty or of another id. Comparisons with that number settle a look-up.
 //! 3. [`Places::find`] takes four ids and starts their loads together, to hide latency.
 
 use cuda_std::keep_rolled;

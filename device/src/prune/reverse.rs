@@ -101,7 +101,7 @@ fn first_of_warp() -> u32 {
 /// Launch: a block of [`EDGE_THREADS`] per [`EDGE_SLOTS`] slots; [`EDGE_SHARED_BYTES`].
 ///
 /// # Safety
-/// - The views hold what [`Edges`] says.
+/// - The views match the fields of [`Edges`].
 #[kernel(block = EDGE_THREADS, shared = EDGE_SHARED_BYTES)]
 pub unsafe fn prune_edges_count(p: Edges) {
     let first = first_of_warp() + warp::lane_id();
@@ -118,7 +118,7 @@ pub unsafe fn prune_edges_count(p: Edges) {
 /// Launch: a block of [`EDGE_THREADS`] per [`EDGE_SLOTS`] slots; [`EDGE_SHARED_BYTES`].
 ///
 /// # Safety
-/// - The views hold what [`Edges`] says.
+/// - The views match the fields of [`Edges`].
 #[kernel(block = EDGE_THREADS, shared = EDGE_SHARED_BYTES, blocks_per_multiprocessor = 4)]
 pub unsafe fn prune_edges(p: Edges) {
     let (lane, first) = (warp::lane_id(), first_of_warp() + warp::lane_id());
@@ -150,7 +150,7 @@ const _: () = assert!(SLOTS_PER_THREAD == 8);
 /// Launch: a thread per key, blocks of [`EDGE_THREADS`].
 ///
 /// # Safety
-/// - `keys` holds `count` keys with slots of `forward`.
+/// - `keys` holds `count` keys, whose lower halves are slots of `forward`.
 #[kernel(block = EDGE_THREADS)]
 pub unsafe fn prune_edge_targets(keys: GlobalMut<u64>, forward: Global<Key>, count: u32) {
     let i = index_1d();
@@ -188,7 +188,7 @@ pub struct Sources {
 /// Launch: a thread per edge, blocks of [`EDGE_THREADS`].
 ///
 /// # Safety
-/// - The views hold what [`Sources`] says.
+/// - The views match the fields of [`Sources`].
 #[kernel(block = EDGE_THREADS)]
 pub unsafe fn prune_edge_sources(p: Sources) {
     let i = index_1d();
@@ -199,7 +199,7 @@ pub unsafe fn prune_edge_sources(p: Sources) {
     let (target, slot) = ((key >> 32) as u32, key as u32);
     let rank = if p.by_place != 0 { u64::from(slot % p.width) } else { p.forward.get(slot as usize) >> 32 };
     p.sources.set(i as usize, rank << 32 | u64::from(slot / p.width));
-    // The edges of this target begin here, and those of targets before it that have none.
+    // Also the offset of the targets before this one, which have no edges.
     let mut row = if i == 0 { 0 } else { (p.keys.get(i as usize - 1) >> 32) as u32 + 1 };
     while row <= target {
         p.offsets.set(row as usize, i);

@@ -90,7 +90,7 @@ macro_rules! serial_kernels {
         /// Launch: a block of one warp per node; [`serial_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`PruneFilter`] says.
+        /// - The views match the fields of [`PruneFilter`].
         #[kernel(block = 32, shared = serial_shared_bytes(p.most, p.rows.dim))]
         pub unsafe fn $name(p: PruneFilter<$element>, rule: Distance) {
             serial(&p, &rule);

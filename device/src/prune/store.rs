@@ -127,7 +127,7 @@ impl Row {
 /// Launch: a block of [`STORE_THREADS`] per [`STORE_ROWS`] rows; [`store_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`Store`] says.
+/// - The views match the fields of [`Store`].
 #[kernel(block = STORE_THREADS, shared = store_shared_bytes(p.degree))]
 pub unsafe fn prune_store(p: Store) {
     let row = block_idx_x() * STORE_ROWS + warp_idx();
@@ -191,7 +191,7 @@ pub const fn merge_shared_bytes(width: u32) -> u32 {
 /// Launch: a block of [`MERGE_THREADS`] per node; [`merge_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`MergeReverse`] says.
+/// - The views match the fields of [`MergeReverse`].
 #[kernel(block = MERGE_THREADS, shared = merge_shared_bytes(p.width))]
 pub unsafe fn prune_merge(p: MergeReverse) {
     let (thread, node) = (thread_idx_x(), block_idx_x());

@@ -63,7 +63,7 @@ impl<const C: usize> Beam<C> {
         warp::lane_id() * C as u32 + i as u32
     }
 
-    /// Inserts those of the first `len` of `keys` that are nearer than the beam's last node. The
+    /// Inserts each of the first `len` of `keys` that is nearer than the beam's last node. The
     /// beam holds none of them yet.
     #[inline(always)]
     pub fn offer(&mut self, keys: Shared<Key>, len: u32) {

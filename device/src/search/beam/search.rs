@@ -116,7 +116,7 @@ macro_rules! search_kernels {
         /// Launch: a block per query, of any number of warps; [`search_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`BeamSearch`] and [`BeamWalk`] say.
+        /// - The views match the fields of [`BeamSearch`] and [`BeamWalk`].
         #[kernel(
             block = 32..=SEARCH_THREADS,
             shared = search_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.width, p.walk.slots),

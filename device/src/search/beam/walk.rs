@@ -23,7 +23,7 @@
 //! | --- | --- |
 //! | `base` | nodes × dim, see [`Rows`] |
 //! | `graph.ids` | rows × `degree` ids, every `1 << shift`-th value; `u32::MAX` is no edge |
-//! | `graph.places` | per node its row in `ids`; of graphs over all nodes not read |
+//! | `graph.places` | per node its row in `ids`; not read for graphs over all nodes |
 //! | `entries` | per block `entry_count` nodes, `entry_stride` values apart |
 //! | shared memory | query, keys of one step or of all, table, ids of a step, parents |
 //!

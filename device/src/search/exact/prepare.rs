@@ -25,7 +25,8 @@
 //! # Optimisations
 //!
 //! 1. The mean is subtracted before rounding, which makes errors small for data far from the
-//!    origin. L2 distances do not change, and the mean's own rounding is part of [`total_error`].
+//!    origin. L2 distances do not change, and [`total_error`] covers the rounding of the
+//!    subtraction.
 //! 2. The largest norm is an atomic maximum of bits: norms are not negative, so bits sort as they
 //!    do.
 //!
@@ -187,7 +188,7 @@ macro_rules! prepare_kernels {
         /// memory.
         ///
         /// # Safety
-        /// - The views hold what [`Prepare`] says.
+        /// - The views match the fields of [`Prepare`].
         #[kernel(block = PREPARE_THREADS)]
         pub unsafe fn $name(p: Prepare<$type>) {
             prepare(&p);
@@ -208,7 +209,7 @@ macro_rules! norm_kernels {
         /// memory.
         ///
         /// # Safety
-        /// - The views hold what [`Norms`] says.
+        /// - The views match the fields of [`Norms`].
         #[kernel(block = PREPARE_THREADS)]
         pub unsafe fn $name(p: Norms<$type>) {
             norms(&p);

@@ -24,8 +24,8 @@
 //!
 //! 1. Asynchronous copies fill shared memory while tensor cores work: rows three chunks deep,
 //!    queries two, or all of them once where they have no more chunks.
-//! 2. Product, norm of the row and bound of the query make one comparison, since
-//!    |q - r|² = |r|² - 2 <q, r> + |q|² and the bound holds |q|² already.
+//! 2. Product, norm of the row and bound of the query make one comparison: |q - r|² = |r|² - 2 <q,
+//!    r> + |q|², and |q|² is subtracted from the bound beforehand.
 //! 3. Comparisons set bits of a word, by a predicated instruction each. A loop over the bits then
 //!    notes rows: few bits are set.
 //! 4. A noted row is its number alone. Its distance is computed again, exactly
@@ -154,7 +154,7 @@ macro_rules! filter_kernels {
         /// [`filter_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`ExactFilter`] says.
+        /// - The views match the fields of [`ExactFilter`].
         #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: ExactFilter<$sum>) {
             filter_all::<$element>(&p);

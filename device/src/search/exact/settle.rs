@@ -61,8 +61,8 @@ pub struct ExactSettle<T, S> {
     pub queries: Global<T>,
     /// In: `capacity` noted rows per query.
     pub found: Global<u32>,
-    /// In: per query the number of noted rows, of which `found` holds the first `capacity`, or
-    /// [`CLOSED`]. Out: 0, unless closed.
+    /// In: per query the number of noted rows, or [`CLOSED`]; `found` holds the first `capacity`.
+    /// Out: 0, unless closed.
     pub counts: GlobalMut<u32>,
     /// In: with `exclude`, per query an id that is left out.
     pub excluded: Global<u32>,
@@ -188,7 +188,7 @@ macro_rules! settle_kernels {
         /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`ExactSettle`] says.
+        /// - The views match the fields of [`ExactSettle`].
         #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: ExactSettle<$type, $sum>) {
             settle(&p);
