@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! for each node, one block:
-//!     table = place of each candidate's id                  ([`super::places`])
+//!     table = place of each candidate's id                  (super::places)
 //!     for each candidate D but the last, for each id B of D's k-NN list:
 //!         if table holds B behind D's place (strict: and behind B's rank): counts[B] += 1
 //!     sort the candidates by (count, place)

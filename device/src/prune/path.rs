@@ -6,7 +6,7 @@
 //! ```text
 //! for each node, one block:
 //!     search the k-NN lists for the node's vector, keep the keys of all visited nodes
-//!                                                          ([`crate::search::beam::walk`])
+//!                                                          (crate::search::beam::walk)
 //!     append the node's own list, without nodes already visited
 //!     under cosine: replace list distances by rule distances
 //!     bisect a bound that at least `limit` + 1 keys pass and few more

@@ -47,7 +47,7 @@ pub const fn table_words(len: u32) -> u32 {
 /// A table from ids to their places in a list.
 ///
 /// A word holds the lower 32 - b bits of the hash above bit b, then from bit b down: whether the
-/// slot is empty, the place, and [`MORE`].
+/// slot is empty, the place, and `MORE`.
 #[derive(Clone, Copy)]
 pub struct Places {
     /// The first word of each slot.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! prune_edges_count:  number of edges per block of 2,048 slots
-//! sort_scan:          exclusive sums of these                      ([`crate::sort`])
+//! sort_scan:          exclusive sums of these                      (crate::sort)
 //! prune_edges:        a key per edge, (rank, slot); or, by place, (target, slot)
 //! sort by rank, then prune_edge_targets: the target above the slot      (unless by place)
 //! sort by target, stably

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! for each query, one block:
-//!     search the graph for the query                       ([`super::walk`])
+//!     search the graph for the query                       (super::walk)
 //!     write the nearest `k` keys of the beam
 //!     add the number of distances to a counter
 //! ```

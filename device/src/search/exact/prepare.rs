@@ -7,7 +7,7 @@
 //!     for each component: half = f16((value - mean) * scale), cut to the range of f16
 //!     norm  = sum of half²
 //!     error = sqrt(sum of ((value - mean) * scale - half)²), rounded up
-//!     bias  = norm * norm_weight, or infinity, or minus infinity     (see [`Prepare::biases`])
+//!     bias  = norm * norm_weight, or infinity, or minus infinity     (see Prepare::biases)
 //! ```
 //!
 //! For bytes only the norms are computed, exactly, in integers.

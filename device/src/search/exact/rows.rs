@@ -5,7 +5,7 @@
 //! ```text
 //! for each 128 queries and some tiles of 128 rows, one block of 8 warps:
 //!     for each tile of rows:
-//!         products = queries × rows on tensor cores         ([`super::filter`])
+//!         products = queries × rows on tensor cores         (super::filter)
 //!         for each query and row of the tile:
 //!             if bias(row) + weight * product < bound(query): note the row for the query
 //! ```
@@ -24,8 +24,8 @@
 //!
 //! 1. Asynchronous copies fill shared memory while tensor cores work: rows three chunks deep,
 //!    queries two, or all of them once where they have no more chunks.
-//! 2. Product, norm of the row and bound of the query make one comparison: |q - r|² = |r|² - 2 <q,
-//!    r> + |q|², and |q|² is subtracted from the bound beforehand.
+//! 2. Product, norm of the row and bound of the query make one comparison:
+//!    `|q - r|² = |r|² - 2 <q, r> + |q|²`, and `|q|²` is subtracted from the bound beforehand.
 //! 3. Comparisons set bits of a word, by a predicated instruction each. A loop over the bits then
 //!    notes rows: few bits are set.
 //! 4. A noted row is its number alone. Its distance is computed again, exactly
