@@ -163,7 +163,7 @@ impl<T: Element> Collect<T> {
     /// where they lie. The whole block calls this.
     #[inline(always)]
     fn sort_own(&self, point: &RulePoint<T>, list: Global<Key>, own: u32, room: &Room<T>) -> Shared<Key> {
-        let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x() % GROUP == 0);
+        let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x().is_multiple_of(GROUP));
         let mut first = 0;
         // Each group of lanes has an id of its own; the lanes of a warp go round together.
         while first < own {
@@ -224,7 +224,7 @@ impl<T: Element> Collect<T> {
         (keys, bound): (Shared<Key>, Key),
         room: &Room<T>,
     ) -> u32 {
-        let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x() % GROUP == 0);
+        let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x().is_multiple_of(GROUP));
         let mut first = 0;
         while first < found {
             keep_rolled();
