@@ -78,7 +78,7 @@ impl AtomicFile {
     /// If what came before cannot be written.
     pub(crate) fn flushed(&mut self) -> Result<&Path> {
         self.writer.flush().map_err(Error::io(&self.target))?;
-        Ok(&self.temporary)
+        Ok(&self.temporary.0)
     }
 
     /// Puts the file in the place of its target once all of it is on the disk.

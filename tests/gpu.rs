@@ -1,4 +1,4 @@
-//! Kernels, on the emulator everywhere and on a CUDA device where there is one, against the CPU.
+//! Kernels against the CPU backend: on the emulator, and on a CUDA device where there is one.
 
 use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
@@ -9,14 +9,15 @@ use tagore::{
 };
 
 use crate::reference::{hard_cases, separated, uniform};
+use crate::skip;
 
 /// The devices to test: the emulator, and the first CUDA device.
-#[expect(clippy::print_stderr, reason = "a test that was not run says so")]
 fn devices() -> Vec<Device> {
     let mut devices = vec![Device::Emulated];
     match tagore::gpu::survey() {
         Ok(survey) if !survey.devices.is_empty() => devices.push(Device::Cuda(0)),
-        _ => eprintln!("skipped: no CUDA device"),
+        Ok(_) => skip::no_cuda_device("the driver finds none"),
+        Err(reason) => skip::no_cuda_device(&reason),
     }
     devices
 }
@@ -187,7 +188,8 @@ fn k_has_a_limit_on_a_device() {
     assert!(error.contains("1025") && error.contains("1 to 1024"), "{error}");
 }
 
-/// A k-NN graph is as it must be: full lists of others, each once, ascending, at their exact distances.
+/// Checks the lists of a k-NN graph: full, distinct ids other than the node, ascending, exact
+/// distances.
 fn check_graph(what: &str, graph: &KnnGraph, base: &Vectors, metric: Metric) {
     let exact = ExactSearch::new(base.len()).metric(metric).device(Device::Cpu).run(base, base).unwrap().0;
     for node in 0..base.len() {
@@ -248,7 +250,7 @@ fn graphs_of_cells_find_nearly_all() {
     let synth = Synth::new(780, 20, 5).unwrap().base();
     let values = (0..780).flat_map(|row| synth.row(row).to_vec());
     let bytes: Vec<u8> = values.map(|x| (x * 4.0 + 128.0).clamp(0.0, 255.0) as u8).collect();
-    // The same numbers as f32 are compared as bytes, and give the same graph.
+    // Whole numbers in f32 are compared as bytes and give the same graph.
     let whole: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
     let (bytes, whole) = (Vectors::from_u8(bytes, 20).unwrap(), Vectors::from_f32(whole, 20).unwrap());
     for device in devices() {
@@ -256,7 +258,7 @@ fn graphs_of_cells_find_nearly_all() {
             let descent = Descent::new().knn(10).metric(metric).start(Start::Cells);
             descent.iterations(iterations).seed(3).device(device).build(base).unwrap()
         };
-        // Phases 1 and 2 are the same after any start: one graph is enough.
+        // Phases 1 and 2 do not depend on the start: one graph is enough.
         let of_synth = build(&synth, Metric::Cosine, Iterations::Fixed(1, 1));
         let cells_alone = |base: &Vectors| build(base, Metric::L2, Iterations::Fixed(0, 0));
         let (of_bytes, of_whole) = (cells_alone(&bytes), cells_alone(&whole));
@@ -291,18 +293,18 @@ fn graphs_of_a_random_start_find_nearly_all() {
     }
 }
 
-/// Vectors enough for lists of 6.
+/// A base large enough for lists of 6.
 fn small() -> Vectors {
     Synth::new(160, 8, 5).unwrap().base()
 }
 
-/// The fewest vectors that have cells.
+/// The smallest base that is divided into cells.
 fn small_cells() -> Vectors {
     Synth::new(768, 4, 5).unwrap().base()
 }
 
 #[test]
-fn kernels_say_what_they_had_to_do() {
+fn kernels_count_their_bytes_and_operations() {
     let base = small();
     for device in devices() {
         let descent = Descent::new().knn(6).device(device).start(Start::Random);
@@ -324,7 +326,7 @@ fn kernels_say_what_they_had_to_do() {
 }
 
 #[test]
-fn kernels_of_cells_say_what_they_had_to_do() {
+fn kernels_of_cells_count_their_bytes_and_operations() {
     let base = small_cells();
     for device in devices() {
         let descent = Descent::new().knn(6).device(device).start(Start::Cells);
@@ -371,7 +373,7 @@ fn phases_run_alone() {
 }
 
 #[test]
-fn a_device_is_opened_once_and_its_kernels_compiled_once() {
+fn each_build_counts_its_own_launches_and_memory() {
     let base = small();
     for device in devices() {
         let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(1, 1));
@@ -383,11 +385,10 @@ fn a_device_is_opened_once_and_its_kernels_compiled_once() {
             stats.kernels.iter().find(|time| time.kernel.starts_with("descent_join")).unwrap().launches
         };
         if device == Device::Emulated {
-            // Those of one build alone.
             assert_eq!(first.peak_gpu_bytes, second.peak_gpu_bytes);
             assert_eq!((launches(&first), launches(&second)), (1, 1));
         } else {
-            // Other tests work on the same device at the same time.
+            // Other tests run on the same CUDA device at the same time and are counted too.
             assert!(launches(&first) >= 1 && launches(&second) >= 1);
         }
     }
@@ -402,20 +403,23 @@ fn descent_on_a_device_copes_with_odd_data() {
         Vectors::from_f32((0..300).flat_map(row).collect(), 6).unwrap()
     };
     let cases = [
-        ("two clusters far apart", of(&|row, x| far(row) + x), 0.9),
-        ("large values", of(&|_, x| x * 8000.0), 0.9),
-        ("small values", of(&|_, x| x * 1e-6), 0.9),
-        // Which of so many equal ones are named is chance.
-        ("all equal", of(&|_, _| 7.0), 0.0),
-        ("an outlier", of(&|row, x| if row == 9 { x * 1e9 } else { x }), 0.9),
+        ("two clusters far apart", of(&|row, x| far(row) + x), Some(0.9)),
+        ("large values", of(&|_, x| x * 8000.0), Some(0.9)),
+        ("small values", of(&|_, x| x * 1e-6), Some(0.9)),
+        // Ids among equal rows are arbitrary: `check_graph` checks their distances, recall says
+        // nothing.
+        ("all equal", of(&|_, _| 7.0), None),
+        ("an outlier", of(&|row, x| if row == 9 { x * 1e9 } else { x }), Some(0.9)),
     ];
     for device in devices() {
         for (name, base, least) in &cases {
             let descent = Descent::new().knn(8).start(Start::Random).iterations(Iterations::Fixed(3, 2));
             let graph = descent.device(device).build(base).unwrap();
             check_graph(name, &graph, base, Metric::L2);
-            let recall = recall(&graph, base);
-            assert!(recall > *least || *least == 0.0, "{name}, {device}: recall {recall}");
+            if let Some(least) = *least {
+                let recall = recall(&graph, base);
+                assert!(recall > least, "{name}, {device}: recall {recall}, at least {least}");
+            }
         }
         // Zero vectors are at cosine distance 1 from all.
         let base = of(&|row, x| if row % 50 == 0 { 0.0 } else { x });
@@ -425,7 +429,8 @@ fn descent_on_a_device_copes_with_odd_data() {
     }
 }
 
-/// A build took what was planned for it. Other tests may take of a real device's memory at the same time.
+/// Checks that a build took the planned memory, on the emulator: on a CUDA device other tests take
+/// memory at the same time.
 fn check_plan(descent: &Descent, base: &Vectors, graph: &KnnGraph) {
     if graph.stats().device != Device::Emulated.to_string() {
         return;
@@ -434,12 +439,16 @@ fn check_plan(descent: &Descent, base: &Vectors, graph: &KnnGraph) {
     check_bytes(taken, plan.peak_bytes(), &plan.stages, &plan);
 }
 
-/// No more was taken than was planned, and not much less, but for the room of what is rarely done.
+/// Checks that a build took at most the planned bytes, and at least nine tenths of the largest
+/// stage other than the rare stage `complete`.
 fn check_bytes(taken: u64, planned: u64, stages: &[PlannedStage], plan: &dyn std::fmt::Display) {
     let usual =
         stages.iter().filter(|stage| stage.name != "complete").map(|stage| stage.buffers.bytes()).max();
     let usual = usual.unwrap();
-    assert!(taken <= planned && 10 * taken >= 9 * usual, "{taken} of {planned}, {usual}\n{plan}");
+    assert!(
+        taken <= planned && 10 * taken >= 9 * usual,
+        "took {taken} of {planned} bytes, usual {usual}\n{plan}"
+    );
 }
 
 /// Whole numbers below 251. Rows of nine of them are all different.
@@ -449,8 +458,8 @@ fn varied(place: usize) -> f32 {
 
 #[test]
 fn a_plan_is_what_a_build_of_an_index_takes() {
-    // Whole numbers go to the device as bytes; cosine makes unit vectors, and zero vectors are marked; inner products
-    // are lifted.
+    // Whole numbers go to the device as bytes. Cosine normalises and marks zero vectors. Inner
+    // products are lifted.
     let whole = Vectors::from_f32((0..410 * 9).map(varied).collect(), 9).unwrap();
     let halves = (0..410 * 9).map(|i| if i < 9 { 0.0 } else { varied(i) + 0.5 }).collect();
     let halves = Vectors::from_f32(halves, 9).unwrap();
@@ -556,7 +565,7 @@ fn a_build_that_does_not_fit_names_remedies() {
     }
 }
 
-/// Beam search on a device finds what the CPU finds, ids and bits of distances.
+/// Checks that beam search on each device equals that of the CPU: ids and bits of distances.
 fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
     let silent = Progress::silent();
     let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();
@@ -573,14 +582,14 @@ fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, wi
                 let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(found.distances(query)), bits(expected.distances(query)), "{shape}, {query}");
             }
-            // What the device forgets it computes again.
+            // A device computes forgotten distances again.
             assert!(found.computed() >= expected.computed(), "{shape}");
             assert!(found.device_seconds().is_some() && expected.device_seconds().is_none());
             let kernels = found.kernels();
             let is_layer = |kernel: &str| kernel.starts_with("beam_search_layer");
             let of_index = |kernel: &str| kernel.starts_with("beam_search") && !is_layer(kernel);
             let beam = kernels.iter().find(|time| of_index(time.kernel)).unwrap();
-            // Other tests run on the same CUDA device at the same time, and are counted with it.
+            // Other tests run on the same CUDA device at the same time and are counted too.
             let of_one = beam.launches == 1 && kernels.len() == 1 + usize::from(!index.layers().is_empty());
             assert!(beam.bytes > 0 && (device != Device::Emulated || of_one));
         }
@@ -622,7 +631,7 @@ fn beam_search_of_every_type_and_of_hard_data() {
         let index = Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
         check_search(name, &index, &base, &queries, &[(3, 20)]);
     }
-    // Held as bytes, and asked for what is not one.
+    // A base held as bytes, and queries that are no bytes.
     let (base, queries) = (whole(of(200, 1)), uniform(2, 21, 5));
     let index = Builder::new(Strategy::cagra().degree(8)).knn(20).build(&base).unwrap();
     check_search("whole base", &index, &base, &queries, &[(3, 20)]);
@@ -656,7 +665,7 @@ fn beam_search_through_layers() {
         let builder = Builder::new(Strategy::cagra().degree(12)).knn(24).metric(metric);
         let index = builder.device(Device::Cpu).build(&base).unwrap();
         assert!(!index.layers().is_empty(), "{name}, {metric}");
-        // Narrower than a layer's beam, and wider.
+        // Beams narrower and wider than a layer's.
         check_search(name, &index, &base, &queries, &[(1, 1), (10, 20), (10, 130)]);
     }
 }
@@ -694,7 +703,7 @@ fn wider_steps_find_as_much() {
     assert!(none.is_empty() && none.computed() == 0);
 }
 
-/// The index that a device prunes a graph into is the CPU's, and so is one whose graph never left the device.
+/// Checks that each device builds the CPU's index, both from a given k-NN graph and in one go.
 fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy: &Strategy) {
     let builder = |device| {
         let descent = Descent::new().metric(metric).knn(knn).device(device);
@@ -709,7 +718,7 @@ fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy:
         let (fused, stats) = builder(device).sample(30).build_with_stats(base, None).unwrap();
         let (_, of_lists) = builder(Device::Cpu).sample(30).build_with_stats(base, Some(&graph)).unwrap();
         if stats.repeated > 0 {
-            // Built over fewer rows than the graph.
+            // The index has fewer rows than the graph: equal rows are one node.
             let expected = builder(Device::Cpu).build(base).unwrap();
             assert_same(&fused, &expected, &shape);
             assert_same(&of_graph.unwrap(), &builder(Device::Cpu).build_from(base, &graph).unwrap(), &shape);
@@ -783,7 +792,7 @@ fn stages_of_pruning_combine() {
 }
 
 #[test]
-fn the_kernels_to_compare_with_give_the_same_index() {
+fn the_baseline_kernels_give_the_same_index() {
     let base = Synth::new(150, 24, 8).unwrap().base();
     for (strategy, metric) in [
         (Strategy::cagra(), Metric::L2),
@@ -832,7 +841,7 @@ fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
                 .unwrap()[0]
                 .recall
         };
-        // The CPU builds the index to compare with: recall does not depend on the device.
+        // The reference is built on the CPU: recall does not depend on the device.
         let in_memory = builder.clone().devices(&[Device::Cpu]).build(&base).unwrap();
         let (found, expected) = (recall(&Index::open(&path).unwrap()), recall(&in_memory));
         assert!(found > expected - 0.02, "{found} for {expected} on {device}");

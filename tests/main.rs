@@ -15,4 +15,5 @@ mod reference;
 mod repeated;
 mod report;
 mod search;
+mod skip;
 mod truth;

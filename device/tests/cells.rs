@@ -180,7 +180,7 @@ fn candidates_are_merged_once() {
             let last = expected[k - 1];
             let changed = last != NONE && expected[..k] != *old;
             let bound = if changed { key::distance(last) } else { open };
-            assert!(bounds[node as usize] == bound || last == old[k - 1], "query {query}, seed {seed}");
+            assert_eq!(bounds[node as usize], bound, "query {query}, seed {seed}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of sorting and merging, in a block and in global memory.
+//! Sorting and merging of keys, in a block and in global memory.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -11,9 +11,10 @@ use tagore_device::sort::{
     sort_scatter,
 };
 
+use crate::device::TestDevice;
 use crate::{SEEDS, integers, room};
 
-/// Arguments of [`sort_and_merge()`].
+/// Arguments of [`sort_and_merge`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct SortAndMerge {
@@ -21,17 +22,17 @@ struct SortAndMerge {
     keys: Global<Key>,
     /// In: `k` ascending keys.
     list: Global<Key>,
-    /// Out: the keys, sorted.
+    /// Out: `len` keys, ascending.
     sorted: GlobalMut<Key>,
-    /// Out: the rank of each key in the list.
+    /// Out: per sorted key its rank in `list`.
     ranks: GlobalMut<u32>,
-    /// Out: the first `k` of both.
+    /// Out: the least `k` of all keys, ascending.
     out: GlobalMut<Key>,
     len: u32,
     k: u32,
 }
 
-/// Sorts `keys` and merges them into `list`.
+/// Sorts keys and merges them into a list.
 #[kernel(block = 32..=256, shared = 8 * (2 * p.len + p.k))]
 unsafe fn sort_and_merge(p: SortAndMerge) {
     let here: Shared<Key> = shared::dynamic(0);
@@ -69,25 +70,24 @@ fn keys_are_sorted_and_merged() {
                 .map(|(i, key)| (key as u64) << 16 | i as u64)
                 .collect();
             let mut list = all.split_off(len);
-            // With seed 1 the list is half empty.
+            // A list that is not full yet.
             let full = if seed == 1 { k / 2 } else { k };
             list.truncate(full);
             list.sort_unstable();
             list.resize(k, NONE);
-            let emulator = Emulator::with_seed(seed);
-            let (keys, old) = (emulator.upload(&all), emulator.upload(&list));
-            let (sorted, ranks, out) =
-                (room::<Key>(&emulator, len), room::<u32>(&emulator, len), room::<Key>(&emulator, k));
+            let device = TestDevice::new(seed);
+            let (sorted, ranks) = (device.room::<Key>(len), device.room::<u32>(len));
+            let out = device.room::<Key>(k);
             let arguments = SortAndMerge {
-                keys: keys.view().read_only(),
-                list: old.view().read_only(),
+                keys: device.input(&all),
+                list: device.input(&list),
                 sorted: sorted.view(),
                 ranks: ranks.view(),
                 out: out.view(),
                 len: len as u32,
                 k: k as u32,
             };
-            emulator.launch::<sort_and_merge>([1, 1, 1], block, (arguments,)).unwrap();
+            device.launch::<sort_and_merge>(1, block, (arguments,));
             let mut expected = all.clone();
             expected.sort_unstable();
             if len > 0 {
@@ -102,7 +102,7 @@ fn keys_are_sorted_and_merged() {
     }
 }
 
-/// Sorts as the host does: digit by digit, from one buffer to the other and back.
+/// Sorts as the host does: digit by digit, between two buffers in turn.
 fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<u64> {
     let emulator = Emulator::with_seed(seed);
     let blocks = (keys.len() as u32).div_ceil(SORT_KEYS);
@@ -131,12 +131,12 @@ fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<
 
 #[test]
 fn keys_in_global_memory_are_sorted_stably() {
-    // The rest of a key is its place before the sort, so that equal digits show their order.
+    // The other bits of a key are its original place, so the test sees the order of equal digits.
     let cases = [(1, 20..28), (1023, 20..23), (1024, 20..33), (1025, 28..44), (4096, 20..21), (9000, 20..29)];
     for (len, bits) in cases {
         for seed in SEEDS {
             let width = bits.end - bits.start;
-            // All different, few values, all equal.
+            // Distinct digits, three digits, one digit.
             let most = [(1i64 << width) - 1, 2.min((1 << width) - 1), 0][seed as usize];
             let keys: Vec<u64> = integers(len, 0, most, seed + len as u64)
                 .into_iter()
@@ -154,8 +154,8 @@ fn keys_in_global_memory_are_sorted_stably() {
 }
 
 #[test]
-fn lines_longer_than_a_block_are_summed() {
-    // Only the scan: the emulator would take long to count as many keys.
+fn more_blocks_than_threads_scan_them_are_summed() {
+    // Counts alone: sorting that many keys is slow on the emulator.
     let emulator = Emulator::with_seed(1);
     let blocks = 2 * SCAN_THREADS + 77;
     let values: Vec<u32> =

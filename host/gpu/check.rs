@@ -11,6 +11,9 @@ use tagore_device::random::{Draws, Stage};
 
 use super::{Buffer, Gpu, Plan};
 
+#[path = "../../tests/skip.rs"]
+mod skip;
+
 /// Blocks of each launch.
 const BLOCKS: usize = 200;
 
@@ -20,7 +23,7 @@ fn devices() -> Vec<Gpu> {
     #[cfg(feature = "cuda")]
     match Gpu::cuda(0) {
         Ok(gpu) => devices.push(gpu.with_ptx(include_str!(env!("TAGORE_CHECK_PTX_FILE")))),
-        Err(_) => eprintln!("skipped: no CUDA device"),
+        Err(error) => skip::no_cuda_device(&error.to_string()),
     }
     devices
 }

@@ -29,11 +29,11 @@ use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::path::Paths;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
-use tagore_device::prune::store::{MERGED, Merge, Store, prune_merge, prune_store};
-use tagore_device::search::beam::search::Search;
-use tagore_device::search::beam::walk::{Graph, Walk};
+use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
+use tagore_device::search::beam::search::BeamSearch;
+use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use tagore_device::search::exact::{
-    Filter, Settle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    ExactFilter, ExactSettle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 
@@ -127,7 +127,7 @@ fn of_lists(launched: &mut Launched) {
     }
     for degree in 1..=MAX_DEGREE as u32 {
         launched.kernel::<prune_store>((Store { width: degree, degree, ..zeroed() },));
-        launched.kernel::<prune_merge>((Merge { width: degree, ..zeroed() },));
+        launched.kernel::<prune_merge>((MergeReverse { width: degree, ..zeroed() },));
     }
 }
 
@@ -141,7 +141,7 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
     for dim in 1..=MAX_DIM {
         let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
         let tiles = Tiles { units, ..zeroed() };
-        launched.kernel::<T::Filter>((Filter { tiles, ..zeroed() },));
+        launched.kernel::<T::Filter>((ExactFilter { tiles, ..zeroed() },));
         launched.kernel::<T::IntraCellJoin>((IntraCellJoin { tiles, ..zeroed() },));
         launched.kernel::<T::CrossCellJoin>((CrossCellJoin { tiles, ..zeroed() },));
         for probes in 1..=MAX_PROBES {
@@ -157,7 +157,7 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
         }
         for k in turns(MAX_K) {
             let (capacity, k) = (capacity(k) as u32, k as u32);
-            launched.kernel::<T::Settle>((Settle { dim: dim as u32, capacity, k, ..zeroed() },));
+            launched.kernel::<T::Settle>((ExactSettle { dim: dim as u32, capacity, k, ..zeroed() },));
         }
         for degree in turns(MAX_DEGREE) {
             let degree = degree as u32;
@@ -175,7 +175,7 @@ fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
                 for width in 1..=MAX_WIDTH {
                     let slots =
                         slots(capability.shared_memory(), (dim, degree), (beam, width)).expect("it fits");
-                    let walk = Walk {
+                    let walk = BeamWalk {
                         base: Rows { dim: dim as u32, ..zeroed() },
                         graph: Graph { degree: degree as u32, ..zeroed() },
                         beam: beam as u32,
@@ -183,7 +183,7 @@ fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
                         slots,
                         ..zeroed()
                     };
-                    let arguments = (Search { walk, ..zeroed() },);
+                    let arguments = (BeamSearch { walk, ..zeroed() },);
                     launched.kernel::<T::Beam64>(arguments);
                     if beam <= MAX_LAYER_BEAM && width == 1 {
                         launched.kernel::<T::BeamLayer>(arguments);
@@ -198,12 +198,12 @@ fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
 }
 
 fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32, u32)) {
-    fn arguments<T: Copy>(stride: u32, dim: u32) -> filter::Filter<T>
+    fn arguments<T: Copy>(stride: u32, dim: u32) -> filter::PruneFilter<T>
     where
-        filter::Filter<T>: Copy,
+        filter::PruneFilter<T>: Copy,
         Rows<T>: Copy,
     {
-        filter::Filter { stride, rows: Rows { dim, ..zeroed() }, ..zeroed() }
+        filter::PruneFilter { stride, rows: Rows { dim, ..zeroed() }, ..zeroed() }
     }
     launched.kernel::<R::F32>((arguments(stride, dim), rule));
     launched.kernel::<R::F16>((arguments(stride, dim), rule));
@@ -222,7 +222,7 @@ fn of_pruning<T: OnDevice>(
     let most = strategy.max_degree() as u32;
     match strategy.collect {
         crate::Collect::Path => {
-            let walk = Walk {
+            let walk = BeamWalk {
                 base: rows,
                 graph: Graph { degree: k, ..zeroed() },
                 entry_count: shape.entries() as u32,
@@ -237,7 +237,7 @@ fn of_pruning<T: OnDevice>(
         }
     }
     for candidates in [shape.limit() as u32, MERGED] {
-        let serial = filter::Filter { rows, stride: candidates, most, ..zeroed() };
+        let serial = filter::PruneFilter { rows, stride: candidates, most, ..zeroed() };
         launched.kernel::<<T as RuleElement>::Serial>((serial, Distance));
         match strategy.filter {
             crate::Filter::Rank => {

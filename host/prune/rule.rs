@@ -78,14 +78,14 @@ impl<R: RuleKernels> AnyRule for R {
 /// - As [`Gpu::launch`].
 unsafe fn launch<T, K, R>(
     gpu: &Gpu,
-    arguments: (filter::Filter<T>, R),
+    arguments: (filter::PruneFilter<T>, R),
     nodes: u32,
     threads: u32,
 ) -> Result<()>
 where
-    K: Kernel<Arguments = (filter::Filter<T>, R)>,
+    K: Kernel<Arguments = (filter::PruneFilter<T>, R)>,
 {
-    let filter::Filter { rows, stride, most, .. } = &arguments.0;
+    let filter::PruneFilter { rows, stride, most, .. } = &arguments.0;
     let row_bytes = u64::from(rows.stride) * size_of::<T>() as u64;
     let bytes = u64::from(*stride) * (8 + row_bytes) + u64::from(*most) * 8;
     gpu.count_work::<K>(u64::from(nodes) * bytes, 0);

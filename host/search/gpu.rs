@@ -6,8 +6,8 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows;
 use tagore_device::key::{self, Key};
-use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, search_shared_bytes, table_slots};
-use tagore_device::search::beam::walk::{Graph, Walk, least_slots, step_ids};
+use tagore_device::search::beam::search::{BeamSearch, SEARCH_COUNTERS, search_shared_bytes, table_slots};
+use tagore_device::search::beam::walk::{BeamWalk, Graph, least_slots, step_ids};
 
 use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
 use crate::index::{Index, Layer};
@@ -305,7 +305,7 @@ impl Task<'_> {
         }
     }
 
-    fn run_with<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+    fn run_with<T: OnDevice, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         &self,
         resident: &Resident<T>,
         rows: Matrix<'_, T>,
@@ -353,7 +353,7 @@ impl Task<'_> {
     }
 
     /// Searches layer after layer, and the index last.
-    fn launch<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+    fn launch<T: OnDevice, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         &self,
         base: &Base<T>,
         batch: &mut Batch<T>,
@@ -387,7 +387,7 @@ impl Task<'_> {
     }
 
     #[expect(clippy::too_many_arguments, reason = "a launch has as many")]
-    fn launch_stage<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+    fn launch_stage<T: OnDevice, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         &self,
         base: &Base<T>,
         stage: &Stage<'_>,
@@ -408,8 +408,8 @@ impl Task<'_> {
             Entries::Found(keys, count) => (keys.view().cast(), count, count, 1),
         };
         let ids = stage.edges.view();
-        let search = Search {
-            walk: Walk {
+        let search = BeamSearch {
+            walk: BeamWalk {
                 base: base.rows(),
                 graph: Graph {
                     ids,

@@ -61,8 +61,8 @@ fn arguments<T: OnDevice>(
     (candidates, stride): (&Buffer<Key>, usize),
     (forward, most): (&mut Buffer<Key>, usize),
     pass_short: bool,
-) -> filter::Filter<T> {
-    filter::Filter {
+) -> filter::PruneFilter<T> {
+    filter::PruneFilter {
         rows: base.rows(),
         nodes: chunk.nodes(),
         candidates: candidates.view(),

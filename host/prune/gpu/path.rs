@@ -2,7 +2,7 @@
 
 use tagore_device::key::Key;
 use tagore_device::prune::path::{PATH_THREADS, Paths, path_slots};
-use tagore_device::search::beam::walk::{Graph, Walk};
+use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::Chunk;
 use crate::Result;
@@ -28,7 +28,7 @@ pub(super) fn path<T: OnDevice>(
 ) -> Result<()> {
     let (degree, entry_count, expansions) = (lists.k as u32, entry_count as u32, PATH.expansions as u32);
     let paths = Paths {
-        walk: Walk {
+        walk: BeamWalk {
             base: base.rows(),
             graph: Graph { ids: lists.keys.view().cast(), places: entries.view(), degree, shift: 1 },
             entries: entries.view(),

@@ -3,7 +3,7 @@
 use cuda_std::memory::Global;
 use tagore_device::key::Key;
 use tagore_device::prune::store::{
-    MERGE_THREADS, MERGED, Merge, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
+    MERGE_THREADS, MERGED, MergeReverse, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
 };
 
 use super::reverse::Reverse;
@@ -49,7 +49,7 @@ pub(super) fn merge(
     (nodes, node_count): (Global<u32>, usize),
     merged: &mut Buffer<Key>,
 ) -> Result<()> {
-    let merge = Merge {
+    let merge = MergeReverse {
         forward: forward.view(),
         reverse: reverse.sources.view(),
         offsets: reverse.offsets.view(),

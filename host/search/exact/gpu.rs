@@ -11,7 +11,7 @@ use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::key::{self, Key};
-use tagore_device::search::exact::{CLOSED, Filter, SETTLE_THREADS, Settle};
+use tagore_device::search::exact::{CLOSED, ExactFilter, ExactSettle, SETTLE_THREADS};
 
 use crate::gpu::{Buffer, Gpu, Plan};
 use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number};
@@ -411,7 +411,7 @@ impl<T: OnDevice> Pass<'_, T> {
         let blocks = gpu.multiprocessors() as usize * 16;
         let per_block = (range * point_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
         let rows = self.side.tiles();
-        let filter = Filter::<T::Sum> {
+        let filter = ExactFilter::<T::Sum> {
             tiles: Tiles {
                 queries: batch.side.tiles().vectors,
                 rows: rows.vectors,
@@ -444,7 +444,7 @@ impl<T: OnDevice> Pass<'_, T> {
         let search = self.search;
         let metric = search.space.metric();
         let Rounding { row_scale, point_scale, error_limit, .. } = *self.rounding;
-        let settle = Settle::<T, T::Sum> {
+        let settle = ExactSettle::<T, T::Sum> {
             rows: self.side.values.view(),
             queries: batch.side.values.view(),
             found: batch.noted.view(),

@@ -36,16 +36,16 @@ use tagore_device::prune::medoid::{
 };
 use tagore_device::prune::path::{Paths, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8};
 use tagore_device::search::beam::search::{
-    Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
+    BeamSearch, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
     beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
     beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
     beam_search_512_i8, beam_search_512_u8, beam_search_layer_f16, beam_search_layer_f32,
     beam_search_layer_i8, beam_search_layer_u8,
 };
 use tagore_device::search::exact::{
-    Filter, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, Settle, exact_filter_f16, exact_filter_i8,
-    exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32, exact_settle_f16,
-    exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
+    ExactFilter, ExactSettle, Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, exact_filter_f16,
+    exact_filter_i8, exact_filter_u8, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8, total_error,
 };
 
 use rayon::prelude::*;
@@ -67,10 +67,10 @@ const MAGNITUDE: f32 = 4096.0;
 /// Element types with their kernels.
 pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type Sum: TileSum + Pod;
-    type Filter: Kernel<Arguments = (Filter<Self::Sum>,)>;
+    type Filter: Kernel<Arguments = (ExactFilter<Self::Sum>,)>;
     type IntraCellJoin: Kernel<Arguments = (IntraCellJoin<Self::Sum>,)>;
     type CrossCellJoin: Kernel<Arguments = (CrossCellJoin<Self::Sum>,)>;
-    type Settle: Kernel<Arguments = (Settle<Self, Self::Sum>,)>;
+    type Settle: Kernel<Arguments = (ExactSettle<Self, Self::Sum>,)>;
     type Finish: Kernel<Arguments = (Finish<Self>,)>;
     type Join: Kernel<Arguments = (Join<Self::Sum>,)>;
     type Expand: Kernel<Arguments = (Expand<Self::Sum>,)>;
@@ -83,11 +83,11 @@ pub(crate) trait OnDevice: Element + element::Element + RuleElement {
     type MedoidNearest: Kernel<Arguments = (Nearest<Self>,)>;
     type Lengths: Kernel<Arguments = (Lengths<Self>,)>;
     type MergeLists: Kernel<Arguments = (MergeLists<Self>,)>;
-    type Beam64: Kernel<Arguments = (Search<Self>,)>;
-    type BeamLayer: Kernel<Arguments = (Search<Self>,)>;
-    type Beam128: Kernel<Arguments = (Search<Self>,)>;
-    type Beam256: Kernel<Arguments = (Search<Self>,)>;
-    type Beam512: Kernel<Arguments = (Search<Self>,)>;
+    type Beam64: Kernel<Arguments = (BeamSearch<Self>,)>;
+    type BeamLayer: Kernel<Arguments = (BeamSearch<Self>,)>;
+    type Beam128: Kernel<Arguments = (BeamSearch<Self>,)>;
+    type Beam256: Kernel<Arguments = (BeamSearch<Self>,)>;
+    type Beam512: Kernel<Arguments = (BeamSearch<Self>,)>;
 
     /// Whether tiles take a rounded copy of the vectors, of f16.
     const ROUNDED: bool;

@@ -1,4 +1,41 @@
-//! The filter of exact search: which rows may be among the nearest of which query.
+//! The filter of exact search: notes the rows that may be among the nearest of each query.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each 128 queries and some tiles of 128 rows, one block of 8 warps:
+//!     for each tile of rows:
+//!         products = queries × rows on tensor cores         (block::tile_walk)
+//!         for each query and row of the tile:
+//!             if bias(row) + weight * product < bound(query): note the row for the query
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `tiles` | vectors of queries and rows, and a bias per row, see [`Tiles`] |
+//! | `bounds`, `counts` | one per query |
+//! | `found` | queries × `capacity` rows |
+//! | `overflow` | one value |
+//! | shared memory | chunks of queries and rows, see [`tile_walk_shared_bytes`] |
+//!
+//! # Optimisations
+//!
+//! 1. Asynchronous copies fill shared memory while tensor cores work: rows three chunks deep,
+//!    queries two, or all of them once where they have no more chunks.
+//! 2. Product, norm of the row and bound of the query make one comparison:
+//!    `|q - r|² = |r|² - 2 <q, r> + |q|²`, and `|q|²` is subtracted from the bound beforehand.
+//! 3. Comparisons set bits of a word, by a predicated instruction each. A loop over the bits then
+//!    notes rows: few bits are set.
+//! 4. A noted row is its number alone. Its distance is computed again, exactly
+//!    ([`super::ExactSettle`]).
+//! 5. Tiles come in an order of `tile_step`, which mixes data that lie sorted, so that bounds
+//!    tighten early. The step is coprime to the number of tiles, so each tile comes once.
+//!
+//! # Speed
+//!
+//! Bound by tensor cores: 2 × dim operations per pair of query and row.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -11,46 +48,45 @@ use crate::block::tile_walk::{
     Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
 };
 
-/// The filter of a range of all rows for all queries.
+/// Arguments of the kernels `exact_filter_*`: a range of the rows, for all queries.
 ///
-/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
-/// data that lie sorted; `tile_step` is at most `tile_count` and has no divisor in common with it.
+/// Position p of the order is the tile of 128 rows number `(p * tile_step) % tile_count`.
 #[repr(C)]
-pub struct Filter<S> {
-    /// What is compared.
+pub struct ExactFilter<S> {
+    /// The vectors.
     pub tiles: Tiles<S>,
-    /// In: one of each query.
+    /// In: one bound per query.
     pub bounds: Global<S>,
-    /// In and out: of each query, rows noted, also those that there was no room for.
+    /// In and out: per query the number of rows below the bound, also beyond `capacity`.
     pub counts: GlobalMut<u32>,
-    /// Out: `capacity` rows of each query.
+    /// Out: `capacity` rows per query.
     pub found: GlobalMut<u32>,
-    /// Out: one value, 1 if a query passed its capacity.
+    /// Out: 1 if a query passed its capacity.
     pub overflow: GlobalMut<u32>,
-    /// Rows that are noted per query.
+    /// Most rows noted per query.
     pub capacity: u32,
-    /// How many queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// How many rows.
+    /// Number of rows.
     pub row_count: u32,
-    /// The first tile of the range, in the order of visiting.
+    /// First position of the range.
     pub first_position: u32,
-    /// Tiles of the range.
+    /// Positions of the range.
     pub position_count: u32,
-    /// Tiles that a block visits.
+    /// Positions per block.
     pub positions_per_block: u32,
     /// Tiles of all rows.
     pub tile_count: u32,
-    /// From one visited tile to the next.
+    /// Tiles between two positions: at most `tile_count`, and coprime to it.
     pub tile_step: u32,
 }
 
 copied! {
-    Filter<S>;
+    ExactFilter<S>;
 }
 
 #[inline(always)]
-fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
+fn filter_all<E: TileElement>(p: &ExactFilter<E::Sum>) {
     let first_query = block_idx_x() * tile::SIDE;
     let begin = block_idx_y() * p.positions_per_block;
     let (left, queries) = (p.position_count - begin, p.query_count - first_query);
@@ -72,9 +108,9 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
     walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
 }
 
-/// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
+/// Notes rows for the queries from `first_query` on. Other blocks may note rows for them too.
 struct NoteRows<'a, S> {
-    p: &'a Filter<S>,
+    p: &'a ExactFilter<S>,
     first_query: u32,
 }
 
@@ -85,7 +121,7 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
         let LanePart { line, column, columns } = part;
         let mut biases = [S::NEVER; 8];
         unroll!(8, C => biases[C] = columns.biases.get((column + column_of(C)) as usize));
-        // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
+        // Bit 16 m + 4 n + v: value v of fragment (m, n) is below its bound.
         let mut below = [0u32; 2];
         unroll!(4, M => {
             unroll!(4, N => {
@@ -114,16 +150,17 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
 
 macro_rules! filter_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
-        /// The order in which they are noted is that of the hardware.
+        /// Notes the rows of a range whose distance may be below the query's bound (see
+        /// [`ExactFilter`] and the module). The order of the noted rows is not deterministic.
         ///
-        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
-        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`tile_walk_shared_bytes`].
+        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per
+        /// `positions_per_block` of the `position_count` tiles of rows; [`tile::THREADS`] threads;
+        /// [`tile_walk_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Filter`] says.
+        /// - The views match the fields of [`ExactFilter`].
         #[kernel(block = tile::THREADS, shared = tile_walk_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
-        pub unsafe fn $name(p: Filter<$sum>) {
+        pub unsafe fn $name(p: ExactFilter<$sum>) {
             filter_all::<$element>(&p);
         }
     )*};
