@@ -191,7 +191,7 @@ fn graph(descent: &Descent, data: &DataShape, output: &Output) -> Result<Value> 
 }
 
 fn start_name(start: Start) -> String {
-    if start == Start::Auto { "all pairs".to_owned() } else { start.to_string() }
+    if start == Start::AllPairs { "all pairs".to_owned() } else { start.to_string() }
 }
 
 fn stages(stages: &[PlannedStage]) -> Vec<Value> {

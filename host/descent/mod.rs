@@ -17,17 +17,16 @@ use std::time::Instant;
 use tagore_device::descent::key::MAX_NODES;
 
 pub use gpu::CellSettings;
-pub(crate) use gpu::{GpuLists, Then};
+pub(crate) use gpu::{DeviceGraph, GpuLists};
 pub use graph::KnnGraph;
 pub use plan::{DevicePlan, PlannedStage};
 pub(crate) use plan::{most_knn, with_kept};
 pub use sample::KnnSample;
-pub(crate) use sample::{Sampling, sampled};
+pub(crate) use sample::sampled;
 
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
-use crate::vectors::gpu::{Base, OnDevice};
 use crate::vectors::shape::{device_type, own_type, with_type};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
@@ -101,13 +100,15 @@ impl FromStr for Iterations {
 /// Where descent starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Whatever is fastest for the device, the size and the metric: all pairs for small data.
+    /// Whichever of the others is fastest for the device, the size and the metric.
     #[default]
     Auto,
     /// Random neighbours, as in the paper.
     Random,
     /// Cells of near vectors: the members of each are compared with one another and with vectors near it; on a GPU.
     Cells,
+    /// No descent: all pairs are compared, which gives the exact graph.
+    AllPairs,
 }
 
 impl fmt::Display for Start {
@@ -116,6 +117,7 @@ impl fmt::Display for Start {
             Self::Auto => "auto",
             Self::Random => "random",
             Self::Cells => "cells",
+            Self::AllPairs => "all-pairs",
         })
     }
 }
@@ -128,7 +130,8 @@ impl FromStr for Start {
             "auto" => Ok(Self::Auto),
             "random" => Ok(Self::Random),
             "cells" => Ok(Self::Cells),
-            _ => Err(Error::argument("start", name, "auto, random or cells")),
+            "all-pairs" => Ok(Self::AllPairs),
+            _ => Err(Error::argument("start", name, "all-pairs, auto, random or cells")),
         }
     }
 }
@@ -329,7 +332,11 @@ impl Descent {
 
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
         // Below this size all pairs cost less than the joins would.
-        self.start == Start::Auto && nodes <= ALL_PAIRS || nodes <= k + 1
+        match self.start {
+            Start::AllPairs => true,
+            Start::Auto => nodes <= ALL_PAIRS.max(k + 1),
+            Start::Random | Start::Cells => nodes <= k + 1,
+        }
     }
 
     /// What the graph depends on beside its data and the neighbours per node, by the names of the command line.
@@ -414,17 +421,13 @@ impl Descent {
         }
     }
 
-    /// Builds the graph on a GPU, and leaves it there for what comes then; `k` is not 0.
-    pub(crate) fn build_then<N: Then>(
-        &self,
-        gpu: &Gpu,
-        space: &Space<'_>,
-        k: usize,
-        next: N,
-    ) -> Result<N::Output> {
+    /// Builds the graph on a GPU and leaves it there; `k` is not 0.
+    pub(crate) fn build_on_device(&self, gpu: &Gpu, space: &Space<'_>, k: usize) -> Result<DeviceGraph> {
         self.check_parameters()?;
         let measurement = gpu.measure()?;
-        self.on_gpu(gpu, space, k).run_then(Measured { gpu, measurement, next })
+        let mut graph = self.on_gpu(gpu, space, k).run_on_device()?;
+        graph.stats.measured(gpu, measurement)?;
+        Ok(graph)
     }
 
     fn on_gpu<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>, k: usize) -> gpu::Build<'a> {
@@ -446,7 +449,7 @@ impl Descent {
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if self.start == Start::Cells {
-            return Err(Error::argument("start", "cells", "auto or random on the CPU"));
+            return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
         }
         let (keys, mut stats) = if self.compares_all_pairs_on_cpu(nodes, k) {
             (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
@@ -462,27 +465,6 @@ impl Descent {
         "cpu".clone_into(&mut stats.device);
         stats.log();
         Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
-    }
-}
-
-/// Ends what the descent is measured by before anything else is done.
-struct Measured<'a, N> {
-    gpu: &'a Gpu,
-    measurement: Measurement,
-    next: N,
-}
-
-impl<N: Then> Then for Measured<'_, N> {
-    type Output = N::Output;
-
-    fn then<T: OnDevice>(
-        self,
-        base: Base<T>,
-        lists: GpuLists,
-        mut stats: DescentStats,
-    ) -> Result<Self::Output> {
-        stats.measured(self.gpu, self.measurement)?;
-        self.next.then(base, lists, stats)
     }
 }
 

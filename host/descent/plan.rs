@@ -50,7 +50,7 @@ pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> 
 /// have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Where descent starts from; `Auto` stands for all pairs.
+    /// Where descent starts from; never `Auto`.
     pub start: Start,
     /// Neighbours per node.
     pub k: usize,

@@ -28,7 +28,7 @@ const FEW: usize = 256;
 const UNREACHED: u32 = u32::MAX;
 
 /// What [`connect`] takes of the host's memory for `n` nodes with so many threads.
-pub(super) fn plan(n: usize, threads: usize) -> Plan {
+pub(crate) fn plan(n: usize, threads: usize) -> Plan {
     // Of a level that has most of the nodes, parts and the whole.
     Plan::new()
         .with::<u32>("parents", n)
@@ -46,7 +46,7 @@ pub(super) fn plan(n: usize, threads: usize) -> Plan {
 /// leaves all that was reached reached.
 ///
 /// The result does not depend on the number of threads.
-pub(super) fn connect(
+pub(crate) fn connect(
     space: &Space<'_>,
     rows: &mut Rows,
     entries: &[u32],

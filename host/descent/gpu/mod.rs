@@ -24,13 +24,12 @@ pub(crate) use lists::GpuLists;
 pub(super) use plan::Shape;
 pub use settings::CellSettings;
 
-use super::{DescentStats, Iterations, Start};
+use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{Points, nearest};
 use crate::vectors::Matrix;
-use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
+use crate::vectors::gpu::{Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
 
@@ -74,58 +73,56 @@ struct Nodes<T: OnDevice> {
     lists: Buffer<Key>,
 }
 
-/// What is done with a graph on a device, whatever its vectors are.
-pub(crate) trait Then {
-    type Output;
-
-    /// Gets the base, its graph and what finding it took.
-    fn then<T: OnDevice>(self, base: Base<T>, lists: GpuLists, stats: DescentStats) -> Result<Self::Output>;
+/// A k-NN graph on a device, and its base.
+pub(crate) struct DeviceGraph {
+    pub base: DeviceBase,
+    pub lists: GpuLists,
+    pub stats: DescentStats,
 }
 
-/// Copies the graph to the host.
-struct Download;
+impl DeviceGraph {
+    /// Copies the rows of `space`, and a graph of them, to a device.
+    pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
+        with_device_rows!(space, rows => {
+            let base = OnDevice::device_base(Base::upload(gpu, space, rows)?);
+            Ok(Self { base, lists: GpuLists::of(gpu, graph)?, stats: graph.stats().clone() })
+        })
+    }
+}
 
-impl Then for Download {
-    type Output = (Vec<Key>, DescentStats);
-
-    fn then<T: OnDevice>(self, _: Base<T>, lists: GpuLists, mut stats: DescentStats) -> Result<Self::Output> {
+impl Build<'_> {
+    /// Builds the graph: `k` keys per node, at exact distances.
+    pub(super) fn run(&self) -> Result<(Vec<Key>, DescentStats)> {
+        if self.k == 0 {
+            return Ok((Vec::new(), DescentStats::default()));
+        }
+        if self.shape().choose_start() == Start::AllPairs {
+            return self.all_pairs();
+        }
+        let DeviceGraph { lists, mut stats, .. } = self.run_on_device()?;
         let copying = Instant::now();
         let keys = lists.download()?;
         stats.copy += copying.elapsed().as_secs_f64();
         Ok((keys, stats))
     }
-}
 
-impl Build<'_> {
-    /// The k nearest neighbours of every node, `k` keys to a row, each at its exact distance.
-    pub(super) fn run(&self) -> Result<(Vec<Key>, DescentStats)> {
-        if self.k == 0 {
-            return Ok((Vec::new(), DescentStats::default()));
-        }
-        if self.shape().choose_start() == Start::Auto {
-            return self.all_pairs();
-        }
-        self.run_then(Download)
+    /// Builds the graph and leaves it on the device.
+    pub(super) fn run_on_device(&self) -> Result<DeviceGraph> {
+        with_device_rows!(self.space, rows => self.graph(rows))
     }
 
-    /// Leaves the graph on the device, for what comes then.
-    pub(super) fn run_then<N: Then>(&self, next: N) -> Result<N::Output> {
+    fn graph<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<DeviceGraph> {
         let start = self.shape().choose_start();
-        with_device_rows!(self.space, rows => self.graph(rows, start, next))
-    }
-
-    fn graph<T: OnDevice, N: Then>(&self, rows: Matrix<'_, T>, start: Start, next: N) -> Result<N::Output> {
-        if start != Start::Auto {
+        if start != Start::AllPairs {
             let (base, lists, stats) = self.descend(rows, start)?;
-            return next.then(base, lists, stats);
+            return Ok(DeviceGraph { base: T::device_base(base), lists, stats });
         }
         let (keys, mut stats) = self.all_pairs()?;
         let copying = Instant::now();
         let base = Base::upload(self.gpu, self.space, rows)?;
         let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.k, self.space.metric())?;
         stats.copy += copying.elapsed().as_secs_f64();
-        drop(keys);
-        next.then(base, lists, stats)
+        Ok(DeviceGraph { base: T::device_base(base), lists, stats })
     }
 
     /// What the sizes of the buffers depend on.

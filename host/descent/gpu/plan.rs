@@ -39,25 +39,26 @@ pub(in crate::descent) struct Shape {
 }
 
 impl Shape {
-    /// The start that is best for the data, if another was not asked for; `Auto` stands for all pairs.
+    /// The start of this build: the requested one, unless it is `Auto` or the data do not allow it.
+    /// Never `Auto`.
     pub(super) fn choose_start(&self) -> Start {
         // Cells are L2 balls, and neighbours by inner product lie anywhere.
         let is_product = self.metric == Metric::InnerProduct;
         let all_pairs = if is_product { ALL_PAIRS_OF_PRODUCTS } else { ALL_PAIRS };
         if self.k > MAX_K || self.n <= 2 * self.k || self.start == Start::Auto && self.n <= all_pairs {
-            return Start::Auto;
+            return Start::AllPairs;
         }
         let cells_possible = !is_product && self.n >= LEAST_FOR_CELLS;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
-            Start::Cells => Start::Auto,
+            Start::Cells | Start::AllPairs => Start::AllPairs,
         }
     }
 
     /// Whether there is a descent: all pairs are of the vectors as they are.
     pub(in crate::descent) fn is_descent(&self) -> bool {
-        self.choose_start() != Start::Auto
+        self.choose_start() != Start::AllPairs
     }
 
     /// The vectors.
@@ -124,7 +125,7 @@ impl Shape {
             return Vec::new();
         }
         let start = self.choose_start();
-        if start == Start::Auto {
+        if start == Start::AllPairs {
             let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }

@@ -166,7 +166,7 @@ impl Shape {
     }
 
     /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists of the graph.
-    pub(in crate::prune) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    pub(crate) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
         let base = Base::<T>::plan(self.n, self.dim, self.metric);
         let lists = self.lists();
         let order = lists.only(&["order"]);

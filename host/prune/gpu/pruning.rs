@@ -16,14 +16,13 @@ use super::plan::Shape;
 use super::rank::{Candidates, Lists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
-use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
+use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, cpu};
-use crate::vectors::Matrix;
-use crate::vectors::gpu::{Base, DeviceBase, OnDevice, with_device_rows};
+use crate::vectors::gpu::{Base, OnDevice};
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -38,42 +37,14 @@ pub(crate) struct Pruning<'a> {
     pub progress: &'a Progress,
 }
 
-impl Then for Pruning<'_> {
-    type Output = (Pruned, DescentStats, PruneStats, DeviceBase);
-
-    fn then<T: OnDevice>(
-        self,
-        base: Base<T>,
-        lists: GpuLists,
-        descent: DescentStats,
-    ) -> Result<Self::Output> {
-        let (pruned, prune) = self.run(&base, lists, 0.0)?;
-        Ok((pruned, descent, prune, T::device_base(base)))
-    }
-}
-
 impl Pruning<'_> {
     /// What the sizes of the buffers depend on.
     fn shape(&self, k: usize) -> Shape {
         Shape::new(self.strategy, (self.space.len(), self.space.dim()), k, self.space.metric())
     }
 
-    /// Prunes a graph that is not on the device yet.
-    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<<Self as Then>::Output> {
-        with_device_rows!(self.space, rows => self.upload(rows, graph))
-    }
-
-    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>, graph: &KnnGraph) -> Result<<Self as Then>::Output> {
-        let copying = Instant::now();
-        let base = Base::upload(self.gpu, self.space, rows)?;
-        let lists = GpuLists::of(self.gpu, graph)?;
-        self.gpu.synchronize()?;
-        let (pruned, prune) = self.run(&base, lists, copying.elapsed().as_secs_f64())?;
-        Ok((pruned, graph.stats().clone(), prune, T::device_base(base)))
-    }
-
-    /// Prunes; `copy` seconds were spent on copies before.
-    fn run<T: OnDevice>(&self, base: &Base<T>, lists: GpuLists, copy: f64) -> Result<(Pruned, PruneStats)> {
+    /// Prunes the graph of `base`.
+    pub(crate) fn run<T: OnDevice>(&self, base: &Base<T>, lists: GpuLists) -> Result<Pruned> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
@@ -92,9 +63,9 @@ impl Pruning<'_> {
         let order = lists.order;
         drop(lists.keys);
         let ids = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
-        let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), copy, ..PruneStats::default() };
+        let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), ..PruneStats::default() };
         let copying = Instant::now();
-        let pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
+        let rows = download(&ids, self.space.len(), self.strategy.degree)?;
         stats.copy += copying.elapsed().as_secs_f64();
         stage.advance(self.space.len() as u64)?;
 
@@ -105,7 +76,7 @@ impl Pruning<'_> {
         stats.kernels = measured.kernels;
         stats.peak_gpu_bytes = measured.peak_bytes;
         stats.peak_host_bytes = peak_host_bytes();
-        Ok((pruned, stats))
+        Ok(Pruned { rows, entries, stats })
     }
 
     /// Collect and Filter: the forward edges of each row, as many as the degree.

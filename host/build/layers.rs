@@ -7,15 +7,14 @@ use rayon::prelude::*;
 use tagore_device::descent::key;
 use tagore_device::random::{Draws, Stage};
 
-use super::rows::Rows;
-use super::strategy::Strategy;
-use super::{Builder, Pruned};
+use super::Builder;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::Layer;
+use crate::prune::Rows;
 use crate::search::beam::{BeamSearch, Graph, Limits, Start};
 use crate::search::exact::ExactSearch;
 use crate::vectors::space::Space;
-use crate::{Device, Index, Progress, Result, Vectors};
+use crate::{Device, Index, Progress, Result, Strategy, Vectors};
 
 /// Nodes that are searched for to see whether searches find their way.
 const SAMPLE: usize = 1024;
@@ -98,14 +97,14 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        (rows, entries): &mut Pruned,
+        rows: &Rows,
+        entries: &mut Vec<u32>,
     ) -> Result<Vec<Layer>> {
         let (n, progress) = (rows.len(), &self.descent.progress);
         if n < LEAST {
             return Ok(Vec::new());
         }
         let sample = sampled(n, SAMPLE, self.descent.seed);
-        let rows = &*rows;
         let lost = |start: Start<'_>| astray(space, rows, start, &sample, progress);
         let without = lost(Start::at(entries))?;
         // A layer gets another in any case, up to a small one: hnswlib and FAISS enter at one node.
