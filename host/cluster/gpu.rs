@@ -3,8 +3,10 @@
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::tile;
 use tagore_device::cluster::{
-    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, RANK_BITS, VALUE_THREADS, assign_blocks,
-    cluster_ids, cluster_keys, cluster_member_keys, cluster_members, cluster_sample,
+    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, Pairs, RANK_BITS, VALUE_THREADS,
+    assign_blocks, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_ids, cluster_keys,
+    cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
+    cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8, cluster_sample,
 };
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
 
@@ -12,20 +14,30 @@ use super::Sizes;
 use super::guides::Lists;
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, Plan, Reservation};
-use crate::vectors::gpu::{OnDevice, Side, TileVectors};
+use crate::vectors::gpu::{Side, TileVectors, stage_kernels};
 use crate::{Metric, Result};
+
+stage_kernels! {
+    /// Kernels of clustering.
+    pub(crate) trait ClusterKernels {
+        Assign (Assign<Self::Sum>,):
+            cluster_assign_f16 cluster_assign_f16 cluster_assign_u8 cluster_assign_i8;
+        Pairs (Pairs<Self::Sum>,): cluster_pairs_f16 cluster_pairs_f16 cluster_pairs_u8 cluster_pairs_i8;
+        Mean (Means<Self::Sum>,): cluster_mean_f16 cluster_mean_f16 cluster_mean_u8 cluster_mean_i8;
+    }
+}
 
 /// Of so many of a vector's nearest centres is its place in the order.
 const ORDER_RANKS: usize = 3;
 
 /// Centres, or guides: tile vectors, and their squared norms.
-pub(crate) struct Centres<T: OnDevice> {
+pub(crate) struct Centres<T: ClusterKernels> {
     pub vectors: Buffer<u8>,
     pub norms: Buffer<T::Sum>,
     pub count: usize,
 }
 
-impl<T: OnDevice> Centres<T> {
+impl<T: ClusterKernels> Centres<T> {
     /// Adds `count` centres, and their norms, to a plan.
     pub(super) fn plan(plan: Plan, names: (&'static str, &'static str), count: usize, dim: usize) -> Plan {
         plan.with::<u8>(names.0, count * Side::<T>::tile_bytes(dim)).with::<T::Sum>(names.1, count)
@@ -42,7 +54,7 @@ impl<T: OnDevice> Centres<T> {
 }
 
 /// What is worked with.
-pub(super) struct Work<'a, T: OnDevice> {
+pub(super) struct Work<'a, T: ClusterKernels> {
     pub gpu: &'a Gpu,
     pub tiles: TileVectors,
     pub sizes: Sizes,
@@ -77,7 +89,7 @@ pub(super) fn threads(count: usize) -> [u32; 3] {
     [count.div_ceil(VALUE_THREADS as usize) as u32, 1, 1]
 }
 
-impl<'a, T: OnDevice> Work<'a, T> {
+impl<'a, T: ClusterKernels> Work<'a, T> {
     pub(super) fn new(
         gpu: &'a Gpu,
         tiles: TileVectors,

@@ -8,19 +8,18 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{LIST_THREADS, Lists as Listing, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::gpu::{Centres, Wanted, Work};
+use super::gpu::{Centres, ClusterKernels, Wanted, Work};
 use super::{Known, Sizes};
 use crate::gpu::{Buffer, Plan, Reservation};
-use crate::vectors::gpu::OnDevice;
 use crate::{Metric, Result};
 
 /// Of each guide as many centres, by their numbers, and their squared norms.
-pub(super) struct Lists<T: OnDevice> {
+pub(super) struct Lists<T: ClusterKernels> {
     pub centres: Buffer<u32>,
     pub norms: Buffer<T::Sum>,
 }
 
-impl<T: OnDevice> Lists<T> {
+impl<T: ClusterKernels> Lists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
     pub(super) fn plan(plan: Plan, sizes: &Sizes) -> Plan {
         let all = if sizes.guides > 0 { sizes.cells } else { 0 };
@@ -34,7 +33,7 @@ impl<T: OnDevice> Lists<T> {
     }
 }
 
-impl<T: OnDevice> Work<'_, T> {
+impl<T: ClusterKernels> Work<'_, T> {
     /// Puts the sample in the order of guides.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));

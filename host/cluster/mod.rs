@@ -12,12 +12,13 @@ mod guides;
 
 use tagore_device::cluster::MAX_MEMBERSHIPS;
 
+pub(crate) use self::gpu::ClusterKernels;
 use self::gpu::{Centres, Work};
 use self::guides::Lists;
 use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, TileVectors};
+use crate::vectors::gpu::TileVectors;
 
 /// Vectors of the sample per centre.
 const SAMPLE_PER_CELL: usize = 48;
@@ -74,7 +75,7 @@ impl Clustering {
 }
 
 /// Which vectors are in which cell: each in the cells of its nearest centres.
-pub(crate) struct Cells<T: OnDevice> {
+pub(crate) struct Cells<T: ClusterKernels> {
     /// The members of all cells, cell by cell; within a cell those whose nearest centre is the cell's, then
     /// those whose second nearest it is, and so on; of each rank in an order of which every beginning is a
     /// fair sample.
@@ -91,7 +92,7 @@ pub(crate) struct Cells<T: OnDevice> {
 }
 
 /// Other cells of the same vectors, which are in the order of these cells: they tell which centres are near a vector.
-pub(crate) struct Known<'a, T: OnDevice> {
+pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
     /// Where the vectors whose nearest centre is that of a cell begin, and the end of the last.
     pub starts: &'a [u32],
@@ -151,7 +152,7 @@ impl Sizes {
 }
 
 /// Adds the device memory that [`cells`] takes to a plan; of it the members and the order stay.
-pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
+pub(crate) fn plan<T: ClusterKernels>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
     let sizes = Sizes::new(n, asked);
     let keys = sizes.keys();
     let mut plan = plan
@@ -177,7 +178,7 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Cluster
 /// Puts each of the first `n` of `tiles`, of `dim` components, into the cells of its nearest centres,
 /// which k-means (Lloyd) finds on a sample: one vector drawn from each stretch. There are at most as many
 /// centres as vectors, and memberships as centres.
-pub(crate) fn cells<T: OnDevice>(
+pub(crate) fn cells<T: ClusterKernels>(
     gpu: &Gpu,
     tiles: TileVectors,
     n: usize,
@@ -225,7 +226,7 @@ mod tests {
     use tagore_device::cluster::shuffled;
 
     use super::*;
-    use crate::vectors::gpu::{Preparation, ROWS, Side};
+    use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Side};
     use crate::vectors::{Element, Synth, Vectors};
 
     /// What cells are, on the host.
@@ -266,7 +267,7 @@ mod tests {
         side
     }
 
-    fn found<T: OnDevice>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
+    fn found<T: ClusterKernels>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
         let gpu = Gpu::emulated(lanes);
         let n = values.len() / dim;
         let side = side(&gpu, values, dim);
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(found.order, order);
     }
 
-    fn run_as<T: OnDevice + Element>(values: &[T], dim: usize, asked: Clustering) -> Found {
+    fn run_as<T: ClusterKernels + Element>(values: &[T], dim: usize, asked: Clustering) -> Found {
         let one = found(0, values, dim, asked);
         assert!(one == found(5, values, dim, asked), "the order of lanes shows");
         let n = values.len() / dim;
@@ -316,7 +317,11 @@ mod tests {
         one
     }
 
-    fn run<T: OnDevice + Element>(values: &[T], dim: usize, (cells, memberships): (usize, usize)) -> Found {
+    fn run<T: ClusterKernels + Element>(
+        values: &[T],
+        dim: usize,
+        (cells, memberships): (usize, usize),
+    ) -> Found {
         run_as(values, dim, Clustering::new(cells, memberships))
     }
 

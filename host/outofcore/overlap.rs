@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::ClusterGraph;
-use crate::cluster::{self, Clustering, cpu};
+use crate::cluster::{self, ClusterKernels, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
 use crate::{Device, Error, Metric, Progress, Result};
@@ -72,7 +72,7 @@ fn number_by_appearance(pairs: &mut [[u32; 2]], clusters: usize) {
 }
 
 /// The clusters of the two nearest centres of each of the `n` rows, the nearest first.
-fn nearest_two<T: OnDevice>(
+fn nearest_two<T: ClusterKernels>(
     gpu: &Gpu,
     rows: Matrix<'_, T>,
     n: usize,

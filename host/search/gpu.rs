@@ -6,16 +6,37 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::beam::search::{SEARCH_COUNTERS, Search, search_shared_bytes, table_slots};
+use tagore_device::search::beam::search::{
+    SEARCH_COUNTERS, Search, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8, beam_search_64_u8,
+    beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8, beam_search_256_f16,
+    beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16, beam_search_512_f32,
+    beam_search_512_i8, beam_search_512_u8, beam_search_layer_f16, beam_search_layer_f32,
+    beam_search_layer_i8, beam_search_layer_u8, search_shared_bytes, table_slots,
+};
 use tagore_device::search::beam::walk::{Graph, Walk, least_slots, step_ids};
 
 use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
 use crate::index::{Index, Layer};
-use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, as_bytes, bytes_of, metric_number, stride};
+use crate::vectors::gpu::{Base, OnDevice, as_bytes, bytes_of, metric_number, stage_kernels, stride};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, Rows};
 use crate::{Error, Progress, Result};
+
+stage_kernels! {
+    /// Kernels of beam search: of beams of up to 64 to 512 nodes, and of layers.
+    pub(crate) trait BeamKernels {
+        Beam64 (Search<Self>,):
+            beam_search_64_f32 beam_search_64_f16 beam_search_64_u8 beam_search_64_i8;
+        Beam128 (Search<Self>,):
+            beam_search_128_f32 beam_search_128_f16 beam_search_128_u8 beam_search_128_i8;
+        Beam256 (Search<Self>,):
+            beam_search_256_f32 beam_search_256_f16 beam_search_256_u8 beam_search_256_i8;
+        Beam512 (Search<Self>,):
+            beam_search_512_f32 beam_search_512_f16 beam_search_512_u8 beam_search_512_i8;
+        BeamLayer (Search<Self>,):
+            beam_search_layer_f32 beam_search_layer_f16 beam_search_layer_u8 beam_search_layer_i8;
+    }
+}
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = 512;
@@ -296,7 +317,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn run<T: OnDevice>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
+    fn run<T: BeamKernels>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
         match self.limits.beam {
             0..=64 => self.run_with::<T, T::Beam64>(resident, rows),
             65..=128 => self.run_with::<T, T::Beam128>(resident, rows),
@@ -305,7 +326,7 @@ impl Task<'_> {
         }
     }
 
-    fn run_with<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+    fn run_with<T: BeamKernels, K: Kernel<Arguments = (Search<T>,)>>(
         &self,
         resident: &Resident<T>,
         rows: Matrix<'_, T>,
@@ -353,7 +374,7 @@ impl Task<'_> {
     }
 
     /// Searches layer after layer, and the index last.
-    fn launch<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+    fn launch<T: BeamKernels, K: Kernel<Arguments = (Search<T>,)>>(
         &self,
         base: &Base<T>,
         batch: &mut Batch<T>,
@@ -387,7 +408,7 @@ impl Task<'_> {
     }
 
     #[expect(clippy::too_many_arguments, reason = "a launch has as many")]
-    fn launch_stage<T: OnDevice, K: Kernel<Arguments = (Search<T>,)>>(
+    fn launch_stage<T: BeamKernels, K: Kernel<Arguments = (Search<T>,)>>(
         &self,
         base: &Base<T>,
         stage: &Stage<'_>,

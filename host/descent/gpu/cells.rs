@@ -15,7 +15,8 @@ use std::ops::Range;
 
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{
-    CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, cells_merge_noted,
+    CellFilter, JOB_WORDS, Job, Meet, MergeNoted, MergeOffers, OFFERS, PARTY_WORDS, cells_filter_f16,
+    cells_filter_i8, cells_filter_u8, cells_meet_f16, cells_meet_i8, cells_meet_u8, cells_merge_noted,
     cells_merge_offers,
 };
 use tagore_device::descent::key::Key;
@@ -24,11 +25,25 @@ use tagore_device::random::{Draws, Stage};
 use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
 
 use super::{Build, CellSettings, Nodes};
-use crate::cluster::{self, Cells, Known};
+use crate::cluster::{self, Cells, ClusterKernels, Known};
 use crate::descent::{DescentStats, Start};
 use crate::gpu::{Buffer, Plan};
-use crate::vectors::gpu::{OnDevice, TileVectors};
+use crate::vectors::gpu::{OnDevice, TileVectors, stage_kernels};
 use crate::{Metric, Result};
+
+stage_kernels! {
+    /// Kernels that compare vectors in cells.
+    pub(crate) trait JoinKernels {
+        CellFilter (CellFilter<Self::Sum>,):
+            cells_filter_f16 cells_filter_f16 cells_filter_u8 cells_filter_i8;
+        Meet (Meet<Self::Sum>,): cells_meet_f16 cells_meet_f16 cells_meet_u8 cells_meet_i8;
+    }
+}
+
+/// Kernels of cells: of clustering, and of both joins.
+pub(crate) trait CellKernels: JoinKernels + ClusterKernels {}
+
+impl<T: JoinKernels + ClusterKernels> CellKernels for T {}
 
 /// Members of its cell that a node meets between two mergings, at most.
 pub(crate) const ROUND: usize = 1024;
@@ -115,7 +130,7 @@ pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize))
 }
 
 /// Where the nodes whose own cell is each begin, in the order of cells, and the end of the last.
-fn own_starts<T: OnDevice>(cells: &Cells<T>) -> Vec<u32> {
+fn own_starts<T: CellKernels>(cells: &Cells<T>) -> Vec<u32> {
     let own = cells.starts.windows(2).step_by(cells.memberships).map(|own| own[1] - own[0]);
     let ends = own.scan(0, |end, own| {
         *end += own as u32;
@@ -132,7 +147,7 @@ fn passes(m: usize, is_first: bool) -> Vec<Range<usize>> {
 
 impl Build<'_> {
     /// Fills the lists with the nearest that the nodes meet in cells, first in these, then in others.
-    pub(super) fn cells<T: OnDevice>(
+    pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         cells: Cells<T>,
@@ -163,7 +178,7 @@ impl Build<'_> {
     }
 
     /// Members, hosts and visitors of the cells of one clustering meet.
-    fn meet<T: OnDevice>(
+    fn meet<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         kept: &mut Kept,
@@ -218,7 +233,7 @@ impl Build<'_> {
     }
 
     /// Members of cells meet members of their own cell.
-    fn meet_own<T: OnDevice>(
+    fn meet_own<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         kept: &mut Kept,
@@ -256,7 +271,7 @@ impl Build<'_> {
     }
 
     /// All `parties` of hosts meet those whose cells of these ranks theirs are, at most `most` for each rank.
-    fn meet_visitors<T: OnDevice>(
+    fn meet_visitors<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         kept: &mut Kept,

@@ -1,22 +1,30 @@
 //! The end of a descent: exact distances, and exact lists where those found are not to be trusted.
 
-use tagore_device::descent::cells::Finish;
+use tagore_device::descent::cells::{
+    Finish, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8,
+};
 use tagore_device::search::exact::SETTLE_THREADS;
 
-use super::{Build, GpuLists, Nodes, Original, Shape};
+use super::{Build, DescentKernels, GpuLists, Nodes, Original, Shape};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
 use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
-use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, metric_number};
+use crate::vectors::gpu::{Base, metric_number, stage_kernels};
+
+stage_kernels! {
+    /// Kernels of exact distances of lists.
+    pub(crate) trait FinishKernels {
+        Finish (Finish<Self>,): cells_finish_f32 cells_finish_f16 cells_finish_u8 cells_finish_i8;
+    }
+}
 
 /// A list is trusted if its last distance is at least so many times as far as rounding moved its node.
 const MOST_ROUNDING: f32 = 16.0;
 
 impl Build<'_> {
     /// Computes the exact distances of the lists, of rows, and sorts them.
-    pub(super) fn finish<T: OnDevice>(
+    pub(super) fn finish<T: DescentKernels>(
         &self,
         original: Original<T>,
         nodes: Nodes<T>,

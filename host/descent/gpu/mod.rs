@@ -20,14 +20,17 @@ use std::time::Instant;
 use tagore_device::descent::key::Key;
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
 
+use cells::CellKernels;
+use finish::FinishKernels;
 pub(crate) use lists::GpuLists;
+use phases::PhaseKernels;
 pub(super) use plan::Shape;
 pub use settings::CellSettings;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
-use crate::search::exact::gpu::{Points, nearest};
+use crate::search::exact::gpu::{ExactKernels, Points, nearest};
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
 use crate::vectors::space::Space;
@@ -41,6 +44,11 @@ pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
 
 /// The longest lists of descent; longer ones come from all pairs.
 pub(crate) const MAX_K: usize = 256;
+
+/// Kernels of all steps of descent, and of exact search.
+pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + ExactKernels {}
+
+impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernels for T {}
 
 /// What a build is run with, checked and complete.
 pub(super) struct Build<'a> {
@@ -111,7 +119,7 @@ impl Build<'_> {
         with_device_rows!(self.space, rows => self.graph(rows))
     }
 
-    fn graph<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<DeviceGraph> {
+    fn graph<T: DescentKernels>(&self, rows: Matrix<'_, T>) -> Result<DeviceGraph> {
         let start = self.shape().choose_start();
         if start != Start::AllPairs {
             let (base, lists, stats) = self.descend(rows, start)?;
@@ -149,7 +157,7 @@ impl Build<'_> {
         Ok((keys, DescentStats { distances, seconds, ..DescentStats::default() }))
     }
 
-    fn descend<T: OnDevice>(
+    fn descend<T: DescentKernels>(
         &self,
         rows: Matrix<'_, T>,
         start: Start,
@@ -222,7 +230,7 @@ impl Build<'_> {
     }
 
     /// Clusters the vectors and puts them in order.
-    fn renumber<T: OnDevice>(
+    fn renumber<T: DescentKernels>(
         &self,
         side: Side<T>,
         start: Start,

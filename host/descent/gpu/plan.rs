@@ -6,13 +6,14 @@ use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
 use tagore_device::descent::sample::ROW;
 
 use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
+use crate::cluster::{self, ClusterKernels};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, Plan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
 use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
 use crate::vectors::space::Space;
-use crate::{Metric, Result, cluster};
+use crate::{Metric, Result};
 
 /// The buffers of centres that stay with their cells.
 const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
@@ -72,7 +73,7 @@ impl Shape {
     }
 
     /// Finding the cells, of the first clustering or of one that knows so many cells.
-    fn cluster<T: OnDevice>(&self, start: Start, known: Option<usize>) -> Plan {
+    fn cluster<T: ClusterKernels>(&self, start: Start, known: Option<usize>) -> Plan {
         let asked = self.settings.cells(self.n, self.dim, start, known);
         cluster::plan::<T>(Plan::new(), self.n, self.dim, asked)
     }
@@ -112,7 +113,7 @@ impl Shape {
     }
 
     /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its end leaves.
-    pub(super) fn room_to_complete<T: OnDevice>(&self) -> u64 {
+    pub(super) fn room_to_complete<T: ClusterKernels>(&self) -> u64 {
         let stages = self.stages::<T>();
         let bytes = |stage: &PlannedStage| stage.buffers.bytes();
         let finish = stages.iter().find(|stage| stage.name == FINISH).map_or(0, bytes);
@@ -120,7 +121,7 @@ impl Shape {
     }
 
     /// All stages: of each what it takes, and what lives through it.
-    pub(in crate::descent) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    pub(in crate::descent) fn stages<T: ClusterKernels>(&self) -> Vec<PlannedStage> {
         if self.k == 0 {
             return Vec::new();
         }
@@ -187,7 +188,7 @@ impl Shape {
     }
 
     /// What a build of vectors of type `T` on the device takes.
-    pub(in crate::descent) fn plan<T: OnDevice>(&self) -> DevicePlan {
+    pub(in crate::descent) fn plan<T: ClusterKernels>(&self) -> DevicePlan {
         let keys = self.n * self.k;
         let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);
         let host = host.with::<f32>("distances", keys);
@@ -196,7 +197,7 @@ impl Shape {
     }
 
     /// Makes sure that all stages fit the device, before any of them runs.
-    pub(super) fn check<T: OnDevice>(&self, gpu: &Gpu) -> Result<()> {
+    pub(super) fn check<T: ClusterKernels>(&self, gpu: &Gpu) -> Result<()> {
         let (plan, free) = (self.plan::<T>(), gpu.free_memory()?);
         let Some(stage) = plan.largest_stage().filter(|stage| stage.buffers.bytes() > free) else {
             return Ok(());

@@ -9,9 +9,11 @@ use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
 
 use super::Build;
+use super::cells::CellKernels;
+use super::finish::FinishKernels;
+use super::phases::PhaseKernels;
 use crate::cluster::Cells;
 use crate::descent::{DescentStats, Start};
-use crate::vectors::gpu::OnDevice;
 
 /// Bytes of an id, a bias or a bound.
 const WORD: u64 = 4;
@@ -44,7 +46,7 @@ impl Build<'_> {
     /// What the meetings in cells, and the mergings after them, have to do; returns how many pairs meet. In the `first`
     /// clustering members note each other, which later takes one pass more. Keys that are noted are not counted, nor
     /// lists that nothing is noted for.
-    pub(super) fn count_cells<T: OnDevice>(
+    pub(super) fn count_cells<T: CellKernels>(
         &self,
         stride: u32,
         cells: &Cells<T>,
@@ -79,7 +81,7 @@ impl Build<'_> {
 
     /// What phase 1 had to do, as `stats` say. The device counts pairs; the vectors of a join are as many as give
     /// the pairs of an average join if all of them are new.
-    pub(super) fn count_joins<T: OnDevice>(&self, stride: u32, start: Start, stats: &DescentStats) {
+    pub(super) fn count_joins<T: PhaseKernels>(&self, stride: u32, start: Start, stats: &DescentStats) {
         let iterations = u64::from(stats.iterations.0);
         let joins = iterations * self.nodes();
         let random = u64::from(start == Start::Random && iterations > 0) * self.nodes();
@@ -103,7 +105,7 @@ impl Build<'_> {
     }
 
     /// What the expansions of phase 2 had to do, as `stats` say, if no node has run out of neighbours to expand.
-    pub(super) fn count_expansions<T: OnDevice>(&self, stride: u32, stats: &DescentStats) {
+    pub(super) fn count_expansions<T: PhaseKernels>(&self, stride: u32, stats: &DescentStats) {
         let expansions = u64::from(stats.iterations.1) * self.nodes();
         let parents = self.expand.min(self.k) as u64;
         let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
@@ -112,7 +114,7 @@ impl Build<'_> {
     }
 
     /// What the exact distances of all lists have to do, of vectors of `stride` components.
-    pub(super) fn count_finish<T: OnDevice>(&self, stride: usize) {
+    pub(super) fn count_finish<T: FinishKernels>(&self, stride: usize) {
         let (n, k) = (self.nodes(), self.k as u64);
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
         let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);

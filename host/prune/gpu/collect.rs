@@ -1,17 +1,26 @@
 //! Collect on a GPU, from a node's own list and the lists of its nearest.
 
 use tagore_device::descent::key::Key;
-use tagore_device::prune::collect::{COLLECT_THREADS, Collect};
+use tagore_device::prune::collect::{
+    COLLECT_THREADS, Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
+};
 
 use super::Chunk;
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::gpu::{Base, stage_kernels};
 use crate::{Metric, Result};
+
+stage_kernels! {
+    /// Kernels that collect from lists.
+    pub(crate) trait CollectKernels {
+        Collect (Collect<Self>,): prune_collect_f32 prune_collect_f16 prune_collect_u8 prune_collect_i8;
+    }
+}
 
 /// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: its own list, and the nearest
 /// `hop` of the lists of its nearest `hop`.
-pub(super) fn collect<T: OnDevice>(
+pub(super) fn collect<T: CollectKernels>(
     gpu: &Gpu,
     base: &Base<T>,
     lists: &GpuLists,
@@ -45,7 +54,7 @@ mod tests {
     use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
     use tagore_device::descent::key;
 
-    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
+    fn check<T: CollectKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);
         let base = Base::upload(&gpu, space, rows).unwrap();
         let lists = GpuLists::of(&gpu, graph).unwrap();

@@ -2,6 +2,7 @@
 
 use tagore_device::descent::key::Key;
 use tagore_device::prune::filter;
+use tagore_device::prune::kernels::RuleElement;
 use tagore_device::prune::rule::Distance;
 
 use super::Chunk;
@@ -16,7 +17,7 @@ use crate::vectors::gpu::{Base, OnDevice};
 ///
 /// # Errors
 /// If the strategy has no rule that the device can filter by ([`Strategy::filters_on`]).
-pub(super) fn filter<T: OnDevice>(
+pub(super) fn filter<T: OnDevice + RuleElement>(
     gpu: &Gpu,
     base: &Base<T>,
     strategy: &Strategy,
@@ -39,7 +40,7 @@ pub(super) fn filter<T: OnDevice>(
 }
 
 /// As [`filter`] with the distance filter of this alpha, candidate after candidate: for comparison.
-pub(super) fn filter_serially<T: OnDevice>(
+pub(super) fn filter_serially<T: OnDevice + RuleElement>(
     gpu: &Gpu,
     base: &Base<T>,
     alpha: f32,
@@ -54,7 +55,7 @@ pub(super) fn filter_serially<T: OnDevice>(
 }
 
 /// The kernels' argument.
-fn arguments<T: OnDevice>(
+fn arguments<T: OnDevice + RuleElement>(
     base: &Base<T>,
     threshold: f32,
     chunk: &Chunk<'_>,
@@ -127,7 +128,7 @@ mod tests {
         Vectors::from_u8(values, dim).unwrap().cast(element, &Progress::silent()).unwrap().into_owned()
     }
 
-    fn compare<T: OnDevice>(
+    fn compare<T: OnDevice + RuleElement>(
         gpu: &Gpu,
         space: &Space<'_>,
         rows: Matrix<'_, T>,

@@ -15,11 +15,21 @@ mod testing;
 
 use std::ops::Range;
 
+use collect::CollectKernels;
 use cuda_std::memory::Global;
+use medoid::MedoidKernels;
+use path::PathKernels;
 pub(crate) use plan::Shape;
 pub(crate) use pruning::Pruning;
 
+use tagore_device::prune::kernels::RuleElement;
+
 use crate::gpu::Buffer;
+
+/// Kernels of all steps of pruning.
+pub(crate) trait PruneKernels: CollectKernels + PathKernels + MedoidKernels + RuleElement {}
+
+impl<T: CollectKernels + PathKernels + MedoidKernels + RuleElement> PruneKernels for T {}
 
 /// Nodes that are worked on together: a stretch of an order of rows.
 pub(super) struct Chunk<'a> {

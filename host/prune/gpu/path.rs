@@ -1,7 +1,9 @@
 //! Collect by paths on a GPU.
 
 use tagore_device::descent::key::Key;
-use tagore_device::prune::path::{PATH_THREADS, Paths, path_slots};
+use tagore_device::prune::path::{
+    PATH_THREADS, Paths, path_slots, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8,
+};
 use tagore_device::search::beam::walk::{Graph, Walk};
 
 use super::Chunk;
@@ -9,7 +11,14 @@ use crate::Result;
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::collect::PATH;
-use crate::vectors::gpu::{Base, OnDevice, metric_number};
+use crate::vectors::gpu::{Base, metric_number, stage_kernels};
+
+stage_kernels! {
+    /// Kernels that collect by paths.
+    pub(crate) trait PathKernels {
+        Path (Paths<Self>,): prune_path_f32 prune_path_f16 prune_path_u8 prune_path_i8;
+    }
+}
 
 /// The most candidates that a node has.
 pub(super) fn most(k: usize, entries: usize) -> usize {
@@ -18,7 +27,7 @@ pub(super) fn most(k: usize, entries: usize) -> usize {
 
 /// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: what a short search for it from the
 /// entries meets, and its own list. There are fewer than 2^31 rows.
-pub(super) fn path<T: OnDevice>(
+pub(super) fn path<T: PathKernels>(
     gpu: &Gpu,
     base: &Base<T>,
     lists: &GpuLists,
@@ -63,7 +72,7 @@ mod tests {
     use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
     use tagore_device::descent::key;
 
-    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
+    fn check<T: PathKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
         let nodes: Vec<u32> = (0..space.len() as u32).rev().step_by(7).collect();
         for gpu in devices() {
             let base = Base::upload(&gpu, space, rows).unwrap();

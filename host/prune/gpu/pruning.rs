@@ -6,7 +6,6 @@ use tagore_device::descent::key::Key;
 use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 
-use super::Chunk;
 use super::collect::collect;
 use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
@@ -16,13 +15,14 @@ use super::plan::Shape;
 use super::rank::{Candidates, Lists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
+use super::{Chunk, PruneKernels};
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, cpu};
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::gpu::Base;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -44,7 +44,7 @@ impl Pruning<'_> {
     }
 
     /// Prunes the graph of `base`.
-    pub(crate) fn run<T: OnDevice>(&self, base: &Base<T>, lists: GpuLists) -> Result<Pruned> {
+    pub(crate) fn run<T: PruneKernels>(&self, base: &Base<T>, lists: GpuLists) -> Result<Pruned> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
@@ -80,7 +80,7 @@ impl Pruning<'_> {
     }
 
     /// Collect and Filter: the forward edges of each row, as many as the degree.
-    fn forward<T: OnDevice>(
+    fn forward<T: PruneKernels>(
         &self,
         base: &Base<T>,
         shape: &Shape,
@@ -153,7 +153,7 @@ impl Pruning<'_> {
         }
     }
 
-    fn filter<T: OnDevice>(
+    fn filter<T: PruneKernels>(
         &self,
         base: &Base<T>,
         chunk: &Chunk<'_>,
@@ -171,7 +171,7 @@ impl Pruning<'_> {
     }
 
     /// Reverse edges and Store: the ids of each row.
-    fn store<T: OnDevice>(
+    fn store<T: PruneKernels>(
         &self,
         base: &Base<T>,
         shape: &Shape,

@@ -10,13 +10,26 @@
 use tagore_device::block::element::TileSum;
 use tagore_device::block::tile;
 use tagore_device::descent::key::{self, Key};
-use tagore_device::search::exact::{CLOSED, Filter, SETTLE_THREADS, Settle, Tiles};
+use tagore_device::search::exact::{
+    CLOSED, Filter, SETTLE_THREADS, Settle, Tiles, exact_filter_f16, exact_filter_i8, exact_filter_u8,
+    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8,
+};
 
 use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number};
+use crate::vectors::gpu::{
+    OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number, stage_kernels,
+};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, Rows};
 use crate::{Error, Metric, Progress, Result};
+
+stage_kernels! {
+    /// Kernels of exact search.
+    pub(crate) trait ExactKernels {
+        Filter (Filter<Self::Sum>,): exact_filter_f16 exact_filter_f16 exact_filter_u8 exact_filter_i8;
+        Settle (Settle<Self, Self::Sum>,): exact_settle_f32 exact_settle_f16 exact_settle_u8 exact_settle_i8;
+    }
+}
 
 /// The largest k: the list of a query and what is merged into it share a block's memory.
 pub(crate) const MAX_K: usize = 1024;
@@ -163,7 +176,7 @@ impl Search<'_> {
         Ok((points, pieces.saturating_mul(side).min(n)))
     }
 
-    fn run<T: OnDevice>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
+    fn run<T: ExactKernels>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
         let (count, n, k, dim) = (self.points.count, self.space.len(), self.k, self.space.dim());
         if count == 0 {
             return Ok(Vec::new());
@@ -332,7 +345,7 @@ impl<T: OnDevice> Batch<T> {
 }
 
 /// The visit of all rows of a piece for a batch of points.
-struct Pass<'a, T: OnDevice> {
+struct Pass<'a, T: ExactKernels> {
     search: &'a Search<'a>,
     rounding: &'a Rounding,
     side: &'a Side<T>,
@@ -341,7 +354,7 @@ struct Pass<'a, T: OnDevice> {
     first: usize,
 }
 
-impl<T: OnDevice> Pass<'_, T> {
+impl<T: ExactKernels> Pass<'_, T> {
     /// Visits all rows. With `may_close`, points for which too much is noted while others go on well
     /// are given up and returned, ascending: they are better searched for by themselves.
     fn run(
