@@ -7,7 +7,7 @@ use tagore_device::descent::key::Key;
 use super::{Builder, Target, estimate};
 use crate::descent::reverse::Reverse;
 use crate::descent::{PlannedStage, most_knn, with_kept};
-use crate::gpu::{Gpu, Overhead, Plan};
+use crate::gpu::{Gpu, MemoryPlan, Overhead};
 use crate::index::IndexFile;
 use crate::prune::cpu::turned_at_once;
 use crate::prune::gpu::Shape;
@@ -40,11 +40,11 @@ pub struct BuildPlan {
     /// The stages on the device, in their order; none on the CPU.
     pub device: Vec<PlannedStage>,
     /// What the process has on the host throughout, however many builds are at work.
-    pub process: Plan,
+    pub process: MemoryPlan,
     /// The stages on the host and what each has there beside, without the data set.
     pub host: Vec<PlannedStage>,
     /// What is written to the disk.
-    pub disk: Plan,
+    pub disk: MemoryPlan,
     /// Stages and the seconds that each is expected to take, by rates measured on other machines and data: an estimate.
     pub seconds: Vec<(&'static str, f64)>,
 }
@@ -93,7 +93,7 @@ impl BuildPlan {
 
 impl fmt::Display for BuildPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &Plan| {
+        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &MemoryPlan| {
             writeln!(f, "{name}")?;
             buffers.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))
         };
@@ -144,7 +144,7 @@ impl Builder {
         let descent = self.descent.plan_of(data, k);
         let shape = Shape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
         let Target { threads, gpu, .. } = target;
-        let mut process = Plan::new()
+        let mut process = MemoryPlan::new()
             .with::<u8>("program", PROGRAM as usize)
             .with::<u8>("threads", threads * THREAD as usize);
         let (mut device, mut host) = (Vec::new(), Vec::new());
@@ -192,7 +192,7 @@ impl Builder {
             device,
             process,
             host,
-            disk: Plan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
+            disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
             seconds: estimate::seconds(self, data, k, target),
         }
     }
@@ -245,11 +245,11 @@ impl Memory<'_> {
     /// Pruning on the CPU: the graph has no distances any more.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
         let &Self { shape: &Shape { n, k, degree, .. }, strategy, threads } = self;
-        let forward = Plan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
+        let forward = MemoryPlan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
         let places = if strategy.counts_detours() {
-            Plan::new().with::<u32>("places", threads * n)
+            MemoryPlan::new().with::<u32>("places", threads * n)
         } else {
-            Plan::new()
+            MemoryPlan::new()
         };
         let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
         let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
@@ -268,20 +268,23 @@ impl Memory<'_> {
     fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
         let &Shape { n, k, .. } = self.shape;
         if descent.start == Start::AllPairs {
-            let lists = Plan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
+            let lists = MemoryPlan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
             let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
         // What the device gets, and what that is made from.
         let jobs =
             descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
-        vec![PlannedStage { name: "descent", buffers: Plan::new().with::<[u8; 3]>("jobs", jobs as usize) }]
+        vec![PlannedStage {
+            name: "descent",
+            buffers: MemoryPlan::new().with::<[u8; 3]>("jobs", jobs as usize),
+        }]
     }
 
     /// The rows of the index.
-    fn rows(&self) -> Plan {
+    fn rows(&self) -> MemoryPlan {
         let &Shape { n, degree, .. } = self.shape;
-        Plan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
+        MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
     }
 
     /// Making all nodes reachable, and the index.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
-use tagore::gpu::{DeviceKind, Plan};
+use tagore::gpu::{DeviceKind, MemoryPlan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
     BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Result,
@@ -153,7 +153,7 @@ impl Args {
             }
         }
         let peak = on_gpu.largest_on_device();
-        let host = on_gpu.largest_on_host().map_or_else(Plan::new, |stage| stage.buffers.clone());
+        let host = on_gpu.largest_on_host().map_or_else(MemoryPlan::new, |stage| stage.buffers.clone());
         Ok(json!({
             "index": builder.strategy().kind(), "degree": builder.strategy().max_degree(),
             "device_type": on_gpu.element.name(), "knn": on_gpu.k, "start": start_name(on_gpu.start),
@@ -258,7 +258,7 @@ fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
     }
 }
 
-fn say_plan(name: &str, plan: &Plan, output: &Output) {
+fn say_plan(name: &str, plan: &MemoryPlan, output: &Output) {
     output.say(format_args!("{name:<30} {:>20}", grouped(plan.bytes())));
     for &(name, bytes) in plan.buffers() {
         output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));

@@ -13,7 +13,7 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vect
 use super::Sizes;
 use super::guides::Lists;
 use crate::gpu::sort::{SortRoom, sort};
-use crate::gpu::{Buffer, Gpu, Plan, Reservation};
+use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::vectors::gpu::{Side, TileVectors, stage_kernels};
 use crate::{Metric, Result};
 
@@ -39,7 +39,12 @@ pub(crate) struct Centres<T: ClusterKernels> {
 
 impl<T: ClusterKernels> Centres<T> {
     /// Adds `count` centres, and their norms, to a plan.
-    pub(super) fn plan(plan: Plan, names: (&'static str, &'static str), count: usize, dim: usize) -> Plan {
+    pub(super) fn plan(
+        plan: MemoryPlan,
+        names: (&'static str, &'static str),
+        count: usize,
+        dim: usize,
+    ) -> MemoryPlan {
         plan.with::<u8>(names.0, count * Side::<T>::tile_bytes(dim)).with::<T::Sum>(names.1, count)
     }
 

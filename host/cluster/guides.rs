@@ -10,7 +10,7 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
 use super::gpu::{Centres, ClusterKernels, Wanted, Work};
 use super::{Known, Sizes};
-use crate::gpu::{Buffer, Plan, Reservation};
+use crate::gpu::{Buffer, MemoryPlan, Reservation};
 use crate::{Metric, Result};
 
 /// Of each guide as many centres, by their numbers, and their squared norms.
@@ -21,7 +21,7 @@ pub(super) struct Lists<T: ClusterKernels> {
 
 impl<T: ClusterKernels> Lists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
-    pub(super) fn plan(plan: Plan, sizes: &Sizes) -> Plan {
+    pub(super) fn plan(plan: MemoryPlan, sizes: &Sizes) -> MemoryPlan {
         let all = if sizes.guides > 0 { sizes.cells } else { 0 };
         let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)

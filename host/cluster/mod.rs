@@ -17,7 +17,7 @@ use self::gpu::{Centres, Work};
 use self::guides::Lists;
 use crate::Result;
 use crate::gpu::sort::SortRoom;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::TileVectors;
 
 /// Vectors of the sample per centre.
@@ -152,7 +152,12 @@ impl Sizes {
 }
 
 /// Adds the device memory that [`cells`] takes to a plan; of it the members and the order stay.
-pub(crate) fn plan<T: ClusterKernels>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
+pub(crate) fn plan<T: ClusterKernels>(
+    plan: MemoryPlan,
+    n: usize,
+    dim: usize,
+    asked: Clustering,
+) -> MemoryPlan {
     let sizes = Sizes::new(n, asked);
     let keys = sizes.keys();
     let mut plan = plan
@@ -192,7 +197,7 @@ pub(crate) fn cells<T: ClusterKernels>(
     if sizes.keys() > u32::MAX as usize {
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
-    let memory = plan::<T>(Plan::new(), n, dim, asked).reserve(gpu)?;
+    let memory = plan::<T>(MemoryPlan::new(), n, dim, asked).reserve(gpu)?;
     let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; cells * memberships + 1];
@@ -241,7 +246,7 @@ mod tests {
     /// Vectors on the device, prepared.
     fn side<T: OnDevice>(gpu: &Gpu, values: &[T], dim: usize) -> Side<T> {
         let n = values.len() / dim;
-        let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
+        let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest", 1)
             .reserve(gpu)
@@ -351,7 +356,7 @@ mod tests {
         let (side, sizes) = (side(&gpu, &values, dim), Sizes::new(n, asked));
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
-        let memory = plan::<u8>(Plan::new(), n, dim, asked).reserve(&gpu).unwrap();
+        let memory = plan::<u8>(MemoryPlan::new(), n, dim, asked).reserve(&gpu).unwrap();
         let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
@@ -433,7 +438,7 @@ mod tests {
         let side = side(&gpu, &values, 16);
         for most in [5, 50] {
             let asked = Clustering { most, lists: (4, 12), ..Clustering::new(9, 3) };
-            let planned = plan::<u8>(Plan::new(), 200, 16, asked).bytes();
+            let planned = plan::<u8>(MemoryPlan::new(), 200, 16, asked).bytes();
             let before = gpu.measure().unwrap().end().unwrap().peak_bytes;
             let work = gpu.measure().unwrap();
             drop(cells::<u8>(&gpu, side.tiles(), 200, 16, asked, 7, None).unwrap());

@@ -26,30 +26,30 @@ pub(super) const SAMPLE: usize = 24;
 pub(super) const GATHER: usize = 64;
 
 /// What a descent is run with, checked and complete.
-pub(super) struct Plan {
+pub(super) struct CpuDescent {
     pub k: usize,
     pub iterations: Iterations,
     pub expand: usize,
     pub seed: u64,
 }
 
-/// Runs both phases; `space` has more than `plan.k` nodes.
+/// Runs both phases; `space` has more than `settings.k` nodes.
 pub(super) fn descend(
     space: &Space<'_>,
-    plan: &Plan,
+    settings: &CpuDescent,
     progress: &Progress,
 ) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
-    let (most_join, most_refine) = plan.iterations.limits();
-    let descent = Descent { space, plan, progress, distances: AtomicU64::new(0) };
-    let mut lists = descent.start(Lists::new(nodes, plan.k))?;
+    let (most_join, most_refine) = settings.iterations.limits();
+    let descent = Descent { space, settings, progress, distances: AtomicU64::new(0) };
+    let mut lists = descent.start(Lists::new(nodes, settings.k))?;
     let mut stats = DescentStats::default();
     let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
     let at_start = computed(&descent);
     while stats.iterations.0 < most_join {
         lists = descent.join(lists, stats.iterations.0)?;
         stats.iterations.0 += 1;
-        if plan.iterations == Iterations::Auto && lists.unvisited_share() < STOP_JOIN {
+        if settings.iterations == Iterations::Auto && lists.unvisited_share() < STOP_JOIN {
             break;
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn descend(
         let now = lists.last_keys();
         let changed = now.iter().zip(&before).filter(|(now, then)| now != then).count();
         before = now;
-        if plan.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
+        if settings.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
             break;
         }
     }
@@ -80,7 +80,7 @@ const STOP_REFINE: f64 = 0.1;
 
 struct Descent<'a> {
     space: &'a Space<'a>,
-    plan: &'a Plan,
+    settings: &'a CpuDescent,
     progress: &'a Progress,
     distances: AtomicU64,
 }
@@ -126,7 +126,7 @@ impl Descent<'_> {
         let shared = lists.share();
         let scratch = || self.scratch();
         for_each_node(nodes, &self.progress.stage("start", nodes as u64), scratch, |scratch, node| {
-            let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
+            let draws = Draws::new(self.settings.seed, Stage::Start, 0, u64::from(node));
             scratch.visited.clear();
             scratch.visited.insert(node);
             scratch.others.clear();
@@ -153,7 +153,7 @@ impl Descent<'_> {
             Reverse::new(nodes, |source, visit| {
                 // A random rank: which of many reverse neighbours are taken is a fair draw.
                 let draws =
-                    Draws::new(self.plan.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
+                    Draws::new(self.settings.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
                 for (index, &target) in table.row(source).iter().enumerate() {
                     visit(target, draws.bits(index as u64) as u32);
                 }
@@ -190,7 +190,7 @@ impl Descent<'_> {
     /// neighbours that it has not used before.
     fn refine(&self, mut lists: Lists) -> Result<Lists> {
         let nodes = self.space.len();
-        let used = expand(&mut lists, self.plan.expand);
+        let used = expand(&mut lists, self.settings.expand);
         let near = nearest(&lists, GATHER);
         let reverse = Reverse::new(nodes, |source, visit| {
             near.row(source).iter().zip(0..).for_each(|(&target, rank)| visit(target, rank));

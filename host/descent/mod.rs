@@ -454,7 +454,8 @@ impl Descent {
         let (keys, mut stats) = if self.compares_all_pairs_on_cpu(nodes, k) {
             (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
         } else {
-            let plan = cpu::Plan { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
+            let plan =
+                cpu::CpuDescent { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
             cpu::descend(space, &plan, &self.progress)?
         };
         if stats.distances == 0 {

@@ -11,7 +11,7 @@ use crate::descent::sampled;
 use crate::search::Searcher;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Element, Rows, spread_rows, with_matrix};
+use crate::vectors::{Element, TypedRows, spread_rows, with_matrix};
 use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// Queries that exact search answers, and their seed.
@@ -301,6 +301,6 @@ fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32]
 }
 
 /// The square of the norm of a row.
-fn square(rows: Rows<'_>, index: usize) -> f64 {
+fn square(rows: TypedRows<'_>, index: usize) -> f64 {
     with_matrix!(rows, m => m.row(index).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
 }

@@ -9,7 +9,7 @@ use tagore_device::check::{
 };
 use tagore_device::random::{Draws, Stage};
 
-use super::{Buffer, Gpu, Plan};
+use super::{Buffer, Gpu, MemoryPlan};
 
 /// Blocks of each launch.
 const BLOCKS: usize = 200;
@@ -42,7 +42,7 @@ fn run_seed() -> u64 {
 }
 
 fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-    let plan = Plan::new().with::<T>("values", values.len());
+    let plan = MemoryPlan::new().with::<T>("values", values.len());
     let mut buffer = plan.reserve(gpu).unwrap().buffer("values").unwrap();
     buffer.upload(values).unwrap();
     buffer

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::ClusterGraph;
 use crate::cluster::{self, ClusterKernels, Clustering, cpu};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
@@ -80,7 +80,7 @@ fn nearest_two<T: ClusterKernels>(
     seed: u64,
 ) -> Result<Vec<[u32; 2]>> {
     let dim = rows.dim();
-    let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
+    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;

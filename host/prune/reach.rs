@@ -8,7 +8,7 @@ use tagore_device::descent::key;
 
 use super::rows::Rows;
 use crate::Result;
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 use crate::progress::Progress;
 use crate::search::beam::{BeamSearch, Limits, Start};
 use crate::search::visited::Visited;
@@ -28,9 +28,9 @@ const FEW: usize = 256;
 const UNREACHED: u32 = u32::MAX;
 
 /// What [`connect`] takes of the host's memory for `n` nodes with so many threads.
-pub(crate) fn plan(n: usize, threads: usize) -> Plan {
+pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
     // Of a level that has most of the nodes, parts and the whole.
-    Plan::new()
+    MemoryPlan::new()
         .with::<u32>("parents", n)
         .with::<bool>("reached", n)
         .with::<u32>("levels", 2 * n)

@@ -15,11 +15,11 @@ use tagore_device::search::beam::search::{
 };
 use tagore_device::search::beam::walk::{Graph, Walk, least_slots, step_ids};
 
-use crate::gpu::{Buffer, Gpu, KernelTime, Plan};
+use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
 use crate::index::{Index, Layer};
 use crate::vectors::gpu::{Base, OnDevice, as_bytes, bytes_of, metric_number, stage_kernels, stride};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Matrix, Rows};
+use crate::vectors::{Matrix, TypedRows};
 use crate::{Error, Progress, Result};
 
 stage_kernels! {
@@ -101,8 +101,8 @@ struct LayerOnGpu {
 
 impl LayerOnGpu {
     /// What a layer of an index of `n` nodes takes.
-    fn plan(n: usize, layer: &Layer) -> Plan {
-        Plan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
+    fn plan(n: usize, layer: &Layer) -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
     }
 
     fn new(gpu: &Gpu, n: usize, layer: &Layer) -> Result<Self> {
@@ -166,7 +166,7 @@ struct Batch<T> {
 impl<T: OnDevice> Batch<T> {
     /// For searches that bring up to `brought` nodes from one layer to the next.
     fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize, brought: usize) -> Result<Self> {
-        let memory = Plan::new()
+        let memory = MemoryPlan::new()
             .with::<T>("queries", capacity * stride::<T>(dim))
             .with::<f32>("query lifts", capacity)
             .with::<Key>("found", capacity * k)
@@ -197,7 +197,7 @@ impl OnGpu {
             let expected = format!("fewer than {} on a GPU", key::MAX_NODES);
             return Err(Error::mismatch("base", format_args!("{n} rows"), expected));
         }
-        let memory = Plan::new()
+        let memory = MemoryPlan::new()
             .with::<u32>("edges", n * degree)
             .with::<u32>("entries", entries.len())
             .with::<u8>("rows", n * space.row_bytes());
@@ -210,16 +210,16 @@ impl OnGpu {
         entries_there.upload(entries)?;
         let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
         let base = match space.rows() {
-            Rows::F32(rows) => match bytes_of(space, rows) {
+            TypedRows::F32(rows) => match bytes_of(space, rows) {
                 Some(bytes) => {
                     let rows = Matrix::new(&bytes, space.dim(), space.dim());
                     AnyBase::Whole(Resident::new(&gpu, space, rows)?, OnceLock::new())
                 }
                 None => AnyBase::F32(Resident::new(&gpu, space, rows)?),
             },
-            Rows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
-            Rows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
-            Rows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
+            TypedRows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
+            TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
+            TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
         };
         Ok(Self { gpu, degree, edges, entry_count: entries.len(), entries: entries_there, layers, base })
     }
@@ -250,11 +250,11 @@ impl OnGpu {
         }
         let task = Task { on_gpu: self, space, queries, limits, progress };
         match (&self.base, queries.rows()) {
-            (AnyBase::F32(base), Rows::F32(rows)) => task.run(base, rows),
-            (AnyBase::F16(base), Rows::F16(rows)) => task.run(base, rows),
-            (AnyBase::U8(base), Rows::U8(rows)) => task.run(base, rows),
-            (AnyBase::I8(base), Rows::I8(rows)) => task.run(base, rows),
-            (AnyBase::Whole(bytes, floats), Rows::F32(rows)) => match as_bytes(rows, queries.len()) {
+            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows),
+            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows),
+            (AnyBase::U8(base), TypedRows::U8(rows)) => task.run(base, rows),
+            (AnyBase::I8(base), TypedRows::I8(rows)) => task.run(base, rows),
+            (AnyBase::Whole(bytes, floats), TypedRows::F32(rows)) => match as_bytes(rows, queries.len()) {
                 Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim())),
                 None => task.run(self.floats(space, floats)?, rows),
             },
@@ -295,7 +295,7 @@ impl OnGpu {
         if let Some(base) = floats.get() {
             return Ok(base);
         }
-        let Rows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
+        let TypedRows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
         let base = Resident::new(&self.gpu, space, rows)?;
         Ok(floats.get_or_init(|| Box::new(base)))
     }

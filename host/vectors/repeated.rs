@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::space::Space;
-use super::{Rows, with_matrix};
+use super::{TypedRows, with_matrix};
 use crate::{Progress, Result};
 
 /// Bytes of a row under its first hash; rows of no more are hashed whole.
@@ -150,7 +150,7 @@ impl Repeated {
     }
 }
 
-fn bytes_of(rows: Rows<'_>, row: u32) -> &[u8] {
+fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
     with_matrix!(rows, m => bytemuck::cast_slice(m.row(row as usize)))
 }
 

@@ -19,8 +19,8 @@ use tagore_device::block::rows::lifted_distance;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Access, Element, Metric, Rows, Vectors, range, with_matrix};
-use crate::gpu::Plan;
+use super::{Access, Element, Metric, TypedRows, Vectors, range, with_matrix};
+use crate::gpu::MemoryPlan;
 use crate::{Error, Progress, Result};
 
 /// A base under a metric.
@@ -46,7 +46,7 @@ pub(crate) struct Queries<'a> {
 /// One vector that distances are taken from.
 #[derive(Clone, Copy)]
 pub(crate) struct Point<'a> {
-    rows: Rows<'a>,
+    rows: TypedRows<'a>,
     index: usize,
     zero: bool,
 }
@@ -87,11 +87,13 @@ impl<'a> Space<'a> {
     }
 
     /// What it holds beside a base of `n` rows of `dim` components.
-    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> Plan {
+    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         match metric {
-            Metric::L2 => Plan::new(),
-            Metric::InnerProduct => Plan::new().with::<f32>("lifts", n),
-            Metric::Cosine => Plan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n),
+            Metric::L2 => MemoryPlan::new(),
+            Metric::InnerProduct => MemoryPlan::new().with::<f32>("lifts", n),
+            Metric::Cosine => {
+                MemoryPlan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n)
+            }
         }
     }
 
@@ -117,7 +119,7 @@ impl<'a> Space<'a> {
     }
 
     /// The rows that list distances are computed from: normalised under cosine.
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
     }
 
@@ -250,10 +252,10 @@ impl<'a> Space<'a> {
         out.clear();
         out.resize(ids.len(), 0.0);
         match (point.rows, self.vectors.rows()) {
-            (Rows::F32(p), Rows::F32(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::F16(p), Rows::F16(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::U8(p), Rows::U8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::I8(p), Rows::I8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+            (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
@@ -316,7 +318,7 @@ impl Queries<'_> {
         self.vectors.len()
     }
 
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
     }
 

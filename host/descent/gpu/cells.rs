@@ -27,7 +27,7 @@ use tagore_device::search::exact::{SETTLE_THREADS, Tiles};
 use super::{Build, CellSettings, Nodes};
 use crate::cluster::{self, Cells, ClusterKernels, Known};
 use crate::descent::{DescentStats, Start};
-use crate::gpu::{Buffer, Plan};
+use crate::gpu::{Buffer, MemoryPlan};
 use crate::vectors::gpu::{OnDevice, TileVectors, stage_kernels};
 use crate::{Metric, Result};
 
@@ -112,17 +112,19 @@ fn lines_of_slab(n: usize, count: usize) -> usize {
 }
 
 /// The device memory for `n` nodes in `count` cells that stays from one clustering to the next.
-pub(super) fn kept_plan(n: usize, count: usize) -> Plan {
+pub(super) fn kept_plan(n: usize, count: usize) -> MemoryPlan {
     let lines = lines_of_slab(n, count);
-    Plan::new().with::<f32>("list bounds", n).with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
+    MemoryPlan::new()
+        .with::<f32>("list bounds", n)
+        .with::<Key>("offers", (lines * ROUND).max(n * OFFERS as usize))
 }
 
 /// The device memory for `n` nodes in `count` cells of one clustering. Each node visits `memberships`, and in the first `hosts` of them it
 /// is visited.
-pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> Plan {
+pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize)) -> MemoryPlan {
     let tiles = most_tiles(n, count);
     let rounds = 1 + most_members(n, count).div_ceil(ROUND);
-    Plan::new()
+    MemoryPlan::new()
         .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
         .with::<u32>("parties", most_tiles(hosts * n, count) * PARTY_WORDS)
         .with::<u32>("cell starts", count * memberships + 1)

@@ -9,7 +9,7 @@ use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
 use crate::cluster::{self, ClusterKernels};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
-use crate::gpu::{Gpu, Plan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
 use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
 use crate::vectors::space::Space;
@@ -63,50 +63,52 @@ impl Shape {
     }
 
     /// The vectors.
-    pub(super) fn upload<T: OnDevice>(&self) -> Plan {
-        Side::<T>::plan(Plan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
+    pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
+        Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
     }
 
     /// Preparing the vectors.
-    pub(super) fn prepare() -> Plan {
-        Plan::new().with::<u32>("largest norm", 1)
+    pub(super) fn prepare() -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("largest norm", 1)
     }
 
     /// Finding the cells, of the first clustering or of one that knows so many cells.
-    fn cluster<T: ClusterKernels>(&self, start: Start, known: Option<usize>) -> Plan {
+    fn cluster<T: ClusterKernels>(&self, start: Start, known: Option<usize>) -> MemoryPlan {
         let asked = self.settings.cells(self.n, self.dim, start, known);
-        cluster::plan::<T>(Plan::new(), self.n, self.dim, asked)
+        cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, asked)
     }
 
     /// The nodes in their order.
-    pub(super) fn renumber<T: OnDevice>(&self) -> Plan {
-        Plan::new()
+    pub(super) fn renumber<T: OnDevice>(&self) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u8>("vectors", self.n * Side::<T>::tile_bytes(self.dim))
             .with::<T::Sum>("biases", self.n)
             .with::<u32>("places", self.n)
     }
 
     /// The lists.
-    pub(super) fn lists(&self) -> Plan {
-        Plan::new().with::<Key>("lists", self.n * self.k)
+    pub(super) fn lists(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<Key>("lists", self.n * self.k)
     }
 
     /// What `count` iterations, of both phases together, need.
-    pub(super) fn iterations(&self, count: u32) -> Plan {
-        Plan::new()
+    pub(super) fn iterations(&self, count: u32) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u32>("samples", self.n * ROW as usize)
             .with::<u32>("changes", COUNTERS as usize * count as usize)
             .with::<u64>("distances", COUNTERS as usize)
     }
 
     /// What phase 1 needs beside.
-    pub(super) fn joins(&self) -> Plan {
-        Plan::new().with::<Key>("candidates", self.n * CANDIDATES as usize).with::<f32>("list bounds", self.n)
+    pub(super) fn joins(&self) -> MemoryPlan {
+        MemoryPlan::new()
+            .with::<Key>("candidates", self.n * CANDIDATES as usize)
+            .with::<f32>("list bounds", self.n)
     }
 
     /// The lists in the end.
-    pub(super) fn finish(&self) -> Plan {
-        Plan::new()
+    pub(super) fn finish(&self) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<Key>("nearest", self.n * self.k)
             .with::<u32>("lacking", self.n)
             .with::<u32>("lacking count", 1)
@@ -131,8 +133,8 @@ impl Shape {
             return vec![PlannedStage { name: "exact search", buffers }];
         }
         let mut stages = Vec::new();
-        let mut stage = |name, plans: &[&Plan]| {
-            let buffers = plans.iter().fold(Plan::new(), |all, plan| all.and(plan));
+        let mut stage = |name, plans: &[&MemoryPlan]| {
+            let buffers = plans.iter().fold(MemoryPlan::new(), |all, plan| all.and(plan));
             stages.push(PlannedStage { name, buffers });
         };
         let base = self.upload::<T>();
@@ -176,13 +178,14 @@ impl Shape {
         stage(FINISH, &[&original, &nodes, &finish]);
         // The search is of the vectors as they are.
         let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
-        let search = Plan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
+        let search =
+            MemoryPlan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
         stage("complete", &[&original, &nodes, &finish, &search]);
         stages
     }
 
     /// What there is on the host as long as there is anything on the device.
-    pub(in crate::descent) fn on_host(&self) -> Plan {
+    pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
         let space = Space::plan(self.n, self.dim, self.metric);
         if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
     }

@@ -14,7 +14,7 @@ use tagore_device::lists::merge::{
 };
 
 use super::{Lists, Members};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::memory::zeros;
 use crate::vectors::gpu::{Base, stage_kernels};
 use crate::{Index, Metric, Result};
@@ -47,9 +47,9 @@ pub(in crate::outofcore) struct DeviceLists<T: ListKernels> {
 }
 
 /// The device memory for lists of `degree` of `n` members, beside the base.
-fn plan(n: usize, degree: usize) -> Plan {
+fn plan(n: usize, degree: usize) -> MemoryPlan {
     let at_once = AT_ONCE.min(n);
-    Plan::new()
+    MemoryPlan::new()
         .with::<u32>("ids of members", n)
         .with::<u32>("order of members", n)
         .with::<u32>("edges", n * degree)
@@ -61,7 +61,7 @@ fn plan(n: usize, degree: usize) -> Plan {
 
 impl<T: ListKernels> DeviceLists<T> {
     /// The device memory of it all.
-    pub(in crate::outofcore) fn plan((n, dim): (usize, usize), degree: usize, metric: Metric) -> Plan {
+    pub(in crate::outofcore) fn plan((n, dim): (usize, usize), degree: usize, metric: Metric) -> MemoryPlan {
         Base::<T>::plan(n, dim, metric).and(&plan(n, degree))
     }
 

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
-    use crate::gpu::Plan;
+    use crate::gpu::MemoryPlan;
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
     use crate::vectors::space::Space;
@@ -61,7 +61,8 @@ mod tests {
         // Any order.
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
-        let plan = Plan::new().with::<u32>("order", nodes.len()).with::<Key>("candidates", nodes.len() * 200);
+        let plan =
+            MemoryPlan::new().with::<u32>("order", nodes.len()).with::<Key>("candidates", nodes.len() * 200);
         let memory = plan.reserve(&gpu).unwrap();
         let (mut order, mut candidates) =
             (memory.buffer("order").unwrap(), memory.buffer("candidates").unwrap());

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
-    use crate::gpu::Plan;
+    use crate::gpu::MemoryPlan;
     use crate::prune::filter::Pruner;
     use crate::vectors::space::Space;
     use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
@@ -150,7 +150,8 @@ mod tests {
             candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
         }
         let on_device = Base::upload(gpu, space, rows).unwrap();
-        let plan = Plan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
+        let plan =
+            MemoryPlan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
         let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
         let (mut there, mut forward) =
             (memory.buffer("candidates").unwrap(), memory.buffer("forward").unwrap());
@@ -220,7 +221,7 @@ mod tests {
         let gpu = Gpu::emulated(0);
         let base = base(6, 2, ElementType::U8);
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let memory = Plan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
+        let memory = MemoryPlan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
         let (keys, mut forward) = (memory.buffer("keys").unwrap(), memory.buffer("keys").unwrap());
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };

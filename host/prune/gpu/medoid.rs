@@ -8,7 +8,7 @@ use tagore_device::prune::medoid::{
 };
 
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{Base, stage_kernels};
 use crate::vectors::space::Space;
 
@@ -32,9 +32,9 @@ fn blocks(n: usize) -> (usize, usize) {
 }
 
 /// What finding the medoid of `n` rows takes.
-pub(super) fn plan(n: usize, dim: usize) -> Plan {
+pub(super) fn plan(n: usize, dim: usize) -> MemoryPlan {
     let warps = blocks(n).1;
-    Plan::new()
+    MemoryPlan::new()
         .with::<f64>("sums", n.div_ceil(SUM_ROWS as usize) * dim)
         .with::<f64>("mean", dim)
         .with::<u64>("least distances", warps)

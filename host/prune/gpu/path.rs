@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::Progress;
     use crate::descent::KnnGraph;
-    use crate::gpu::Plan;
+    use crate::gpu::MemoryPlan;
     use crate::prune::collect::Collector;
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
@@ -80,7 +80,7 @@ mod tests {
             let (order, entries_there) = (upload(&gpu, &nodes), upload(&gpu, entries));
             let chunk = Chunk { order: &order, range: 0..nodes.len() };
             for limit in [1, 20, most(graph.k(), entries.len())] {
-                let plan = Plan::new().with::<Key>("candidates", nodes.len() * limit);
+                let plan = MemoryPlan::new().with::<Key>("candidates", nodes.len() * limit);
                 let mut candidates: Buffer<Key> = plan.reserve(&gpu).unwrap().buffer("candidates").unwrap();
                 let from = (&entries_there, entries.len());
                 path(&gpu, &base, &lists, from, &chunk, (&mut candidates, limit)).unwrap();

@@ -14,7 +14,7 @@ use super::rank::Lists;
 use super::reverse::Reverse;
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::strategy::{Collect, Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::vectors::gpu::{Base, OnDevice};
@@ -115,53 +115,53 @@ impl Shape {
     }
 
     /// The forward edges.
-    pub(super) fn forward(&self) -> Plan {
-        Plan::new().with::<Key>("forward edges", self.n * self.degree)
+    pub(super) fn forward(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<Key>("forward edges", self.n * self.degree)
     }
 
     /// Candidates of a chunk of nodes, and the entries of searches for them.
-    pub(super) fn candidates(&self) -> Plan {
+    pub(super) fn candidates(&self) -> MemoryPlan {
         if self.takes_lists() {
-            return Plan::new();
+            return MemoryPlan::new();
         }
-        Plan::new()
+        MemoryPlan::new()
             .with::<Key>("candidates", self.collected_at_once() * self.limit())
             .with::<u32>("entries", self.entries())
     }
 
     /// The rows of the index.
-    pub(super) fn rows(&self) -> Plan {
-        Plan::new().with::<u32>("index rows", self.n * self.degree)
+    pub(super) fn rows(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("index rows", self.n * self.degree)
     }
 
     /// Forward and reverse edges of a chunk of nodes.
-    pub(super) fn merged(&self) -> Plan {
+    pub(super) fn merged(&self) -> MemoryPlan {
         match self.store {
-            Store::Interleave => Plan::new(),
+            Store::Interleave => MemoryPlan::new(),
             Store::Refilter => {
-                Plan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
+                MemoryPlan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
             }
         }
     }
 
     /// The lists of the graph, and an order of the nodes.
-    fn lists(&self) -> Plan {
-        GpuLists::plan(Plan::new(), self.n, self.k)
+    fn lists(&self) -> MemoryPlan {
+        GpuLists::plan(MemoryPlan::new(), self.n, self.k)
     }
 
     /// The ids of the lists, where detours are counted.
-    fn list_ids(&self) -> Plan {
-        if self.counts_detours { Lists::plan(Plan::new(), self.n, self.k) } else { Plan::new() }
+    fn list_ids(&self) -> MemoryPlan {
+        if self.counts_detours { Lists::plan(MemoryPlan::new(), self.n, self.k) } else { MemoryPlan::new() }
     }
 
     /// Turning edges round. No node accepts more than all its candidates; how many it does accept is not known before.
-    fn turned(&self) -> Plan {
+    fn turned(&self) -> MemoryPlan {
         let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
     /// What stays of turning edges round.
-    fn reverse(&self) -> Plan {
+    fn reverse(&self) -> MemoryPlan {
         self.turned().only(&Reverse::KEPT)
     }
 
@@ -171,7 +171,7 @@ impl Shape {
         let lists = self.lists();
         let order = lists.only(&["order"]);
         let (ids, forward) = (self.list_ids(), self.forward());
-        let stage = |name, plans: &[&Plan]| PlannedStage {
+        let stage = |name, plans: &[&MemoryPlan]| PlannedStage {
             name,
             buffers: plans.iter().fold(base.clone(), |all, plan| all.and(plan)),
         };

@@ -8,7 +8,7 @@ use tagore_device::prune::places::MOST_PLACES;
 
 use super::ids::take_ids;
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::prune::strategy::{MAX_CANDIDATES, Strategy};
 
 const _: () = assert!(MAX_CANDIDATES <= MOST_PLACES as usize);
@@ -26,13 +26,13 @@ impl Lists {
     }
 
     /// The device memory of `n` lists of `k`.
-    pub(super) fn plan(plan: Plan, n: usize, k: usize) -> Plan {
+    pub(super) fn plan(plan: MemoryPlan, n: usize, k: usize) -> MemoryPlan {
         plan.with::<u32>("list ids", n * Self::stride(k))
     }
 
     /// Takes the ids of `n` lists of `k` keys.
     pub(super) fn new(gpu: &Gpu, keys: &Buffer<Key>, n: usize, k: usize) -> Result<Self> {
-        let mut ids = Self::plan(Plan::new(), n, k).reserve(gpu)?.buffer("list ids")?;
+        let mut ids = Self::plan(MemoryPlan::new(), n, k).reserve(gpu)?.buffer("list ids")?;
         take_ids(gpu, keys, (n, k), &mut ids, Self::stride(k))?;
         Ok(Self { ids, stride: Self::stride(k) })
     }

@@ -9,7 +9,7 @@ use tagore_device::sort::{scan_threads, sort_scan};
 
 use crate::Result;
 use crate::gpu::sort::{SortRoom, sort};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
 /// The most forward slots of all rows: their numbers are half a key.
 const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
@@ -41,15 +41,15 @@ impl Reverse {
     pub(super) const KEPT: [&str; 2] = ["spare edges", "reverse offsets"];
 
     /// Counting the edges in so many slots.
-    pub(super) fn counts(slots: usize) -> Plan {
-        Plan::new()
+    pub(super) fn counts(slots: usize) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u32>("edge counts", slots.div_ceil(EDGE_SLOTS as usize))
             .with::<u32>("edge total", 1)
     }
 
     /// Turning round `count` edges of `rows` rows.
-    pub(super) fn edges(rows: usize, count: usize) -> Plan {
-        let plan = Plan::new()
+    pub(super) fn edges(rows: usize, count: usize) -> MemoryPlan {
+        let plan = MemoryPlan::new()
             .with::<u64>("edges", count)
             .with::<u64>("spare edges", count)
             .with::<u32>("reverse offsets", rows + 1);

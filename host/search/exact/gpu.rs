@@ -15,12 +15,12 @@ use tagore_device::search::exact::{
     exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8,
 };
 
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{
     OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number, stage_kernels,
 };
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Matrix, Rows};
+use crate::vectors::{Matrix, TypedRows};
 use crate::{Error, Metric, Progress, Result};
 
 stage_kernels! {
@@ -45,7 +45,7 @@ const STRAGGLERS: usize = 8;
 
 /// The points whose neighbours are wanted.
 pub(crate) struct Points<'a> {
-    rows: Rows<'a>,
+    rows: TypedRows<'a>,
     /// The row of each point, if the points are nodes of the base; no node finds itself.
     nodes: Option<&'a [u32]>,
     zero: &'a [bool],
@@ -85,10 +85,10 @@ pub(crate) fn nearest(
     }
     let search = Search { gpu, space, points, k, budget, progress };
     let mut keys = match (points.rows, space.rows()) {
-        (Rows::F32(points), Rows::F32(rows)) => search.run(points, rows),
-        (Rows::F16(points), Rows::F16(rows)) => search.run(points, rows),
-        (Rows::U8(points), Rows::U8(rows)) => search.run(points, rows),
-        (Rows::I8(points), Rows::I8(rows)) => search.run(points, rows),
+        (TypedRows::F32(points), TypedRows::F32(rows)) => search.run(points, rows),
+        (TypedRows::F16(points), TypedRows::F16(rows)) => search.run(points, rows),
+        (TypedRows::U8(points), TypedRows::U8(rows)) => search.run(points, rows),
+        (TypedRows::I8(points), TypedRows::I8(rows)) => search.run(points, rows),
         _ => unreachable!("queries are cast to the element type of the base"),
     }?;
     add_zero_vectors(space, points, k, &mut keys);
@@ -107,21 +107,21 @@ pub(crate) fn batch_of_all(n: usize) -> usize {
 }
 
 /// What a search of the `k` nearest of every row takes, with all `n` rows of `dim` components on the device.
-pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> Plan {
+pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
     device_plan::<T>(n, batch_of_all(n), dim, k)
 }
 
 /// The least that a search of the `k` nearest of some of `n` rows can do with.
-pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> Plan {
+pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
     let side = n.min(tile::SIDE as usize);
     device_plan::<T>(side, side, dim, k)
 }
 
 /// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a time, and
 /// `points` points in batches.
-fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> Plan {
+fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> MemoryPlan {
     let points = points.min(BATCH);
-    let plan = Side::<T>::plan(Plan::new(), ROWS, rows, dim);
+    let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
     Side::<T>::plan(plan, POINTS, points, dim)
         .with::<u32>("excluded ids", points)
         .with::<T::Sum>("bounds", points)
@@ -149,7 +149,7 @@ impl Search<'_> {
     }
 
     /// The plan for `rows` rows at a time and `points` points.
-    fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> Plan {
+    fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> MemoryPlan {
         device_plan::<T>(rows, points, self.space.dim(), self.k)
     }
 

@@ -9,7 +9,7 @@ use tagore_device::descent::key::{self, Key};
 
 use gpu::Points;
 
-use crate::gpu::{Gpu, KernelTime, Measurement, Plan};
+use crate::gpu::{Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::Progress;
 use crate::vectors::space::{Point, Queries, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
@@ -175,8 +175,8 @@ pub fn ground_truth(
 }
 
 /// What [`all_pairs`] of `n` nodes takes of the host's memory with so many threads.
-pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> Plan {
-    Plan::new()
+pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
+    MemoryPlan::new()
         .with::<u32>("nodes", 2 * n)
         .with::<Key>("lists", n * k)
         .with::<Key>("nearest so far", threads * (QUERIES + 1) * Best::room(k))

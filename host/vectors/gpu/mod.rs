@@ -47,7 +47,7 @@ pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u
 macro_rules! with_device_rows {
     ($space:expr, $rows:ident => $body:expr) => {
         match $space.rows() {
-            $crate::vectors::Rows::F32(floats) => match $crate::vectors::gpu::bytes_of($space, floats) {
+            $crate::vectors::TypedRows::F32(floats) => match $crate::vectors::gpu::bytes_of($space, floats) {
                 Some(bytes) => {
                     let $rows = $crate::vectors::Matrix::new(&bytes, floats.dim(), floats.dim());
                     $body
@@ -57,9 +57,9 @@ macro_rules! with_device_rows {
                     $body
                 }
             },
-            $crate::vectors::Rows::F16($rows) => $body,
-            $crate::vectors::Rows::U8($rows) => $body,
-            $crate::vectors::Rows::I8($rows) => $body,
+            $crate::vectors::TypedRows::F16($rows) => $body,
+            $crate::vectors::TypedRows::U8($rows) => $body,
+            $crate::vectors::TypedRows::I8($rows) => $body,
         }
     };
 }

@@ -5,7 +5,7 @@ use cuda_std::memory::{Global, GlobalMut};
 
 use super::{OnDevice, stride};
 use crate::Result;
-use crate::gpu::{Buffer, Plan, Reservation};
+use crate::gpu::{Buffer, MemoryPlan, Reservation};
 
 /// Vectors on a device, and what tiles need of them.
 pub(crate) struct Side<T: OnDevice> {
@@ -68,7 +68,7 @@ pub(crate) struct Preparation<'a> {
 
 impl<T: OnDevice> Side<T> {
     /// Adds room for `count` vectors to a plan.
-    pub(crate) fn plan(plan: Plan, names: Names, count: usize, dim: usize) -> Plan {
+    pub(crate) fn plan(plan: MemoryPlan, names: Names, count: usize, dim: usize) -> MemoryPlan {
         let (stride, rounded_stride) = strides::<T>(dim);
         plan.with::<T>(names.values, count * stride)
             .with::<f16>(names.rounded, (count * rounded_stride).max(1))
