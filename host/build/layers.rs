@@ -10,8 +10,8 @@ use tagore_device::random::{Draws, Stage};
 use super::Builder;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::Layer;
-use crate::prune::Rows;
-use crate::search::beam::{BeamSearch, Graph, Limits, Start};
+use crate::prune::GraphRows;
+use crate::search::beam::{BeamSearch, Graph, BeamLimits, Start};
 use crate::search::exact::ExactSearch;
 use crate::vectors::space::Space;
 use crate::{Device, Index, Progress, Result, Strategy, Vectors};
@@ -51,7 +51,7 @@ fn astray(
     progress: &Progress,
 ) -> Result<usize> {
     let lost = AtomicUsize::new(0);
-    let limits = Limits { beam: BEAM, expansions: usize::MAX };
+    let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
     sample.par_iter().try_for_each_init(
         || (BeamSearch::new(space.len()), Vec::new()),
         |(search, distances), &node| {
@@ -79,7 +79,7 @@ fn astray(
 /// Edges in one direction do not count: kinds that collect candidates on paths have edges from
 /// everywhere to the same few nodes near the medoid. One small draw among these would keep all
 /// other parts of the graph from having a node in the layer.
-fn nodes_above(rows: &Rows, seed: u64) -> Vec<u32> {
+fn nodes_above(rows: &GraphRows, seed: u64) -> Vec<u32> {
     // Iteration 0 draws the entry points, iteration 1 the layers of exports.
     let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
     let is_above = |&node: &u32| {
@@ -97,7 +97,7 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        rows: &Rows,
+        rows: &GraphRows,
         entries: &mut Vec<u32>,
     ) -> Result<Vec<Layer>> {
         let (n, progress) = (rows.len(), &self.descent.progress);

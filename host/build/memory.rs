@@ -6,7 +6,7 @@ use super::{BuildStats, Builder};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Fingerprint, Index, Layer};
-use crate::prune::gpu::Shape;
+use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
@@ -120,7 +120,7 @@ impl Builder {
     /// The GPU that prunes lists of `k`, if any.
     fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
         let gpu = self.descent.gpu(base.len())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
-        let shape = Shape::new(&self.strategy, (base.len(), base.dim()), k, self.descent.metric);
+        let shape = PruneShape::new(&self.strategy, (base.len(), base.dim()), k, self.descent.metric);
         Ok(gpu.filter(|gpu| {
             let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
             if requested > allowed {

@@ -10,7 +10,7 @@ use crate::descent::{PlannedStage, most_knn, with_kept};
 use crate::gpu::{Gpu, MemoryPlan, Overhead};
 use crate::index::IndexFile;
 use crate::prune::cpu::turned_at_once;
-use crate::prune::gpu::Shape;
+use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
@@ -142,7 +142,7 @@ impl Builder {
     /// As [`plan`](Self::plan), of lists of `k`.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         let descent = self.descent.plan_of(data, k);
-        let shape = Shape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
+        let shape = PruneShape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
         let Target { threads, gpu, .. } = target;
         let mut process = MemoryPlan::new()
             .with::<u8>("program", PROGRAM as usize)
@@ -236,7 +236,7 @@ impl Builder {
 
 /// The host's memory while a graph is pruned.
 struct Memory<'a> {
-    shape: &'a Shape,
+    shape: &'a PruneShape,
     strategy: &'a Strategy,
     threads: usize,
 }
@@ -244,7 +244,7 @@ struct Memory<'a> {
 impl Memory<'_> {
     /// Pruning on the CPU: the graph has no distances any more.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
-        let &Self { shape: &Shape { n, k, degree, .. }, strategy, threads } = self;
+        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;
         let forward = MemoryPlan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
         let places = if strategy.counts_detours() {
             MemoryPlan::new().with::<u32>("places", threads * n)
@@ -266,7 +266,7 @@ impl Memory<'_> {
 
     /// All but the last stages, with a GPU.
     fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
-        let &Shape { n, k, .. } = self.shape;
+        let &PruneShape { n, k, .. } = self.shape;
         if descent.start == Start::AllPairs {
             let lists = MemoryPlan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
             let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
@@ -283,7 +283,7 @@ impl Memory<'_> {
 
     /// The rows of the index.
     fn rows(&self) -> MemoryPlan {
-        let &Shape { n, degree, .. } = self.shape;
+        let &PruneShape { n, degree, .. } = self.shape;
         MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
     }
 

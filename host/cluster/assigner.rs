@@ -6,7 +6,7 @@ use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
 use super::cpu::Centres;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{OnDevice, QUERIES, Preparation, ROWS, Rounding, Side};
 use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
@@ -94,7 +94,7 @@ pub(crate) struct DeviceAssigner {
 impl DeviceAssigner {
     fn new(gpu: Gpu, sample: &Vectors, (piece, centres): (usize, usize)) -> Result<Self> {
         let (rows, count, dim) = (floats(sample)?, sample.len(), sample.dim());
-        let plan = Side::<f32>::plan(MemoryPlan::new(), POINTS, piece, dim);
+        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim);
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
@@ -107,7 +107,7 @@ impl DeviceAssigner {
         largest.fill(0)?;
         Ok(Self {
             piece,
-            vectors: Side::new(&memory, POINTS, dim)?,
+            vectors: Side::new(&memory, QUERIES, dim)?,
             centres: Side::new(&memory, ROWS, dim)?,
             rounded: Rounded { mean, largest, scale: rounding.row_scale, dim },
             nearest: memory.buffer("nearest centres")?,

@@ -10,8 +10,8 @@ use tagore_device::cluster::{
 };
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
 
-use super::Sizes;
-use super::guides::Lists;
+use super::ClusteringSizes;
+use super::guides::CentreLists;
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::vectors::gpu::{Side, TileVectors, stage_kernels};
@@ -59,10 +59,10 @@ impl<T: ClusterKernels> Centres<T> {
 }
 
 /// What is worked with.
-pub(super) struct Work<'a, T: ClusterKernels> {
+pub(super) struct KMeans<'a, T: ClusterKernels> {
     pub gpu: &'a Gpu,
     pub tiles: TileVectors,
-    pub sizes: Sizes,
+    pub sizes: ClusteringSizes,
     dim: usize,
     seed: u64,
     pub sample: Buffer<u32>,
@@ -74,7 +74,7 @@ pub(super) struct Work<'a, T: ClusterKernels> {
     pub keys: Buffer<u64>,
     spare: Buffer<u64>,
     room: SortRoom,
-    pub lists: Option<Lists<T>>,
+    pub lists: Option<CentreLists<T>>,
 }
 
 /// Vectors whose nearest centres are wanted.
@@ -94,15 +94,15 @@ pub(super) fn threads(count: usize) -> [u32; 3] {
     [count.div_ceil(VALUE_THREADS as usize) as u32, 1, 1]
 }
 
-impl<'a, T: ClusterKernels> Work<'a, T> {
+impl<'a, T: ClusterKernels> KMeans<'a, T> {
     pub(super) fn new(
         gpu: &'a Gpu,
         tiles: TileVectors,
-        (sizes, dim): (Sizes, usize),
+        (sizes, dim): (ClusteringSizes, usize),
         seed: u64,
         memory: &Reservation,
     ) -> Result<Self> {
-        let lists = if sizes.has_lists() { Some(Lists::new(memory)?) } else { None };
+        let lists = if sizes.has_lists() { Some(CentreLists::new(memory)?) } else { None };
         Ok(Self {
             gpu,
             tiles,
@@ -287,7 +287,7 @@ impl<'a, T: ClusterKernels> Work<'a, T> {
 
     /// Orders the vectors.
     pub(super) fn order(&mut self) -> Result<()> {
-        let Sizes { n, cells, memberships, .. } = self.sizes;
+        let ClusteringSizes { n, cells, memberships, .. } = self.sizes;
         self.sort_by_nearest(n, memberships, cells)?;
         let arguments = (self.keys.view(), self.order.view_mut(), n as u32);
         // SAFETY: as for `launch_assign`.
@@ -296,7 +296,7 @@ impl<'a, T: ClusterKernels> Work<'a, T> {
 
     /// Puts the members in order, and finds where each rank of each cell begins.
     pub(super) fn members(&mut self, members: &mut Buffer<u32>) -> Result<()> {
-        let Sizes { n, cells, memberships, .. } = self.sizes;
+        let ClusteringSizes { n, cells, memberships, .. } = self.sizes;
         self.find_members(members.view_mut(), n, cells, memberships)
     }
 

@@ -8,20 +8,20 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{LIST_THREADS, Lists as Listing, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::gpu::{Centres, ClusterKernels, Wanted, Work};
-use super::{Known, Sizes};
+use super::gpu::{Centres, ClusterKernels, Wanted, KMeans};
+use super::{Known, ClusteringSizes};
 use crate::gpu::{Buffer, MemoryPlan, Reservation};
 use crate::{Metric, Result};
 
 /// Of each guide as many centres, by their numbers, and their squared norms.
-pub(super) struct Lists<T: ClusterKernels> {
+pub(super) struct CentreLists<T: ClusterKernels> {
     pub centres: Buffer<u32>,
     pub norms: Buffer<T::Sum>,
 }
 
-impl<T: ClusterKernels> Lists<T> {
+impl<T: ClusterKernels> CentreLists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
-    pub(super) fn plan(plan: MemoryPlan, sizes: &Sizes) -> MemoryPlan {
+    pub(super) fn plan(plan: MemoryPlan, sizes: &ClusteringSizes) -> MemoryPlan {
         let all = if sizes.guides > 0 { sizes.cells } else { 0 };
         let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
@@ -33,7 +33,7 @@ impl<T: ClusterKernels> Lists<T> {
     }
 }
 
-impl<T: ClusterKernels> Work<'_, T> {
+impl<T: ClusterKernels> KMeans<'_, T> {
     /// Puts the sample in the order of guides.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
@@ -66,7 +66,7 @@ impl<T: ClusterKernels> Work<'_, T> {
 
     /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those in its list.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
-        let Sizes { n, memberships, guide_list, centre_list, .. } = self.sizes;
+        let ClusteringSizes { n, memberships, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
         let all = Wanted { vectors, ids: None, count: n, memberships, by_number: false };
         let Some(guides) = guides else { return self.assign(&all, centres) };
@@ -80,7 +80,7 @@ impl<T: ClusterKernels> Work<'_, T> {
 
     /// Finds the nearest centres of all vectors among those that are near the centre of their known cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
-        let Sizes { n, memberships, centre_list, .. } = self.sizes;
+        let ClusteringSizes { n, memberships, centre_list, .. } = self.sizes;
         let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, memberships, by_number: false };
         self.starts.upload(known.starts)?;
         self.assign_near(&all, centres, known.centres, centre_list)

@@ -13,8 +13,8 @@ mod guides;
 use tagore_device::cluster::MAX_MEMBERSHIPS;
 
 pub(crate) use self::gpu::ClusterKernels;
-use self::gpu::{Centres, Work};
-use self::guides::Lists;
+use self::gpu::{Centres, KMeans};
+use self::guides::CentreLists;
 use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
@@ -100,7 +100,7 @@ pub(crate) struct Known<'a, T: ClusterKernels> {
 
 /// How much there is of everything.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct ClusteringSizes {
     n: usize,
     cells: usize,
     memberships: usize,
@@ -116,7 +116,7 @@ struct Sizes {
     centre_list: usize,
 }
 
-impl Sizes {
+impl ClusteringSizes {
     fn new(n: usize, asked: Clustering) -> Self {
         let cells = asked.cells.clamp(1, n.max(1));
         // No vector is in a cell twice.
@@ -158,7 +158,7 @@ pub(crate) fn plan<T: ClusterKernels>(
     dim: usize,
     asked: Clustering,
 ) -> MemoryPlan {
-    let sizes = Sizes::new(n, asked);
+    let sizes = ClusteringSizes::new(n, asked);
     let keys = sizes.keys();
     let mut plan = plan
         .with::<u32>("members", keys)
@@ -175,7 +175,7 @@ pub(crate) fn plan<T: ClusterKernels>(
         plan = Centres::<T>::plan(plan, GUIDE_CENTRES, sizes.guides, dim);
     }
     if sizes.has_lists() {
-        plan = Lists::<T>::plan(plan, &sizes);
+        plan = CentreLists::<T>::plan(plan, &sizes);
     }
     SortRoom::plan(plan, keys)
 }
@@ -192,13 +192,13 @@ pub(crate) fn cells<T: ClusterKernels>(
     seed: u64,
     known: Option<Known<'_, T>>,
 ) -> Result<Cells<T>> {
-    let sizes = Sizes::new(n, asked);
-    let Sizes { cells, memberships, .. } = sizes;
+    let sizes = ClusteringSizes::new(n, asked);
+    let ClusteringSizes { cells, memberships, .. } = sizes;
     if sizes.keys() > u32::MAX as usize {
         return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
     }
     let memory = plan::<T>(MemoryPlan::new(), n, dim, asked).reserve(gpu)?;
-    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
+    let mut work = KMeans::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; cells * memberships + 1];
     let mut centres = Centres::<T>::new(&memory, SPARE_CENTRES, cells)?;
@@ -353,11 +353,11 @@ mod tests {
         let asked = Clustering { most: 20, lists: (16, 24), ..Clustering::new(60, 6) };
         let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
         let gpu = Gpu::emulated(1);
-        let (side, sizes) = (side(&gpu, &values, dim), Sizes::new(n, asked));
+        let (side, sizes) = (side(&gpu, &values, dim), ClusteringSizes::new(n, asked));
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
         let memory = plan::<u8>(MemoryPlan::new(), n, dim, asked).reserve(&gpu).unwrap();
-        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
+        let mut work = KMeans::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
         work.k_means(&mut guides, sizes.guide_sample, None).unwrap();

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
-use super::lists::{Lists, SharedLists};
+use super::lists::{NeighbourLists, SharedLists};
 use super::reverse::Reverse;
 use super::table::{IdTable, fill};
 use super::{DescentStats, Iterations};
@@ -42,7 +42,7 @@ pub(super) fn descend(
     let nodes = space.len();
     let (most_join, most_refine) = settings.iterations.limits();
     let descent = Descent { space, settings, progress, distances: AtomicU64::new(0) };
-    let mut lists = descent.start(Lists::new(nodes, settings.k))?;
+    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k))?;
     let mut stats = DescentStats::default();
     let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
     let at_start = computed(&descent);
@@ -120,7 +120,7 @@ impl Descent<'_> {
     }
 
     /// Gives every node random neighbours, all different.
-    fn start(&self, lists: Lists) -> Result<Lists> {
+    fn start(&self, lists: NeighbourLists) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let wanted = lists.k();
         let shared = lists.share();
@@ -146,7 +146,7 @@ impl Descent<'_> {
 
     /// One iteration of phase 1: every node compares the new neighbours it has sampled, forward and
     /// reverse, with each other and with its old ones.
-    fn join(&self, mut lists: Lists, iteration: u32) -> Result<Lists> {
+    fn join(&self, mut lists: NeighbourLists, iteration: u32) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let (new, old) = sample(&mut lists);
         let reverse = |table: &IdTable, part: u32| {
@@ -188,7 +188,7 @@ impl Descent<'_> {
 
     /// One iteration of phase 2: every node meets the lists and reverse lists of its nearest
     /// neighbours that it has not used before.
-    fn refine(&self, mut lists: Lists) -> Result<Lists> {
+    fn refine(&self, mut lists: NeighbourLists) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let used = expand(&mut lists, self.settings.expand);
         let near = nearest(&lists, GATHER);
@@ -216,7 +216,7 @@ impl Descent<'_> {
 
 /// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each; the
 /// former count as visited from here on.
-fn sample(lists: &mut Lists) -> (IdTable, IdTable) {
+fn sample(lists: &mut NeighbourLists) -> (IdTable, IdTable) {
     let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE), IdTable::new(lists.len(), SAMPLE));
     (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
         let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
@@ -232,7 +232,7 @@ fn sample(lists: &mut Lists) -> (IdTable, IdTable) {
 }
 
 /// The `count` nearest unvisited neighbours of each node, which count as visited from here on.
-fn expand(lists: &mut Lists, count: usize) -> IdTable {
+fn expand(lists: &mut NeighbourLists, count: usize) -> IdTable {
     let mut used = IdTable::new(lists.len(), count);
     (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
         let unvisited = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k));
@@ -246,7 +246,7 @@ fn expand(lists: &mut Lists, count: usize) -> IdTable {
 }
 
 /// The nearest neighbours of each node, at most `count`, as they are now.
-fn nearest(lists: &Lists, count: usize) -> IdTable {
+fn nearest(lists: &NeighbourLists, count: usize) -> IdTable {
     let mut near = IdTable::new(lists.len(), count.min(lists.k()));
     (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {
         fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));

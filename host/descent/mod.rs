@@ -317,10 +317,10 @@ impl Descent {
         with_type!(element, T => shape.plan::<T>())
     }
 
-    fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::Shape {
+    fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
         let &Self { metric, start, iterations, settings, .. } = self;
         let copied = if device_type(data, metric) == own_type(data, metric) { 0 } else { data.dim };
-        gpu::Shape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
+        gpu::DescentShape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
     }
 
     /// The stages of a build of such data on the CPU with so many threads, and their buffers on the host, beside those of

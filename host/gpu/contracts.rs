@@ -44,7 +44,7 @@ use crate::descent::gpu::phases::MOST_EXPANDED;
 use crate::index::MAX_LAYER_BEAM;
 use crate::outofcore::lists::ListKernels;
 use crate::prune::collect::{HOP, PATH};
-use crate::prune::gpu::{PruneKernels, Shape};
+use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};
 use crate::search::gpu::{BeamKernels, MAX_BEAM, slots};
 use crate::vectors::gpu::Side;
@@ -216,7 +216,7 @@ fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32
 /// The steps of pruning that `shape` takes for vectors of type `T`.
 fn of_pruning<T: PruneKernels>(
     launched: &mut Launched,
-    shape: &Shape,
+    shape: &PruneShape,
     (dim, k): (u32, u32),
     strategy: &Strategy,
 ) {
@@ -269,7 +269,7 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                     for (k, dim) in
                         turns(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
                     {
-                        let shape = Shape::new(&strategy, (1 << 20, dim), k, Metric::L2);
+                        let shape = PruneShape::new(&strategy, (1 << 20, dim), k, Metric::L2);
                         if shape.block_bytes() > capability.shared_memory() {
                             // Only long lists of paths, and more candidates than any strategy has by itself.
                             assert!(

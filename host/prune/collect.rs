@@ -4,7 +4,7 @@ use tagore_device::descent::key::{self, Key};
 
 use super::strategy::Collect;
 use crate::descent::KnnGraph;
-use crate::search::beam::{BeamSearch, Graph, Limits, Start};
+use crate::search::beam::{BeamSearch, Graph, BeamLimits, Start};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
@@ -12,7 +12,7 @@ use crate::vectors::space::Space;
 pub(crate) const HOP: usize = 32;
 
 /// Path collection keeps a beam of so many nodes and expands at most so many.
-pub(crate) const PATH: Limits = Limits { beam: 32, expansions: 10 };
+pub(crate) const PATH: BeamLimits = BeamLimits { beam: 32, expansions: 10 };
 
 impl Graph for KnnGraph {
     fn neighbors(&self, node: u32) -> &[u32] {

@@ -8,7 +8,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::collect::Collector;
 use super::filter::Pruner;
-use super::rows::Rows;
+use super::rows::GraphRows;
 use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
 use super::{PruneStats, Pruned};
 use crate::Result;
@@ -82,7 +82,7 @@ pub(crate) fn prune(
             }
         })?;
     }
-    let rows = Rows::from_padded(ids, degree);
+    let rows = GraphRows::from_padded(ids, degree);
     let stats = PruneStats {
         device: "cpu".to_owned(),
         seconds: began.elapsed().as_secs_f64(),

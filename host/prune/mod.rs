@@ -11,7 +11,7 @@ mod stats;
 mod strategy;
 
 pub(crate) use cpu::random_entries;
-pub(crate) use rows::Rows;
+pub(crate) use rows::GraphRows;
 pub use rule::CustomRule;
 pub use stats::PruneStats;
 pub(crate) use strategy::Entry;
@@ -19,7 +19,7 @@ pub use strategy::{Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
 
 /// A pruned graph.
 pub(crate) struct Pruned {
-    pub rows: Rows,
+    pub rows: GraphRows,
     /// Entry points of searches.
     pub entries: Vec<u32>,
     pub stats: PruneStats,

@@ -44,7 +44,7 @@ struct Slot {
 
 /// How far a search goes.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct BeamLimits {
     /// Nodes kept at a time (L).
     pub beam: usize,
     /// Nodes whose neighbours are looked at.
@@ -71,7 +71,7 @@ impl BeamSearch {
         graph: &impl Graph,
         point: Point<'_>,
         start: Start<'_>,
-        limits: Limits,
+        limits: BeamLimits,
         mut met: impl FnMut(Key),
     ) {
         self.visited.clear();
@@ -93,7 +93,7 @@ impl BeamSearch {
     }
 
     fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, point: Point<'_>) {
-        let limits = Limits { beam: layer.beam(), expansions: usize::MAX };
+        let limits = BeamLimits { beam: layer.beam(), expansions: usize::MAX };
         self.walk(space, layer, point, limits, &mut |_| ());
     }
 
@@ -114,7 +114,7 @@ impl BeamSearch {
         space: &Space<'_>,
         graph: &impl Graph,
         point: Point<'_>,
-        limits: Limits,
+        limits: BeamLimits,
         met: &mut impl FnMut(Key),
     ) {
         let mut cursor = 0;

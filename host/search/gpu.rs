@@ -43,7 +43,7 @@ pub(crate) const MAX_BEAM: usize = 512;
 
 /// What is searched for, and how.
 #[derive(Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct BatchLimits {
     /// Keys per query.
     pub k: usize,
     /// Nodes of the beam.
@@ -234,7 +234,7 @@ impl OnGpu {
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
-        limits: Limits,
+        limits: BatchLimits,
         progress: &Progress,
     ) -> Result<Found> {
         let beam = limits.beam;
@@ -273,7 +273,7 @@ impl OnGpu {
 
     /// Whether blocks have room for the rows of the index and of its layers: else a degree, and the
     /// bytes that it needs.
-    fn check_slots(&self, space: &Space<'_>, limits: Limits) -> std::result::Result<(), (usize, u64)> {
+    fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
         let of_layers = self.layers.iter().map(|layer| (layer.degree, layer.beam, 1));
         let all = of_layers.chain([(self.degree, limits.beam, limits.width)]);
         all.into_iter().try_for_each(|(degree, beam, width)| {
@@ -282,7 +282,7 @@ impl OnGpu {
     }
 
     /// Whether the device can search so.
-    pub(super) fn can(&self, space: &Space<'_>, limits: Limits) -> bool {
+    pub(super) fn can(&self, space: &Space<'_>, limits: BatchLimits) -> bool {
         limits.beam <= MAX_BEAM && self.check_slots(space, limits).is_ok()
     }
 
@@ -312,7 +312,7 @@ struct Task<'a> {
     on_gpu: &'a OnGpu,
     space: &'a Space<'a>,
     queries: &'a Queries<'a>,
-    limits: Limits,
+    limits: BatchLimits,
     progress: &'a Progress,
 }
 
@@ -332,7 +332,7 @@ impl Task<'_> {
         rows: Matrix<'_, T>,
     ) -> Result<Found> {
         let (gpu, dim) = (&self.on_gpu.gpu, self.space.dim());
-        let Limits { k, batch: at_once, .. } = self.limits;
+        let BatchLimits { k, batch: at_once, .. } = self.limits;
         let mut keys = vec![key::NONE; self.queries.len() * k];
         if keys.is_empty() {
             return Ok((keys, 0, Vec::new()));
@@ -381,14 +381,14 @@ impl Task<'_> {
         count: usize,
     ) -> Result<()> {
         let OnGpu { degree, edges, entry_count, entries, layers, .. } = self.on_gpu;
-        let Limits { k, beam, width, .. } = self.limits;
+        let BatchLimits { k, beam, width, .. } = self.limits;
         let Batch { queries, lifts, found, in_layers: [here, next], computed, .. } = batch;
         let (mut here, mut next) = (here, next);
         let mut from = Entries::Same(entries, *entry_count);
         for layer in layers {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
             let stage = Stage { edges, places: Some(places), degree };
-            let limits = Limits { k: beam, beam, width: 1, ..self.limits };
+            let limits = BatchLimits { k: beam, beam, width: 1, ..self.limits };
             let points = (&*queries, &*lifts);
             self.launch_stage::<T, T::BeamLayer>(
                 base,
@@ -403,7 +403,7 @@ impl Task<'_> {
             from = Entries::Found(next, beam);
         }
         let stage = Stage { edges, places: None, degree: *degree };
-        let limits = Limits { k, beam, width, ..self.limits };
+        let limits = BatchLimits { k, beam, width, ..self.limits };
         self.launch_stage::<T, K>(base, &stage, &from, limits, (queries, lifts), (found, computed), count)
     }
 
@@ -413,7 +413,7 @@ impl Task<'_> {
         base: &Base<T>,
         stage: &Stage<'_>,
         from: &Entries<'_>,
-        limits: Limits,
+        limits: BatchLimits,
         (queries, lifts): (&Buffer<T>, &Buffer<f32>),
         (found, computed): (&mut Buffer<Key>, &mut Buffer<u64>),
         count: usize,

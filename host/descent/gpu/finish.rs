@@ -5,11 +5,11 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::search::exact::SETTLE_THREADS;
 
-use super::{Build, DescentKernels, GpuLists, Nodes, Original, Shape};
+use super::{Build, DescentKernels, GpuLists, Nodes, Original, DescentShape};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
-use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
+use crate::search::exact::gpu::{QuerySet, add_zero_vectors, nearest};
 use crate::vectors::gpu::{Base, metric_number, stage_kernels};
 
 stage_kernels! {
@@ -63,7 +63,7 @@ impl Build<'_> {
         let mut lists = GpuLists { keys, k, metric, order: nodes.order };
         let dim = self.space.dim();
         let copied = if self.space.row_bytes() == dim * size_of::<T>() { 0 } else { dim };
-        let room = Shape { copied, ..self.shape() }.room_to_complete::<T>();
+        let room = DescentShape { copied, ..self.shape() }.room_to_complete::<T>();
         self.complete(&found, &mut lists, room)?;
         stats.completed = found.len() as u64;
         stats.distances += stats.completed * (n as u64 - 1);
@@ -75,14 +75,14 @@ impl Build<'_> {
     fn complete(&self, lacking: &[u32], lists: &mut GpuLists, room: u64) -> Result<()> {
         let (space, k) = (self.space, self.k);
         let found =
-            nearest(self.gpu, space, &Points::of_nodes(space, lacking), k, Some(room), self.progress)?;
+            nearest(self.gpu, space, &QuerySet::of_nodes(space, lacking), k, Some(room), self.progress)?;
         let exact = || lacking.iter().zip(found.chunks_exact(k));
         if space.zero().is_empty() {
             return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));
         }
         let mut keys = lists.download()?;
         let everyone: Vec<u32> = (0..space.len() as u32).collect();
-        add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, &mut keys);
+        add_zero_vectors(space, &QuerySet::of_nodes(space, &everyone), k, &mut keys);
         for (&row, list) in exact() {
             keys[row as usize * k..][..k].copy_from_slice(list);
         }

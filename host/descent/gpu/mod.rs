@@ -24,13 +24,13 @@ use cells::CellKernels;
 use finish::FinishKernels;
 pub(crate) use lists::GpuLists;
 use phases::PhaseKernels;
-pub(super) use plan::Shape;
+pub(super) use plan::DescentShape;
 pub use settings::CellSettings;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
-use crate::search::exact::gpu::{ExactKernels, Points, nearest};
+use crate::search::exact::gpu::{ExactKernels, QuerySet, nearest};
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
 use crate::vectors::space::Space;
@@ -134,8 +134,8 @@ impl Build<'_> {
     }
 
     /// What the sizes of the buffers depend on.
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> DescentShape {
+        DescentShape {
             n: self.space.len(),
             dim: self.space.dim(),
             k: self.k,
@@ -151,7 +151,7 @@ impl Build<'_> {
         let (space, n) = (self.space, self.space.len());
         let began = Instant::now();
         let nodes: Vec<u32> = (0..n as u32).collect();
-        let keys = nearest(self.gpu, space, &Points::of_nodes(space, &nodes), self.k, None, self.progress)?;
+        let keys = nearest(self.gpu, space, &QuerySet::of_nodes(space, &nodes), self.k, None, self.progress)?;
         let distances = n as u64 * (n as u64 - 1);
         let seconds = began.elapsed().as_secs_f64();
         Ok((keys, DescentStats { distances, seconds, ..DescentStats::default() }))
@@ -211,7 +211,7 @@ impl Build<'_> {
         rounding: &Rounding,
         mean: &Buffer<f32>,
     ) -> Result<()> {
-        let memory = Shape::prepare().reserve(self.gpu)?;
+        let memory = DescentShape::prepare().reserve(self.gpu)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norm")?;
         largest.fill(0)?;
         let task = Preparation {

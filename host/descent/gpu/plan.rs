@@ -26,7 +26,7 @@ const LEAST_FOR_CELLS: usize = 768;
 
 /// What the sizes of a build's buffers depend on.
 #[derive(Clone, Copy)]
-pub(in crate::descent) struct Shape {
+pub(in crate::descent) struct DescentShape {
     pub n: usize,
     pub dim: usize,
     pub k: usize,
@@ -39,7 +39,7 @@ pub(in crate::descent) struct Shape {
     pub copied: usize,
 }
 
-impl Shape {
+impl DescentShape {
     /// The start of this build: the requested one, unless it is `Auto` or the data do not allow it.
     /// Never `Auto`.
     pub(super) fn choose_start(&self) -> Start {

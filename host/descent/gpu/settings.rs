@@ -19,7 +19,7 @@ pub struct CellSettings {
 
 /// How a start from cells is made of some data.
 #[derive(Clone, Copy)]
-struct Measured {
+struct TunedCells {
     /// Nodes per centre, and so members of a cell.
     nodes_per_cell: usize,
     /// How often nodes are clustered: two that one clustering parts another brings together.
@@ -32,15 +32,15 @@ struct Measured {
 
 /// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
 /// longer ones, which cost more to compare and are parted less.
-const FEW_AND_SHORT: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
-const MANY_AND_SHORT: Measured = Measured { nodes_per_cell: 550, clusterings: 4, visits: 12, hosts: 2 };
-const LONG: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
+const FEW_AND_SHORT: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
+const MANY_AND_SHORT: TunedCells = TunedCells { nodes_per_cell: 550, clusterings: 4, visits: 12, hosts: 2 };
+const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
 
 /// Many vectors.
 const MANY: usize = 4_000_000;
 
 /// What was measured to be best of `n` vectors of `dim` components.
-fn measured(n: usize, dim: usize) -> Measured {
+fn tuned(n: usize, dim: usize) -> TunedCells {
     match (n < MANY, dim <= SHORT) {
         (_, false) => LONG,
         (true, true) => FEW_AND_SHORT,
@@ -94,14 +94,14 @@ impl CellSettings {
 
     /// How often `n` nodes are clustered for a start from cells.
     pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
-        self.clusterings.unwrap_or(measured(n, dim).clusterings)
+        self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }
 
     /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, memberships) = match start {
             Start::Cells => {
-                let best = measured(n, dim);
+                let best = tuned(n, dim);
                 (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.memberships.unwrap_or(best.visits))
             }
             _ => FOR_ORDER,
@@ -124,7 +124,7 @@ impl CellSettings {
 
     /// Of the cells that each node visits, those in which it is met.
     pub(super) fn hosts(n: usize, dim: usize) -> usize {
-        measured(n, dim).hosts
+        tuned(n, dim).hosts
     }
 
     /// The most iterations of each phase.

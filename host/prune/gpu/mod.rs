@@ -19,7 +19,7 @@ use collect::CollectKernels;
 use cuda_std::memory::Global;
 use medoid::MedoidKernels;
 use path::PathKernels;
-pub(crate) use plan::Shape;
+pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
 
 use tagore_device::prune::kernels::RuleElement;

@@ -10,7 +10,7 @@ use tagore_device::prune::store::MERGED;
 
 use super::medoid;
 use super::path;
-use super::rank::Lists;
+use super::rank::RankedLists;
 use super::reverse::Reverse;
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
@@ -27,7 +27,7 @@ const LEAST_AT_ONCE: usize = 256;
 
 /// What the sizes of pruning's buffers depend on.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct PruneShape {
     pub n: usize,
     dim: usize,
     /// Neighbours in the lists of the graph.
@@ -44,7 +44,7 @@ pub(crate) struct Shape {
     form: Option<Form>,
 }
 
-impl Shape {
+impl PruneShape {
     /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
     pub(crate) fn new(strategy: &Strategy, (n, dim): (usize, usize), k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
@@ -151,7 +151,7 @@ impl Shape {
 
     /// The ids of the lists, where detours are counted.
     fn list_ids(&self) -> MemoryPlan {
-        if self.counts_detours { Lists::plan(MemoryPlan::new(), self.n, self.k) } else { MemoryPlan::new() }
+        if self.counts_detours { RankedLists::plan(MemoryPlan::new(), self.n, self.k) } else { MemoryPlan::new() }
     }
 
     /// Turning edges round. No node accepts more than all its candidates; how many it does accept is not known before.
@@ -194,7 +194,7 @@ mod tests {
     fn chunks_take_no_more_than_what_was_there() {
         for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
             for strategy in Strategy::all() {
-                let shape = Shape::new(&strategy.degree(degree), (n, 24), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), (n, 24), k, Metric::L2);
                 let bytes: Vec<u64> =
                     shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
                 let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
@@ -218,7 +218,7 @@ mod tests {
         {
             for strategy in Strategy::all().into_iter().filter(|strategy| !strategy.counts_detours()) {
                 let name = strategy.kind().to_owned();
-                let shape = Shape::new(&strategy.degree(degree), (n, 96), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), (n, 96), k, Metric::L2);
                 let stages = shape.stages::<f32>();
                 let taken = |name| stages.iter().find(|stage| stage.name == name).unwrap().buffers.bytes();
                 let planned = stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap();

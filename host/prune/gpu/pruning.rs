@@ -11,8 +11,8 @@ use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
 use super::medoid::medoid;
 use super::path::path;
-use super::plan::Shape;
-use super::rank::{Candidates, Lists, rank};
+use super::plan::PruneShape;
+use super::rank::{Candidates, RankedLists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
 use super::{Chunk, PruneKernels};
@@ -39,8 +39,8 @@ pub(crate) struct Pruning<'a> {
 
 impl Pruning<'_> {
     /// What the sizes of the buffers depend on.
-    fn shape(&self, k: usize) -> Shape {
-        Shape::new(self.strategy, (self.space.len(), self.space.dim()), k, self.space.metric())
+    fn shape(&self, k: usize) -> PruneShape {
+        PruneShape::new(self.strategy, (self.space.len(), self.space.dim()), k, self.space.metric())
     }
 
     /// Prunes the graph of `base`.
@@ -55,7 +55,7 @@ impl Pruning<'_> {
         let ranks = self
             .strategy
             .counts_detours()
-            .then(|| Lists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
+            .then(|| RankedLists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
             .transpose()?;
         let shape = self.shape(lists.k);
         let forward = self.forward(base, &shape, &lists, ranks.as_ref(), &entries)?;
@@ -83,9 +83,9 @@ impl Pruning<'_> {
     fn forward<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        shape: &Shape,
+        shape: &PruneShape,
         lists: &GpuLists,
-        ranks: Option<&Lists>,
+        ranks: Option<&RankedLists>,
         entries: &[u32],
     ) -> Result<Buffer<Key>> {
         let Self { gpu, strategy, .. } = *self;
@@ -132,7 +132,7 @@ impl Pruning<'_> {
 
     fn rank(
         &self,
-        lists: &Lists,
+        lists: &RankedLists,
         candidates: Candidates<'_>,
         chunk: &Chunk<'_>,
         forward: &mut Buffer<Key>,
@@ -174,8 +174,8 @@ impl Pruning<'_> {
     fn store<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        shape: &Shape,
-        ranks: Option<&Lists>,
+        shape: &PruneShape,
+        ranks: Option<&RankedLists>,
         order: &Buffer<u32>,
         mut forward: Buffer<Key>,
     ) -> Result<Buffer<u32>> {
@@ -196,7 +196,7 @@ impl Pruning<'_> {
                     self.progress.check()?;
                     let chunk = Chunk { order, range: first..(first + at_once).min(n) };
                     merge(gpu, &forward, degree, &reverse, (chunk.nodes(), chunk.len()), &mut merged)?;
-                    // Rows of the chunk are not asked for any more.
+                    // Nothing reads rows of the chunk any more.
                     if let Some(ranks) = ranks {
                         let (keys, count) = (&merged, stride);
                         let candidates = Candidates { keys, stride, count, by_row: false, pass_short: true };

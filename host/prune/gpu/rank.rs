@@ -14,13 +14,13 @@ use crate::prune::strategy::{MAX_CANDIDATES, Strategy};
 const _: () = assert!(MAX_CANDIDATES <= MOST_PLACES as usize);
 
 /// The ids of the k-NN lists: half of what the lists take, and all that counting reads of them.
-pub(super) struct Lists {
+pub(super) struct RankedLists {
     ids: Buffer<u32>,
     /// Ids from one list to the next: pieces of four begin at multiples of 16 bytes.
     stride: usize,
 }
 
-impl Lists {
+impl RankedLists {
     fn stride(k: usize) -> usize {
         k.next_multiple_of(4).max(4)
     }
@@ -62,7 +62,7 @@ pub(super) struct Candidates<'a> {
 pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
     gpu: &Gpu,
     strategy: &Strategy,
-    lists: &Lists,
+    lists: &RankedLists,
     candidates: Candidates<'_>,
     (nodes, node_count): (Global<u32>, usize),
     forward: &mut Buffer<Key>,
@@ -122,7 +122,7 @@ mod tests {
                     keys.extend_from_slice(&one);
                 }
                 for gpu in devices() {
-                    let lists = Lists::new(&gpu, &upload(&gpu, &list_keys(graph)), n, k).unwrap();
+                    let lists = RankedLists::new(&gpu, &upload(&gpu, &list_keys(graph)), n, k).unwrap();
                     let (keys, nodes) = (upload(&gpu, &keys), upload(&gpu, &order));
                     let candidates =
                         Candidates { keys: &keys, stride, count: stride, by_row: false, pass_short: false };
@@ -160,7 +160,7 @@ mod tests {
             let expected = forward_on_cpu(space, graph, &strategy, 4);
             for gpu in devices() {
                 let keys = upload(&gpu, &list_keys(graph));
-                let lists = Lists::new(&gpu, &keys, n, k).unwrap();
+                let lists = RankedLists::new(&gpu, &keys, n, k).unwrap();
                 let count = k.min(strategy.candidates);
                 let candidates =
                     Candidates { keys: &keys, stride: k, count, by_row: true, pass_short: false };

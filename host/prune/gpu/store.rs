@@ -10,7 +10,7 @@ use super::reverse::Reverse;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::zeros;
-use crate::prune::rows::Rows;
+use crate::prune::rows::GraphRows;
 
 /// Writes to `ids` rows of `degree`: the better half from the `width` forward edges of each of `rows` rows, then
 /// reverse edges, then the rest of the forward edges (CAGRA and DPG).
@@ -65,10 +65,10 @@ pub(super) fn merge(
 }
 
 /// Brings rows of `degree` to the host.
-pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<Rows> {
+pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<GraphRows> {
     let mut there: Vec<u32> = zeros(rows * degree);
     ids.download(&mut there)?;
-    Ok(Rows::from_padded(there, degree))
+    Ok(GraphRows::from_padded(there, degree))
 }
 
 #[cfg(test)]

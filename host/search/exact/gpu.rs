@@ -17,7 +17,7 @@ use tagore_device::search::exact::{
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{
-    OnDevice, POINTS, Preparation, ROWS, Rounding, Side, metric_number, stage_kernels,
+    OnDevice, QUERIES, Preparation, ROWS, Rounding, Side, metric_number, stage_kernels,
 };
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, TypedRows};
@@ -44,7 +44,7 @@ const LEAST_BATCH: usize = 1024;
 const STRAGGLERS: usize = 8;
 
 /// The points whose neighbours are wanted.
-pub(crate) struct Points<'a> {
+pub(crate) struct QuerySet<'a> {
     rows: TypedRows<'a>,
     /// The row of each point, if the points are nodes of the base; no node finds itself.
     nodes: Option<&'a [u32]>,
@@ -52,7 +52,7 @@ pub(crate) struct Points<'a> {
     count: usize,
 }
 
-impl<'a> Points<'a> {
+impl<'a> QuerySet<'a> {
     pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
         Self { rows: queries.rows(), nodes: None, zero: queries.zero(), count: queries.len() }
     }
@@ -75,7 +75,7 @@ impl<'a> Points<'a> {
 pub(crate) fn nearest(
     gpu: &Gpu,
     space: &Space<'_>,
-    points: &Points<'_>,
+    points: &QuerySet<'_>,
     k: usize,
     budget: Option<u64>,
     progress: &Progress,
@@ -122,7 +122,7 @@ pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryP
 fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> MemoryPlan {
     let points = points.min(BATCH);
     let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
-    Side::<T>::plan(plan, POINTS, points, dim)
+    Side::<T>::plan(plan, QUERIES, points, dim)
         .with::<u32>("excluded ids", points)
         .with::<T::Sum>("bounds", points)
         .with::<u32>("counts", points)
@@ -136,7 +136,7 @@ fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) ->
 struct Search<'a> {
     gpu: &'a Gpu,
     space: &'a Space<'a>,
-    points: &'a Points<'a>,
+    points: &'a QuerySet<'a>,
     k: usize,
     budget: Option<u64>,
     progress: &'a Progress,
@@ -153,7 +153,7 @@ impl Search<'_> {
         device_plan::<T>(rows, points, self.space.dim(), self.k)
     }
 
-    /// Points that are searched for together, and rows that are on the device at a time.
+    /// Queries that are searched for together, and rows that are on the device at a time.
     fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
         let free = self.gpu.free_memory()?;
         // What the driver and the compiler of kernels take is not known before.
@@ -185,7 +185,7 @@ impl Search<'_> {
         let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
         let mut batch_memory = Batch::<T> {
-            side: Side::new(&memory, POINTS, dim)?,
+            side: Side::new(&memory, QUERIES, dim)?,
             excluded: memory.buffer("excluded ids")?,
             bounds: memory.buffer("bounds")?,
             counts: memory.buffer("counts")?,
@@ -257,7 +257,7 @@ impl Search<'_> {
 }
 
 /// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
-pub(crate) fn add_zero_vectors(space: &Space<'_>, points: &Points<'_>, k: usize, keys: &mut [Key]) {
+pub(crate) fn add_zero_vectors(space: &Space<'_>, points: &QuerySet<'_>, k: usize, keys: &mut [Key]) {
     if space.metric() != Metric::Cosine || space.zero().is_empty() && points.zero.is_empty() {
         return;
     }
@@ -278,7 +278,7 @@ pub(crate) fn add_zero_vectors(space: &Space<'_>, points: &Points<'_>, k: usize,
     }
 }
 
-/// Points on the device, and what is known of their neighbours.
+/// Queries on the device, and what is known of their neighbours.
 struct Batch<T: OnDevice> {
     side: Side<T>,
     excluded: Buffer<u32>,

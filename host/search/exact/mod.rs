@@ -7,7 +7,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use gpu::Points;
+use gpu::QuerySet;
 
 use crate::gpu::{Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::Progress;
@@ -128,7 +128,7 @@ impl ExactSearch {
     fn nearest_on(&self, gpu: Option<&Gpu>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         match gpu {
             Some(gpu) => {
-                let points = Points::of_queries(queries);
+                let points = QuerySet::of_queries(queries);
                 gpu::nearest(gpu, space, &points, self.k, self.device_memory, &self.progress)
             }
             None => {
@@ -141,7 +141,7 @@ impl ExactSearch {
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         match self.gpu(space, nodes.len())? {
             Some(gpu) if self.k > 0 => {
-                let points = Points::of_nodes(space, nodes);
+                let points = QuerySet::of_nodes(space, nodes);
                 gpu::nearest(&gpu, space, &points, self.k, self.device_memory, &self.progress)
             }
             _ => neighbors_of(space, nodes, self.k, &self.progress),

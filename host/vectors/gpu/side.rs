@@ -48,7 +48,7 @@ pub(crate) const ROWS: Names =
     Names { values: "rows", rounded: "rounded rows", biases: "row biases", errors: "row errors" };
 
 /// The points whose neighbours are wanted.
-pub(crate) const POINTS: Names =
+pub(crate) const QUERIES: Names =
     Names { values: "points", rounded: "rounded points", biases: "point norms", errors: "point errors" };
 
 /// How vectors are prepared.
