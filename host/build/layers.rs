@@ -11,7 +11,7 @@ use super::Builder;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::Layer;
 use crate::prune::GraphRows;
-use crate::search::beam::{BeamSearch, Graph, BeamLimits, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, Graph, Start};
 use crate::search::exact::ExactSearch;
 use crate::vectors::space::Space;
 use crate::{Device, Index, Progress, Result, Strategy, Vectors};
@@ -56,13 +56,13 @@ fn astray(
         || (BeamSearch::new(space.len()), Vec::new()),
         |(search, distances), &node| {
             progress.check()?;
-            space.list_distances(space.point(node), graph.neighbors(node), distances);
+            space.list_distances(space.query(node), graph.neighbors(node), distances);
             if distances.is_empty() {
                 return Ok(());
             }
             let middle = distances.len() / 2;
             let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
-            search.run(space, graph, space.point(node), start, limits, |_| ());
+            search.run(space, graph, space.query(node), start, limits, |_| ());
             let nearest = search.found().next().map_or(f32::INFINITY, key::distance);
             lost.fetch_add(usize::from(nearest > median), Ordering::Relaxed);
             Ok(())

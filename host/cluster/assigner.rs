@@ -6,7 +6,7 @@ use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
 use super::cpu::Centres;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::vectors::gpu::{OnDevice, QUERIES, Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, Side};
 use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 

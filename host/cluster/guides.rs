@@ -8,8 +8,8 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{LIST_THREADS, Lists as Listing, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::gpu::{Centres, ClusterKernels, Wanted, KMeans};
-use super::{Known, ClusteringSizes};
+use super::gpu::{Centres, ClusterKernels, KMeans, Wanted};
+use super::{ClusteringSizes, Known};
 use crate::gpu::{Buffer, MemoryPlan, Reservation};
 use crate::{Metric, Result};
 

@@ -105,7 +105,7 @@ impl Descent<'_> {
 
     /// Computes the distances from `node` to `scratch.others` and offers each to both lists.
     fn offer_all(&self, lists: &SharedLists, node: u32, others: &[u32], distances: &mut Vec<f32>) {
-        self.space.list_distances(self.space.point(node), others, distances);
+        self.space.list_distances(self.space.query(node), others, distances);
         for (&other, &distance) in others.iter().zip(distances.iter()) {
             lists.offer(other, node, distance);
         }

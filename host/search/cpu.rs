@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tagore_device::descent::key::{self, Key};
 
-use super::beam::{BeamSearch, Graph, BeamLimits};
+use super::beam::{BeamLimits, BeamSearch, Graph};
 use crate::index::Index;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
@@ -35,7 +35,7 @@ pub(super) fn search(
     let scratch = || BeamSearch::new(index.len());
     for_each_row(&mut keys, k, &stage, scratch, |search, query, row| {
         let before = search.computed();
-        search.run(space, index, queries.point(query as usize), index.start(), limits, |_| ());
+        search.run(space, index, queries.query(query as usize), index.start(), limits, |_| ());
         row.iter_mut().zip(search.found()).for_each(|(slot, key)| *slot = key);
         computed.fetch_add(search.computed() - before, Ordering::Relaxed);
     })?;

@@ -43,9 +43,9 @@ pub(crate) struct Queries<'a> {
     zero: Vec<bool>,
 }
 
-/// One vector that distances are taken from.
+/// A vector that distances are taken from: a query, or a row of the base.
 #[derive(Clone, Copy)]
-pub(crate) struct Point<'a> {
+pub(crate) struct Query<'a> {
     rows: TypedRows<'a>,
     index: usize,
     zero: bool,
@@ -179,22 +179,22 @@ impl<'a> Space<'a> {
         self.vectors.dim() * self.vectors.element_type().size()
     }
 
-    /// Row `node` of the base as a point.
-    pub(crate) fn point(&self, node: u32) -> Point<'_> {
+    /// Row `node` of the base as a query.
+    pub(crate) fn query(&self, node: u32) -> Query<'_> {
         let index = node as usize;
-        Point { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 
-    /// The list distances from `point` to the rows `ids`.
-    pub(crate) fn list_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    /// The list distances from `query` to the rows `ids`.
+    pub(crate) fn list_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
-            Metric::L2 => self.products::<SquaredL2>(point, ids, out),
+            Metric::L2 => self.products::<SquaredL2>(query, ids, out),
             Metric::InnerProduct => {
-                self.products::<Dot>(point, ids, out);
+                self.products::<Dot>(query, ids, out);
                 out.iter_mut().for_each(|d| *d = -*d);
             }
             Metric::Cosine => {
-                self.unit_distances(point, ids, out);
+                self.unit_distances(query, ids, out);
                 out.iter_mut().for_each(|d| *d *= 0.5);
             }
         }
@@ -203,10 +203,10 @@ impl<'a> Space<'a> {
     /// The rule distances (squared L2) from `node` to the rows `ids`.
     pub(crate) fn rule_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
-            Metric::L2 => self.products::<SquaredL2>(self.point(node), ids, out),
-            Metric::Cosine => self.unit_distances(self.point(node), ids, out),
+            Metric::L2 => self.products::<SquaredL2>(self.query(node), ids, out),
+            Metric::Cosine => self.unit_distances(self.query(node), ids, out),
             Metric::InnerProduct => {
-                self.products::<SquaredL2>(self.point(node), ids, out);
+                self.products::<SquaredL2>(self.query(node), ids, out);
                 let lift = self.lift[node as usize];
                 for (distance, &id) in out.iter_mut().zip(ids) {
                     let difference = self.lift[id as usize] - lift;
@@ -220,7 +220,7 @@ impl<'a> Space<'a> {
     pub(crate) fn order_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
             Metric::L2 | Metric::Cosine => self.rule_distances(node, ids, out),
-            Metric::InnerProduct => self.list_distances(self.point(node), ids, out),
+            Metric::InnerProduct => self.list_distances(self.query(node), ids, out),
         }
     }
 
@@ -235,9 +235,9 @@ impl<'a> Space<'a> {
     }
 
     /// Squared L2 distances of unit vectors; 2 where either is a zero vector.
-    fn unit_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
-        self.products::<SquaredL2>(point, ids, out);
-        if point.zero {
+    fn unit_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
+        self.products::<SquaredL2>(query, ids, out);
+        if query.zero {
             out.fill(2.0);
         } else if !self.zero.is_empty() {
             for (distance, &id) in out.iter_mut().zip(ids) {
@@ -248,14 +248,14 @@ impl<'a> Space<'a> {
         }
     }
 
-    fn products<P: Product>(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    fn products<P: Product>(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(ids.len(), 0.0);
-        match (point.rows, self.vectors.rows()) {
-            (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+        match (query.rows, self.vectors.rows()) {
+            (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
@@ -327,12 +327,8 @@ impl Queries<'_> {
         &self.zero
     }
 
-    pub(crate) fn point(&self, query: usize) -> Point<'_> {
-        Point {
-            rows: self.vectors.rows(),
-            index: query,
-            zero: self.zero.get(query).copied().unwrap_or(false),
-        }
+    pub(crate) fn query(&self, index: usize) -> Query<'_> {
+        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 }
 

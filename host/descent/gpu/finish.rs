@@ -5,7 +5,7 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::search::exact::SETTLE_THREADS;
 
-use super::{Build, DescentKernels, GpuLists, Nodes, Original, DescentShape};
+use super::{Build, DescentKernels, DescentShape, GpuLists, Nodes, Original};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;

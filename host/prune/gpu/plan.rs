@@ -151,7 +151,11 @@ impl PruneShape {
 
     /// The ids of the lists, where detours are counted.
     fn list_ids(&self) -> MemoryPlan {
-        if self.counts_detours { RankedLists::plan(MemoryPlan::new(), self.n, self.k) } else { MemoryPlan::new() }
+        if self.counts_detours {
+            RankedLists::plan(MemoryPlan::new(), self.n, self.k)
+        } else {
+            MemoryPlan::new()
+        }
     }
 
     /// Turning edges round. No node accepts more than all its candidates; how many it does accept is not known before.

@@ -3,7 +3,7 @@
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in ranges
 //! that grow as the bounds of the queries tighten, so that about a third of the room for noted rows is
-//! used. Where a few points overflow it, as in a dense spot whose distances are below what rounding
+//! used. Where a few queries overflow it, as in a dense spot whose distances are below what rounding
 //! moves, they are searched for again by themselves; where many do, the range is visited again in smaller
 //! parts.
 
@@ -17,7 +17,7 @@ use tagore_device::search::exact::{
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{
-    OnDevice, QUERIES, Preparation, ROWS, Rounding, Side, metric_number, stage_kernels,
+    OnDevice, Preparation, QUERIES, ROWS, Rounding, Side, metric_number, stage_kernels,
 };
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, TypedRows};
@@ -40,13 +40,13 @@ const BATCH: usize = 16_384;
 /// Rows whose neighbours are searched for together, unless there are more than four times as many.
 const LEAST_BATCH: usize = 1024;
 
-/// One point in so many may be given up in a pass.
+/// One query in so many may be given up in a pass.
 const STRAGGLERS: usize = 8;
 
-/// The points whose neighbours are wanted.
+/// The queries whose neighbours are wanted.
 pub(crate) struct QuerySet<'a> {
     rows: TypedRows<'a>,
-    /// The row of each point, if the points are nodes of the base; no node finds itself.
+    /// The row of each query, if the queries are nodes of the base; no node finds itself.
     nodes: Option<&'a [u32]>,
     zero: &'a [bool],
     count: usize,
@@ -61,21 +61,21 @@ impl<'a> QuerySet<'a> {
         Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
     }
 
-    fn row_of(&self, point: usize) -> usize {
-        self.nodes.map_or(point, |nodes| nodes[point] as usize)
+    fn row_of(&self, query: usize) -> usize {
+        self.nodes.map_or(query, |nodes| nodes[query] as usize)
     }
 
-    fn is_zero(&self, point: usize) -> bool {
-        self.zero.get(self.row_of(point)).copied().unwrap_or(false)
+    fn is_zero(&self, query: usize) -> bool {
+        self.zero.get(self.row_of(query)).copied().unwrap_or(false)
     }
 }
 
-/// The `k` smallest keys of each point, as the CPU computes them; of device memory at most `budget`
+/// The `k` smallest keys of each query, as the CPU computes them; of device memory at most `budget`
 /// bytes are used, if given. There are at least `k` rows to find.
 pub(crate) fn nearest(
     gpu: &Gpu,
     space: &Space<'_>,
-    points: &QuerySet<'_>,
+    queries: &QuerySet<'_>,
     k: usize,
     budget: Option<u64>,
     progress: &Progress,
@@ -83,15 +83,15 @@ pub(crate) fn nearest(
     if k == 0 || k > MAX_K {
         return Err(Error::argument("k", k, format_args!("1 to {MAX_K} on a GPU")));
     }
-    let search = Search { gpu, space, points, k, budget, progress };
-    let mut keys = match (points.rows, space.rows()) {
-        (TypedRows::F32(points), TypedRows::F32(rows)) => search.run(points, rows),
-        (TypedRows::F16(points), TypedRows::F16(rows)) => search.run(points, rows),
-        (TypedRows::U8(points), TypedRows::U8(rows)) => search.run(points, rows),
-        (TypedRows::I8(points), TypedRows::I8(rows)) => search.run(points, rows),
+    let search = Search { gpu, space, queries, k, budget, progress };
+    let mut keys = match (queries.rows, space.rows()) {
+        (TypedRows::F32(queries), TypedRows::F32(rows)) => search.run(queries, rows),
+        (TypedRows::F16(queries), TypedRows::F16(rows)) => search.run(queries, rows),
+        (TypedRows::U8(queries), TypedRows::U8(rows)) => search.run(queries, rows),
+        (TypedRows::I8(queries), TypedRows::I8(rows)) => search.run(queries, rows),
         _ => unreachable!("queries are cast to the element type of the base"),
     }?;
-    add_zero_vectors(space, points, k, &mut keys);
+    add_zero_vectors(space, queries, k, &mut keys);
     Ok(keys)
 }
 
@@ -118,16 +118,16 @@ pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryP
 }
 
 /// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a time, and
-/// `points` points in batches.
-fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) -> MemoryPlan {
-    let points = points.min(BATCH);
+/// `queries` queries in batches.
+fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -> MemoryPlan {
+    let queries = queries.min(BATCH);
     let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
-    Side::<T>::plan(plan, QUERIES, points, dim)
-        .with::<u32>("excluded ids", points)
-        .with::<T::Sum>("bounds", points)
-        .with::<u32>("counts", points)
-        .with::<u32>("noted rows", points * capacity(k))
-        .with::<Key>("lists", points * k)
+    Side::<T>::plan(plan, QUERIES, queries, dim)
+        .with::<u32>("excluded ids", queries)
+        .with::<T::Sum>("bounds", queries)
+        .with::<u32>("counts", queries)
+        .with::<u32>("noted rows", queries * capacity(k))
+        .with::<Key>("lists", queries * k)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norms", 2)
         .with::<u32>("overflow", 1)
@@ -136,7 +136,7 @@ fn device_plan<T: OnDevice>(rows: usize, points: usize, dim: usize, k: usize) ->
 struct Search<'a> {
     gpu: &'a Gpu,
     space: &'a Space<'a>,
-    points: &'a QuerySet<'a>,
+    queries: &'a QuerySet<'a>,
     k: usize,
     budget: Option<u64>,
     progress: &'a Progress,
@@ -148,9 +148,9 @@ impl Search<'_> {
         capacity(self.k)
     }
 
-    /// The plan for `rows` rows at a time and `points` points.
-    fn plan<T: OnDevice>(&self, rows: usize, points: usize) -> MemoryPlan {
-        device_plan::<T>(rows, points, self.space.dim(), self.k)
+    /// The plan for `rows` rows at a time and `queries` queries.
+    fn plan<T: OnDevice>(&self, rows: usize, queries: usize) -> MemoryPlan {
+        device_plan::<T>(rows, queries, self.space.dim(), self.k)
     }
 
     /// Queries that are searched for together, and rows that are on the device at a time.
@@ -159,25 +159,25 @@ impl Search<'_> {
         // What the driver and the compiler of kernels take is not known before.
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
-        let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.points.count);
-        let is_all = self.points.nodes.is_some() && count == n;
-        let mut points = if is_all { batch_of_all(n) } else { count.min(BATCH) };
+        let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.queries.count);
+        let is_all = self.queries.nodes.is_some() && count == n;
+        let mut queries = if is_all { batch_of_all(n) } else { count.min(BATCH) };
         // Half of the room is for rows.
-        while points > side && self.plan::<T>(side, points).bytes() > room / 2 {
-            points = (points / 2).max(side);
+        while queries > side && self.plan::<T>(side, queries).bytes() > room / 2 {
+            queries = (queries / 2).max(side);
         }
         let rows = side.min(n);
         let (least, two) =
-            (self.plan::<T>(rows, points).bytes(), self.plan::<T>(rows + side, points).bytes());
+            (self.plan::<T>(rows, queries).bytes(), self.plan::<T>(rows + side, queries).bytes());
         if least > room {
             return Err(self.gpu.error(format_args!("needs {least} bytes of device memory, free {room}")));
         }
         let pieces = ((room - least) / (two - least).max(1)) as usize + 1;
-        Ok((points, pieces.saturating_mul(side).min(n)))
+        Ok((queries, pieces.saturating_mul(side).min(n)))
     }
 
-    fn run<T: ExactKernels>(&self, points: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
-        let (count, n, k, dim) = (self.points.count, self.space.len(), self.k, self.space.dim());
+    fn run<T: ExactKernels>(&self, queries: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
+        let (count, n, k, dim) = (self.queries.count, self.space.len(), self.k, self.space.dim());
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -194,12 +194,12 @@ impl Search<'_> {
             overflow: memory.buffer("overflow")?,
             count: 0,
         };
-        let row_of = |point: usize| self.points.row_of(point);
-        let rounding = Rounding::of(self.space.metric(), (rows, n), (points, count), row_of);
+        let row_of = |query: usize| self.queries.row_of(query);
+        let rounding = Rounding::of(self.space.metric(), (rows, n), (queries, count), row_of);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
-        let largest_of_points = largest.view_mut().offset(1);
+        let largest_of_queries = largest.view_mut().offset(1);
         let metric = self.space.metric();
         let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
 
@@ -230,14 +230,14 @@ impl Search<'_> {
                     count: members.len(),
                     dim,
                     mean: &mean,
-                    // That of the points is not asked for.
-                    largest: largest_of_points,
-                    scale: rounding.point_scale,
+                    // That of the queries is not asked for.
+                    largest: largest_of_queries,
+                    scale: rounding.query_scale,
                     error_limit: f32::INFINITY,
                     norm_weight: 1,
                     skip_zero: false,
                 };
-                batch_memory.start(self, members, points, &keys)?;
+                batch_memory.start(self, members, queries, &keys)?;
                 T::prepare(self.gpu, &mut batch_memory.side, &task)?;
                 let advance = |rows| stage.advance(rows as u64);
                 let stragglers = pass.run(&mut batch_memory, rows_here, true, advance)?;
@@ -245,7 +245,7 @@ impl Search<'_> {
                 if !stragglers.is_empty() {
                     let members: Vec<u32> = stragglers.iter().map(|&index| members[index]).collect();
                     let task = Preparation { count: members.len(), ..task };
-                    batch_memory.start(self, &members, points, &keys)?;
+                    batch_memory.start(self, &members, queries, &keys)?;
                     T::prepare(self.gpu, &mut batch_memory.side, &task)?;
                     pass.run(&mut batch_memory, rows_here, false, |_| self.progress.check())?;
                     batch_memory.finish(self, &members, &[], &mut keys)?;
@@ -257,16 +257,16 @@ impl Search<'_> {
 }
 
 /// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
-pub(crate) fn add_zero_vectors(space: &Space<'_>, points: &QuerySet<'_>, k: usize, keys: &mut [Key]) {
-    if space.metric() != Metric::Cosine || space.zero().is_empty() && points.zero.is_empty() {
+pub(crate) fn add_zero_vectors(space: &Space<'_>, queries: &QuerySet<'_>, k: usize, keys: &mut [Key]) {
+    if space.metric() != Metric::Cosine || space.zero().is_empty() && queries.zero.is_empty() {
         return;
     }
     let zero = space.zero().iter().enumerate().filter(|row| *row.1);
     let zero_rows: Vec<u32> = zero.map(|(row, _)| row as u32).take(k + 1).collect();
-    for (point, list) in keys.chunks_exact_mut(k).enumerate() {
-        let itself = points.nodes.map(|nodes| nodes[point]);
+    for (query, list) in keys.chunks_exact_mut(k).enumerate() {
+        let itself = queries.nodes.map(|nodes| nodes[query]);
         let others = |row: &u32| Some(*row) != itself;
-        if points.is_zero(point) {
+        if queries.is_zero(query) {
             let ids = (0..space.len() as u32).filter(others);
             list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
         } else if !zero_rows.is_empty() {
@@ -291,18 +291,18 @@ struct Batch<T: OnDevice> {
 }
 
 impl<T: OnDevice> Batch<T> {
-    /// Puts the points `members` on the device, with their present lists, a list to a point in `keys`.
+    /// Puts the queries `members` on the device, with their present lists, a list to a query in `keys`.
     fn start(
         &mut self,
         search: &Search<'_>,
         members: &[u32],
-        points: Matrix<'_, T>,
+        queries: Matrix<'_, T>,
         keys: &[Key],
     ) -> Result<()> {
-        let row_of = |index: usize| search.points.row_of(members[index] as usize);
+        let row_of = |index: usize| search.queries.row_of(members[index] as usize);
         self.count = members.len();
-        self.side.values.upload_rows(self.count, self.side.stride, |index| points.row(row_of(index)))?;
-        if let Some(nodes) = search.points.nodes {
+        self.side.values.upload_rows(self.count, self.side.stride, |index| queries.row(row_of(index)))?;
+        if let Some(nodes) = search.queries.nodes {
             self.excluded.upload_rows(self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
         }
         let k = search.k;
@@ -311,7 +311,7 @@ impl<T: OnDevice> Batch<T> {
         self.overflow.fill(0)
     }
 
-    /// Takes the lists of the points `members` back to `keys`, but for the `stragglers` among them.
+    /// Takes the lists of the queries `members` back to `keys`, but for the `stragglers` among them.
     fn finish(
         &self,
         search: &Search<'_>,
@@ -331,7 +331,7 @@ impl<T: OnDevice> Batch<T> {
         Ok(())
     }
 
-    /// Closes the points whose noted rows passed the capacity: nothing is noted for them any more.
+    /// Closes the queries whose noted rows passed the capacity: nothing is noted for them any more.
     fn close(&mut self, counts: &mut [u32], closed: &[usize]) -> Result<()> {
         let mut bounds = vec![T::Sum::CLOSED; self.count];
         self.bounds.download(&mut bounds)?;
@@ -344,7 +344,7 @@ impl<T: OnDevice> Batch<T> {
     }
 }
 
-/// The visit of all rows of a piece for a batch of points.
+/// The visit of all rows of a piece for a batch of queries.
 struct Pass<'a, T: ExactKernels> {
     search: &'a Search<'a>,
     rounding: &'a Rounding,
@@ -355,7 +355,7 @@ struct Pass<'a, T: ExactKernels> {
 }
 
 impl<T: ExactKernels> Pass<'_, T> {
-    /// Visits all rows. With `may_close`, points for which too much is noted while others go on well
+    /// Visits all rows. With `may_close`, queries for which too much is noted while others go on well
     /// are given up and returned, ascending: they are better searched for by themselves.
     fn run(
         &self,
@@ -418,10 +418,10 @@ impl<T: ExactKernels> Pass<'_, T> {
 
     fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {
         let gpu = self.search.gpu;
-        let point_tiles = batch.count.div_ceil(tile::SIDE as usize);
+        let query_tiles = batch.count.div_ceil(tile::SIDE as usize);
         // Blocks for the device some times over, each of many tiles, and no more than a grid may have.
         let blocks = gpu.multiprocessors() as usize * 16;
-        let per_block = (range * point_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
+        let per_block = (range * query_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
         let rows = self.side.tiles();
         let filter = Filter::<T::Sum> {
             tiles: Tiles {
@@ -446,16 +446,16 @@ impl<T: ExactKernels> Pass<'_, T> {
             tile_count: order.tiles as u32,
             tile_step: order.step as u32,
         };
-        let grid = [point_tiles as u32, range.div_ceil(per_block) as u32, 1];
+        let grid = [query_tiles as u32, range.div_ceil(per_block) as u32, 1];
         // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the batch
-        // have a place for each of its points and outlive the work.
+        // have a place for each of its queries and outlive the work.
         unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
     }
 
     fn settle(&self, batch: &mut Batch<T>) -> Result<()> {
         let search = self.search;
         let metric = search.space.metric();
-        let Rounding { row_scale, point_scale, error_limit, .. } = *self.rounding;
+        let Rounding { row_scale, query_scale, error_limit, .. } = *self.rounding;
         let settle = Settle::<T, T::Sum> {
             rows: self.side.values.view(),
             queries: batch.side.values.view(),
@@ -473,10 +473,10 @@ impl<T: ExactKernels> Pass<'_, T> {
             capacity: search.capacity() as u32,
             k: search.k as u32,
             first_id: self.first as u32,
-            exclude: u32::from(search.points.nodes.is_some()),
+            exclude: u32::from(search.queries.nodes.is_some()),
             metric: metric_number(metric),
             row_error: error_limit,
-            scale: if metric == Metric::InnerProduct { row_scale * point_scale } else { row_scale },
+            scale: if metric == Metric::InnerProduct { row_scale * query_scale } else { row_scale },
         };
         // SAFETY: as for the filter; the noted rows are rows of this piece.
         unsafe { search.gpu.launch::<T::Settle>([batch.count as u32, 1, 1], SETTLE_THREADS, (settle,)) }

@@ -18,23 +18,23 @@ const MAGNITUDE: f32 = 4096.0;
 pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub row_scale: f32,
-    pub point_scale: f32,
+    pub query_scale: f32,
     /// Rows that rounding moves further are not worth a comparison: they are always settled.
     pub error_limit: f32,
 }
 
 impl Rounding {
-    /// How vectors are best rounded, by a sample of the `n` rows and of the `points`; `point` says which
-    /// row of `points` each is.
+    /// How vectors are best rounded, by a sample of the `n` rows and of the `queries`; `query` says which
+    /// row of `queries` each is.
     pub(crate) fn of<T: OnDevice>(
         metric: Metric,
         (rows, n): (Matrix<'_, T>, usize),
-        (points, count): (Matrix<'_, T>, usize),
-        point: impl Fn(usize) -> usize + Sync,
+        (queries, count): (Matrix<'_, T>, usize),
+        query: impl Fn(usize) -> usize + Sync,
     ) -> Self {
         let dim = rows.dim();
         if !T::ROUNDED {
-            return Self { mean: vec![0.0; dim], row_scale: 1.0, point_scale: 1.0, error_limit: 0.0 };
+            return Self { mean: vec![0.0; dim], row_scale: 1.0, query_scale: 1.0, error_limit: 0.0 };
         }
         let sample = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
         let product = metric == Metric::InnerProduct;
@@ -59,11 +59,11 @@ impl Rounding {
         };
         let all = |count: usize| (0..count).into_par_iter().step_by(count.div_ceil(SAMPLE).max(1));
         let of_rows = most(all(n).map(|row| magnitude(rows.row(row))).collect());
-        let of_points = most(all(count).map(|index| magnitude(points.row(point(index)))).collect());
-        let (row_scale, point_scale) = if product {
-            (scale(of_rows), scale(of_points))
+        let of_queries = most(all(count).map(|index| magnitude(queries.row(query(index)))).collect());
+        let (row_scale, query_scale) = if product {
+            (scale(of_rows), scale(of_queries))
         } else {
-            let both = scale(of_rows.max(of_points));
+            let both = scale(of_rows.max(of_queries));
             (both, both)
         };
         let error = |row: &[T]| {
@@ -77,7 +77,7 @@ impl Rounding {
         };
         let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
         // Rows beyond it are few, if the sample is like the rest.
-        Self { mean, row_scale, point_scale, error_limit: 1.25 * largest }
+        Self { mean, row_scale, query_scale, error_limit: 1.25 * largest }
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Names {
 pub(crate) const ROWS: Names =
     Names { values: "rows", rounded: "rounded rows", biases: "row biases", errors: "row errors" };
 
-/// The points whose neighbours are wanted.
+/// The queries.
 pub(crate) const QUERIES: Names =
     Names { values: "points", rounded: "rounded points", biases: "point norms", errors: "point errors" };
 
