@@ -37,7 +37,7 @@ impl<T: ClusterKernels> KMeans<'_, T> {
     /// Puts the sample in the order of guides.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
-        let wanted = Wanted { vectors, ids, count: sample, memberships: 1, by_number: false };
+        let wanted = Wanted { vectors, ids, count: sample, probes: 1, by_number: false };
         self.assign(&wanted, guides)?;
         self.group(sample, guides.count)?;
         let grid = [sample.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
@@ -66,22 +66,22 @@ impl<T: ClusterKernels> KMeans<'_, T> {
 
     /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those in its list.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
-        let ClusteringSizes { n, memberships, guide_list, centre_list, .. } = self.sizes;
+        let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
-        let all = Wanted { vectors, ids: None, count: n, memberships, by_number: false };
+        let all = Wanted { vectors, ids: None, count: n, probes, by_number: false };
         let Some(guides) = guides else { return self.assign(&all, centres) };
-        self.assign(&Wanted { memberships: 1, ..all }, guides)?;
+        self.assign(&Wanted { probes: 1, ..all }, guides)?;
         let grouped = Wanted { ids: Some(self.order.view()), by_number: true, ..all };
         self.group(n, guides.count)?;
-        self.assign_near(&Wanted { memberships: 1, ..grouped }, centres, guides, guide_list)?;
+        self.assign_near(&Wanted { probes: 1, ..grouped }, centres, guides, guide_list)?;
         self.group(n, centres.count)?;
         self.assign_near(&grouped, centres, centres, centre_list)
     }
 
     /// Finds the nearest centres of all vectors among those that are near the centre of their known cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
-        let ClusteringSizes { n, memberships, centre_list, .. } = self.sizes;
-        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, memberships, by_number: false };
+        let ClusteringSizes { n, probes, centre_list, .. } = self.sizes;
+        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
         self.starts.upload(known.starts)?;
         self.assign_near(&all, centres, known.centres, centre_list)
     }

@@ -103,7 +103,8 @@ fn nearest_two<T: ClusterKernels>(
         skip_zero: false,
     };
     T::prepare(gpu, &mut side, &task)?;
-    let cells = cluster::cells::<T>(gpu, side.tiles(), n, dim, Clustering::new(clusters, 2), seed, None)?;
+    let cells =
+        cluster::cells::<T>(gpu, side.tiles().rows(n, dim), Clustering::new(clusters, 2), seed, None)?;
     let mut members = vec![0; 2 * n];
     cells.members.download(&mut members)?;
     let mut nearest = vec![[0; 2]; n];

@@ -133,7 +133,7 @@ pub(super) fn plan(n: usize, count: usize, (memberships, hosts): (usize, usize))
 
 /// Where the nodes whose own cell is each begin, in the order of cells, and the end of the last.
 fn own_starts<T: CellKernels>(cells: &Cells<T>) -> Vec<u32> {
-    let own = cells.starts.windows(2).step_by(cells.memberships).map(|own| own[1] - own[0]);
+    let own = cells.starts.windows(2).step_by(cells.probes).map(|own| own[1] - own[0]);
     let ends = own.scan(0, |end, own| {
         *end += own as u32;
         Some(*end)
@@ -172,7 +172,7 @@ impl Build<'_> {
             let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
-            let cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, seed, Some(known))?;
+            let cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), asked, seed, Some(known))?;
             self.meet(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
@@ -188,7 +188,7 @@ impl Build<'_> {
         clustering: usize,
         stats: &mut DescentStats,
     ) -> Result<()> {
-        let (n, m) = (self.space.len(), cells.memberships);
+        let (n, m) = (self.space.len(), cells.probes);
         let count = cells.centres.count;
         let hosts = CellSettings::hosts(n, self.space.dim()).min(m);
         let most = most_members(n, count);
@@ -289,7 +289,7 @@ impl Build<'_> {
             starts: memory.starts.view(),
             parties: memory.parties.view(),
             offers: kept.keys.view_mut(),
-            memberships: cells.memberships as u32,
+            memberships: cells.probes as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
             most: (most * ranks.len()) as u32,

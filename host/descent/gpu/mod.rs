@@ -238,7 +238,7 @@ impl Build<'_> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let asked = self.settings.cells(n, dim, start, None);
         let tiles = side.tiles();
-        let mut cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, self.seed, None)?;
+        let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), asked, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
@@ -255,7 +255,7 @@ impl Build<'_> {
             units: tiles.units(),
         };
         let grid = [(n as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        let members = n * cells.memberships;
+        let members = n * cells.probes;
         let ids = (cells.members.view_mut(), places.view(), members as u32);
         // SAFETY: the order holds every vector once, and members are vectors; the memory outlives the work.
         unsafe {

@@ -155,7 +155,7 @@ impl DescentShape {
             let cells = super::cells::plan(
                 self.n,
                 asked.cells,
-                (asked.memberships, CellSettings::hosts(self.n, self.dim)),
+                (asked.probes, CellSettings::hosts(self.n, self.dim)),
             );
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
             if self.settings.clusterings(self.n, self.dim) > 1 {

@@ -2,7 +2,7 @@
 
 use tagore_device::cluster::MAX_MEMBERSHIPS;
 
-use crate::cluster::Clustering;
+use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
@@ -116,8 +116,8 @@ impl CellSettings {
         match known {
             None => Clustering { ordered: true, ..asked },
             Some(known) => {
-                let list = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
-                Clustering { known, lists: (asked.lists.0, list), ..asked }
+                let centre = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
+                Clustering { known, lists: ListLengths { centre, ..asked.lists }, ..asked }
             }
         }
     }

@@ -53,7 +53,7 @@ impl Build<'_> {
         (hosts, most): (usize, usize),
         (first, passes): (bool, usize),
     ) -> u64 {
-        let m = cells.memberships;
+        let m = cells.probes;
         let side = tile::SIDE as usize;
         // Vectors that are read, and pairs.
         let (mut own, mut visits) = ((0, 0), (0, 0));

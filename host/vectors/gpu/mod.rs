@@ -11,7 +11,7 @@ use tagore_device::block::exact;
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
 pub(crate) use rounding::Rounding;
-pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileVectors};
+pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
 
 use super::Matrix;
 use super::shape::{byte, sums_are_exact};

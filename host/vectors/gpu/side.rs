@@ -27,7 +27,20 @@ pub(crate) struct TileVectors {
     pub stride: u32,
 }
 
+/// `count` tile vectors of `dim` components.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRows {
+    pub tiles: TileVectors,
+    pub count: usize,
+    pub dim: usize,
+}
+
 impl TileVectors {
+    /// The first `count` vectors, of `dim` components.
+    pub(crate) fn rows(self, count: usize, dim: usize) -> TileRows {
+        TileRows { tiles: self, count, dim }
+    }
+
     /// Units of 16 bytes per vector.
     pub(crate) fn units(self) -> u32 {
         self.stride / 16
