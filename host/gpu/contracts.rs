@@ -144,8 +144,8 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Lau
         let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
         let tiles = Tiles { units, ..zeroed() };
         launched.kernel::<T::Filter>((Filter { tiles, ..zeroed() },));
-        launched.kernel::<T::CellFilter>((CellFilter { tiles, ..zeroed() },));
-        launched.kernel::<T::Meet>((Meet { tiles, ..zeroed() },));
+        launched.kernel::<T::IntraCellJoin>((CellFilter { tiles, ..zeroed() },));
+        launched.kernel::<T::CrossCellJoin>((Meet { tiles, ..zeroed() },));
         for memberships in 1..=MAX_MEMBERSHIPS {
             launched.kernel::<T::Assign>((Assign { units, memberships, ..zeroed() },));
         }

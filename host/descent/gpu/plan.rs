@@ -5,6 +5,7 @@ use tagore_device::descent::key::Key;
 use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
 use tagore_device::descent::sample::ROW;
 
+use super::cells::JoinSizes;
 use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
 use crate::cluster::{self, ClusterKernels};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
@@ -151,12 +152,13 @@ impl DescentShape {
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
         if start == Start::Cells {
             let asked = self.settings.cells(self.n, self.dim, start, None);
-            let kept = super::cells::kept_plan(self.n, asked.cells);
-            let cells = super::cells::plan(
-                self.n,
-                asked.cells,
-                (asked.probes, CellSettings::hosts(self.n, self.dim)),
-            );
+            let sizes = JoinSizes {
+                nodes: self.n,
+                cells: asked.cells,
+                probes: asked.probes,
+                assignments: CellSettings::assignments(self.n, self.dim),
+            };
+            let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
             if self.settings.clusterings(self.n, self.dim) > 1 {
                 let clusters = self.cluster::<T>(start, Some(asked.cells));

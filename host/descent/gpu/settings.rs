@@ -17,29 +17,31 @@ pub struct CellSettings {
     pub clusterings: Option<usize>,
 }
 
-/// How a start from cells is made of some data.
+/// The best start from cells for some data.
 #[derive(Clone, Copy)]
 struct TunedCells {
     /// Nodes per centre, and so members of a cell.
     nodes_per_cell: usize,
-    /// How often nodes are clustered: two that one clustering parts another brings together.
+    /// Clusterings: one brings together what another parts.
     clusterings: usize,
-    /// Cells that each node visits, its own among them, in each clustering.
-    visits: usize,
-    /// Of these, the nearest in which others that visit them meet it.
-    hosts: usize,
+    /// Cells that each node probes in each clustering.
+    probes: usize,
+    /// Of these, the nearest that the node is assigned to.
+    assignments: usize,
 }
 
 /// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
 /// longer ones, which cost more to compare and are parted less.
-const FEW_AND_SHORT: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
-const MANY_AND_SHORT: TunedCells = TunedCells { nodes_per_cell: 550, clusterings: 4, visits: 12, hosts: 2 };
-const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
+const FEW_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
+const MANY_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 550, clusterings: 4, probes: 12, assignments: 2 };
+const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1 };
 
 /// Many vectors.
 const MANY: usize = 4_000_000;
 
-/// What was measured to be best of `n` vectors of `dim` components.
+/// The best start from cells for `n` vectors of `dim` components, as measured.
 fn tuned(n: usize, dim: usize) -> TunedCells {
     match (n < MANY, dim <= SHORT) {
         (_, false) => LONG,
@@ -102,7 +104,7 @@ impl CellSettings {
         let (nodes, memberships) = match start {
             Start::Cells => {
                 let best = tuned(n, dim);
-                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.memberships.unwrap_or(best.visits))
+                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.memberships.unwrap_or(best.probes))
             }
             _ => FOR_ORDER,
         };
@@ -122,9 +124,9 @@ impl CellSettings {
         }
     }
 
-    /// Of the cells that each node visits, those in which it is met.
-    pub(super) fn hosts(n: usize, dim: usize) -> usize {
-        tuned(n, dim).hosts
+    /// Nearest cells that each node is assigned to.
+    pub(super) fn assignments(n: usize, dim: usize) -> usize {
+        tuned(n, dim).assignments
     }
 
     /// The most iterations of each phase.
