@@ -12,10 +12,10 @@ use super::ids::take_ids;
 use super::medoid::medoid;
 use super::path::path;
 use super::plan::PruneShape;
-use super::rank::{Candidates, RankedLists, rank};
+use super::rank::{RankedLists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
-use super::{Chunk, PruneKernels};
+use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::peak_host_bytes;
@@ -87,87 +87,63 @@ impl Pruning<'_> {
         lists: &GpuLists,
         ranks: Option<&RankedLists>,
         entries: &[u32],
-    ) -> Result<Buffer<Key>> {
+    ) -> Result<Forward> {
         let Self { gpu, strategy, .. } = *self;
         let n = shape.n;
-        let mut forward: Buffer<Key> = shape.forward().reserve(gpu)?.buffer("forward edges")?;
+        let keys = shape.forward().reserve(gpu)?.buffer("forward edges")?;
+        let mut forward = Forward { keys, rows: n, width: strategy.degree };
         if let Some(ranks) = ranks.filter(|_| shape.takes_lists()) {
             // The lists are the candidates.
             let count = strategy.candidates.min(lists.k);
-            let candidates =
-                Candidates { keys: &lists.keys, stride: lists.k, count, by_row: true, pass_short: false };
-            self.rank(ranks, candidates, &Chunk { order: &lists.order, range: 0..n }, &mut forward)?;
+            let chunk = Chunk { order: &lists.order, range: 0..n };
+            let candidates = Candidates::by_place(&chunk, &lists.keys, lists.k);
+            self.rank(ranks, Candidates { count, by_row: true, ..candidates }, &mut forward)?;
             return Ok(forward);
         }
         let (limit, at_once) = (shape.limit(), shape.collected_at_once());
         let memory = shape.candidates().reserve(gpu)?;
-        let mut candidates: Buffer<Key> = memory.buffer("candidates")?;
+        let mut keys: Buffer<Key> = memory.buffer("candidates")?;
         let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
         entries_there.upload(entries)?;
-        let entries = (&entries_there, entries.len());
         for first in (0..n).step_by(at_once) {
             self.progress.check()?;
             let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
-            let to = (&mut candidates, limit);
+            let to = Collected { chunk: &chunk, keys: &mut keys, limit };
             match strategy.collect {
-                Collect::OneHop => collect(gpu, base, lists, 0, &chunk, to)?,
-                Collect::TwoHop => collect(gpu, base, lists, HOP, &chunk, to)?,
-                Collect::Path => path(gpu, base, lists, entries, &chunk, to)?,
+                Collect::OneHop => collect(gpu, base, lists, 0, to)?,
+                Collect::TwoHop => collect(gpu, base, lists, HOP, to)?,
+                Collect::Path => path(gpu, base, lists, &entries_there, to)?,
             }
-            if let Some(ranks) = ranks {
-                let candidates = Candidates {
-                    keys: &candidates,
-                    stride: limit,
-                    count: limit,
-                    by_row: false,
-                    pass_short: false,
-                };
-                self.rank(ranks, candidates, &chunk, &mut forward)?;
-            } else {
-                self.filter(base, &chunk, (&candidates, limit), &mut forward, false)?;
-            }
+            self.filter(base, ranks, Candidates::by_place(&chunk, &keys, limit), &mut forward)?;
         }
         Ok(forward)
     }
 
-    fn rank(
-        &self,
-        lists: &RankedLists,
-        candidates: Candidates<'_>,
-        chunk: &Chunk<'_>,
-        forward: &mut Buffer<Key>,
-    ) -> Result<()> {
-        let (nodes, degree) = ((chunk.nodes(), chunk.len()), self.strategy.degree);
-        if self.plain {
-            rank::<prune_detours_unbalanced>(
-                self.gpu,
-                self.strategy,
-                lists,
-                candidates,
-                nodes,
-                forward,
-                degree,
-            )
-        } else {
-            rank::<prune_detours>(self.gpu, self.strategy, lists, candidates, nodes, forward, degree)
-        }
-    }
-
+    /// Filters by detours where there are `ranks`, else by the rule.
     fn filter<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        chunk: &Chunk<'_>,
-        from: (&Buffer<Key>, usize),
-        forward: &mut Buffer<Key>,
-        pass_short: bool,
+        ranks: Option<&RankedLists>,
+        candidates: Candidates<'_>,
+        forward: &mut Forward,
     ) -> Result<()> {
-        let to = (forward, self.strategy.degree);
+        if let Some(ranks) = ranks {
+            return self.rank(ranks, candidates, forward);
+        }
         if let (true, Filter::Distance, Some(alpha)) =
             (self.plain, &self.strategy.filter, self.strategy.threshold)
         {
-            return filter_serially(self.gpu, base, alpha, chunk, from, to, pass_short);
+            return filter_serially(self.gpu, base, alpha, candidates, forward);
         }
-        filter(self.gpu, base, self.strategy, chunk, from, to, pass_short)
+        filter(self.gpu, base, self.strategy, candidates, forward)
+    }
+
+    fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
+        if self.plain {
+            rank::<prune_detours_unbalanced>(self.gpu, self.strategy, lists, candidates, forward)
+        } else {
+            rank::<prune_detours>(self.gpu, self.strategy, lists, candidates, forward)
+        }
     }
 
     /// Reverse edges and Store: the ids of each row.
@@ -177,17 +153,17 @@ impl Pruning<'_> {
         shape: &PruneShape,
         ranks: Option<&RankedLists>,
         order: &Buffer<u32>,
-        mut forward: Buffer<Key>,
+        mut forward: Forward,
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (shape.n, shape.degree);
         // What is merged is merged by distances.
         let by_place = ranks.is_some() && strategy.store == Store::Interleave;
         let by = if by_place { Rank::Place } else { Rank::Distance };
-        let reverse = Reverse::new(gpu, &forward, (n, degree), by)?;
+        let reverse = Reverse::new(gpu, forward.view(), by)?;
         let mut ids: Buffer<u32> = shape.rows().reserve(gpu)?.buffer("index rows")?;
         match strategy.store {
-            Store::Interleave => store(gpu, &forward, (n, degree), &reverse, &mut ids, degree)?,
+            Store::Interleave => store(gpu, forward.view(), &reverse, &mut ids, degree)?,
             Store::Refilter => {
                 let stride = MERGED as usize;
                 let at_once = shape.merged_at_once();
@@ -195,17 +171,13 @@ impl Pruning<'_> {
                 for first in (0..n).step_by(at_once) {
                     self.progress.check()?;
                     let chunk = Chunk { order, range: first..(first + at_once).min(n) };
-                    merge(gpu, &forward, degree, &reverse, (chunk.nodes(), chunk.len()), &mut merged)?;
+                    merge(gpu, forward.view(), &reverse, &chunk, &mut merged)?;
                     // Nothing reads rows of the chunk any more.
-                    if let Some(ranks) = ranks {
-                        let (keys, count) = (&merged, stride);
-                        let candidates = Candidates { keys, stride, count, by_row: false, pass_short: true };
-                        self.rank(ranks, candidates, &chunk, &mut forward)?;
-                    } else {
-                        self.filter(base, &chunk, (&merged, stride), &mut forward, true)?;
-                    }
+                    let candidates = Candidates::by_place(&chunk, &merged, stride);
+                    let candidates = Candidates { pass_short: true, ..candidates };
+                    self.filter(base, ranks, candidates, &mut forward)?;
                 }
-                take_ids(gpu, &forward, (n, degree), &mut ids, degree)?;
+                take_ids(gpu, forward.view(), &mut ids, degree)?;
             }
         }
         gpu.synchronize()?;

@@ -7,6 +7,7 @@ use tagore_device::prune::reverse::{
 };
 use tagore_device::sort::{scan_threads, sort_scan};
 
+use super::KeyRows;
 use crate::Result;
 use crate::gpu::sort::{SortRoom, sort};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
@@ -56,18 +57,14 @@ impl Reverse {
         SortRoom::plan(plan, count)
     }
 
-    /// Turns round the edges of `rows` rows: `width` keys of targets each, [`NONE`] in empty slots.
+    /// Turns round forward edges, [`NONE`] in empty slots.
     ///
     /// [`NONE`]: tagore_device::descent::key::NONE
     ///
     /// # Errors
     /// If there are too many slots, or the device has no room.
-    pub(super) fn new(
-        gpu: &Gpu,
-        forward: &Buffer<Key>,
-        (rows, width): (usize, usize),
-        rank: Rank,
-    ) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, forward: KeyRows<'_>, rank: Rank) -> Result<Self> {
+        let KeyRows { keys: forward, rows, width } = forward;
         let slots = rows * width;
         if slots > MOST_SLOTS {
             return Err(gpu.error(format_args!(
@@ -169,7 +166,9 @@ mod tests {
                     }
                 });
                 for gpu in devices() {
-                    let found = Reverse::new(&gpu, &upload(&gpu, &forward), (n, width), rank).unwrap();
+                    let found =
+                        Reverse::new(&gpu, KeyRows { keys: &upload(&gpu, &forward), rows: n, width }, rank)
+                            .unwrap();
                     let offsets = download(&found.offsets, n + 1);
                     let sources = download(&found.sources, offsets[n] as usize);
                     for node in 0..n {
@@ -184,7 +183,9 @@ mod tests {
     #[test]
     fn too_many_edges_are_an_error() {
         let gpu = Gpu::emulated(0);
-        let error = Reverse::new(&gpu, &upload(&gpu, &[NONE]), (1 << 31, 2), Rank::Place);
+        let edges = upload(&gpu, &[NONE]);
+        let forward = KeyRows { keys: &edges, rows: 1 << 31, width: 2 };
+        let error = Reverse::new(&gpu, forward, Rank::Place);
         assert!(error.err().unwrap().to_string().contains("expected at most 4294965247 edges"));
     }
 }
