@@ -11,7 +11,7 @@ use super::Builder;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::Layer;
 use crate::prune::GraphRows;
-use crate::search::beam::{BeamLimits, BeamSearch, Graph, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Graph, Start};
 use crate::search::exact::ExactSearch;
 use crate::vectors::space::Space;
 use crate::{Device, Index, Progress, Result, Strategy, Vectors};
@@ -62,7 +62,8 @@ fn astray(
             }
             let middle = distances.len() / 2;
             let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
-            search.run(space, graph, space.query(node), start, limits, |_| ());
+            let task = BeamTask { query: space.query(node), start, limits };
+            search.run(space, graph, task, |_| ());
             let nearest = search.found().next().map_or(f32::INFINITY, key::distance);
             lost.fetch_add(usize::from(nearest > median), Ordering::Relaxed);
             Ok(())

@@ -46,7 +46,7 @@ use crate::outofcore::lists::ListKernels;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};
-use crate::search::gpu::{BeamKernels, MAX_BEAM, slots};
+use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
 use crate::vectors::gpu::Side;
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
@@ -175,8 +175,8 @@ fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
         for degree in turns(MAX_DEGREE) {
             for beam in turns(MAX_BEAM) {
                 for width in 1..=MAX_WIDTH {
-                    let slots =
-                        slots(capability.shared_memory(), (dim, degree), (beam, width)).expect("it fits");
+                    let shape = BeamShape { dim, degree, beam, width };
+                    let slots = shape.slots(capability.shared_memory()).expect("it fits");
                     let walk = Walk {
                         base: Rows { dim: dim as u32, ..zeroed() },
                         graph: Graph { degree: degree as u32, ..zeroed() },

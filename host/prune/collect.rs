@@ -4,7 +4,7 @@ use tagore_device::descent::key::{self, Key};
 
 use super::strategy::Collect;
 use crate::descent::KnnGraph;
-use crate::search::beam::{BeamLimits, BeamSearch, Graph, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Graph, Start};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
@@ -73,7 +73,9 @@ impl<'a> Collector<'a> {
                 }
             }
             Collect::Path => {
-                self.search.run(space, *graph, space.query(node), Start::at(self.entries), PATH, |key| {
+                let start = Start::at(self.entries);
+                let task = BeamTask { query: space.query(node), start, limits: PATH };
+                self.search.run(space, *graph, task, |key| {
                     let id = key as u32;
                     if visited.insert(id) {
                         ids.push(id);

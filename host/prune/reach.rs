@@ -10,7 +10,7 @@ use super::rows::GraphRows;
 use crate::Result;
 use crate::gpu::MemoryPlan;
 use crate::progress::Progress;
-use crate::search::beam::{BeamLimits, BeamSearch, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Start};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
@@ -60,7 +60,8 @@ pub(crate) fn connect(
     let search = |rows: &GraphRows, node: u32| -> Vec<u32> {
         let taken = free().pop();
         let mut search = taken.unwrap_or_else(|| BeamSearch::new(nodes as usize));
-        search.run(space, rows, space.query(node), Start::at(entries), NEAREST, |_| ());
+        let task = BeamTask { query: space.query(node), start: Start::at(entries), limits: NEAREST };
+        search.run(space, rows, task, |_| ());
         let found = search.found().map(|key| key as u32).collect();
         free().push(search);
         found

@@ -51,6 +51,14 @@ pub(crate) struct BeamLimits {
     pub expansions: usize,
 }
 
+/// One search.
+#[derive(Clone, Copy)]
+pub(crate) struct BeamTask<'a> {
+    pub query: Query<'a>,
+    pub start: Start<'a>,
+    pub limits: BeamLimits,
+}
+
 impl BeamSearch {
     pub(crate) fn new(nodes: usize) -> Self {
         Self {
@@ -62,18 +70,17 @@ impl BeamSearch {
         }
     }
 
-    /// Searches from `start` for the nodes nearest to `query`: layer after layer, the graph last.
+    /// Searches for the nodes nearest to the query: layer after layer, the graph last.
     /// Calls `met` with the key (list distance, id) of every node of the graph whose distance is
     /// computed.
     pub(crate) fn run(
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
-        query: Query<'_>,
-        start: Start<'_>,
-        limits: BeamLimits,
+        task: BeamTask<'_>,
         mut met: impl FnMut(Key),
     ) {
+        let BeamTask { query, start, limits } = task;
         self.visited.clear();
         self.beam.clear();
         let mut layers = start.layers.iter().rev();

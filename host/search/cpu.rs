@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tagore_device::descent::key::{self, Key};
 
-use super::beam::{BeamLimits, BeamSearch, Graph};
+use super::beam::{BeamLimits, BeamSearch, BeamTask, Graph};
 use crate::index::Index;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
@@ -35,7 +35,8 @@ pub(super) fn search(
     let scratch = || BeamSearch::new(index.len());
     for_each_row(&mut keys, k, &stage, scratch, |search, query, row| {
         let before = search.computed();
-        search.run(space, index, queries.query(query as usize), index.start(), limits, |_| ());
+        let task = BeamTask { query: queries.query(query as usize), start: index.start(), limits };
+        search.run(space, index, task, |_| ());
         row.iter_mut().zip(search.found()).for_each(|(slot, key)| *slot = key);
         computed.fetch_add(search.computed() - before, Ordering::Relaxed);
     })?;
