@@ -142,7 +142,7 @@ impl Builder {
     /// As [`plan`](Self::plan), of lists of `k`.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         let descent = self.descent.plan_of(data, k);
-        let shape = PruneShape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
+        let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
         let Target { threads, gpu, .. } = target;
         let mut process = MemoryPlan::new()
             .with::<u8>("program", PROGRAM as usize)

@@ -269,7 +269,7 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                     for (k, dim) in
                         turns(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
                     {
-                        let shape = PruneShape::new(&strategy, (1 << 20, dim), k, Metric::L2);
+                        let shape = PruneShape::new(&strategy, 1 << 20, dim, k, Metric::L2);
                         if shape.block_bytes() > capability.shared_memory() {
                             // Only long lists of paths, and more candidates than any strategy has by itself.
                             assert!(

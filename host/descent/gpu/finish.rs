@@ -9,7 +9,7 @@ use super::{Build, DescentKernels, DescentShape, GpuLists, Nodes, Original};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
-use crate::search::exact::gpu::{QuerySet, add_zero_vectors, nearest};
+use crate::search::exact::gpu::{QuerySet, add_zero_vectors};
 use crate::vectors::gpu::{Base, metric_number, stage_kernels};
 
 stage_kernels! {
@@ -74,8 +74,7 @@ impl Build<'_> {
     /// under cosine.
     fn complete(&self, lacking: &[u32], lists: &mut GpuLists, room: u64) -> Result<()> {
         let (space, k) = (self.space, self.k);
-        let found =
-            nearest(self.gpu, space, &QuerySet::of_nodes(space, lacking), k, Some(room), self.progress)?;
+        let found = self.search(&QuerySet::of_nodes(space, lacking), Some(room))?;
         let exact = || lacking.iter().zip(found.chunks_exact(k));
         if space.zero().is_empty() {
             return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));

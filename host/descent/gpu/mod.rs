@@ -30,7 +30,7 @@ pub use settings::CellSettings;
 use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
-use crate::search::exact::gpu::{ExactKernels, QuerySet, nearest};
+use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
 use crate::vectors::space::Space;
@@ -151,10 +151,16 @@ impl Build<'_> {
         let (space, n) = (self.space, self.space.len());
         let began = Instant::now();
         let nodes: Vec<u32> = (0..n as u32).collect();
-        let keys = nearest(self.gpu, space, &QuerySet::of_nodes(space, &nodes), self.k, None, self.progress)?;
+        let keys = self.search(&QuerySet::of_nodes(space, &nodes), None)?;
         let distances = n as u64 * (n as u64 - 1);
         let seconds = began.elapsed().as_secs_f64();
         Ok((keys, DescentStats { distances, seconds, ..DescentStats::default() }))
+    }
+
+    /// Finds the exact neighbours of some nodes, in at most `budget` bytes of the device.
+    fn search(&self, queries: &QuerySet<'_>, budget: Option<u64>) -> Result<Vec<Key>> {
+        let Self { gpu, space, k, progress, .. } = *self;
+        GpuSearch { gpu, space, queries, k, budget, progress }.run()
     }
 
     fn descend<T: DescentKernels>(

@@ -46,7 +46,7 @@ pub(crate) struct PruneShape {
 
 impl PruneShape {
     /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
-    pub(crate) fn new(strategy: &Strategy, (n, dim): (usize, usize), k: usize, metric: Metric) -> Self {
+    pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
         let counts_detours = strategy.counts_detours();
         let form = strategy.filter.rule().map(|rule| rule.form());
@@ -198,7 +198,7 @@ mod tests {
     fn chunks_take_no_more_than_what_was_there() {
         for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
             for strategy in Strategy::all() {
-                let shape = PruneShape::new(&strategy.degree(degree), (n, 24), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), n, 24, k, Metric::L2);
                 let bytes: Vec<u64> =
                     shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
                 let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
@@ -222,7 +222,7 @@ mod tests {
         {
             for strategy in Strategy::all().into_iter().filter(|strategy| !strategy.counts_detours()) {
                 let name = strategy.kind().to_owned();
-                let shape = PruneShape::new(&strategy.degree(degree), (n, 96), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), n, 96, k, Metric::L2);
                 let stages = shape.stages::<f32>();
                 let taken = |name| stages.iter().find(|stage| stage.name == name).unwrap().buffers.bytes();
                 let planned = stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap();

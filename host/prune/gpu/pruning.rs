@@ -40,7 +40,7 @@ pub(crate) struct Pruning<'a> {
 impl Pruning<'_> {
     /// What the sizes of the buffers depend on.
     fn shape(&self, k: usize) -> PruneShape {
-        PruneShape::new(self.strategy, (self.space.len(), self.space.dim()), k, self.space.metric())
+        PruneShape::new(self.strategy, self.space.len(), self.space.dim(), k, self.space.metric())
     }
 
     /// Prunes the graph of `base`.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use tagore_device::descent::key::{self, Key};
 
-use gpu::QuerySet;
+use gpu::{GpuSearch, QuerySet};
 
 use crate::gpu::{Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::Progress;
@@ -127,10 +127,7 @@ impl ExactSearch {
 
     fn nearest_on(&self, gpu: Option<&Gpu>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         match gpu {
-            Some(gpu) => {
-                let queries = QuerySet::of_queries(queries);
-                gpu::nearest(gpu, space, &queries, self.k, self.device_memory, &self.progress)
-            }
+            Some(gpu) => self.on_gpu(gpu, space, &QuerySet::of_queries(queries)),
             None => {
                 nearest(space, queries.len(), |query| (queries.query(query), None), self.k, &self.progress)
             }
@@ -140,12 +137,14 @@ impl ExactSearch {
     /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         match self.gpu(space, nodes.len())? {
-            Some(gpu) if self.k > 0 => {
-                let queries = QuerySet::of_nodes(space, nodes);
-                gpu::nearest(&gpu, space, &queries, self.k, self.device_memory, &self.progress)
-            }
+            Some(gpu) if self.k > 0 => self.on_gpu(&gpu, space, &QuerySet::of_nodes(space, nodes)),
             _ => neighbors_of(space, nodes, self.k, &self.progress),
         }
+    }
+
+    fn on_gpu(&self, gpu: &Gpu, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
+        let (k, budget) = (self.k, self.device_memory);
+        GpuSearch { gpu, space, queries, k, budget, progress: &self.progress }.run()
     }
 
     /// The GPU to use, if any: with `Device::Auto` only if there is one and it pays.
