@@ -31,6 +31,7 @@ compile_error!("files are little-endian and are used as they lie in memory");
 struct Readme;
 
 mod atomic_file;
+mod build;
 mod cluster;
 mod descent;
 mod device;
@@ -52,6 +53,7 @@ mod text;
 mod vectors;
 
 pub use atomic_file::{check_output, temporary_path, with_suffix, write_file};
+pub use build::{BuildPlan, BuildStats, Builder, Target};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
@@ -64,10 +66,7 @@ pub use eval::{Series, recall_qps_plot};
 pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_LAYER_BEAM, Statistics};
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
-pub use prune::{
-    BuildPlan, BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats,
-    Strategy, Target,
-};
+pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy};
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};

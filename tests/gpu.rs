@@ -464,9 +464,14 @@ fn a_plan_is_what_a_build_of_an_index_takes() {
     let halves = (0..410 * 9).map(|i| if i < 9 { 0.0 } else { varied(i) + 0.5 }).collect();
     let halves = Vectors::from_f32(halves, 9).unwrap();
     for (base, metric, start, strategies) in [
-        (&whole, Metric::L2, Start::Auto, vec![Strategy::cagra().degree(10), Strategy::vamana().degree(10)]),
+        (
+            &whole,
+            Metric::L2,
+            Start::AllPairs,
+            vec![Strategy::cagra().degree(10), Strategy::vamana().degree(10)],
+        ),
         (&whole, Metric::L2, Start::Random, vec![Strategy::dpg().degree(10)]),
-        (&halves, Metric::Cosine, Start::Auto, vec![Strategy::nssg().degree(10)]),
+        (&halves, Metric::Cosine, Start::AllPairs, vec![Strategy::nssg().degree(10)]),
         (&halves, Metric::InnerProduct, Start::Random, vec![Strategy::cagra().degree(10)]),
         // Lists shorter than rows.
         (&whole, Metric::L2, Start::Random, vec![Strategy::nsg(), Strategy::nssg()]),
@@ -522,7 +527,7 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
 fn a_plan_is_what_a_build_takes() {
     let base = small();
     for device in devices() {
-        for (start, metric) in [(Start::Random, Metric::L2), (Start::Auto, Metric::Cosine)] {
+        for (start, metric) in [(Start::Random, Metric::L2), (Start::AllPairs, Metric::Cosine)] {
             let descent = Descent::new().knn(6).metric(metric).start(start).device(device);
             let descent = descent.iterations(Iterations::Fixed(1, 0));
             assert_eq!(descent.plan(&base).unwrap().start, start);

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
-use tagore::gpu::Plan;
+use tagore::gpu::MemoryPlan;
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{Builder, Device, Vectors};
 
@@ -142,7 +142,7 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
 }
 
 /// Bytes of the buffers of a plan by name, as JSON.
-pub(crate) fn buffers(plan: &Plan) -> Map<String, Value> {
+pub(crate) fn buffers(plan: &MemoryPlan) -> Map<String, Value> {
     plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
-use tagore::gpu::{DeviceKind, Plan};
+use tagore::gpu::{DeviceKind, MemoryPlan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
     BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Remedy,
@@ -175,7 +175,7 @@ fn index_event(
     rows: usize,
 ) -> Value {
     let peak = on_gpu.largest_on_device();
-    let host = on_gpu.largest_on_host().map_or_else(Plan::new, |stage| stage.buffers.clone());
+    let host = on_gpu.largest_on_host().map_or_else(MemoryPlan::new, |stage| stage.buffers.clone());
     json!({
         "index": builder.strategy().kind(), "degree": builder.strategy().max_degree(),
         "device_type": on_gpu.element.name(), "knn": on_gpu.k, "start": start_name(on_gpu.start),
@@ -226,7 +226,7 @@ fn graph(descent: &Descent, data: &DataShape, output: &Output) -> Result<Value> 
 }
 
 fn start_name(start: Start) -> String {
-    if start == Start::Auto { "all pairs".to_owned() } else { start.to_string() }
+    if start == Start::AllPairs { "all pairs".to_owned() } else { start.to_string() }
 }
 
 fn stages(stages: &[PlannedStage]) -> Vec<Value> {
@@ -294,7 +294,7 @@ fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
     }
 }
 
-fn say_plan(name: &str, plan: &Plan, output: &Output) {
+fn say_plan(name: &str, plan: &MemoryPlan, output: &Output) {
     output.say(format_args!("{name:<30} {:>20}", grouped(plan.bytes())));
     for &(name, bytes) in plan.buffers() {
         output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));

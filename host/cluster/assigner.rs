@@ -4,10 +4,10 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
 
 use super::cpu::Centres;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side};
-use crate::vectors::{Matrix, Rows, Vectors};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, Side};
+use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
 /// Centres of each vector.
@@ -75,7 +75,7 @@ impl Nearest<'_> {
 /// The rows of vectors of f32.
 fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
     match vectors.rows() {
-        Rows::F32(rows) => Ok(rows),
+        TypedRows::F32(rows) => Ok(rows),
         _ => Err(Error::mismatch("vectors to be clustered", vectors.element_type(), "f32")),
     }
 }
@@ -94,7 +94,7 @@ pub(crate) struct DeviceAssigner {
 impl DeviceAssigner {
     fn new(gpu: Gpu, sample: &Vectors, (piece, centres): (usize, usize)) -> Result<Self> {
         let (rows, count, dim) = (floats(sample)?, sample.len(), sample.dim());
-        let plan = Side::<f32>::plan(Plan::new(), POINTS, piece, dim);
+        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim);
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
@@ -107,7 +107,7 @@ impl DeviceAssigner {
         largest.fill(0)?;
         Ok(Self {
             piece,
-            vectors: Side::new(&memory, POINTS, dim)?,
+            vectors: Side::new(&memory, QUERIES, dim)?,
             centres: Side::new(&memory, ROWS, dim)?,
             rounded: Rounded { mean, largest, scale: rounding.row_scale, dim },
             nearest: memory.buffer("nearest centres")?,

@@ -5,24 +5,23 @@
 //! names the centres near it.
 
 use tagore_device::block::tile;
-use tagore_device::cluster::{CentreLists, LIST_THREADS, Pairs, cluster_lists};
+use tagore_device::cluster::{self as device, LIST_THREADS, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::gpu::{Centres, Wanted, Work};
-use super::{Known, Sizes};
-use crate::gpu::{Buffer, Plan, Reservation};
-use crate::vectors::gpu::OnDevice;
+use super::gpu::{Centres, ClusterKernels, KMeans, Wanted};
+use super::{ClusteringSizes, Known};
+use crate::gpu::{Buffer, MemoryPlan, Reservation};
 use crate::{Metric, Result};
 
 /// Of each guide as many centres, by their numbers, and their squared norms.
-pub(super) struct Lists<T: OnDevice> {
+pub(super) struct CentreLists<T: ClusterKernels> {
     pub centres: Buffer<u32>,
     pub norms: Buffer<T::Sum>,
 }
 
-impl<T: OnDevice> Lists<T> {
+impl<T: ClusterKernels> CentreLists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
-    pub(super) fn plan(plan: Plan, sizes: &Sizes) -> Plan {
+    pub(super) fn plan(plan: MemoryPlan, sizes: &ClusteringSizes) -> MemoryPlan {
         let all = if sizes.guides > 0 { sizes.cells } else { 0 };
         let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
@@ -34,11 +33,11 @@ impl<T: OnDevice> Lists<T> {
     }
 }
 
-impl<T: OnDevice> Work<'_, T> {
+impl<T: ClusterKernels> KMeans<'_, T> {
     /// Puts the sample in the order of guides.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
-        let wanted = Wanted { vectors, ids, count: sample, memberships: 1, by_number: false };
+        let wanted = Wanted { vectors, ids, count: sample, probes: 1, by_number: false };
         self.assign(&wanted, guides)?;
         self.group(sample, guides.count)?;
         let grid = [sample.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
@@ -67,22 +66,22 @@ impl<T: OnDevice> Work<'_, T> {
 
     /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those in its list.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
-        let Sizes { n, memberships, guide_list, centre_list, .. } = self.sizes;
+        let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
-        let all = Wanted { vectors, ids: None, count: n, memberships, by_number: false };
+        let all = Wanted { vectors, ids: None, count: n, probes, by_number: false };
         let Some(guides) = guides else { return self.assign(&all, centres) };
-        self.assign(&Wanted { memberships: 1, ..all }, guides)?;
+        self.assign(&Wanted { probes: 1, ..all }, guides)?;
         let grouped = Wanted { ids: Some(self.order.view()), by_number: true, ..all };
         self.group(n, guides.count)?;
-        self.assign_near(&Wanted { memberships: 1, ..grouped }, centres, guides, guide_list)?;
+        self.assign_near(&Wanted { probes: 1, ..grouped }, centres, guides, guide_list)?;
         self.group(n, centres.count)?;
         self.assign_near(&grouped, centres, centres, centre_list)
     }
 
     /// Finds the nearest centres of all vectors among those that are near the centre of their known cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
-        let Sizes { n, memberships, centre_list, .. } = self.sizes;
-        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, memberships, by_number: false };
+        let ClusteringSizes { n, probes, centre_list, .. } = self.sizes;
+        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
         self.starts.upload(known.starts)?;
         self.assign_near(&all, centres, known.centres, centre_list)
     }
@@ -106,7 +105,7 @@ impl<T: OnDevice> Work<'_, T> {
                 units,
                 weight: T::weight(Metric::L2),
             };
-            let listing = CentreLists {
+            let listing = device::CentreLists {
                 values: self.keys.view().cast(),
                 biases: centres.norms.view().cast(),
                 lists: lists.centres.view_mut().offset(first * length),

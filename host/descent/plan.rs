@@ -7,7 +7,7 @@ use tagore_device::key::Key;
 use super::Start;
 use super::cpu::{GATHER, SAMPLE};
 use super::reverse::Reverse;
-use crate::gpu::{Gpu, Plan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::all_pairs_plan;
 use crate::search::visited::Visited;
 use crate::{ElementType, Error, Remedy};
@@ -18,7 +18,7 @@ pub struct PlannedStage {
     /// The stage, in the order in which they run.
     pub name: &'static str,
     /// Those that the stage works with, and those that stay for later ones.
-    pub buffers: Plan,
+    pub buffers: MemoryPlan,
 }
 
 impl PlannedStage {
@@ -51,7 +51,7 @@ pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> 
 /// have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Where descent starts from; `Auto` stands for all pairs.
+    /// Where descent starts from; never `Auto`.
     pub start: Start,
     /// Neighbours per node.
     pub k: usize,
@@ -62,7 +62,7 @@ pub struct DevicePlan {
     /// The stages, in their order.
     pub stages: Vec<PlannedStage>,
     /// What the library holds on the host in the end, beside the data set.
-    pub host: Plan,
+    pub host: MemoryPlan,
 }
 
 impl DevicePlan {
@@ -110,7 +110,7 @@ impl fmt::Display for DevicePlan {
 const KEPT: (u64, u64) = (8, 24 << 20);
 
 /// `buffers`, and what the allocator keeps beside them.
-pub(crate) fn with_kept(buffers: Plan) -> Plan {
+pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
@@ -122,7 +122,7 @@ pub(super) fn stages_on_cpu(
     (expand, all_pairs): (usize, bool),
     threads: usize,
 ) -> Vec<PlannedStage> {
-    let lists = Plan::new().with::<Key>("lists", n * k);
+    let lists = MemoryPlan::new().with::<Key>("lists", n * k);
     let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
     let mut stages = Vec::new();
     if all_pairs {

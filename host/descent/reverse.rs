@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 
 /// How many edges go to every node, until they are turned round.
 pub(crate) struct Incoming {
@@ -98,8 +98,8 @@ impl Incoming {
 
 impl Reverse {
     /// What turning round `edges` edges of `nodes` nodes takes of the host's memory.
-    pub(crate) fn plan(nodes: usize, edges: usize) -> Plan {
-        Plan::new()
+    pub(crate) fn plan(nodes: usize, edges: usize) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u64>("reverse edges", edges)
             .with::<usize>("reverse offsets", nodes + 1)
             .with::<u32>("reverse counts", nodes)

@@ -113,7 +113,7 @@ impl Searcher<'_> {
         for query in sample(truth.len(), usize::MAX) {
             let query = query as usize;
             let ids = &truth.ids(query)[..k];
-            space.list_distances(prepared.point(query), ids, &mut distances);
+            space.list_distances(prepared.query(query), ids, &mut distances);
             let nearest = distances.iter().copied().fold(f32::INFINITY, f32::min);
             let tolerance = Tolerance::new(self, (&prepared, query), ids, nearest);
             let told = truth.distances(query).unwrap_or_default();

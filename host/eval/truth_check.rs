@@ -11,7 +11,7 @@ use crate::descent::sampled;
 use crate::search::Searcher;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Element, Rows, spread_rows, with_matrix};
+use crate::vectors::{Element, TypedRows, spread_rows, with_matrix};
 use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// Queries that exact search answers, and their seed.
@@ -46,7 +46,7 @@ impl CheckedTruth {
         let scored: Vec<(f32, f64)> = (0..truth.len())
             .into_par_iter()
             .map_init(Vec::new, |distances, query| {
-                space.list_distances(prepared.point(query), &truth.ids(query)[..k], distances);
+                space.list_distances(prepared.query(query), &truth.ids(query)[..k], distances);
                 (distances.iter().copied().fold(f32::NEG_INFINITY, f32::max), disorder(distances))
             })
             .collect();
@@ -161,7 +161,7 @@ impl<'a> Check<'a> {
         let mut distances = Vec::new();
         for (query, ids, nearest) in exact.lists() {
             let list = self.list(query);
-            space.list_distances(self.prepared.point(query), list, &mut distances);
+            space.list_distances(self.prepared.query(query), list, &mut distances);
             let Some(place) = self.tolerance(query, &nearest).first_miss(&distances, &nearest) else {
                 continue;
             };
@@ -200,7 +200,7 @@ impl<'a> Check<'a> {
 
     /// A row of the truth that holds the neighbours of `query`.
     fn row_of(&self, query: usize, nearest: &[f32]) -> Option<usize> {
-        let (space, point) = (self.searcher.space(), self.prepared.point(query));
+        let (space, point) = (self.searcher.space(), self.prepared.query(query));
         let tolerance = self.tolerance(query, nearest);
         let mut distances = Vec::new();
         (0..self.truth.len()).find(|&row| {
@@ -227,7 +227,7 @@ impl<'a> Check<'a> {
         let Ok(queries) = space.queries(&queries, &Progress::silent()) else { return false };
         let mut distances = Vec::new();
         let all: Vec<u32> = (0..ids.len() as u32).collect();
-        space.list_distances(queries.point(0), &all, &mut distances);
+        space.list_distances(queries.query(0), &all, &mut distances);
         let mut nearest = distances.clone();
         nearest.sort_unstable_by(f32::total_cmp);
         let noise = noise(&space, (&queries, 0), &all[..self.k], nearest[0]);
@@ -295,12 +295,12 @@ fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32]
     // Of vectors near to each other and far from the origin the norms say nothing: a row at random must still be too far.
     let rows: Vec<u32> = spread_rows(space.len()).map(|row| row as u32).collect();
     let mut distances = Vec::new();
-    space.list_distances(queries.point(query), &rows, &mut distances);
+    space.list_distances(queries.query(query), &rows, &mut distances);
     let mean = distances.iter().copied().map(f64::from).sum::<f64>() / rows.len() as f64;
     (8.0 * f64::from(f32::EPSILON) * scale).min((mean - f64::from(nearest)).max(0.0) / 100.0)
 }
 
 /// The square of the norm of a row.
-fn square(rows: Rows<'_>, index: usize) -> f64 {
+fn square(rows: TypedRows<'_>, index: usize) -> f64 {
     with_matrix!(rows, m => m.row(index).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
 }

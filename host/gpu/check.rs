@@ -9,7 +9,7 @@ use cuda_std::f16;
 use cuda_std::memory::Quad;
 use tagore_device::random::{Draws, Stage};
 
-use super::{Buffer, Gpu, Plan};
+use super::{Buffer, Gpu, MemoryPlan};
 
 #[path = "../../tests/skip.rs"]
 mod skip;
@@ -46,7 +46,7 @@ fn run_seed() -> u64 {
 }
 
 fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-    let plan = Plan::new().with::<T>("values", values.len());
+    let plan = MemoryPlan::new().with::<T>("values", values.len());
     let mut buffer = plan.reserve(gpu).unwrap().buffer("values").unwrap();
     buffer.upload(values).unwrap();
     buffer

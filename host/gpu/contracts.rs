@@ -39,14 +39,16 @@ use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 
 use super::Capability;
 use crate::descent::MAX_KNN;
+use crate::descent::gpu::DescentKernels;
 use crate::descent::gpu::cells::ROUND;
 use crate::descent::gpu::phases::MOST_EXPANDED;
 use crate::index::MAX_LAYER_BEAM;
+use crate::outofcore::lists::ListKernels;
 use crate::prune::collect::{HOP, PATH};
-use crate::prune::gpu::Shape;
+use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};
-use crate::search::gpu::{MAX_BEAM, slots};
-use crate::vectors::gpu::{OnDevice, Side};
+use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
+use crate::vectors::gpu::Side;
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
 /// The longest lists of descent.
@@ -132,7 +134,7 @@ fn of_lists(launched: &mut Launched) {
 }
 
 /// What depends on the vectors.
-fn of_vectors<T: OnDevice>(launched: &mut Launched) {
+fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Launched) {
     launched.constant::<T::Join>();
     launched.constant::<T::Pairs>();
     launched.constant::<T::Mean>();
@@ -168,13 +170,13 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
 }
 
 /// Beam search: the host chooses the table by the device.
-fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
+fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
     for dim in [1, 128, MAX_DIM] {
         for degree in turns(MAX_DEGREE) {
             for beam in turns(MAX_BEAM) {
                 for width in 1..=MAX_WIDTH {
-                    let slots =
-                        slots(capability.shared_memory(), (dim, degree), (beam, width)).expect("it fits");
+                    let shape = BeamShape { dim, degree, beam, width };
+                    let slots = shape.slots(capability.shared_memory()).expect("it fits");
                     let walk = BeamWalk {
                         base: Rows { dim: dim as u32, ..zeroed() },
                         graph: Graph { degree: degree as u32, ..zeroed() },
@@ -212,9 +214,9 @@ fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32
 }
 
 /// The steps of pruning that `shape` takes for vectors of type `T`.
-fn of_pruning<T: OnDevice>(
+fn of_pruning<T: PruneKernels>(
     launched: &mut Launched,
-    shape: &Shape,
+    shape: &PruneShape,
     (dim, k): (u32, u32),
     strategy: &Strategy,
 ) {
@@ -267,7 +269,7 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                     for (k, dim) in
                         turns(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
                     {
-                        let shape = Shape::new(&strategy, (1 << 20, dim), k, Metric::L2);
+                        let shape = PruneShape::new(&strategy, 1 << 20, dim, k, Metric::L2);
                         if shape.block_bytes() > capability.shared_memory() {
                             // Only long lists of paths, and more candidates than any strategy has by itself.
                             assert!(

@@ -68,7 +68,7 @@ pub(crate) struct Measurement {
 
 /// What a piece of work took of a device.
 #[derive(Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct KernelMeasurement {
     /// Seconds of compiling kernels.
     pub jit_seconds: f64,
     /// The kernels that were launched.
@@ -91,7 +91,7 @@ impl Measurement {
     }
 
     /// What the work took, once all of it is done.
-    pub(crate) fn end(self) -> Result<Measured> {
+    pub(crate) fn end(self) -> Result<KernelMeasurement> {
         let mut kernels = self.gpu.times()?;
         for before in self.times {
             if let Some(now) = kernels.iter_mut().find(|now| now.kernel == before.kernel) {
@@ -107,7 +107,7 @@ impl Measurement {
             busy_seconds = covered(self.gpu.machine.spans());
             self.gpu.machine.watch(false);
         }
-        Ok(Measured {
+        Ok(KernelMeasurement {
             busy_seconds,
             jit_seconds: self.gpu.machine.jit_seconds() - self.jit_seconds,
             kernels,
@@ -131,14 +131,14 @@ fn covered(mut spans: Vec<Span>) -> f64 {
 mod tests {
     use tagore_device::cluster::{VALUE_THREADS, cluster_sample};
 
-    use super::super::{Buffer, Plan};
+    use super::super::{Buffer, MemoryPlan};
     use super::*;
 
     #[test]
     fn work_is_measured_from_its_start_to_its_end() {
         let gpu = Gpu::emulated(0);
         let draw = |count: usize| {
-            let memory = Plan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
+            let memory = MemoryPlan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
             let mut ids: Buffer<u32> = memory.buffer("ids").unwrap();
             let arguments = (ids.view_mut(), count as u32, count as u32, 1);
             // SAFETY: there is room for as many ids.

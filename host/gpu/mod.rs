@@ -34,7 +34,7 @@ use machine::{Launch, Machine};
 use measure::Counts;
 pub(crate) use measure::Measurement;
 pub use overhead::Overhead;
-pub use plan::Plan;
+pub use plan::MemoryPlan;
 pub(crate) use plan::Reservation;
 pub use rates::Rates;
 pub use survey::{GpuDevice, Survey, kernels, survey};

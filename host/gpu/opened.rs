@@ -37,7 +37,7 @@ impl Opened {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Buffer, Plan};
+    use super::super::{Buffer, MemoryPlan};
     use super::*;
 
     #[test]
@@ -55,7 +55,7 @@ mod tests {
         let (first, one) = get(3).unwrap();
         assert_eq!((one, get(3).unwrap().1, get(4).unwrap().1, get(3).unwrap().1), (1, 1, 2, 2));
         // Nothing has written what is read.
-        let memory = Plan::new().with::<u32>("values", 4).reserve(&first).unwrap();
+        let memory = MemoryPlan::new().with::<u32>("values", 4).reserve(&first).unwrap();
         let buffer: Buffer<u32> = memory.buffer("values").unwrap();
         assert!(buffer.download(&mut [0; 4]).is_err() && first.has_failed());
         assert_eq!((get(3).unwrap().1, get(3).unwrap().1), (3, 3));

@@ -6,7 +6,7 @@ use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan, sort_scatter,
 };
 
-use super::{Buffer, Gpu, Plan, Reservation};
+use super::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::Result;
 
 /// Room that sorting needs beside the keys.
@@ -17,7 +17,7 @@ pub(crate) struct SortRoom {
 
 impl SortRoom {
     /// Adds the room for sorting up to `count` keys to a plan.
-    pub(crate) fn plan(plan: Plan, count: usize) -> Plan {
+    pub(crate) fn plan(plan: MemoryPlan, count: usize) -> MemoryPlan {
         plan.with::<u32>("sort counts", DIGITS as usize * blocks(count))
             .with::<u32>("sort totals", DIGITS as usize)
     }
@@ -85,7 +85,7 @@ mod tests {
         for (count, bits) in [(0usize, 0..8), (1, 3..20), (5000, 7..18), (4097, 0..64), (700, 9..9)] {
             let draws = Draws::new(count as u64, Stage::Test, 0, 0);
             let values: Vec<u64> = (0..count as u64).map(|i| draws.bits(i)).collect();
-            let plan = Plan::new().with::<u64>("keys", count).with::<u64>("spare", count);
+            let plan = MemoryPlan::new().with::<u64>("keys", count).with::<u64>("spare", count);
             let memory = SortRoom::plan(plan, count).reserve(&gpu).unwrap();
             let (mut keys, mut spare) = (memory.buffer("keys").unwrap(), memory.buffer("spare").unwrap());
             let mut room = SortRoom::new(&memory).unwrap();

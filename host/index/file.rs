@@ -7,52 +7,20 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::header::{
+    ADJACENCY, BLOCK, CHECKSUMS, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE, REPEATED,
+    SECTIONS, Sections, header, placed,
+};
 use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
 use crate::search::beam::{Graph, Start};
 use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
-use crate::{ElementType, Error, MAX_DEGREE, Result};
-
-const MAGIC: &[u8; 8] = b"TAGOREIX";
-/// Files of version 1 have no sections of layers and repeated rows, and are read too.
-const VERSION: u32 = 2;
-
-/// Sections begin at multiples of this; the header fills the first page.
-const PAGE: usize = 4096;
-
-/// Bytes under one checksum.
-const BLOCK: usize = 1 << 20;
+use crate::{Error, Result};
 
 /// Nodes written between two looks at whether the work was cancelled.
 const AT_A_TIME: usize = 1 << 16;
-
-/// The sections, in the order in which they lie in the file.
-const SECTIONS: [&str; 7] =
-    ["description", "entry points", "degrees", "adjacency", "layers", "repeated rows", "checksums"];
-const DESCRIPTION: usize = 0;
-const ENTRIES: usize = 1;
-const DEGREES: usize = 2;
-const ADJACENCY: usize = 3;
-const LAYERS: usize = 4;
-const REPEATED: usize = 5;
-const CHECKSUMS: usize = 6;
-
-// Offsets in the header.
-const AT_VERSION: usize = 8;
-const AT_NODES: usize = 16;
-const AT_MAX_DEGREE: usize = 24;
-const AT_ENTRIES: usize = 28;
-const AT_BASE_ROWS: usize = 32;
-const AT_BASE_DIM: usize = 40;
-const AT_BASE_ELEMENT: usize = 44;
-const AT_BASE_HASH: usize = 48;
-const AT_FILE_BYTES: usize = 56;
-const AT_SECTIONS: usize = 64;
-const SECTION_BYTES: usize = 16;
-/// CRC-32 of all of the page before it.
-const AT_CRC: usize = PAGE - 4;
 
 /// The description section, as JSON.
 #[derive(Serialize, Deserialize)]
@@ -62,17 +30,6 @@ struct Json {
     seed: u64,
     parameters: std::collections::BTreeMap<String, String>,
 }
-
-const fn element_tag(element: ElementType) -> u32 {
-    match element {
-        ElementType::F32 => 0,
-        ElementType::F16 => 1,
-        ElementType::U8 => 2,
-        ElementType::I8 => 3,
-    }
-}
-
-const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
 impl Index {
     /// Writes the index. The file appears when it is complete; one of that name stays until then.
@@ -336,154 +293,11 @@ impl IndexFile {
     }
 }
 
-/// Where sections of these lengths lie from byte `begin` on, and where the last of them ends.
-fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> ([Range<usize>; SECTIONS.len()], usize) {
-    let mut end = begin;
-    let ranges = lengths.map(|length| {
-        let begin = end;
-        end = (begin + length).next_multiple_of(PAGE);
-        begin..begin + length
-    });
-    (ranges, end)
-}
-
-fn header(
-    fingerprint: Fingerprint,
-    (nodes, max_degree): (usize, usize),
-    entries: usize,
-    (sections, file_bytes): (&[Range<usize>; SECTIONS.len()], usize),
-) -> [u8; PAGE] {
-    let mut header = [0; PAGE];
-    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, MAGIC);
-    put(AT_VERSION, &VERSION.to_le_bytes());
-    put(AT_NODES, &(nodes as u64).to_le_bytes());
-    put(AT_MAX_DEGREE, &(max_degree as u32).to_le_bytes());
-    put(AT_ENTRIES, &(entries as u32).to_le_bytes());
-    put(AT_BASE_ROWS, &fingerprint.rows.to_le_bytes());
-    put(AT_BASE_DIM, &fingerprint.dim.to_le_bytes());
-    put(AT_BASE_ELEMENT, &element_tag(fingerprint.element).to_le_bytes());
-    put(AT_BASE_HASH, &fingerprint.hash.to_le_bytes());
-    for (section, bytes) in sections.iter().enumerate() {
-        let at = AT_SECTIONS + section * SECTION_BYTES;
-        put(at, &(bytes.start as u64).to_le_bytes());
-        put(at + 8, &(bytes.len() as u64).to_le_bytes());
-    }
-    put(AT_FILE_BYTES, &(file_bytes as u64).to_le_bytes());
-    let crc = crc32fast::hash(&header[..AT_CRC]);
-    header[AT_CRC..].copy_from_slice(&crc.to_le_bytes());
-    header
-}
-
-/// A header that has been checked against the size of its file.
-struct Header {
-    nodes: usize,
-    max_degree: usize,
-    fingerprint: Fingerprint,
-    sections: [Range<usize>; SECTIONS.len()],
-}
-
-impl Header {
-    fn read(path: &Path, map: &[u8]) -> Result<Self> {
-        let page = map.get(..PAGE).ok_or_else(|| {
-            Error::file(path, format_args!("{} bytes", map.len()), format_args!("a header of {PAGE}"))
-        })?;
-        let u32_at = |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
-        let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
-        if page[..MAGIC.len()] != *MAGIC {
-            return Err(Error::file(path, "another kind of file", "a tagore index"));
-        }
-        let version = u32_at(AT_VERSION);
-        if !(1..=VERSION).contains(&version) {
-            let (found, expected) = (format!("version {version}"), format!("version 1 to {VERSION}"));
-            return Err(Error::file(path, found, expected));
-        }
-        if crc32fast::hash(&page[..AT_CRC]) != u32_at(AT_CRC) {
-            return Err(Error::file(path, "a damaged header", "one that matches its checksum"));
-        }
-        if u64_at(AT_FILE_BYTES) != map.len() as u64 {
-            let expected = format!("{} as its header says", u64_at(AT_FILE_BYTES));
-            return Err(Error::file(path, format_args!("{} bytes", map.len()), expected));
-        }
-        let element = ELEMENTS.get(u32_at(AT_BASE_ELEMENT) as usize).copied().ok_or_else(|| {
-            Error::file(path, format_args!("element type {}", u32_at(AT_BASE_ELEMENT)), "0 to 3")
-        })?;
-        let fingerprint = Fingerprint {
-            rows: u64_at(AT_BASE_ROWS),
-            dim: u32_at(AT_BASE_DIM),
-            element,
-            hash: u64_at(AT_BASE_HASH),
-        };
-        let (nodes, max_degree) = (u64_at(AT_NODES), u64::from(u32_at(AT_MAX_DEGREE)));
-        // Without nodes the size of the file says nothing of the degree, which statistics are as long as.
-        if max_degree > nodes.max(MAX_DEGREE as u64) {
-            let found = format!("a largest degree of {max_degree} for {nodes} nodes");
-            return Err(Error::file(path, found, format_args!("at most {}", nodes.max(MAX_DEGREE as u64))));
-        }
-        // Where a section lies; one that a file of version 1 has not is empty.
-        let entry = |section: usize| match (version, section) {
-            (1, LAYERS | REPEATED) => None,
-            (1, CHECKSUMS) => Some(LAYERS),
-            _ => Some(section),
-        };
-        let entry = |section: usize| {
-            entry(section).map(|place| {
-                let at = AT_SECTIONS + place * SECTION_BYTES;
-                (u64_at(at), u64_at(at + 8))
-            })
-        };
-        let length = |section: usize| entry(section).map_or(0, |(_, length)| length);
-        let blocks: u64 = (0..CHECKSUMS).map(|section| length(section).div_ceil(BLOCK as u64)).sum();
-        let lengths = [
-            Some(length(DESCRIPTION)),
-            Some(4 * u64::from(u32_at(AT_ENTRIES))),
-            nodes.checked_mul(4),
-            nodes.checked_mul(4 * max_degree),
-            // Whole words and pairs of words, of any number.
-            Some(length(LAYERS) / 4 * 4),
-            Some(length(REPEATED) / 8 * 8),
-            blocks.checked_mul(4),
-        ];
-        // Each section must begin where the one before it ends, and have the length that follows
-        // from n and the degree: nothing overlaps and nothing lies outside the file.
-        let mut end = PAGE as u64;
-        let mut sections = [const { 0..0 }; SECTIONS.len()];
-        for (section, expected) in lengths.into_iter().enumerate() {
-            let Some((offset, length)) = entry(section) else {
-                sections[section] = end as usize..end as usize;
-                continue;
-            };
-            if offset != end || Some(length) != expected || length > map.len() as u64 - end {
-                let found = format!("section {} at {offset}, {length} bytes", SECTIONS[section]);
-                let expected = expected.map_or("too many".to_owned(), |bytes| bytes.to_string());
-                return Err(Error::file(path, found, format_args!("it at {end}, {expected} bytes")));
-            }
-            sections[section] = offset as usize..(offset + length) as usize;
-            end = (offset + length).next_multiple_of(PAGE as u64).min(map.len() as u64);
-        }
-        if end != map.len() as u64 {
-            return Err(Error::file(
-                path,
-                format_args!("{} bytes", map.len()),
-                format_args!("{end} for its sections"),
-            ));
-        }
-        if nodes != fingerprint.rows || nodes > u64::from(u32::MAX) {
-            return Err(Error::file(
-                path,
-                format_args!("{nodes} nodes"),
-                format_args!("{} as the base", fingerprint.rows),
-            ));
-        }
-        Ok(Self { nodes: nodes as usize, max_degree: max_degree as usize, fingerprint, sections })
-    }
-}
-
 /// The sections of an open file.
 #[derive(Debug)]
 pub(super) struct MappedAdjacency {
     map: MappedFile,
-    sections: [Range<usize>; SECTIONS.len()],
+    sections: Sections,
 }
 
 impl MappedAdjacency {
@@ -549,7 +363,7 @@ fn block_checksums(content: &[u8]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Metric;
+    use crate::{ElementType, Metric};
 
     #[test]
     fn pieces_of_any_size_make_the_same_file() {

@@ -3,6 +3,7 @@
 mod file;
 mod fingerprint;
 mod formats;
+mod header;
 mod layer;
 mod statistics;
 

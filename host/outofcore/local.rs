@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::lists::{DeviceLists, HostLists, Lists, Members};
 use super::partition::Cluster;
-use crate::prune::Built;
+use crate::build::Built;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::gpu::with_base;
 use crate::{BuildStats, Builder, Result};

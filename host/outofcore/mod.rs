@@ -29,7 +29,7 @@ mod entries;
 mod fault;
 mod folder;
 mod graph;
-mod lists;
+pub(crate) mod lists;
 mod local;
 mod log;
 mod merge;

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::ClusterGraph;
-use crate::cluster::{self, Clustering, cpu};
-use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side};
+use crate::cluster::{self, ClusterKernels, Clustering, cpu};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
 use crate::{Device, Error, Metric, Progress, Result};
@@ -72,7 +72,7 @@ fn number_by_appearance(pairs: &mut [[u32; 2]], clusters: usize) {
 }
 
 /// The clusters of the two nearest centres of each of the `n` rows, the nearest first.
-fn nearest_two<T: OnDevice>(
+fn nearest_two<T: ClusterKernels>(
     gpu: &Gpu,
     rows: Matrix<'_, T>,
     n: usize,
@@ -80,7 +80,7 @@ fn nearest_two<T: OnDevice>(
     seed: u64,
 ) -> Result<Vec<[u32; 2]>> {
     let dim = rows.dim();
-    let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
+    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;
@@ -103,7 +103,8 @@ fn nearest_two<T: OnDevice>(
         skip_zero: false,
     };
     T::prepare(gpu, &mut side, &task)?;
-    let cells = cluster::cells::<T>(gpu, side.tiles(), n, dim, Clustering::new(clusters, 2), seed, None)?;
+    let cells =
+        cluster::cells::<T>(gpu, side.tiles().rows(n, dim), Clustering::new(clusters, 2), seed, None)?;
     let mut members = vec![0; 2 * n];
     cells.members.download(&mut members)?;
     let mut nearest = vec![[0; 2]; n];

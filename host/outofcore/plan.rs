@@ -7,7 +7,7 @@ use super::lists::DeviceLists;
 use super::partition::RECORD_HEAD;
 use super::pipeline::Crew;
 use crate::descent::STEPS;
-use crate::gpu::{Overhead, Plan};
+use crate::gpu::{MemoryPlan, Overhead};
 use crate::index::IndexFile;
 use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
 use crate::vectors::shape::with_type;
@@ -120,7 +120,7 @@ impl ClusterPlan {
     }
 
     /// The host's memory while clusters are built.
-    pub fn host(&self) -> Plan {
+    pub fn host(&self) -> MemoryPlan {
         let Bytes { process, buffers, members, builds, lists, cache, .. } = self.bytes;
         named(&[
             ("program and driver", process),
@@ -133,12 +133,12 @@ impl ClusterPlan {
     }
 
     /// The host's memory while layers are built, if the index needs any: after all clusters.
-    pub fn layers(&self) -> Plan {
+    pub fn layers(&self) -> MemoryPlan {
         named(&[("layers", self.bytes.layers)])
     }
 
     /// The work files, and the index, at most.
-    pub fn disk(&self) -> Plan {
+    pub fn disk(&self) -> MemoryPlan {
         let Bytes { member_files, list_files, row_files, index, .. } = self.bytes;
         named(&[
             ("vectors of clusters", member_files),
@@ -149,8 +149,8 @@ impl ClusterPlan {
     }
 }
 
-fn named(buffers: &[(&'static str, u64)]) -> Plan {
-    buffers.iter().fold(Plan::new(), |plan, &(name, bytes)| plan.with::<u8>(name, bytes as usize))
+fn named(buffers: &[(&'static str, u64)]) -> MemoryPlan {
+    buffers.iter().fold(MemoryPlan::new(), |plan, &(name, bytes)| plan.with::<u8>(name, bytes as usize))
 }
 
 /// The smallest limit of a cluster's size.

@@ -3,7 +3,7 @@
 use super::local::LocalIndex;
 use super::partition::Cluster;
 use super::pipeline::Crew;
-use crate::gpu::{Gpu, Plan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, DataShape, Result, Target, Vectors};
 
@@ -45,7 +45,7 @@ pub(super) fn warm(
 fn pin(gpu: &Gpu, crew: Crew) -> Result<()> {
     let forks = (1..crew.threads).map(|_| gpu.fork()).collect::<Result<Vec<_>>>()?;
     for fork in &forks {
-        let memory = Plan::new().with::<u8>("byte", 1).reserve(fork)?;
+        let memory = MemoryPlan::new().with::<u8>("byte", 1).reserve(fork)?;
         memory.buffer::<u8>("byte")?.upload(&[0])?;
     }
     Ok(())

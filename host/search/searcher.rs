@@ -203,10 +203,11 @@ impl<'a> Searcher<'a> {
         }
         // More than all nodes are never in it.
         let beam = beam.min(n);
-        let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
+        let limits = gpu::BatchLimits { k, beam, width: self.width, batch: self.batch };
         let (mut keys, computed, kernels) = match &self.on_gpu {
             Some(on_gpu) if self.device != Device::Auto || on_gpu.can(&self.space, limits) => {
-                on_gpu.search(&self.space, queries, limits, progress)?
+                let found = on_gpu.search(&self.space, queries, limits, progress)?;
+                (found.keys, found.computed, found.kernels)
             }
             _ => {
                 let (keys, computed) = cpu::search(self.index, &self.space, queries, (k, beam), progress)?;

@@ -122,7 +122,7 @@ impl<'a, T: Element> Matrix<'a, T> {
 
 /// Rows of any type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Rows<'a> {
+pub(crate) enum TypedRows<'a> {
     F32(Matrix<'a, f32>),
     F16(Matrix<'a, f16>),
     U8(Matrix<'a, u8>),
@@ -133,10 +133,10 @@ pub(crate) enum Rows<'a> {
 macro_rules! with_matrix {
     ($rows:expr, $matrix:ident => $body:expr) => {
         match $rows {
-            $crate::vectors::Rows::F32($matrix) => $body,
-            $crate::vectors::Rows::F16($matrix) => $body,
-            $crate::vectors::Rows::U8($matrix) => $body,
-            $crate::vectors::Rows::I8($matrix) => $body,
+            $crate::vectors::TypedRows::F32($matrix) => $body,
+            $crate::vectors::TypedRows::F16($matrix) => $body,
+            $crate::vectors::TypedRows::U8($matrix) => $body,
+            $crate::vectors::TypedRows::I8($matrix) => $body,
         }
     };
 }
@@ -230,7 +230,7 @@ impl Vectors {
     pub fn row(&self, index: usize) -> Cow<'_, [f32]> {
         assert!(index < self.len(), "row {index} of {}", self.len());
         match self.rows() {
-            Rows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
+            TypedRows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
             rows => {
                 with_matrix!(rows, m => m.row(index).iter().map(|&x| Element::to_f32(x)).collect())
             }
@@ -264,10 +264,10 @@ impl Vectors {
             };
         }
         let storage = match self.rows() {
-            Rows::F32(m) => Storage::F32(gather!(m)),
-            Rows::F16(m) => Storage::F16(gather!(m)),
-            Rows::U8(m) => Storage::U8(gather!(m)),
-            Rows::I8(m) => Storage::I8(gather!(m)),
+            TypedRows::F32(m) => Storage::F32(gather!(m)),
+            TypedRows::F16(m) => Storage::F16(gather!(m)),
+            TypedRows::U8(m) => Storage::U8(gather!(m)),
+            TypedRows::I8(m) => Storage::I8(gather!(m)),
         };
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // What has been checked is not checked again.
@@ -279,18 +279,18 @@ impl Vectors {
         self.path().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
     }
 
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         match &self.storage {
             Storage::Mapped(map) => match self.layout.element {
-                ElementType::F32 => Rows::F32(self.matrix(map)),
-                ElementType::F16 => Rows::F16(self.matrix(map)),
-                ElementType::U8 => Rows::U8(self.matrix(map)),
-                ElementType::I8 => Rows::I8(self.matrix(map)),
+                ElementType::F32 => TypedRows::F32(self.matrix(map)),
+                ElementType::F16 => TypedRows::F16(self.matrix(map)),
+                ElementType::U8 => TypedRows::U8(self.matrix(map)),
+                ElementType::I8 => TypedRows::I8(self.matrix(map)),
             },
-            Storage::F32(values) => Rows::F32(Matrix::new(values, self.dim(), self.dim())),
-            Storage::F16(values) => Rows::F16(Matrix::new(values, self.dim(), self.dim())),
-            Storage::U8(values) => Rows::U8(Matrix::new(values, self.dim(), self.dim())),
-            Storage::I8(values) => Rows::I8(Matrix::new(values, self.dim(), self.dim())),
+            Storage::F32(values) => TypedRows::F32(Matrix::new(values, self.dim(), self.dim())),
+            Storage::F16(values) => TypedRows::F16(Matrix::new(values, self.dim(), self.dim())),
+            Storage::U8(values) => TypedRows::U8(Matrix::new(values, self.dim(), self.dim())),
+            Storage::I8(values) => TypedRows::I8(Matrix::new(values, self.dim(), self.dim())),
         }
     }
 
@@ -381,7 +381,7 @@ impl Vectors {
     fn check_rows(&self, rows: Range<usize>, metric: Option<Metric>, largest: &Largest) -> Result<()> {
         self.check_prefixes(rows.clone())?;
         match self.rows() {
-            Rows::F32(matrix) => {
+            TypedRows::F32(matrix) => {
                 let most = range::most(metric, self.dim());
                 for row in rows {
                     let values = matrix.row(row);
@@ -393,14 +393,14 @@ impl Vectors {
                 }
                 Ok(())
             }
-            Rows::F16(matrix) => {
+            TypedRows::F16(matrix) => {
                 let bad = |row: usize| Some((row, matrix.row(row).iter().position(|x| !x.is_finite())?));
                 match rows.into_iter().find_map(bad) {
                     Some((row, dim)) => Err(self.bad_value(row, dim, matrix.row(row)[dim], FINITE)),
                     None => Ok(()),
                 }
             }
-            Rows::U8(_) | Rows::I8(_) => Ok(()),
+            TypedRows::U8(_) | TypedRows::I8(_) => Ok(()),
         }
     }
 

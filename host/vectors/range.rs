@@ -87,7 +87,7 @@ mod tests {
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let (ids, mut distances): (Vec<u32>, _) = ((0..9).collect(), Vec::new());
             for node in 0..9 {
-                space.list_distances(space.point(node), &ids, &mut distances);
+                space.list_distances(space.query(node), &ids, &mut distances);
                 assert!(distances.iter().all(|x| x.is_finite()), "{dim} {metric}: {distances:?}");
                 space.rule_distances(node, &ids, &mut distances);
                 assert!(distances.iter().all(|x| x.is_finite()), "{dim} {metric}: {distances:?}");

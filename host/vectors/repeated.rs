@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::space::{Space, normalise};
-use super::{Access, Rows, with_matrix};
+use super::{Access, TypedRows, with_matrix};
 use crate::{ElementType, Metric, Progress, Result, Vectors};
 
 /// Bytes of a row under its first hash; rows of no more are hashed whole.
@@ -214,7 +214,7 @@ impl Repeated {
     }
 }
 
-fn bytes_of(rows: Rows<'_>, row: u32) -> &[u8] {
+fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
     with_matrix!(rows, m => bytemuck::cast_slice(m.row(row as usize)))
 }
 

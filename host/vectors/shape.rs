@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, Rows, Vectors, spread_rows};
+use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, TypedRows, Vectors, spread_rows};
 use crate::{Error, Progress, Result};
 
 /// Bytes of a data set of which all rows are looked at.
@@ -108,7 +108,7 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
 }
 
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
-    let Rows::F32(rows) = base.rows() else { return false };
+    let TypedRows::F32(rows) = base.rows() else { return false };
     let is_byte = |row: usize| !progress.is_cancelled() && rows.row(row).iter().all(|&x| byte(x).is_some());
     sums_are_exact(base.dim())
         && base.far_apart(|| spread_rows(base.len()).all(is_byte))

@@ -19,8 +19,8 @@ use tagore_device::block::rows::lifted_distance;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Access, Element, Matrix, Metric, Rows, Vectors, range, with_matrix};
-use crate::gpu::Plan;
+use super::{Access, Element, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use crate::gpu::MemoryPlan;
 use crate::{Error, Progress, Result};
 
 /// A base under a metric.
@@ -45,10 +45,10 @@ pub(crate) struct Queries<'a> {
     zero: Vec<bool>,
 }
 
-/// One vector that distances are taken from.
+/// A vector that distances are taken from: a query, or a row of the base.
 #[derive(Clone, Copy)]
-pub(crate) struct Point<'a> {
-    rows: Rows<'a>,
+pub(crate) struct Query<'a> {
+    rows: TypedRows<'a>,
     index: usize,
     zero: bool,
 }
@@ -96,11 +96,13 @@ impl<'a> Space<'a> {
     }
 
     /// What it holds beside a base of `n` rows of `dim` components.
-    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> Plan {
+    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         match metric {
-            Metric::L2 => Plan::new(),
-            Metric::InnerProduct => Plan::new().with::<f32>("lifts", n),
-            Metric::Cosine => Plan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n),
+            Metric::L2 => MemoryPlan::new(),
+            Metric::InnerProduct => MemoryPlan::new().with::<f32>("lifts", n),
+            Metric::Cosine => {
+                MemoryPlan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n)
+            }
         }
     }
 
@@ -126,7 +128,7 @@ impl<'a> Space<'a> {
     }
 
     /// The rows that list distances are computed from: normalised under cosine.
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
     }
 
@@ -186,22 +188,22 @@ impl<'a> Space<'a> {
         self.vectors.dim() * self.vectors.element_type().size()
     }
 
-    /// Row `node` of the base as a point.
-    pub(crate) fn point(&self, node: u32) -> Point<'_> {
+    /// Row `node` of the base as a query.
+    pub(crate) fn query(&self, node: u32) -> Query<'_> {
         let index = node as usize;
-        Point { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 
-    /// The list distances from `point` to the rows `ids`.
-    pub(crate) fn list_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    /// The list distances from `query` to the rows `ids`.
+    pub(crate) fn list_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
-            Metric::L2 => self.products::<SquaredL2>(point, ids, out),
+            Metric::L2 => self.products::<SquaredL2>(query, ids, out),
             Metric::InnerProduct => {
-                self.products::<Dot>(point, ids, out);
+                self.products::<Dot>(query, ids, out);
                 out.iter_mut().for_each(|d| *d = -*d);
             }
             Metric::Cosine => {
-                self.unit_distances(point, ids, out);
+                self.unit_distances(query, ids, out);
                 out.iter_mut().for_each(|d| *d *= 0.5);
             }
         }
@@ -210,10 +212,10 @@ impl<'a> Space<'a> {
     /// The rule distances (squared L2) from `node` to the rows `ids`.
     pub(crate) fn rule_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
-            Metric::L2 => self.products::<SquaredL2>(self.point(node), ids, out),
-            Metric::Cosine => self.unit_distances(self.point(node), ids, out),
+            Metric::L2 => self.products::<SquaredL2>(self.query(node), ids, out),
+            Metric::Cosine => self.unit_distances(self.query(node), ids, out),
             Metric::InnerProduct => {
-                self.products::<SquaredL2>(self.point(node), ids, out);
+                self.products::<SquaredL2>(self.query(node), ids, out);
                 let lift = self.lift[node as usize];
                 for (distance, &id) in out.iter_mut().zip(ids) {
                     let difference = self.lift[id as usize] - lift;
@@ -227,7 +229,7 @@ impl<'a> Space<'a> {
     pub(crate) fn order_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
             Metric::L2 | Metric::Cosine => self.rule_distances(node, ids, out),
-            Metric::InnerProduct => self.list_distances(self.point(node), ids, out),
+            Metric::InnerProduct => self.list_distances(self.query(node), ids, out),
         }
     }
 
@@ -242,12 +244,12 @@ impl<'a> Space<'a> {
     }
 
     /// Squared L2 distances of unit vectors; 2 where either is a zero vector.
-    fn unit_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    fn unit_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         if self.raw {
-            return self.raw_unit_distances(point.index, ids, out);
+            return self.raw_unit_distances(query.index, ids, out);
         }
-        self.products::<SquaredL2>(point, ids, out);
-        if point.zero {
+        self.products::<SquaredL2>(query, ids, out);
+        if query.zero {
             out.fill(2.0);
         } else if !self.zero.is_empty() {
             for (distance, &id) in out.iter_mut().zip(ids) {
@@ -281,14 +283,14 @@ impl<'a> Space<'a> {
         }
     }
 
-    fn products<P: Product>(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    fn products<P: Product>(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(ids.len(), 0.0);
-        match (point.rows, self.vectors.rows()) {
-            (Rows::F32(p), Rows::F32(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::F16(p), Rows::F16(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::U8(p), Rows::U8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::I8(p), Rows::I8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+        match (query.rows, self.vectors.rows()) {
+            (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
@@ -351,7 +353,7 @@ impl Queries<'_> {
         self.vectors.len()
     }
 
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
     }
 
@@ -360,12 +362,8 @@ impl Queries<'_> {
         &self.zero
     }
 
-    pub(crate) fn point(&self, query: usize) -> Point<'_> {
-        Point {
-            rows: self.vectors.rows(),
-            index: query,
-            zero: self.zero.get(query).copied().unwrap_or(false),
-        }
+    pub(crate) fn query(&self, index: usize) -> Query<'_> {
+        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 }
 
@@ -432,8 +430,8 @@ mod tests {
             let unprepared = Space::unprepared(&base, metric);
             for node in [0, 7, 19] {
                 let (mut expected, mut found) = (Vec::new(), vec![1.0]);
-                prepared.list_distances(prepared.point(node), &ids, &mut expected);
-                unprepared.list_distances(unprepared.point(node), &ids, &mut found);
+                prepared.list_distances(prepared.query(node), &ids, &mut expected);
+                unprepared.list_distances(unprepared.query(node), &ids, &mut found);
                 assert_eq!(found, expected, "{metric}, from {node}");
             }
         }

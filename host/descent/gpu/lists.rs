@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::descent::KnnGraph;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::{Metric, Result};
 
 /// The k-NN graph of a base, and an order of its rows.
@@ -19,13 +19,13 @@ pub(crate) struct GpuLists {
 
 impl GpuLists {
     /// What a graph of `n` rows takes.
-    pub(crate) fn plan(plan: Plan, n: usize, k: usize) -> Plan {
+    pub(crate) fn plan(plan: MemoryPlan, n: usize, k: usize) -> MemoryPlan {
         plan.with::<Key>("lists", n * k).with::<u32>("order", n)
     }
 
     /// Copies `k` keys of each of `n` rows to the device; rows are in the order of their numbers.
     pub(crate) fn upload(gpu: &Gpu, keys: &[Key], n: usize, k: usize, metric: Metric) -> Result<Self> {
-        let memory = Self::plan(Plan::new(), n, k).reserve(gpu)?;
+        let memory = Self::plan(MemoryPlan::new(), n, k).reserve(gpu)?;
         let mut lists = Self { keys: memory.buffer("lists")?, k, metric, order: memory.buffer("order")? };
         lists.keys.upload(keys)?;
         lists.order.upload(&(0..n as u32).collect::<Vec<_>>())?;

@@ -1,8 +1,10 @@
 //! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
 
 use cuda_std::memory::GlobalMut;
-use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
-use tagore_device::descent::join::{JOIN_THREADS, Join};
+use tagore_device::descent::expand::{
+    EXPAND_THREADS, Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8,
+};
+use tagore_device::descent::join::{JOIN_THREADS, Join, descent_join_f16, descent_join_i8, descent_join_u8};
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeJoin, descent_merge};
 use tagore_device::descent::sample::{
     SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
@@ -14,7 +16,16 @@ use super::{Build, Nodes};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
 use crate::gpu::Buffer;
-use crate::vectors::gpu::OnDevice;
+use crate::vectors::gpu::stage_kernels;
+
+stage_kernels! {
+    /// Kernels of both phases.
+    pub(crate) trait PhaseKernels {
+        Join (Join<Self::Sum>,): descent_join_f16 descent_join_f16 descent_join_u8 descent_join_i8;
+        Expand (Expand<Self::Sum>,):
+            descent_expand_f16 descent_expand_f16 descent_expand_u8 descent_expand_i8;
+    }
+}
 
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
 const STOP_JOIN: f64 = 0.02;
@@ -66,7 +77,7 @@ struct Found {
 
 impl Build<'_> {
     /// Up to `joins` iterations of phase 1, and up to `expands` of phase 2.
-    pub(super) fn phases<T: OnDevice>(
+    pub(super) fn phases<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
         start: Start,
@@ -132,7 +143,7 @@ impl Build<'_> {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }
 
-    fn sample<T: OnDevice>(
+    fn sample<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
         memory: &mut Memory,
@@ -154,7 +165,7 @@ impl Build<'_> {
     }
 
     /// One iteration of phase 1.
-    fn join<T: OnDevice>(
+    fn join<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
         memory: &mut Memory,
@@ -200,7 +211,7 @@ impl Build<'_> {
     }
 
     /// Brings what each node has for phase 2.
-    fn gather<T: OnDevice>(
+    fn gather<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
         memory: &mut Memory,
@@ -215,7 +226,7 @@ impl Build<'_> {
     }
 
     /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all entries.
-    fn expand<T: OnDevice>(
+    fn expand<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
         mut memory: Memory,

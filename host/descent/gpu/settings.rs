@@ -2,7 +2,7 @@
 
 use tagore_device::cluster::MAX_PROBES;
 
-use crate::cluster::Clustering;
+use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
@@ -17,30 +17,32 @@ pub struct CellSettings {
     pub clusterings: Option<usize>,
 }
 
-/// How a start from cells is made of some data.
+/// The best start from cells for some data.
 #[derive(Clone, Copy)]
-struct Measured {
+struct TunedCells {
     /// Nodes per centre, and so members of a cell.
     nodes_per_cell: usize,
-    /// How often nodes are clustered: two that one clustering parts another brings together.
+    /// Clusterings: one brings together what another parts.
     clusterings: usize,
-    /// Cells that each node visits, its own among them, in each clustering.
-    visits: usize,
-    /// Of these, the nearest in which others that visit them meet it.
-    hosts: usize,
+    /// Cells that each node probes in each clustering.
+    probes: usize,
+    /// Of these, the nearest that the node is assigned to.
+    assignments: usize,
 }
 
 /// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
 /// longer ones, which cost more to compare and are parted less.
-const FEW_AND_SHORT: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
-const MANY_AND_SHORT: Measured = Measured { nodes_per_cell: 550, clusterings: 4, visits: 12, hosts: 2 };
-const LONG: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
+const FEW_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
+const MANY_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 550, clusterings: 4, probes: 12, assignments: 2 };
+const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1 };
 
 /// Many vectors.
 const MANY: usize = 4_000_000;
 
-/// What was measured to be best of `n` vectors of `dim` components.
-fn measured(n: usize, dim: usize) -> Measured {
+/// The best start from cells for `n` vectors of `dim` components, as measured.
+fn tuned(n: usize, dim: usize) -> TunedCells {
     match (n < MANY, dim <= SHORT) {
         (_, false) => LONG,
         (true, true) => FEW_AND_SHORT,
@@ -94,15 +96,15 @@ impl CellSettings {
 
     /// How often `n` nodes are clustered for a start from cells.
     pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
-        self.clusterings.unwrap_or(measured(n, dim).clusterings)
+        self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }
 
     /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, probes) = match start {
             Start::Cells => {
-                let best = measured(n, dim);
-                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.probes.unwrap_or(best.visits))
+                let best = tuned(n, dim);
+                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.probes.unwrap_or(best.probes))
             }
             _ => FOR_ORDER,
         };
@@ -113,15 +115,15 @@ impl CellSettings {
         match known {
             None => Clustering { ordered: true, ..asked },
             Some(known) => {
-                let list = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
-                Clustering { known, lists: (asked.lists.0, list), ..asked }
+                let centre = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
+                Clustering { known, lists: ListLengths { centre, ..asked.lists }, ..asked }
             }
         }
     }
 
-    /// Of the cells that each node visits, those in which it is met.
-    pub(super) fn hosts(n: usize, dim: usize) -> usize {
-        measured(n, dim).hosts
+    /// Nearest cells that each node is assigned to.
+    pub(super) fn assignments(n: usize, dim: usize) -> usize {
+        tuned(n, dim).assignments
     }
 
     /// The most iterations of each phase.

@@ -12,6 +12,8 @@ use std::ops::Range;
 use tagore_device::key::Key;
 
 pub(super) use self::on_device::DeviceLists;
+#[cfg(test)]
+pub(crate) use self::on_device::ListKernels;
 pub(super) use self::on_host::HostLists;
 use crate::Result;
 

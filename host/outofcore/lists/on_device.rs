@@ -4,20 +4,34 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use tagore_device::key::Key;
-use tagore_device::lists::lengths::{LENGTH_LISTS, LENGTH_THREADS, Lengths};
-use tagore_device::lists::merge::{MERGE_LISTS_NODES, MERGE_LISTS_THREADS, MergeLists};
+use tagore_device::lists::lengths::{
+    LENGTH_LISTS, LENGTH_THREADS, Lengths, lists_lengths_f16, lists_lengths_f32, lists_lengths_i8,
+    lists_lengths_u8,
+};
+use tagore_device::lists::merge::{
+    MERGE_LISTS_NODES, MERGE_LISTS_THREADS, MergeLists, lists_merge_f16, lists_merge_f32, lists_merge_i8,
+    lists_merge_u8,
+};
 
 use super::{Lists, Members};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::memory::zeros;
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::gpu::{Base, stage_kernels};
 use crate::{Index, Metric, Result};
+
+stage_kernels! {
+    /// Kernels of lists that clusters share.
+    pub(crate) trait ListKernels {
+        Lengths (Lengths<Self>,): lists_lengths_f32 lists_lengths_f16 lists_lengths_u8 lists_lengths_i8;
+        MergeLists (MergeLists<Self>,): lists_merge_f32 lists_merge_f16 lists_merge_u8 lists_merge_i8;
+    }
+}
 
 /// Nodes whose lists are merged at a time, at most.
 const AT_ONCE: usize = 1 << 16;
 
 /// The lists of members on a device.
-pub(in crate::outofcore) struct DeviceLists<T: OnDevice> {
+pub(in crate::outofcore) struct DeviceLists<T: ListKernels> {
     gpu: Gpu,
     degree: usize,
     members: Members,
@@ -33,9 +47,9 @@ pub(in crate::outofcore) struct DeviceLists<T: OnDevice> {
 }
 
 /// The device memory for lists of `degree` of `n` members, beside the base.
-fn plan(n: usize, degree: usize) -> Plan {
+fn plan(n: usize, degree: usize) -> MemoryPlan {
     let at_once = AT_ONCE.min(n);
-    Plan::new()
+    MemoryPlan::new()
         .with::<u32>("ids of members", n)
         .with::<u32>("order of members", n)
         .with::<u32>("edges", n * degree)
@@ -45,9 +59,9 @@ fn plan(n: usize, degree: usize) -> Plan {
         .with::<u32>("merged rows", at_once * (1 + degree))
 }
 
-impl<T: OnDevice> DeviceLists<T> {
+impl<T: ListKernels> DeviceLists<T> {
     /// The device memory of it all.
-    pub(in crate::outofcore) fn plan((n, dim): (usize, usize), degree: usize, metric: Metric) -> Plan {
+    pub(in crate::outofcore) fn plan((n, dim): (usize, usize), degree: usize, metric: Metric) -> MemoryPlan {
         Base::<T>::plan(n, dim, metric).and(&plan(n, degree))
     }
 
@@ -100,7 +114,7 @@ impl<T: OnDevice> DeviceLists<T> {
     }
 }
 
-impl<T: OnDevice> Lists for DeviceLists<T> {
+impl<T: ListKernels> Lists for DeviceLists<T> {
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>> {
         let mut keys: Vec<Key> = zeros(places.len() * self.degree);
         self.keys.download_from(places.start * self.degree, &mut keys)?;
@@ -135,7 +149,7 @@ impl<T: OnDevice> Lists for DeviceLists<T> {
     }
 }
 
-impl<T: OnDevice> DeviceLists<T> {
+impl<T: ListKernels> DeviceLists<T> {
     /// Merges the lists at `places` with those that have been copied to the device.
     fn merge_at(&mut self, places: &[u32], records: &mut [u32]) -> Result<()> {
         if places.is_empty() {

@@ -10,11 +10,11 @@ use tagore_device::prune::store::MERGED;
 
 use super::medoid;
 use super::path;
-use super::rank::Lists;
+use super::rank::RankedLists;
 use super::reverse::Reverse;
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::strategy::{Collect, Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::vectors::gpu::{Base, OnDevice};
@@ -27,7 +27,7 @@ const LEAST_AT_ONCE: usize = 256;
 
 /// What the sizes of pruning's buffers depend on.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct PruneShape {
     pub n: usize,
     dim: usize,
     /// Neighbours in the lists of the graph.
@@ -44,9 +44,9 @@ pub(crate) struct Shape {
     form: Option<Form>,
 }
 
-impl Shape {
+impl PruneShape {
     /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
-    pub(crate) fn new(strategy: &Strategy, (n, dim): (usize, usize), k: usize, metric: Metric) -> Self {
+    pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
         let counts_detours = strategy.counts_detours();
         let form = strategy.filter.rule().map(|rule| rule.form());
@@ -115,63 +115,67 @@ impl Shape {
     }
 
     /// The forward edges.
-    pub(super) fn forward(&self) -> Plan {
-        Plan::new().with::<Key>("forward edges", self.n * self.degree)
+    pub(super) fn forward(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<Key>("forward edges", self.n * self.degree)
     }
 
     /// Candidates of a chunk of nodes, and the entries of searches for them.
-    pub(super) fn candidates(&self) -> Plan {
+    pub(super) fn candidates(&self) -> MemoryPlan {
         if self.takes_lists() {
-            return Plan::new();
+            return MemoryPlan::new();
         }
-        Plan::new()
+        MemoryPlan::new()
             .with::<Key>("candidates", self.collected_at_once() * self.limit())
             .with::<u32>("entries", self.entries())
     }
 
     /// The rows of the index.
-    pub(super) fn rows(&self) -> Plan {
-        Plan::new().with::<u32>("index rows", self.n * self.degree)
+    pub(super) fn rows(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("index rows", self.n * self.degree)
     }
 
     /// Forward and reverse edges of a chunk of nodes.
-    pub(super) fn merged(&self) -> Plan {
+    pub(super) fn merged(&self) -> MemoryPlan {
         match self.store {
-            Store::Interleave => Plan::new(),
+            Store::Interleave => MemoryPlan::new(),
             Store::Refilter => {
-                Plan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
+                MemoryPlan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
             }
         }
     }
 
     /// The lists of the graph, and an order of the nodes.
-    fn lists(&self) -> Plan {
-        GpuLists::plan(Plan::new(), self.n, self.k)
+    fn lists(&self) -> MemoryPlan {
+        GpuLists::plan(MemoryPlan::new(), self.n, self.k)
     }
 
     /// The ids of the lists, where detours are counted.
-    fn list_ids(&self) -> Plan {
-        if self.counts_detours { Lists::plan(Plan::new(), self.n, self.k) } else { Plan::new() }
+    fn list_ids(&self) -> MemoryPlan {
+        if self.counts_detours {
+            RankedLists::plan(MemoryPlan::new(), self.n, self.k)
+        } else {
+            MemoryPlan::new()
+        }
     }
 
     /// Turning edges round. No node accepts more than all its candidates; how many it does accept is not known before.
-    fn turned(&self) -> Plan {
+    fn turned(&self) -> MemoryPlan {
         let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
     /// What stays of turning edges round.
-    fn reverse(&self) -> Plan {
+    fn reverse(&self) -> MemoryPlan {
         self.turned().only(&Reverse::KEPT)
     }
 
     /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists of the graph.
-    pub(in crate::prune) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    pub(crate) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
         let base = Base::<T>::plan(self.n, self.dim, self.metric);
         let lists = self.lists();
         let order = lists.only(&["order"]);
         let (ids, forward) = (self.list_ids(), self.forward());
-        let stage = |name, plans: &[&Plan]| PlannedStage {
+        let stage = |name, plans: &[&MemoryPlan]| PlannedStage {
             name,
             buffers: plans.iter().fold(base.clone(), |all, plan| all.and(plan)),
         };
@@ -194,7 +198,7 @@ mod tests {
     fn chunks_take_no_more_than_what_was_there() {
         for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
             for strategy in Strategy::all() {
-                let shape = Shape::new(&strategy.degree(degree), (n, 24), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), n, 24, k, Metric::L2);
                 let bytes: Vec<u64> =
                     shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
                 let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
@@ -218,7 +222,7 @@ mod tests {
         {
             for strategy in Strategy::all().into_iter().filter(|strategy| !strategy.counts_detours()) {
                 let name = strategy.kind().to_owned();
-                let shape = Shape::new(&strategy.degree(degree), (n, 96), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), n, 96, k, Metric::L2);
                 let stages = shape.stages::<f32>();
                 let taken = |name| stages.iter().find(|stage| stage.name == name).unwrap().buffers.bytes();
                 let planned = stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap();

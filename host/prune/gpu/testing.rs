@@ -6,7 +6,7 @@ use tagore_device::random::{Draws, Stage};
 
 use crate::Progress;
 use crate::descent::{Descent, KnnGraph};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::prune::Strategy;
 use crate::prune::collect::Collector;
 use crate::prune::filter::Pruner;
@@ -19,7 +19,7 @@ pub(super) fn devices() -> Vec<Gpu> {
 }
 
 pub(super) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-    let memory = Plan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
+    let memory = MemoryPlan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
     let mut buffer = memory.buffer("values").unwrap();
     buffer.upload(values).unwrap();
     buffer

@@ -7,11 +7,11 @@ use std::time::Instant;
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
-use gpu::Points;
+use gpu::{GpuSearch, QuerySet};
 
-use crate::gpu::{Gpu, KernelTime, Measurement, Plan};
+use crate::gpu::{Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::Progress;
-use crate::vectors::space::{Point, Queries, Space};
+use crate::vectors::space::{Queries, Query, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
@@ -127,12 +127,9 @@ impl ExactSearch {
 
     fn nearest_on(&self, gpu: Option<&Gpu>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         match gpu {
-            Some(gpu) => {
-                let points = Points::of_queries(queries);
-                gpu::nearest(gpu, space, &points, self.k, self.device_memory, &self.progress)
-            }
+            Some(gpu) => self.on_gpu(gpu, space, &QuerySet::of_queries(queries)),
             None => {
-                nearest(space, queries.len(), |query| (queries.point(query), None), self.k, &self.progress)
+                nearest(space, queries.len(), |query| (queries.query(query), None), self.k, &self.progress)
             }
         }
     }
@@ -140,17 +137,19 @@ impl ExactSearch {
     /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         match self.gpu(space, nodes.len())? {
-            Some(gpu) if self.k > 0 => {
-                let points = Points::of_nodes(space, nodes);
-                gpu::nearest(&gpu, space, &points, self.k, self.device_memory, &self.progress)
-            }
+            Some(gpu) if self.k > 0 => self.on_gpu(&gpu, space, &QuerySet::of_nodes(space, nodes)),
             _ => neighbors_of(space, nodes, self.k, &self.progress),
         }
     }
 
+    fn on_gpu(&self, gpu: &Gpu, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
+        let (k, budget) = (self.k, self.device_memory);
+        GpuSearch { gpu, space, queries, k, budget, progress: &self.progress }.run()
+    }
+
     /// The GPU to use, if any: with `Device::Auto` only if there is one and it pays.
-    fn gpu(&self, space: &Space<'_>, points: usize) -> Result<Option<Gpu>> {
-        let work = [space.len(), points, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
+    fn gpu(&self, space: &Space<'_>, queries: usize) -> Result<Option<Gpu>> {
+        let work = [space.len(), queries, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
         if self.device == Device::Auto && (work < WORTH_A_GPU || self.k > gpu::MAX_K) {
             return Ok(None);
         }
@@ -175,8 +174,8 @@ pub fn ground_truth(
 }
 
 /// What [`all_pairs`] of `n` nodes takes of the host's memory with so many threads.
-pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> Plan {
-    Plan::new()
+pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
+    MemoryPlan::new()
         .with::<u32>("nodes", 2 * n)
         .with::<Key>("lists", n * k)
         .with::<Key>("nearest so far", threads * (QUERIES + 1) * Best::room(k))
@@ -189,16 +188,16 @@ pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
 
 /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
-    let point = |index: usize| (space.point(nodes[index]), Some(nodes[index]));
-    nearest(space, nodes.len(), point, k, progress)
+    let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
+    nearest(space, nodes.len(), query, k, progress)
 }
 
-/// The `k` smallest keys (list distance, id) for each of `count` points; `point` gives a point and
+/// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
 /// the row, if any, that is not to be found. There are at least `k` rows to find.
 fn nearest<'p>(
     space: &Space<'_>,
     count: usize,
-    point: impl Fn(usize) -> (Point<'p>, Option<u32>) + Sync,
+    query: impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync,
     k: usize,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
@@ -218,8 +217,8 @@ fn nearest<'p>(
                 ids.clear();
                 ids.extend(begin as u32..(begin + tile).min(space.len()) as u32);
                 for (index, best) in best.iter_mut().enumerate() {
-                    let (point, itself) = point(first + index);
-                    space.list_distances(point, ids, distances);
+                    let (query, itself) = query(first + index);
+                    space.list_distances(query, ids, distances);
                     for (&id, &distance) in ids.iter().zip(distances.iter()) {
                         if Some(id) != itself {
                             best.offer(key::pack(distance, id));

@@ -7,17 +7,17 @@ use rayon::prelude::*;
 use tagore_device::key;
 use tagore_device::random::{Draws, Stage};
 
-use super::plan::Target;
-use super::strategy::Strategy;
-use super::{BuildPlan, Builder};
+use super::Builder;
+use super::plan::BuildPlan;
+use super::target::Target;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::Layer;
-use crate::search::beam::{BeamSearch, Graph, Limits, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Graph, Start};
 use crate::search::exact::ExactSearch;
 use crate::search::visited::Visited;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Index, Progress, Result, Vectors};
+use crate::{DataShape, Device, Index, Progress, Result, Strategy, Vectors};
 
 /// Nodes that are searched for to see whether searches find their way.
 const SAMPLE: usize = 1024;
@@ -77,18 +77,19 @@ fn astray(
     progress: &Progress,
 ) -> Result<usize> {
     let lost = AtomicUsize::new(0);
-    let limits = Limits { beam: BEAM, expansions: usize::MAX };
+    let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
     sample.par_iter().try_for_each_init(
         || (BeamSearch::new(space.len()), Vec::new()),
         |(search, distances), &node| {
             progress.check()?;
-            space.list_distances(space.point(node), graph.neighbors(node), distances);
+            space.list_distances(space.query(node), graph.neighbors(node), distances);
             if distances.is_empty() {
                 return Ok(());
             }
             let middle = distances.len() / 2;
             let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
-            search.run(space, graph, space.point(node), start, limits, |_| ());
+            let task = BeamTask { query: space.query(node), start, limits };
+            search.run(space, graph, task, |_| ());
             let nearest = search.found().next().map_or(f32::INFINITY, key::distance);
             lost.fetch_add(usize::from(nearest > median), Ordering::Relaxed);
             Ok(())
@@ -271,13 +272,13 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prune::rows::Rows;
+    use crate::prune::GraphRows;
     use crate::{Metric, Synth};
 
     #[test]
     fn a_layer_with_little_room_has_the_smallest_draws() {
         let n = 10_000u32;
-        let mut rows = Rows::new(n as usize, 6);
+        let mut rows = GraphRows::new(n as usize, 6);
         for node in 0..n {
             for step in [1, 37, 101, n - 101, n - 37, n - 1] {
                 rows.push(node, (node + step) % n);

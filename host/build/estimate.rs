@@ -1,11 +1,9 @@
 //! How long a build will take, by rates that were measured on few machines and data sets (docs/descent.md, docs/pruning.md,
 //! docs/measurements.md): an estimate, of the right order.
 
-use super::plan::Target;
-use super::strategy::{Collect, Filter};
-use super::{Builder, Strategy};
+use super::{Builder, Target};
 use crate::vectors::shape::device_type;
-use crate::{DataShape, Start};
+use crate::{Collect, DataShape, Filter, Start, Strategy};
 
 /// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with AVX-512.
 mod rates {
@@ -85,13 +83,13 @@ pub(super) fn seconds(
         // Tensor cores take floats as f16.
         let tile = dim * there.min(2.0);
         let start = descent.plan_of(data, k).start;
-        let descent = if start == Start::Auto {
+        let descent = if start == Start::AllPairs {
             n * n * linear(rates::PAIR, dim)
         } else {
             let many = if data.rows < rates::MANY.0 { 1.0 } else { rates::MANY.1 };
             n * linear(rates::DESCENT, tile) * linear(rates::DESCENT_LIST, list) * many
         };
-        let lists = if start == Start::Auto { 16.0 * n * list / rates::COPY } else { 0.0 };
+        let lists = if start == Start::AllPairs { 16.0 * n * list / rates::COPY } else { 0.0 };
         stages.push(("open", rates::OPEN));
         stages.push(("copy", rows_bytes / rates::COPY + lists));
         stages.push(("descent", descent));

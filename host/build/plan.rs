@@ -4,20 +4,19 @@ use std::fmt;
 
 use tagore_device::key::Key;
 
-use super::cpu::turned_at_once;
-use super::estimate;
-use super::gpu::Shape;
-use super::strategy::{Collect, Strategy};
-use super::{Builder, reach};
+use super::{Builder, Target, estimate};
 use crate::descent::reverse::Reverse;
 use crate::descent::{PlannedStage, most_knn, with_kept};
-use crate::gpu::{Capability, DeviceKind, Gpu, Overhead, Plan};
+use crate::gpu::{Gpu, MemoryPlan, Overhead};
 use crate::index::IndexFile;
+use crate::prune::cpu::turned_at_once;
+use crate::prune::gpu::PruneShape;
+use crate::prune::reach;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
 use crate::vectors::shape::{device_type, with_type};
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, DevicePlan, ElementType, Error, Remedy, Result, Start, Vectors};
+use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
 
 /// The program's own memory on the host.
 const PROGRAM: u64 = 2 << 20;
@@ -25,68 +24,12 @@ const PROGRAM: u64 = 2 << 20;
 /// The stack and the allocator's own of a thread.
 const THREAD: u64 = 256 << 10;
 
-/// The most threads that a build is planned for.
-const MOST_THREADS: usize = 1 << 16;
-
-/// What a build is planned to run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Threads of the CPU.
-    pub threads: usize,
-    /// What the GPU takes beside buffers, if there is one.
-    pub gpu: Option<Overhead>,
-    /// Bytes of the GPU's memory that are free beside that, if it has been opened.
-    pub free: Option<u64>,
-    /// Bytes of shared memory that a block of the GPU may have.
-    pub shared: u32,
-}
-
-impl Target {
-    /// The CPU, on as many threads as the rayon pool has that this is called in.
-    pub fn cpu() -> Self {
-        Self { threads: rayon::current_num_threads(), gpu: None, free: None, shared: 0 }
-    }
-
-    /// A CUDA device, whether there is one or not.
-    pub fn cuda() -> Self {
-        let shared = Capability::LEAST.shared_memory();
-        Self { gpu: Some(Overhead::CUDA), shared, ..Self::cpu() }
-    }
-
-    /// A CUDA device of this kind that no one else uses, whether there is one or not.
-    pub fn kind(kind: DeviceKind) -> Self {
-        let free = Some(kind.memory() - Overhead::CUDA.context);
-        Self { free, shared: kind.capability().shared_memory(), ..Self::cuda() }
-    }
-
-    /// What a graph of `nodes` nodes is built on with `device`, which is opened.
-    ///
-    /// # Errors
-    /// If there is no such device.
-    pub fn of(device: Device, nodes: usize) -> Result<Self> {
-        device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
-    }
-
-    /// Refuses a number of threads that no machine has: sums of the plan's bytes could overflow.
-    fn check(&self) -> Result<()> {
-        if (1..=MOST_THREADS).contains(&self.threads) {
-            return Ok(());
-        }
-        Err(Error::argument("threads", self.threads, format_args!("1 to {MOST_THREADS}")))
-    }
-
-    fn opened(gpu: &Gpu) -> Result<Self> {
-        let (overhead, free) = (gpu.overhead(), gpu.free_memory()?);
-        Ok(Self { gpu: Some(overhead), free: Some(free), shared: gpu.shared_memory(), ..Self::cpu() })
-    }
-}
-
 /// What building an index will take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildPlan {
     /// Neighbours per node of the k-NN graph.
     pub k: usize,
-    /// Where descent starts from on a GPU; `Auto` stands for all pairs.
+    /// Where descent starts from; never `Auto`.
     pub start: Start,
     /// The type of the vectors as a GPU takes them.
     pub element: ElementType,
@@ -97,11 +40,11 @@ pub struct BuildPlan {
     /// The stages on the device, in their order; none on the CPU.
     pub device: Vec<PlannedStage>,
     /// What the process has on the host throughout, however many builds are at work.
-    pub process: Plan,
+    pub process: MemoryPlan,
     /// The stages on the host and what each has there beside, without the data set.
     pub host: Vec<PlannedStage>,
     /// What is written to the disk.
-    pub disk: Plan,
+    pub disk: MemoryPlan,
     /// Stages and the seconds that each is expected to take, by rates measured on other machines and data: an estimate.
     pub seconds: Vec<(&'static str, f64)>,
 }
@@ -150,7 +93,7 @@ impl BuildPlan {
 
 impl fmt::Display for BuildPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &Plan| {
+        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &MemoryPlan| {
             writeln!(f, "{name}")?;
             buffers.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))
         };
@@ -199,12 +142,14 @@ impl Builder {
     /// As [`plan`](Self::plan), of lists of `k`.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         let descent = self.descent.plan_of(data, k);
-        let shape = Shape::new(&self.strategy, (data.rows, data.dim), k, self.descent.metric);
+        let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
         let Target { threads, gpu, .. } = target;
-        let mut process = Plan::new()
+        let mut process = MemoryPlan::new()
             .with::<u8>("program", PROGRAM as usize)
             .with::<u8>("threads", threads * THREAD as usize);
-        let (mut device, mut host, mut start) = (Vec::new(), Vec::new(), Start::Auto);
+        let (mut device, mut host) = (Vec::new(), Vec::new());
+        let all_pairs = self.descent.compares_all_pairs_on_cpu(data.rows, k);
+        let mut start = if all_pairs { Start::AllPairs } else { Start::Random };
         let element = device_type(data, self.descent.metric);
         if let Some(Overhead { driver, staging, .. }) = gpu {
             process = process
@@ -247,7 +192,7 @@ impl Builder {
             device,
             process,
             host,
-            disk: Plan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
+            disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
             seconds: estimate::seconds(self, data, k, target),
         }
     }
@@ -291,7 +236,7 @@ impl Builder {
 
 /// The host's memory while a graph is pruned.
 struct Memory<'a> {
-    shape: &'a Shape,
+    shape: &'a PruneShape,
     strategy: &'a Strategy,
     threads: usize,
 }
@@ -299,12 +244,12 @@ struct Memory<'a> {
 impl Memory<'_> {
     /// Pruning on the CPU: the graph has no distances any more.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
-        let &Self { shape: &Shape { n, k, degree, .. }, strategy, threads } = self;
-        let forward = Plan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
+        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;
+        let forward = MemoryPlan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
         let places = if strategy.counts_detours() {
-            Plan::new().with::<u32>("places", threads * n)
+            MemoryPlan::new().with::<u32>("places", threads * n)
         } else {
-            Plan::new()
+            MemoryPlan::new()
         };
         let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
         let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
@@ -321,22 +266,25 @@ impl Memory<'_> {
 
     /// All but the last stages, with a GPU.
     fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
-        let &Shape { n, k, .. } = self.shape;
-        if descent.start == Start::Auto {
-            let lists = Plan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
+        let &PruneShape { n, k, .. } = self.shape;
+        if descent.start == Start::AllPairs {
+            let lists = MemoryPlan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
             let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
         // What the device gets, and what that is made from.
         let jobs =
             descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
-        vec![PlannedStage { name: "descent", buffers: Plan::new().with::<[u8; 3]>("jobs", jobs as usize) }]
+        vec![PlannedStage {
+            name: "descent",
+            buffers: MemoryPlan::new().with::<[u8; 3]>("jobs", jobs as usize),
+        }]
     }
 
     /// The rows of the index.
-    fn rows(&self) -> Plan {
-        let &Shape { n, degree, .. } = self.shape;
-        Plan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
+    fn rows(&self) -> MemoryPlan {
+        let &PruneShape { n, degree, .. } = self.shape;
+        MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
     }
 
     /// Making all nodes reachable, and the index.
@@ -356,72 +304,95 @@ mod tests {
     use tagore_device::random::{Draws, Stage as Draw};
 
     use super::*;
-    use crate::{CellSettings, Iterations, Metric};
+    use crate::build::target::MOST_THREADS;
+    use crate::{CellSettings, Descent, Error, Iterations, Metric};
 
-    /// Plans of parameters at and beyond the ends of their ranges: a number of bytes or an error, never a panic.
+    const LARGEST: usize = u32::MAX as usize;
+    const ROWS: [usize; 12] =
+        [0, 1, 2, 33, 768, 4096, 4097, 1 << 20, 1 << 31, (1 << 31) + 1, LARGEST, usize::MAX];
+    const ITERATIONS: [(u32, u32); 6] =
+        [(0, 0), (1, 1), (1000, 1000), (0, 1001), (u32::MAX, 1), (u32::MAX, u32::MAX)];
+
+    /// Draws the parameters of one case.
+    struct Picks {
+        draws: Draws,
+        drawn: u64,
+    }
+
+    impl Picks {
+        /// The value in place `good` seven times of eight, else any: few cases would be valid
+        /// otherwise.
+        fn pick<T: Clone>(&mut self, values: &[T], good: usize) -> T {
+            self.drawn += 2;
+            let any = self.draws.below(self.drawn, values.len() as u64) as usize;
+            let is_good = self.draws.below(self.drawn + 1, 8) > 0;
+            values[if is_good { good } else { any }].clone()
+        }
+
+        fn data(&mut self, case: usize) -> DataShape {
+            use ElementType::{F16, F32, I8, U8};
+            let element = self.pick(&[F32, F16, U8, I8], 0);
+            DataShape {
+                rows: self.pick(&ROWS, case % 11),
+                dim: self.pick(&[0, 1, 24, 4096, 4097, LARGEST, usize::MAX], 2),
+                element,
+                bytes: case.is_multiple_of(3) && element == F32,
+            }
+        }
+
+        fn strategy(&mut self, case: usize) -> Strategy {
+            self.pick(&Strategy::all(), case % 7)
+                .degree(self.pick(&[0, 1, 32, 512, 513, LARGEST, usize::MAX], 2))
+                .candidates(self.pick(&[0, 1, 100, 8192, 8193, usize::MAX], 2))
+        }
+
+        fn descent(&mut self, case: usize) -> Descent {
+            let settings = [None, Some(0), Some(1), Some(16), Some(32), Some(usize::MAX)];
+            let starts = [Start::Auto, Start::Random, Start::Cells, Start::AllPairs];
+            let cells = CellSettings {
+                nodes_per_cell: self.pick(&settings, 4),
+                probes: self.pick(&settings, 3),
+                clusterings: self.pick(&settings, 2),
+            };
+            let (join, refine) = self.pick(&ITERATIONS, 1);
+            let descent = Descent::new()
+                .metric(self.pick(&[Metric::L2, Metric::Cosine, Metric::InnerProduct], 0))
+                .start(self.pick(&starts, case % 3))
+                .iterations(Iterations::Fixed(join, refine))
+                .expand(self.pick(&[4, 0, 64, 65, usize::MAX], 0))
+                .cells(cells);
+            let knns = [None, Some(0), Some(1), Some(96), Some(1024), Some(1025), Some(usize::MAX)];
+            match self.pick(&knns, 0) {
+                Some(knn) => descent.knn(knn),
+                None => descent,
+            }
+        }
+
+        fn bytes(&mut self) -> u64 {
+            self.pick(&[0, 1, 1 << 30, u64::MAX / 2, u64::MAX], 2)
+        }
+
+        fn target(&mut self, case: usize) -> Target {
+            let overhead = Overhead { context: self.bytes(), driver: self.bytes(), staging: self.bytes() };
+            Target {
+                threads: self.pick(&[0, 1, 2, MOST_THREADS, MOST_THREADS + 1, usize::MAX], 2),
+                gpu: case.is_multiple_of(2).then_some(overhead),
+                free: None,
+                shared: [0, 101_376, u32::MAX][case % 3],
+            }
+        }
+    }
+
+    /// Plans of parameters at and beyond the ends of their ranges: a number of bytes or an error,
+    /// never a panic.
     #[test]
     fn parameters_at_the_ends_of_their_ranges_give_a_plan_or_an_error() {
-        let most = u32::MAX as usize;
-        let rows = [0, 1, 2, 33, 768, 4096, 4097, 1 << 20, 1 << 31, (1 << 31) + 1, most, usize::MAX];
-        let dims = [0, 1, 24, 4096, 4097, most, usize::MAX];
-        let knns = [None, Some(0), Some(1), Some(96), Some(1024), Some(1025), Some(usize::MAX)];
-        let degrees = [0, 1, 32, 512, 513, most, usize::MAX];
-        let candidates = [0, 1, 100, 8192, 8193, usize::MAX];
-        let iterations = [(0, 0), (1, 1), (1000, 1000), (0, 1001), (u32::MAX, 1), (u32::MAX, u32::MAX)];
-        let iterations = iterations.map(|(join, refine)| Iterations::Fixed(join, refine));
-        let settings = [None, Some(0), Some(1), Some(16), Some(32), Some(usize::MAX)];
-        let elements = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
-        let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
-        let starts = [Start::Auto, Start::Random, Start::Cells];
-        let threads = [0, 1, 2, MOST_THREADS, MOST_THREADS + 1, usize::MAX];
-        let bytes = [0, 1, 1 << 30, u64::MAX / 2, u64::MAX];
         let (mut plans, mut errors) = (0, 0);
         for case in 0..20_000 {
-            let draws = Draws::new(18, Draw::Test, 0, case);
-            let mut drawn = 0;
-            // Every other time a value that is good, or few cases would be.
-            let mut pick = |count: usize, good: usize| {
-                drawn += 2;
-                let any = draws.below(drawn, count as u64) as usize;
-                if draws.below(drawn + 1, 8) > 0 { good } else { any }
-            };
-            macro_rules! pick {
-                ($values:expr, $good:expr) => {{
-                    let values = $values;
-                    values[pick(values.len(), $good)].clone()
-                }};
-            }
-            let element = pick!(elements, 0);
-            let data = DataShape {
-                rows: pick!(rows, case as usize % 11),
-                dim: pick!(dims, 2),
-                element,
-                bytes: case % 3 == 0 && element == ElementType::F32,
-            };
-            let strategies = Strategy::all();
-            let strategy = pick!(strategies, case as usize % 7)
-                .degree(pick!(degrees, 2))
-                .candidates(pick!(candidates, 2));
-            let cells = CellSettings {
-                nodes_per_cell: pick!(settings, 4),
-                probes: pick!(settings, 3),
-                clusterings: pick!(settings, 2),
-            };
-            let mut descent = crate::Descent::new()
-                .metric(pick!(metrics, 0))
-                .start(pick!(starts, case as usize % 3))
-                .iterations(pick!(iterations, 1))
-                .expand(pick!([4, 0, 64, 65, usize::MAX], 0))
-                .cells(cells);
-            if let Some(knn) = pick!(knns, 0) {
-                descent = descent.knn(knn);
-            }
-            let overhead =
-                Overhead { context: pick!(bytes, 2), driver: pick!(bytes, 2), staging: pick!(bytes, 2) };
-            let gpu = (case % 2 == 0).then_some(overhead);
-            let shared = [0, 101_376, u32::MAX][case as usize % 3];
-            let target = Target { threads: pick!(threads, 2), gpu, free: None, shared };
-            let free = pick!(bytes, 2);
+            let mut picks = Picks { draws: Draws::new(18, Draw::Test, 0, case as u64), drawn: 0 };
+            let data = picks.data(case);
+            let (strategy, descent) = (picks.strategy(case), picks.descent(case));
+            let (target, free) = (picks.target(case), picks.bytes());
 
             let graph = descent.plan_for(&data);
             let builder = Builder::new(strategy).descent(descent);
