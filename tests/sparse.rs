@@ -1,4 +1,5 @@
-//! Files of a billion rows, sparse: what looks at a file by the way must not read all of it, nor have memory for it.
+//! Sparse files of a billion rows: commands that only inspect a file must neither read nor allocate
+//! all of it.
 #![cfg(target_os = "linux")]
 
 use std::fs::{File, OpenOptions};
@@ -11,7 +12,7 @@ use tagore::{Index, Synth};
 const ROWS: u64 = 1_000_000_000;
 const DIM: u64 = 96;
 
-/// A `bin` file of a billion rows of `size` bytes to a value, all zero.
+/// A `bin` file of a billion rows of zeros, with `size` bytes per value.
 fn vectors(path: &Path, size: u64) -> File {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     file.write_all_at(bytemuck::cast_slice(&[ROWS as u32, DIM as u32]), 0).unwrap();
@@ -19,8 +20,8 @@ fn vectors(path: &Path, size: u64) -> File {
     file
 }
 
-/// An index of a billion nodes without edges, of rows of 32, as `docs/formats.md` has it. Of the rows only those are there
-/// that the tests read, and of the checksums only the header's.
+/// An index file of a billion nodes without edges and rows of 32 slots (`docs/formats.md`). It
+/// holds only the rows that the tests read, and no checksum but the header's.
 fn index(path: &Path) -> File {
     const PAGE: u64 = 4096;
     const DEGREE: u64 = 32;
@@ -62,13 +63,13 @@ fn index(path: &Path) -> File {
     file
 }
 
-/// Runs the command with 256 MiB for all memory that is not mapped from a file.
+/// Runs the command with 256 MiB for all memory but mapped files.
 fn run(folder: &Path, arguments: &str) -> Output {
     let shell = format!("ulimit -d 262144; exec {} {arguments} --threads 2", env!("CARGO_BIN_EXE_tagore"));
     Command::new("sh").args(["-c", &shell]).current_dir(folder).output().unwrap()
 }
 
-/// Runs the command and returns its JSON line.
+/// Runs the command, which must succeed, and parses its JSON line.
 fn succeeds(folder: &Path, arguments: &str) -> serde_json::Value {
     let output = run(folder, &format!("{arguments} --json"));
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
@@ -76,7 +77,7 @@ fn succeeds(folder: &Path, arguments: &str) -> serde_json::Value {
 }
 
 #[test]
-fn vectors_are_looked_at_and_planned_for() {
+fn huge_vector_files_are_inspected_and_planned_for() {
     let folder = tempfile::tempdir().unwrap();
     vectors(&folder.path().join("base.u8bin"), 1);
     let floats = vectors(&folder.path().join("base.fbin"), 4);
@@ -91,7 +92,7 @@ fn vectors_are_looked_at_and_planned_for() {
         assert!(planned["out_of_core"]["clusters"].as_u64() > Some(1));
     }
 
-    // The last row is among those that are looked at.
+    // The sample of rows includes the last.
     floats.write_all_at(&f32::NAN.to_le_bytes(), 8 + 4 * (ROWS * DIM - 1)).unwrap();
     let output = run(folder.path(), "inspect base.fbin");
     let expected = "error: base.fbin: row 999999999, dimension 95: found NaN, expected a finite number\n";
@@ -102,7 +103,7 @@ fn vectors_are_looked_at_and_planned_for() {
 }
 
 #[test]
-fn an_index_is_looked_at() {
+fn a_huge_index_is_inspected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.tagore");
     let file = index(&path);
@@ -111,7 +112,7 @@ fn an_index_is_looked_at() {
     assert_eq!((found["n"].as_u64(), found["max_degree"].as_u64()), (Some(ROWS), Some(32)));
     assert_eq!(found["checked"], "sample");
 
-    // A degree that has no edges to it.
+    // A degree of 1 in a row without edges.
     file.write_all_at(&1u32.to_le_bytes(), 3 * 4096).unwrap();
     let output = run(folder.path(), "inspect x.tagore");
     let error = String::from_utf8(output.stderr).unwrap();

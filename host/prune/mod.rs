@@ -28,7 +28,7 @@ use self::gpu::Pruning;
 use self::rows::Rows;
 use crate::descent::{Descent, DescentStats, KnnGraph, KnnSample, Sampling, sampled};
 use crate::gpu::Gpu;
-use crate::index::{Description, Fingerprint, Index, Layer};
+use crate::index::{Description, Fingerprint, Index, Layer, PaddedRows};
 use crate::memory::peak_host_bytes;
 use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
@@ -363,7 +363,8 @@ impl Builder {
         let mut description = self.description(stats.knn);
         let (join, refine) = stats.descent.iterations;
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
-        Index::new(description, Fingerprint::of(base), self.strategy.degree, degrees, neighbors, entries)
+        let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
+        Index::new(description, Fingerprint::of(base), rows, entries)
     }
 
     /// What an index is that is pruned from a graph of `knn` neighbours.
