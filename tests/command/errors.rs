@@ -163,7 +163,7 @@ fn bad_files_end_with_1_and_are_named() {
         s.fails(1, &with("cut.fbin"), &["cut.fbin", "16007 bytes", "16008"]);
         s.fails(1, &with("long.fbin"), &["long.fbin", "16009 bytes", "16008"]);
         s.fails(1, &with("huge.fbin"), &["huge.fbin", "72 bytes", "4294967295 x 4000"]);
-        s.fails(1, &with("dim0.fbin"), &["dim0.fbin", "0 values to a row", "1 to 4096"]);
+        s.fails(1, &with("dim0.fbin"), &["dim0.fbin", "0 values per row", "1 to 4096"]);
         s.fails(1, &with("empty.fbin"), &["empty.fbin", "an empty file"]);
         s.fails(1, &with("nan.fbin"), &["nan.fbin", "row 3", "dimension 2", "NaN", "finite"]);
         s.fails(1, &with("what.xyz"), &["what.xyz", "extension .xyz", "fbin"]);
