@@ -1,5 +1,6 @@
-//! Finds the PTX of the kernels in `device/`: checked in, or compiled where its sources have changed.
-//! `TAGORE_PTX` = `checked-in`, `build` or `write` asks for one of them; `write` makes the file anew.
+//! Locates the PTX of the kernels in `device/`: the checked-in file, or a new compilation if their
+//! sources changed. `TAGORE_PTX` = `checked-in` or `build` forces one of them; `write` compiles and
+//! replaces the checked-in file.
 
 use std::env;
 use std::path::PathBuf;
@@ -25,8 +26,7 @@ fn main() -> ExitCode {
 }
 
 fn find() -> Result<PathBuf, String> {
-    let folder =
-        |name: &str| env::var_os(name).map(PathBuf::from).ok_or(format!("{name} is not set by cargo"));
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from).ok_or(format!("cargo did not set {name}"));
     let (root, out) = (folder("CARGO_MANIFEST_DIR")?, folder("OUT_DIR")?);
     let shipped = Shipped {
         root,
