@@ -30,7 +30,7 @@ impl Flush {
         let clone = file.try_clone()?;
         match Builder::new().spawn(move || clone.sync_data()) {
             Ok(thread) => self.running = Some(thread),
-            // No thread to be had, so this one syncs.
+            // No thread available, so the caller syncs.
             Err(_) => file.sync_data()?,
         }
         Ok(())

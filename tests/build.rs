@@ -58,7 +58,7 @@ fn every_kind_builds_at_every_small_size() {
                 }
                 let result = tagore::search(&index, &base, &base, 1, 100, &Progress::silent()).unwrap();
                 let found = (0..n).filter(|&query| result.distances(query)[0] == 0.0).count();
-                assert!(found * 10 >= n * 9, "{what}: found {found} of themselves");
+                assert!(found * 10 >= n * 9, "{what}: {found} queries found themselves");
             }
         }
     }
@@ -214,7 +214,7 @@ fn any_collect_filter_and_threshold_combine() {
             different.insert(rows(&index));
         }
     }
-    assert_eq!(different.len(), 15, "two mixes gave the same graph");
+    assert_eq!(different.len(), 15, "two combinations gave the same graph");
 }
 
 #[test]

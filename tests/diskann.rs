@@ -409,7 +409,7 @@ fn no_damage_makes_a_reader_panic() {
 fn inconsistent_headers_are_refused() {
     let [in_memory, on_disk] = BOTH.map(Copied::new);
     let graph = |at, value: u32| in_memory.with("chain", at, &value.to_le_bytes());
-    assert!(graph(0, 77).ends_with("found a size by the header of 77, expected 76"));
+    assert!(graph(0, 77).ends_with("found file size in the header: 77, expected 76"));
     assert!(graph(8, 2).ends_with("found degree 3 of node 2, expected at most 2 by the header"));
     assert!(graph(12, 5).contains("entry point 5"));
     assert!(graph(16, 1).ends_with("found frozen points: 1, expected 0"));
@@ -431,7 +431,7 @@ fn inconsistent_headers_are_refused() {
     assert!(index(4, 226).ends_with("found nodes per sector: 226, expected 227"));
     assert!(index(5, 1).ends_with("found frozen points: 1, expected 0"));
     assert!(index(7, 1).ends_with("found reordered vectors: 1, expected 0"));
-    assert!(index(8, 4096).ends_with("found file size by the header 4096, expected 8192"));
+    assert!(index(8, 4096).ends_with("found file size in the header: 4096, expected 8192"));
     assert!(index(9, 8).ends_with("found bytes of associated data: 8, expected 0"));
     let medoids = |at, value: u32| on_disk.with("chain_disk.index_medoids.bin", at, &value.to_le_bytes());
     assert!(medoids(0, u32::MAX).contains("entry points (4294967295 x 4 bytes)"));

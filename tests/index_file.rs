@@ -61,7 +61,7 @@ fn the_golden_file_is_written_and_read_back() {
     if std::env::var_os("TAGORE_BLESS").is_some() {
         std::fs::write(golden(), &written).unwrap();
     }
-    assert!(written == std::fs::read(golden()).unwrap(), "the format has changed: a new version?");
+    assert!(written == std::fs::read(golden()).unwrap(), "the format changed: it needs a new version");
 
     let index = Index::open(golden()).unwrap();
     index.verify(&Progress::silent()).unwrap();
@@ -117,7 +117,7 @@ fn the_layout_is_the_documented_one() {
         assert_eq!(
             u32_at(section(6).start + 4 * i),
             crc32fast::hash(&bytes[section(i)]),
-            "one block a section here"
+            "one block per section"
         );
     }
 }
@@ -299,7 +299,7 @@ fn wrong_rows_are_found_and_cause_no_panic() {
         std::fs::write(&path, &changed).unwrap();
         let index = Index::open(&path).unwrap();
         let result = search(&index, &tiny_base(), &tiny_base(), 1, 5, &Progress::silent());
-        assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage is not sealed anew");
+        assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage must not get a new checksum");
         let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
         assert_eq!(result.is_err(), unknown, "{value} at {at}");
     }
@@ -370,7 +370,7 @@ fn a_failed_save_leaves_the_old_file() {
     let error = tiny().save(&taken).unwrap_err().to_string();
     assert!(error.contains("taken.tagore"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
-    assert_eq!(folder.path().read_dir().unwrap().count(), 2, "nothing is left behind");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 2, "a file was left behind");
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn the_same_seed_gives_the_same_graph_on_any_number_of_threads() {
     };
     let one = build(1, 5);
     assert!(one == build(2, 5) && one == build(3, 5));
-    assert!(one != build(2, 6), "another seed, another run");
+    assert!(one != build(2, 6), "another seed must give another graph");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn reports_of_a_poor_graph_are_right() {
         check(what, &base, Strategy::cagra().degree(4), &graph);
         if what == "noise" {
             let nearest = |row: usize| graph.distances(row).to_vec();
-            assert!(recall(&base, 10, nearest) < 0.9, "nothing was missed that could be counted");
+            assert!(recall(&base, 10, nearest) < 0.9, "the graph misses no neighbours to count");
         }
     }
 }

@@ -14,7 +14,7 @@ const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 /// A convention, and its function of a list distance.
 type Written = (DistanceConvention, fn(f32) -> f32);
 
-/// A base, queries, an index and the exact neighbours, of which tests use the first K.
+/// A base, queries, an index and the exact neighbours; tests use the first K neighbours.
 struct Case {
     base: Vectors,
     queries: Vectors,
@@ -48,7 +48,7 @@ impl Case {
     fn refused(&self, truth: &GroundTruth, k: usize) -> String {
         match self.evaluate_at(truth, k) {
             Err(error @ Error::Mismatch { .. }) => error.to_string(),
-            other => panic!("found {other:?}, expected a refusal"),
+            other => panic!("found {other:?}, expected an error"),
         }
     }
 
@@ -154,7 +154,7 @@ fn wrong_lists_are_refused_at_any_place() {
     let error = case.refused(&edited(|ids| _ = ids.remove(0)), K);
     assert!(error.contains("not the nearest rows"), "{error}");
     let error = case.refused(&edited(|ids| ids[7] = ids[3]), K);
-    assert!(error.contains("twice for query 0") && error.contains("10 different ids"), "{error}");
+    assert!(error.contains("twice for query 0") && error.contains("10 distinct ids"), "{error}");
     // Ids behind the first K do not matter.
     case.evaluate_at(&edited(|ids| ids[K..].fill(u32::MAX)), K).unwrap();
     let error = case.refused(&edited(|ids| ids[K - 1] = u32::MAX), K);

@@ -64,8 +64,8 @@ fn read(format: IndexFormat, path: &Path) {
     let silent = Progress::silent();
     match Index::import(path, format, &BASE, Metric::L2, &silent) {
         Ok(index) => {
-            index.verify(&silent).expect("an index that was read is sound");
-            index.statistics(&silent).expect("nothing cancels it");
+            index.verify(&silent).expect("a sound index");
+            index.statistics(&silent).expect("no cancellation");
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }

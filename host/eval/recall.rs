@@ -42,7 +42,7 @@ pub struct Evaluation {
 /// [`Searcher::new`] and [`Searcher::evaluate`] in one call.
 ///
 /// # Errors
-/// As those two.
+/// As these two.
 pub fn evaluate(
     index: &Index,
     base: &Vectors,

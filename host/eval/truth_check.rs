@@ -62,8 +62,8 @@ impl CheckedTruth {
         Ok(Self { k, farthest: scored.into_iter().map(|scored| scored.0).collect(), ids })
     }
 
-    /// How many of the results of `query`, nearest first, are no farther than its k-th true
-    /// neighbour, and how many have an id of the truth.
+    /// Counts the results of `query`, nearest first, that are no farther than its k-th true
+    /// neighbour, and the results with an id of the truth.
     pub(super) fn hits(&self, query: usize, ids: &[u32], distances: &[f32]) -> (usize, usize) {
         let truth = &self.ids[query * self.k..][..self.k];
         let by_id = ids.iter().filter(|id| truth.binary_search(id).is_ok()).count();
@@ -95,7 +95,7 @@ pub(super) fn sample(queries: usize, count: usize) -> Vec<u32> {
     sampled(queries, count.min(SAMPLE), SEED)
 }
 
-/// How far a list is from ascending order: its largest decrease, relative to the distances.
+/// Disorder of a list: its largest decrease, relative to the distances.
 fn disorder(distances: &[f32]) -> f64 {
     let step = |pair: &[f32]| {
         let (before, after) = (f64::from(pair[0]), f64::from(pair[1]));

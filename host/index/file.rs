@@ -189,7 +189,7 @@ impl Section {
 
     /// Checksums of all blocks of the complete section.
     fn end(&mut self) -> &[u32] {
-        debug_assert_eq!(self.written, self.bytes.len(), "a section is not whole");
+        debug_assert_eq!(self.written, self.bytes.len(), "an incomplete section");
         if !self.written.is_multiple_of(BLOCK) {
             self.end_block();
         }

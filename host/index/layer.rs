@@ -100,10 +100,10 @@ impl Layer {
         while let [nodes, degree, beam, rest @ ..] = words {
             let (nodes, degree) = (*nodes as usize, *degree as usize);
             let length = nodes.checked_mul(degree).and_then(|ids| ids.checked_add(nodes));
-            let (mine, rest) = length
+            let (layer, rest) = length
                 .and_then(|length| rest.split_at_checked(length))
                 .ok_or("a layer longer than its section")?;
-            let (nodes, neighbors) = mine.split_at(nodes);
+            let (nodes, neighbors) = layer.split_at(nodes);
             layers.push(Self::new(nodes.to_vec(), degree, neighbors.to_vec(), *beam as usize));
             words = rest;
         }

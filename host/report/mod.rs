@@ -180,7 +180,7 @@ impl Report {
         let mut warnings = Vec::new();
         if self.reachable < LEAST_REACHABLE {
             warnings.push(format!(
-                "{} of {} nodes cannot be reached: no search finds them; build nsg, vamana or nssg, which reach all, or \
+                "{} of {} nodes cannot be reached: no search finds them; build nsg, vamana or nssg instead, or \
                  raise the degree",
                 self.unreachable, self.n
             ));

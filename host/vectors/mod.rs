@@ -144,7 +144,7 @@ pub(crate) use with_matrix;
 
 macro_rules! from_values {
     ($name:ident, $type:ty, $variant:ident) => {
-        #[doc = concat!("A data set of `", stringify!($type), "` values, row after row, `dim` to a row.")]
+        #[doc = concat!("A data set of `", stringify!($type), "` values, row-major, `dim` per row.")]
         ///
         /// # Errors
         /// If `dim` is not in 1..=4096 or does not divide the number of values.

@@ -175,7 +175,7 @@ impl Repeated {
         (first..end).filter(|row| repeated.next_if_eq(row).is_none()).collect()
     }
 
-    /// The row number `place` of those that repeat no other.
+    /// Row number `place` among the rows that repeat no other.
     pub(crate) fn other(&self, place: u32) -> u32 {
         let (mut least, mut most) = (0, self.pairs.len() as u32);
         // Before the repeated row r, at place p of the repeated rows, there are r - p others.

@@ -45,8 +45,8 @@ impl<'a> Bytes<'a> {
     /// Takes the next `count` elements of `size` bytes; `what` names them in the error.
     pub(super) fn take(&mut self, count: u64, size: usize, what: impl Display) -> Result<&'a [u8]> {
         self.progress.check()?;
-        let wanted = usize::try_from(count).ok().and_then(|count| count.checked_mul(size));
-        match wanted.and_then(|wanted| self.rest.split_at_checked(wanted)) {
+        let bytes = usize::try_from(count).ok().and_then(|count| count.checked_mul(size));
+        match bytes.and_then(|bytes| self.rest.split_at_checked(bytes)) {
             Some((taken, rest)) => {
                 self.rest = rest;
                 Ok(taken)

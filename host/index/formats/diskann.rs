@@ -54,7 +54,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
     let mut file = Bytes::new(source.path, &map, source.progress);
-    file.expect("a size by the header of", map.len() as u64)?;
+    file.expect("file size in the header:", map.len() as u64)?;
     let most: u32 = file.number("the largest degree")?;
     let start = file.number("the start")?;
     file.expect("frozen points:", 0u64)?;

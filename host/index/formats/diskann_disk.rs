@@ -316,7 +316,7 @@ fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -
     file.expect("frozen points:", 0u64)?;
     file.take(1, 8, "the frozen point")?;
     file.expect("reordered vectors:", 0u64)?;
-    file.expect("file size by the header", layout.file_bytes())?;
+    file.expect("file size in the header:", layout.file_bytes())?;
     file.expect("bytes of associated data:", 0u64)?;
     if bytes != layout.file_bytes() {
         return Err(file.refuse(format_args!("{bytes} bytes"), layout.file_bytes()));

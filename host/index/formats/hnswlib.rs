@@ -12,7 +12,7 @@ use crate::Result;
 use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
 
-/// Bytes of a link count, of which 16 bits count and the others are flags.
+/// Bytes of a link count: 16 bits count links, the others are flags.
 const WORD: usize = 4;
 
 /// Bytes of a label.

@@ -34,8 +34,8 @@ impl Layers {
     /// Takes the index's own layers, or builds layers if it has none and the export requests them.
     pub(super) fn of(export: &Export<'_>) -> Result<Self> {
         let mut above = Self { layers: export.index.layers().to_vec(), entry: export.index.entries()[0] };
-        let asked = export.layers && above.layers.is_empty();
-        let Some(base) = export.base.filter(|_| asked) else { return Ok(above) };
+        let is_built = export.layers && above.layers.is_empty();
+        let Some(base) = export.base.filter(|_| is_built) else { return Ok(above) };
         let seed = export.index.description().seed;
         let factor = level_factor(export);
         let level = |node: u32| {

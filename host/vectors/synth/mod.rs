@@ -1,4 +1,4 @@
-//! Synthetic data sets of any size, of which any part can be generated alone.
+//! Synthetic data sets of any size; any part can be generated alone.
 
 mod kind;
 mod rows;
