@@ -1,5 +1,5 @@
-//! Builds an NSG index, saves it, opens it again and searches it:
-//! `cargo run --release --example build_and_search`.
+//! Builds an NSG index, saves it, opens it again and searches it: `cargo run --release --example
+//! build_and_search`.
 #![expect(clippy::print_stdout, reason = "an example shows its results")]
 
 use tagore::{

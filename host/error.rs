@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_one_short_line_whatever_they_tell() {
+    fn errors_are_one_short_line() {
         let long = "\n\u{1b}[31m".repeat(10_000);
         let path = PathBuf::from(&long);
         let errors = [

@@ -1,6 +1,9 @@
-//! Graph indexes for approximate nearest-neighbour search: a k-NN graph by two-phase GNN-Descent,
-//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana, DPG, tau-MNG or alpha-CNG, after Li et al., *Scalable Graph
-//! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), "the paper" throughout.
+//! Graph indexes for approximate nearest-neighbour search on GPUs and CPUs.
+//!
+//! A build makes a k-NN graph by two-phase GNN-Descent and prunes it by Collect-Filter-Store into
+//! CAGRA, NSG, NSSG, Vamana, DPG, tau-MNG or alpha-CNG. The source is Li et al., *Scalable Graph
+//! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), called "the paper"
+//! throughout.
 //!
 //! ```
 //! use tagore::{Builder, Index, Metric, Progress, Strategy, Synth, ground_truth, search};
@@ -18,14 +21,14 @@
 //! # Ok::<(), tagore::Error>(())
 //! ```
 //!
-//! Work runs in parallel on the rayon pool that the call is made in: `pool.install(|| ...)` chooses
-//! another. The same seed and input give the same bytes on any number of threads. Nothing is printed;
-//! long work takes a [`Progress`] that reports and cancels, and emits `tracing` events for whoever subscribes.
+//! Work runs on the calling rayon pool; `pool.install(|| ...)` chooses another. The same seed and
+//! input give the same bytes on any number of threads. The library prints nothing. Long work takes
+//! a [`Progress`], which reports and cancels, and emits `tracing` events.
 
 #[cfg(target_endian = "big")]
-compile_error!("files are little-endian and are used as they lie in memory");
+compile_error!("tagore maps little-endian files into memory and needs a little-endian target");
 
-// The code in the README is tested as the documentation is.
+// Compiles and runs the code in the README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

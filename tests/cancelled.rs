@@ -1,4 +1,4 @@
-//! Whatever reads all of a data set, a truth or an index stops when it is cancelled.
+//! Every pass over a data set, a ground truth or an index stops when it is cancelled.
 
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
@@ -9,7 +9,7 @@ use tagore::{
 use crate::reference::uniform;
 
 #[test]
-fn every_pass_over_data_looks_at_its_handle() {
+fn every_pass_over_data_can_be_cancelled() {
     let (base, queries) = (uniform(300, 4, 1), uniform(5, 4, 2));
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -28,7 +28,7 @@ fn every_pass_over_data_looks_at_its_handle() {
     let progress = Progress::silent();
     progress.cancel();
     let p = &progress;
-    // Opened each time: what has been checked is not checked again.
+    // Opened each time, since a second check of the same vectors is skipped.
     let open = || Vectors::open(path("base.fbin")).unwrap();
     let cosine = Builder::new(Strategy::nsg()).knn(10).metric(Metric::Cosine).progress(progress.clone());
     let clusters = Limits { cluster_size: Some(100), ..Limits::default() };

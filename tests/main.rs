@@ -4,6 +4,7 @@
 mod build;
 mod cancelled;
 mod diskann;
+mod faulty_imports;
 mod foreign;
 mod formats;
 mod gpu;
@@ -16,4 +17,5 @@ mod repeated;
 mod report;
 mod search;
 mod skip;
+mod synth;
 mod truth;

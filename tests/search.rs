@@ -1,4 +1,4 @@
-//! Exact and beam search against plain references.
+//! Exact search and beam search compared with plain references.
 
 use tagore::{
     Builder, Device, ElementType, Error, GroundTruth, Metric, Progress, Strategy, Synth, TestQueries,
@@ -52,12 +52,12 @@ fn a_beam_as_wide_as_the_data_finds_everything_reachable() {
         assert_eq!(result.ids(query), truth.ids(query));
         assert_eq!(Some(result.distances(query)), truth.distances(query));
     }
-    assert_eq!(result.computed(), 40 * 300, "every node's distance is computed once");
+    assert_eq!(result.computed(), 40 * 300, "one distance per node");
 }
 
 #[test]
 fn recall_allows_ties_and_counts_distances() {
-    // Two of each point: of two equals either may be found.
+    // Every point twice, so either of two equal rows may be found.
     let base = Vectors::from_u8((0..200u8).map(|i| i / 2).collect(), 1).unwrap();
     let index = Builder::new(Strategy::vamana()).knn(20).build(&base).unwrap();
     let queries = Vectors::from_u8((0..100).collect(), 1).unwrap();
@@ -70,7 +70,7 @@ fn recall_allows_ties_and_counts_distances() {
 }
 
 #[test]
-fn queries_of_another_type_are_converted_if_they_can_be() {
+fn queries_of_another_type_are_converted_if_possible() {
     let base = Vectors::from_u8((0..60u8).collect(), 3).unwrap();
     assert_eq!(base.element_type(), ElementType::U8);
     let index = Builder::new(Strategy::nsg()).device(Device::Cpu).build(&base).unwrap();
@@ -83,7 +83,7 @@ fn queries_of_another_type_are_converted_if_they_can_be() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn mismatched_inputs_are_errors() {
     let base = uniform(100, 4, 1);
     let index = Builder::new(Strategy::nsg()).build(&base).unwrap();
     let silent = Progress::silent();
@@ -111,7 +111,7 @@ fn what_does_not_fit_is_an_error() {
 }
 
 #[test]
-fn no_queries_are_no_work() {
+fn an_empty_set_of_queries_is_allowed() {
     let synth = Synth::new(100, 4, 1).unwrap();
     let base = synth.base();
     let index = Builder::new(Strategy::cagra()).build(&base).unwrap();

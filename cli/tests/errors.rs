@@ -140,7 +140,7 @@ const BAD_VECTORS: &[(&str, &[&str])] = &[
     ("cut.fbin", &["cut.fbin", "16007 bytes", "16008"]),
     ("long.fbin", &["long.fbin", "16009 bytes", "16008"]),
     ("huge.fbin", &["huge.fbin", "72 bytes", "4294967295 x 4000"]),
-    ("dim0.fbin", &["dim0.fbin", "0 values to a row", "1 to 4096"]),
+    ("dim0.fbin", &["dim0.fbin", "0 values per row", "1 to 4096"]),
     ("empty.fbin", &["empty.fbin", "an empty file"]),
     ("nan.fbin", &["nan.fbin", "row 3", "dimension 2", "NaN", "finite"]),
     ("what.xyz", &["what.xyz", "extension .xyz", "fbin"]),

@@ -83,7 +83,7 @@ fn an_index_that_finds_little_is_warned_of() {
         (String::from_utf8(told.stderr).unwrap(), std::fs::read_to_string(s.path("bad.html")));
     let page = page.unwrap();
     assert!(told.status.success(), "{error}");
-    for warning in ["249 of 500 nodes cannot be reached: ", "searches of beam 100 find "] {
+    for warning in ["249 of 500 nodes cannot be reached: ", "searches at beam 100 find "] {
         assert!(error.contains(&format!("warning: {warning}")), "{error}");
         assert!(page.contains(&format!("<p class=\"warning\">{warning}")));
     }

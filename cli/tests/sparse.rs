@@ -67,7 +67,7 @@ fn run(folder: &Path, arguments: &str) -> Output {
     Command::new("sh").args(["-c", &shell]).current_dir(folder).output().unwrap()
 }
 
-/// Runs the command and returns its JSON line.
+/// Runs the command, which must succeed, and parses its JSON line.
 fn succeeds(folder: &Path, arguments: &str) -> serde_json::Value {
     let output = run(folder, &format!("{arguments} --json"));
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));

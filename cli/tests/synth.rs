@@ -61,7 +61,7 @@ fn wrong_kinds_and_numbers_are_refused() {
     fails("--queries 5 --query-kind near", &["--query-kind", "near", "rows or sums"]);
     fails("--query-kind sums", &["--queries"]);
     for count in ["0", "61", "18446744073709551615"] {
-        let found = format!("found {count}, expected 1 to the 60 rows");
+        let found = format!("found {count}, expected 1 to 60, the number of rows");
         fails(&format!("--kind clusters --clusters {count}"), &["--clusters: ", &found]);
         fails(&format!("--kind repeated --copies {count}"), &["--copies: ", &found]);
     }

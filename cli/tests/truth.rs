@@ -52,9 +52,9 @@ fn wrong_truth_ends_with_1_and_is_named() {
         s.fails(1, &eval("ip", "random.bin"), &["random.bin", "query 0", "by ip", "not the nearest rows"]);
         s.fails(1, &eval("l2", "reversed.bin"), &["reversed.bin", "in another order than the queries"]);
     }
-    s.fails(1, &eval("ip", "l2.bin"), &["l2.bin", "the list is that of l2", "by ip"]);
-    s.fails(1, &eval("l2", "ip.bin"), &["ip.bin", "the list is that of ip", "by l2"]);
-    s.fails(1, &eval("l2", "cosine.bin"), &["cosine.bin", "the list is that of cosine", "by l2"]);
+    s.fails(1, &eval("ip", "l2.bin"), &["l2.bin", "the list is ordered by l2", "by ip"]);
+    s.fails(1, &eval("l2", "ip.bin"), &["ip.bin", "the list is ordered by ip", "by l2"]);
+    s.fails(1, &eval("l2", "cosine.bin"), &["cosine.bin", "the list is ordered by cosine", "by l2"]);
     let benched =
         "-i base.fbin --queries query.fbin --groundtruth reversed.bin --beams 100 --device cpu -o x.jsonl";
     s.fails(1, &format!("bench search {benched} --index l2.tagore"), &["reversed.bin", "query 0"]);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Below, BuildStats, Builder};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
-use crate::index::{Fingerprint, Index, Layer};
+use crate::index::{Fingerprint, Index, Layer, PaddedRows};
 use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::vectors::Repeated;
@@ -80,11 +80,12 @@ impl Builder {
         let Pruned { rows, entries, stats: prune } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
         let (degrees, neighbors) = rows.into_parts();
+        let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
         let mut description = self.description(k);
         let (join, refine) = stats.descent.iterations;
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
         let base = Fingerprint::of(base);
-        let index = Index::new(description, base, self.strategy.degree, degrees, neighbors, entries);
+        let index = Index::new(description, base, rows, entries);
         Ok(Built { index: index.with_layers(layers), stats, on_device })
     }
 

@@ -1,4 +1,4 @@
-//! How good results are: recall, throughput, plots.
+//! Evaluation of results: recall, throughput, ground truth, plots.
 
 mod convention;
 #[cfg(feature = "plots")]

@@ -1,4 +1,4 @@
-//! The native file: a header page, then sections aligned to pages (`docs/formats.md`).
+//! The native index file: a header page, then page-aligned sections (`docs/formats.md`).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::header::{
     ADJACENCY, BLOCK, CHECKSUMS, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE, REPEATED,
-    SECTIONS, Sections, header, placed,
+    SECTIONS, Sections, header,
 };
 use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
 use crate::atomic_file::AtomicFile;
@@ -19,10 +19,10 @@ use crate::search::beam::{Graph, Start};
 use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
 use crate::{Error, Result};
 
-/// Nodes written between two looks at whether the work was cancelled.
+/// Nodes written between two checks for cancellation.
 const AT_A_TIME: usize = 1 << 16;
 
-/// The description section, as JSON.
+/// The description section, a JSON object.
 #[derive(Serialize, Deserialize)]
 struct Json {
     kind: String,
@@ -32,27 +32,28 @@ struct Json {
 }
 
 impl Index {
-    /// Writes the index. The file appears when it is complete; one of that name stays until then.
+    /// Writes the index. The file appears only when it is complete; until then an older file at
+    /// `path` stays.
     ///
     /// # Errors
-    /// If the file cannot be written, or this index is one of a damaged file.
+    /// If the file cannot be written, or the index was opened from a damaged file.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.write(path.as_ref(), &[], &Progress::silent())
     }
 
-    /// As [`save`](Self::save), and deletes the `stale` files, such as a report of the older index,
-    /// right before the new one takes its place.
+    /// Writes the index like [`save`](Self::save), and deletes the `stale` files, such as a report
+    /// on the older index, right before the new file appears.
     ///
     /// # Errors
-    /// As [`save`](Self::save), or if a file cannot be deleted.
+    /// As [`save`](Self::save), or if a stale file cannot be deleted.
     pub fn save_replacing(&self, path: impl AsRef<Path>, stale: &[PathBuf]) -> Result<()> {
         self.write(path.as_ref(), stale, &Progress::silent())
     }
 
-    /// As [`save_replacing`](Self::save_replacing), with a handle that watches and cancels it.
+    /// [`save_replacing`](Self::save_replacing) with progress and cancellation.
     pub(super) fn write(&self, path: &Path, stale: &[PathBuf], progress: &Progress) -> Result<()> {
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
-            // Damage must not get checksums that fit it.
+            // A damaged block must not get a new checksum.
             mapped.check_blocks(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
@@ -68,12 +69,13 @@ impl Index {
         file.commit(self.start(), &self.repeated, stale)
     }
 
-    /// Opens an index file and maps its rows. The header is checked, and that the sections are what
-    /// it says; [`verify`](Self::verify) checks the rest. The file must not be changed or cut short
+    /// Opens an index file and maps its rows. Only the header and the bounds of the sections are
+    /// checked; [`verify`](Self::verify) checks the rest. The file must not be changed or truncated
     /// while it is open.
     ///
     /// # Errors
-    /// If the file cannot be opened or is not an index of this version, its header is damaged, or it has no entry points.
+    /// If the file cannot be opened, is no index of a known version, has a damaged header, or has
+    /// no entry points.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = map(path)?;
@@ -94,10 +96,10 @@ impl Index {
         };
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
         let layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
-            .map_err(|found| Error::file(path, found, "layers one behind the other"))?;
+            .map_err(|found| Error::file(path, found, "contiguous layers"))?;
         let repeated =
             Repeated::read(bytemuck::cast_slice(&map[header.sections[REPEATED].clone()]), header.nodes)
-                .map_err(|found| Error::file(path, found, "each repeated row and the first row like it"))?;
+                .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
@@ -114,7 +116,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Whether the file at `path` begins as an index file does.
+    /// Whether the file at `path` starts with the magic bytes of an index file.
     pub fn is_index(path: &Path) -> bool {
         use std::io::Read;
         let mut magic = [0; MAGIC.len()];
@@ -122,24 +124,25 @@ impl Index {
     }
 }
 
-/// An index file while it is written: after [`create`](Self::create) come degrees and padded rows, in any number of
-/// pieces, of which none has to be in memory with another, and in the end what searches begin with.
+/// An index file being written. After [`create`](Self::create) come degrees and padded rows in
+/// pieces of any size, so that only one piece need be in memory; [`commit`](Self::commit) adds the
+/// entry points.
 pub(crate) struct IndexFile {
     file: AtomicFile,
     sections: [Section; SECTIONS.len()],
     fingerprint: Fingerprint,
-    /// Nodes, and the largest degree.
+    /// Number of nodes and largest degree.
     shape: (usize, usize),
 }
 
-/// The rows of an index file that is still written.
+/// The rows of an index file that is not committed yet.
 pub(crate) struct WrittenRows {
     mapped: MappedAdjacency,
     max_degree: usize,
 }
 
 impl WrittenRows {
-    /// Tells the system how rows are read from here on.
+    /// Advises the kernel of the access pattern from here on.
     pub(crate) fn advise(&self, access: Access) {
         self.mapped.advise(access);
     }
@@ -152,12 +155,12 @@ impl Graph for WrittenRows {
     }
 }
 
-/// A section while it is written.
+/// A section being written.
 struct Section {
     bytes: Range<usize>,
     written: usize,
     checksums: Vec<u32>,
-    /// Of the block that is not full yet.
+    /// Running checksum of the incomplete last block.
     block: crc32fast::Hasher,
 }
 
@@ -166,7 +169,7 @@ impl Section {
         Self { bytes, written: 0, checksums: Vec::new(), block: crc32fast::Hasher::new() }
     }
 
-    /// Counts `content` as written.
+    /// Adds `content` to the checksums and the length.
     fn add(&mut self, content: &[u8]) {
         let room = self.written.next_multiple_of(BLOCK) - self.written;
         let (first, rest) = content.split_at(room.min(content.len()));
@@ -184,9 +187,9 @@ impl Section {
         self.checksums.push(std::mem::take(&mut self.block).finalize());
     }
 
-    /// The checksums of all blocks, once all has been written.
+    /// Checksums of all blocks of the complete section.
     fn end(&mut self) -> &[u32] {
-        debug_assert_eq!(self.written, self.bytes.len(), "a section is not whole");
+        debug_assert_eq!(self.written, self.bytes.len(), "an incomplete section");
         if !self.written.is_multiple_of(BLOCK) {
             self.end_block();
         }
@@ -195,8 +198,8 @@ impl Section {
 }
 
 impl IndexFile {
-    /// Bytes of the file of an index without layers and repeated rows. The description and the
-    /// entry points fill no more than a page each.
+    /// File size in bytes of an index without layers and repeated rows, whose description and entry
+    /// points take at most one page each.
     pub(crate) fn bytes(nodes: usize, max_degree: usize) -> usize {
         let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree, 0, 0];
         let checksums = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
@@ -205,7 +208,7 @@ impl IndexFile {
     }
 
     /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids. It has room for
-    /// `entries` entry points, and for as many more as fit their last page.
+    /// `entries` entry points, rounded up to whole pages.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -219,11 +222,11 @@ impl IndexFile {
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
-        // The lengths of the other sections are known in the end.
+        // `commit` sets the lengths of the other sections.
         let lengths = [description.len(), 4 * entries, 4 * nodes, 4 * nodes * max_degree, 0, 0, 0];
         let (ranges, end) = placed(PAGE, lengths);
         let mut file = AtomicFile::create(path)?;
-        // What is written nowhere, up to the pages, is zero.
+        // Unwritten bytes, up to the next page, are zero.
         file.set_len(end as u64)?;
         let sections = ranges.map(Section::new);
         let mut file = Self { file, sections, fingerprint, shape: (nodes, max_degree) };
@@ -231,7 +234,7 @@ impl IndexFile {
         Ok(file)
     }
 
-    /// Appends the degrees of the next nodes, and their rows.
+    /// Appends degrees and rows of the next nodes.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -240,7 +243,7 @@ impl IndexFile {
         self.write(ADJACENCY, bytemuck::cast_slice(rows))
     }
 
-    /// The rows, once all nodes have been appended.
+    /// Maps the rows. All nodes must have been appended.
     ///
     /// # Errors
     /// If the file cannot be written or mapped.
@@ -250,18 +253,18 @@ impl IndexFile {
         Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.shape.1 })
     }
 
-    /// Writes where searches begin and which rows of the base are `repeated`, puts the file in its
-    /// place and deletes the `stale` files right before; all nodes have been appended.
+    /// Writes the entry points, layers and `repeated` rows, deletes the `stale` files and puts the
+    /// file in place. All nodes must have been appended.
     ///
     /// # Errors
-    /// If the file cannot be written or a file cannot be deleted.
+    /// If the file cannot be written, or a stale file cannot be deleted.
     pub(crate) fn commit(mut self, start: Start<'_>, repeated: &Repeated, stale: &[PathBuf]) -> Result<()> {
         let Start { entries, layers } = start;
         let layers = Layer::words(layers);
         let section = &mut self.sections[ENTRIES].bytes;
         let (begin, room) = (section.start, section.len().next_multiple_of(PAGE));
         if size_of_val(entries).next_multiple_of(PAGE) != room {
-            let expected = format!("as many as fit {room} bytes");
+            let expected = format!("a number filling {room} bytes");
             return Err(Error::argument("entry points", entries.len(), expected));
         }
         *section = begin..begin + size_of_val(entries);
@@ -284,13 +287,25 @@ impl IndexFile {
         self.file.commit_replacing(stale)
     }
 
-    /// Appends to a section.
+    /// Appends `content` to a section.
     fn write(&mut self, section: usize, content: &[u8]) -> Result<()> {
         let section = &mut self.sections[section];
         self.file.seek((section.bytes.start + section.written) as u64)?;
         section.add(content);
         self.file.write_all(content)
     }
+}
+
+/// Byte ranges of page-aligned sections of these lengths, the first at `begin`, and the end of the
+/// last page.
+fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> (Sections, usize) {
+    let mut end = begin;
+    let ranges = lengths.map(|length| {
+        let begin = end;
+        end = (begin + length).next_multiple_of(PAGE);
+        begin..begin + length
+    });
+    (ranges, end)
 }
 
 /// The sections of an open file.
@@ -307,22 +322,22 @@ impl MappedAdjacency {
         (self.u32s(DEGREES), self.u32s(ADJACENCY))
     }
 
-    /// Runs `read`, which reads rows that are far apart.
+    /// Runs `read`, which reads distant rows, without read-ahead.
     pub(super) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
         far_apart(&self.map, read)
     }
 
     fn u32s(&self, section: usize) -> &[u32] {
-        // Sections lie on pages, and the map begins on one.
+        // Sections start on pages, and so does the map, so the cast is aligned.
         bytemuck::cast_slice(&self.map[self.sections[section].clone()])
     }
 
-    /// Tells the system how rows are read from here on.
+    /// Advises the kernel of the access pattern from here on.
     pub(super) fn advise(&self, access: Access) {
         advise(&self.map, access);
     }
 
-    /// Compares the checksum of every block with the one in the file.
+    /// Compares the checksum of each block with the file's.
     pub(super) fn check_blocks(&self, path: &Path, progress: &Progress) -> Result<()> {
         let mut checksums = self.u32s(CHECKSUMS);
         let stage = progress.stage("check", checksums.len() as u64);
@@ -338,7 +353,7 @@ impl MappedAdjacency {
                     return Ok(());
                 }
                 let found = format!("damage in block {block} of section {name}");
-                Err(Error::file(path, found, "blocks that match their checksums"))
+                Err(Error::file(path, found, "blocks matching their checksums"))
             })?;
         }
         let padded = |section: &Range<usize>| {
@@ -349,7 +364,7 @@ impl MappedAdjacency {
             None => Ok(()),
             Some(section) => Err(Error::file(
                 path,
-                format_args!("bytes behind section {}", SECTIONS[section]),
+                format_args!("nonzero bytes behind section {}", SECTIONS[section]),
                 "zeros up to the next page",
             )),
         }
@@ -366,8 +381,8 @@ mod tests {
     use crate::{ElementType, Metric};
 
     #[test]
-    fn pieces_of_any_size_make_the_same_file() {
-        // Rows of three blocks, and a bit; degrees of less than one.
+    fn the_file_does_not_depend_on_the_pieces() {
+        // Rows fill three blocks and part of a fourth; degrees fill less than one.
         let (nodes, degree) = (100_003, 8);
         let degrees: Vec<u32> = (0..nodes).map(|node| node as u32 % 9).collect();
         let rows: Vec<u32> = (0..(nodes * degree) as u32).collect();

@@ -1,4 +1,4 @@
-//! The header page of the native file.
+//! The header page of the native index file (`docs/formats.md`).
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,16 +7,16 @@ use super::Fingerprint;
 use crate::{ElementType, Error, MAX_DEGREE, Result};
 
 pub(super) const MAGIC: &[u8; 8] = b"TAGOREIX";
-/// Files of version 1 have no sections of layers and repeated rows, and are read too.
+/// Written version. Version 1, which has no sections of layers and repeated rows, is read too.
 pub(super) const VERSION: u32 = 2;
 
-/// Sections begin at multiples of this; the header fills the first page.
+/// Alignment of sections, in bytes; the header fills the first page.
 pub(super) const PAGE: usize = 4096;
 
-/// Bytes under one checksum.
+/// Bytes per checksum.
 pub(super) const BLOCK: usize = 1 << 20;
 
-/// The sections, in the order in which they lie in the file.
+/// Names of the sections, in file order.
 pub(super) const SECTIONS: [&str; 7] =
     ["description", "entry points", "degrees", "adjacency", "layers", "repeated rows", "checksums"];
 pub(super) const DESCRIPTION: usize = 0;
@@ -27,7 +27,7 @@ pub(super) const LAYERS: usize = 4;
 pub(super) const REPEATED: usize = 5;
 pub(super) const CHECKSUMS: usize = 6;
 
-// Offsets in the header.
+// Offsets in the header, in bytes.
 const AT_VERSION: usize = 8;
 const AT_NODES: usize = 16;
 const AT_MAX_DEGREE: usize = 24;
@@ -39,7 +39,7 @@ const AT_BASE_HASH: usize = 48;
 const AT_FILE_BYTES: usize = 56;
 const AT_SECTIONS: usize = 64;
 const SECTION_BYTES: usize = 16;
-/// CRC-32 of all of the page before it.
+/// CRC-32 of the page up to here.
 const AT_CRC: usize = PAGE - 4;
 
 const fn element_tag(element: ElementType) -> u32 {
@@ -53,22 +53,10 @@ const fn element_tag(element: ElementType) -> u32 {
 
 const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
-/// Where the sections of a file lie.
+/// Byte range of each section.
 pub(super) type Sections = [Range<usize>; SECTIONS.len()];
 
-/// Lays sections of these lengths from byte `begin` on, each at the beginning of a page. Returns
-/// their ranges and the length of the file.
-pub(super) fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> (Sections, usize) {
-    let mut end = begin;
-    let ranges = lengths.map(|length| {
-        let begin = end;
-        end = (begin + length).next_multiple_of(PAGE);
-        begin..begin + length
-    });
-    (ranges, end)
-}
-
-/// Makes the header page of a file of `file_bytes` bytes.
+/// Encodes the header page of a file of `file_bytes` bytes.
 pub(super) fn header(
     fingerprint: Fingerprint,
     (nodes, max_degree): (usize, usize),
@@ -97,7 +85,7 @@ pub(super) fn header(
     header
 }
 
-/// A header that matches the size of its file.
+/// A header checked against the size of its file.
 pub(super) struct Header {
     pub nodes: usize,
     pub max_degree: usize,
@@ -106,7 +94,11 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads and checks the header of the file `map`.
+    /// Parses the header of the file `map`, opened from `path`.
+    ///
+    /// # Errors
+    /// If the file is no index of a known version, or the header is damaged, contradicts itself or
+    /// contradicts the size of the file.
     pub(super) fn read(path: &Path, map: &[u8]) -> Result<Self> {
         let page = Page::of(path, map)?;
         let element = page.u32_at(AT_BASE_ELEMENT);
@@ -121,7 +113,8 @@ impl Header {
             hash: page.u64_at(AT_BASE_HASH),
         };
         let (nodes, max_degree) = (page.u64_at(AT_NODES), u64::from(page.u32_at(AT_MAX_DEGREE)));
-        // Without nodes the size of the file says nothing of the degree, which statistics are as long as.
+        // Without nodes the size of the file does not bound the degree, and statistics allocate
+        // that much.
         if max_degree > nodes.max(MAX_DEGREE as u64) {
             let found = format!("a largest degree of {max_degree} for {nodes} nodes");
             return Err(Error::file(path, found, format_args!("at most {}", nodes.max(MAX_DEGREE as u64))));
@@ -131,14 +124,14 @@ impl Header {
             return Err(Error::file(
                 path,
                 format_args!("{nodes} nodes"),
-                format_args!("{} as the base", fingerprint.rows),
+                format_args!("{} as in the base", fingerprint.rows),
             ));
         }
         Ok(Self { nodes: nodes as usize, max_degree: max_degree as usize, fingerprint, sections })
     }
 }
 
-/// The first page of a file, which matches its checksum.
+/// The first page of a file, after the check of its checksum.
 struct Page<'a> {
     bytes: &'a [u8],
     version: u32,
@@ -147,7 +140,7 @@ struct Page<'a> {
 impl<'a> Page<'a> {
     fn of(path: &Path, map: &'a [u8]) -> Result<Self> {
         let bytes = map.get(..PAGE).ok_or_else(|| {
-            Error::file(path, format_args!("{} bytes", map.len()), format_args!("a header of {PAGE}"))
+            Error::file(path, format_args!("{} bytes", map.len()), format_args!("a header of {PAGE} bytes"))
         })?;
         let page = Self { bytes, version: 0 };
         if bytes[..MAGIC.len()] != *MAGIC {
@@ -159,11 +152,11 @@ impl<'a> Page<'a> {
             return Err(Error::file(path, found, expected));
         }
         if crc32fast::hash(&bytes[..AT_CRC]) != page.u32_at(AT_CRC) {
-            return Err(Error::file(path, "a damaged header", "one that matches its checksum"));
+            return Err(Error::file(path, "a damaged header", "a header matching its checksum"));
         }
         let file_bytes = page.u64_at(AT_FILE_BYTES);
         if file_bytes != map.len() as u64 {
-            let expected = format!("{file_bytes} as its header says");
+            let expected = format!("{file_bytes} by its header");
             return Err(Error::file(path, format_args!("{} bytes", map.len()), expected));
         }
         Ok(Self { version, ..page })
@@ -177,7 +170,7 @@ impl<'a> Page<'a> {
         u64::from(self.u32_at(at)) | (u64::from(self.u32_at(at + 4)) << 32)
     }
 
-    /// Offset and length of a section; none if the file is of version 1, which has no such section.
+    /// Offset and length of `section`, in bytes; none if the version lacks it.
     fn entry(&self, section: usize) -> Option<(u64, u64)> {
         let place = match (self.version, section) {
             (1, LAYERS | REPEATED) => return None,
@@ -188,8 +181,9 @@ impl<'a> Page<'a> {
         Some((self.u64_at(at), self.u64_at(at + 8)))
     }
 
-    /// Checks that each section begins where the one before it ends, and that its length follows from
-    /// the nodes and the degree: nothing overlaps, and nothing lies outside the file.
+    /// Byte ranges of the sections. Each must start on the page after the last one, with the length
+    /// that follows from the nodes and the degree, so sections neither overlap nor reach past the
+    /// file.
     fn sections(&self, path: &Path, file_bytes: usize, nodes: u64, max_degree: u64) -> Result<Sections> {
         let length = |section: usize| self.entry(section).map_or(0, |(_, length)| length);
         let blocks: u64 = (0..CHECKSUMS).map(|section| length(section).div_ceil(BLOCK as u64)).sum();
@@ -198,7 +192,7 @@ impl<'a> Page<'a> {
             Some(4 * u64::from(self.u32_at(AT_ENTRIES))),
             nodes.checked_mul(4),
             nodes.checked_mul(4 * max_degree),
-            // Whole words and pairs of words, of any number.
+            // Any number of words, or pairs of words.
             Some(length(LAYERS) / 4 * 4),
             Some(length(REPEATED) / 8 * 8),
             blocks.checked_mul(4),
@@ -214,7 +208,7 @@ impl<'a> Page<'a> {
             if offset != end || Some(length) != expected || length > file_bytes - end {
                 let found = format!("section {} at {offset}, {length} bytes", SECTIONS[section]);
                 let expected = expected.map_or("too many".to_owned(), |bytes| bytes.to_string());
-                return Err(Error::file(path, found, format_args!("it at {end}, {expected} bytes")));
+                return Err(Error::file(path, found, format_args!("offset {end}, {expected} bytes")));
             }
             sections[section] = offset as usize..(offset + length) as usize;
             end = (offset + length).next_multiple_of(PAGE as u64).min(file_bytes);
@@ -223,7 +217,7 @@ impl<'a> Page<'a> {
             return Err(Error::file(
                 path,
                 format_args!("{file_bytes} bytes"),
-                format_args!("{end} for its sections"),
+                format_args!("{end} by its sections"),
             ));
         }
         Ok(sections)
