@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cuda_std::launch::Limits;
+use cust::error::CudaError;
 use cust::event::EventFlags;
 use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
@@ -306,13 +307,19 @@ impl Machine for CudaMachine {
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
         let bytes = bytes.max(1);
-        let buffer = match self.device.pool {
+        let allocate = || match self.device.pool {
             // SAFETY: kernels and copies write what is read; the launch answers for that, and for those in other
             // streams.
             Some(_) => unsafe { DeviceBuffer::uninitialized_async(bytes, &self.stream) },
             // SAFETY: as above.
             None => unsafe { DeviceBuffer::uninitialized(&self.device.context, bytes) },
         };
+        let mut buffer = allocate();
+        if matches!(&buffer, Err(failure) if failure.error() == CudaError::OutOfMemory) {
+            // Pending work may still use the memory of dropped buffers. The pool has it afterwards.
+            self.check(self.device.context.synchronize())?;
+            buffer = allocate();
+        }
         let buffer = Some(self.check(buffer)?);
         self.device.allocations.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Memory { buffer, device: Arc::clone(&self.device) }))

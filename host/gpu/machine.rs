@@ -9,7 +9,7 @@ use cuda_std::launch::Limits;
 use super::Overhead;
 use crate::Result;
 
-/// Memory of a machine; dropping it frees it, after the work that was given to the machine before.
+/// Memory of a machine. Dropping it frees it behind all work given to the machine before.
 pub(crate) trait Allocation: Send + Sync {
     /// The address of its first byte, a multiple of 256.
     fn address(&self) -> u64;

@@ -87,8 +87,9 @@ impl Gpu {
         Self { machine: Arc::new(machine), counts: Arc::default(), ptx: None }
     }
 
-    /// The same device, whose work is in no order with that given to this one: while one copies, the other may launch
-    /// kernels. What one has written, the other sees once it has been waited for.
+    /// A second stream on the same device, unordered with this one: while one copies, the other may run
+    /// kernels. What one has written, the other may read once the first has been waited for; the same
+    /// holds for dropping a [`Buffer`] that the other uses.
     pub(crate) fn fork(&self) -> Result<Self> {
         let machine = self.machine.fork()?.unwrap_or_else(|| Arc::clone(&self.machine));
         Ok(Self { machine, ..self.clone() })
@@ -135,7 +136,8 @@ impl Gpu {
         self.machine.overhead()
     }
 
-    /// Waits until all work is done.
+    /// Waits until all work of this stream is done. Needed to time work, and before large buffers are
+    /// dropped and larger ones allocated; see [`Buffer`].
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.machine.synchronize()
     }
@@ -172,8 +174,10 @@ impl Gpu {
     /// Launches kernel `K`: every launch goes through here.
     ///
     /// # Safety
-    /// - The arguments hold what the kernel's documentation says, and the buffers that they view are
-    ///   not dropped before work that follows has been waited for.
+    /// - The arguments hold what the kernel's documentation says.
+    /// - The buffers that they view exist at the launch. Those of this device may be dropped right after
+    ///   it, since memory is freed behind the launch; those of a fork not before this device has been
+    ///   waited for.
     ///
     /// # Errors
     /// If the launch is outside the kernel's contract or the device's limits, with what was requested

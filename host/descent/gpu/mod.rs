@@ -230,9 +230,7 @@ impl Build<'_> {
             norm_weight: i32::from(self.space.metric() != Metric::InnerProduct),
             skip_zero: self.space.metric() == Metric::Cosine,
         };
-        T::prepare(self.gpu, side, &task)?;
-        // The buffer is used until the work is done.
-        self.gpu.synchronize()
+        T::prepare(self.gpu, side, &task)
     }
 
     /// Clusters the vectors and puts them in order.
@@ -270,7 +268,7 @@ impl Build<'_> {
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
         self.count_renumbering(tiles.stride);
-        // The rounded copy and the places go now.
+        // Then the memory of the rounded copy and of the places serves larger buffers.
         self.gpu.synchronize()?;
         let (values, value_stride, errors) = side.into_original();
         let original = Original { values, stride: value_stride, errors };

@@ -108,7 +108,6 @@ impl Build<'_> {
                     break;
                 }
             }
-            self.gpu.synchronize()?;
             stats.join_distances = memory.computed()?;
             self.count_joins::<T>(nodes.stride, start, stats);
         }

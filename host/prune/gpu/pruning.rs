@@ -180,6 +180,7 @@ impl Pruning<'_> {
                 take_ids(gpu, forward.view(), &mut ids, degree)?;
             }
         }
+        // The caller takes the time.
         gpu.synchronize()?;
         Ok(ids)
     }

@@ -132,7 +132,7 @@ impl Reverse {
         gpu.count_work::<prune_edges_count>(slots, 0);
         gpu.count_work::<prune_edges>(slots + count, 0);
         gpu.count_work::<prune_edge_sources>(2 * count, 0);
-        // What is dropped here is used until the work is done.
+        // Then the memory of what is dropped here serves larger buffers.
         gpu.synchronize()?;
         Ok(Self { sources: spare, offsets })
     }

@@ -156,7 +156,7 @@ impl Build<'_> {
             passes: passes.len(),
         };
         stats.distances += self.count_cells::<T>(ranks, work);
-        // Its memory is used until the work is done.
+        // Then the memory of these cells serves the larger buffers of the next clustering.
         self.gpu.synchronize()
     }
 }
