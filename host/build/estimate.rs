@@ -1,11 +1,12 @@
-//! How long a build will take, by rates that were measured on few machines and data sets (docs/descent.md, docs/pruning.md,
-//! docs/measurements.md): an estimate, of the right order.
+//! How long a build will take, by rates that were measured on few machines and data sets
+//! (docs/descent.md, docs/pruning.md, docs/measurements.md): an estimate, of the right order.
 
 use super::{Builder, Target};
 use crate::vectors::shape::device_type;
 use crate::{Collect, DataShape, Filter, Start, Strategy};
 
-/// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with AVX-512.
+/// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with
+/// AVX-512.
 mod rates {
     /// Seconds until a CUDA device is open and the kernels are there, from the driver's cache.
     pub const OPEN: f64 = 0.4;
@@ -20,7 +21,8 @@ mod rates {
     /// All pairs on a GPU: seconds of a pair, and more of each component.
     pub const PAIR: (f64, f64) = (0.2e-12, 9.3e-15);
 
-    /// Descent on a GPU at K = 96: seconds of a node, and more of each byte of its vector on tensor cores.
+    /// Descent on a GPU at K = 96: seconds of a node, and more of each byte of its vector on tensor
+    /// cores.
     pub const DESCENT: (f64, f64) = (1.2e-7, 1.3e-10);
 
     /// What other K take of that: this, and more of each neighbour.
@@ -29,13 +31,15 @@ mod rates {
     /// From so many nodes on a node takes longer, so many times.
     pub const MANY: (usize, f64) = (2_000_000, 1.5);
 
-    /// Pruning on a GPU at K = 96: seconds of a node, and more of each byte of its vector: by detours, 1-hop, 2-hop, path.
+    /// Pruning on a GPU at K = 96: seconds of a node, and more of each byte of its vector: by
+    /// detours, 1-hop, 2-hop, path.
     pub const DETOURS: (f64, f64) = (1.6e-8, 0.0);
     pub const ONE_HOP: (f64, f64) = (3.0e-8, 1.9e-10);
     pub const TWO_HOP: (f64, f64) = (2.0e-8, 8.3e-11);
     pub const PATH: (f64, f64) = (3.6e-8, 2.22e-10);
 
-    /// The K that paths and detours were measured with, which look at as many more nodes as K is larger.
+    /// The K that paths and detours were measured with, which look at as many more nodes as K is
+    /// larger.
     pub const K: f64 = 96.0;
 
     /// Candidates of a node that paths were measured with: they take half of the time.
@@ -44,16 +48,16 @@ mod rates {
     /// Making all nodes reachable: seconds of a node and core.
     pub const REACH: f64 = 5e-7;
 
-    /// Descent on a CPU: distances of a node, and more of each neighbour of its list; seconds of a distance and core, and
-    /// more of each component.
+    /// Descent on a CPU: distances of a node, and more of each neighbour of its list; seconds of a
+    /// distance and core, and more of each component.
     pub const CPU_DISTANCES: (f64, f64) = (2000.0, 40.0);
     pub const CPU_DISTANCE: (f64, f64) = (5.0e-8, 3.2e-10);
 
     /// All pairs on a CPU: seconds of a pair and core, and more of each component.
     pub const CPU_PAIR: (f64, f64) = (3.0e-9, 4.0e-11);
 
-    /// Pruning on a CPU: seconds of a node and core, and more of each component, by 1-hop and by 2-hop; by detours for each
-    /// neighbour of a list; by paths both.
+    /// Pruning on a CPU: seconds of a node and core, and more of each component, by 1-hop and by
+    /// 2-hop; by detours for each neighbour of a list; by paths both.
     pub const CPU_ONE_HOP: (f64, f64) = (5.0e-6, 2.0e-7);
     pub const CPU_TWO_HOP: (f64, f64) = (5.0e-5, 5.5e-7);
     pub const CPU_DETOURS: f64 = 5.5e-7;

@@ -1,5 +1,5 @@
-//! Builds in memory: the k-NN graph, pruning, layers and reachability, one after another. Their plan
-//! and their statistics.
+//! Builds in memory: the k-NN graph, pruning, layers and reachability, one after another. Their
+//! plan and their statistics.
 
 mod estimate;
 mod graph;
@@ -121,16 +121,17 @@ impl Builder {
         self
     }
 
-    /// Prunes by the kernels that published code has, to compare with: a warp per node that takes one candidate after
-    /// another (distance filters), a warp per edge that counts its detours (CAGRA). The result is the same. No other
-    /// filter has such a kernel, nor has the CPU.
+    /// Prunes by the kernels that published code has, to compare with: a warp per node that takes
+    /// one candidate after another (distance filters), a warp per edge that counts its detours
+    /// (CAGRA). The result is the same. No other filter has such a kernel, nor has the CPU.
     pub fn plain(mut self, plain: bool) -> Self {
         self.plain = plain;
         self
     }
 
-    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as [`BuildStats::sample`], for a
-    /// [`Report`](crate::Report); none unless set. On a GPU nothing else of the graph comes to the host.
+    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as
+    /// [`BuildStats::sample`], for a [`Report`](crate::Report); none unless set. On a GPU nothing
+    /// else of the graph comes to the host.
     pub fn sample(mut self, nodes: usize) -> Self {
         self.sample = nodes;
         self

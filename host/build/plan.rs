@@ -1,4 +1,5 @@
-//! What building an index takes, before it runs: of a device, of the host, of the disk, and of time.
+//! What building an index takes, before it runs: of a device, of the host, of the disk, and of
+//! time.
 
 use std::fmt;
 
@@ -45,7 +46,8 @@ pub struct BuildPlan {
     pub host: Vec<PlannedStage>,
     /// What is written to the disk.
     pub disk: MemoryPlan,
-    /// Stages and the seconds that each is expected to take, by rates measured on other machines and data: an estimate.
+    /// Stages and the seconds that each is expected to take, by rates measured on other machines
+    /// and data: an estimate.
     pub seconds: Vec<(&'static str, f64)>,
 }
 
@@ -70,7 +72,8 @@ impl BuildPlan {
         self.largest_on_host().map_or(0, |stage| stage.buffers.bytes())
     }
 
-    /// The most bytes of host memory at once, without the data set, whose pages are the system's to drop if it is mapped.
+    /// The most bytes of host memory at once, without the data set, whose pages are the system's to
+    /// drop if it is mapped.
     pub fn peak_host_bytes(&self) -> u64 {
         self.process.bytes().saturating_add(self.peak_of_stages())
     }
@@ -80,12 +83,14 @@ impl BuildPlan {
         self.seconds.iter().map(|stage| stage.1).sum()
     }
 
-    /// The most bytes of memory that the process has on the device at once: buffers, the context and the driver's pool.
+    /// The most bytes of memory that the process has on the device at once: buffers, the context
+    /// and the driver's pool.
     pub fn device_bytes(&self) -> u64 {
         self.context.saturating_add(self.pool).saturating_add(self.peak_device_bytes())
     }
 
-    /// Whether it fits so many bytes of memory of a device, the context among them, and of the host.
+    /// Whether it fits so many bytes of memory of a device, the context among them, and of the
+    /// host.
     pub fn fits(&self, device: u64, host: u64) -> bool {
         self.device_bytes() <= device && self.peak_host_bytes() <= host
     }
@@ -121,7 +126,8 @@ fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
 }
 
 impl Builder {
-    /// What building the index of such data on `target` will take. Nothing is opened or read to say so.
+    /// What building the index of such data on `target` will take. Nothing is opened or read to say
+    /// so.
     ///
     /// # Errors
     /// As [`build`](Self::build), for parameters that are out of their range.
@@ -160,7 +166,7 @@ impl Builder {
         }
         // What there is as long as anything is built.
         let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
-        let memory = Memory { shape: &shape, strategy: &self.strategy, threads };
+        let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_type!(element, T => shape.stages::<T>()));
@@ -197,8 +203,8 @@ impl Builder {
         }
     }
 
-    /// What could be changed so that a build of such data fits the `free` bytes of a GPU, beside what that takes for
-    /// itself; nothing if it does.
+    /// What could be changed so that a build of such data fits the `free` bytes of a GPU, beside
+    /// what that takes for itself; nothing if it does.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
@@ -235,13 +241,13 @@ impl Builder {
 }
 
 /// The host's memory while a graph is pruned.
-struct Memory<'a> {
+struct HostStages<'a> {
     shape: &'a PruneShape,
     strategy: &'a Strategy,
     threads: usize,
 }
 
-impl Memory<'_> {
+impl HostStages<'_> {
     /// Pruning on the CPU: the graph has no distances any more.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
         let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;

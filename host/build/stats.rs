@@ -12,8 +12,8 @@ pub struct BuildStats {
     pub descent: DescentStats,
     /// Pruning.
     pub prune: PruneStats,
-    /// Lists of the k-NN graph, of the nodes that [`Builder::sample`](crate::Builder::sample) asked for.
-    /// Empty if repeated rows were left out of the graph.
+    /// Lists of the k-NN graph, of the nodes that [`Builder::sample`](crate::Builder::sample) asked
+    /// for. Empty if repeated rows were left out of the graph.
     pub sample: KnnSample,
     /// Rows that were left out of the graph since they repeat an earlier one; see
     /// [`Index::repeated`](crate::Index::repeated).

@@ -81,8 +81,8 @@ impl KnnGraph {
         &self.stats
     }
 
-    /// Writes one file in the layout of a ground truth: the numbers of nodes and neighbours, the ids, the distances. The file
-    /// appears only when it is complete.
+    /// Writes one file in the layout of a ground truth: the numbers of nodes and neighbours, the
+    /// ids, the distances. The file appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written, or its extension is that of a format of ids alone.

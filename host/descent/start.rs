@@ -13,7 +13,8 @@ pub enum Start {
     Auto,
     /// Random neighbours, as in the paper.
     Random,
-    /// Cells of near vectors: the members of each are compared with one another and with vectors near it; on a GPU.
+    /// Cells of near vectors: the members of each are compared with one another and with vectors
+    /// near it; on a GPU.
     Cells,
     /// No descent: all pairs are compared, which gives the exact graph.
     AllPairs,

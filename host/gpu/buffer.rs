@@ -54,15 +54,16 @@ impl<T: Pod> Buffer<T> {
         self.allocation.address() + (index * size_of::<T>()) as u64
     }
 
-    /// The values as a kernel reads them. No launch may follow with the view once the buffer is dropped.
+    /// The values as a kernel reads them. No launch may follow with the view once the buffer is
+    /// dropped.
     pub(crate) fn view(&self) -> Global<T> {
-        // SAFETY: the memory is there as long as the buffer; the launch answers for what is done with
-        // it.
+        // SAFETY: the memory is there as long as the buffer; the launch answers for what is done
+        // with it.
         unsafe { Global::new(self.address(0)) }
     }
 
-    /// The values as a kernel reads and writes them. No launch may follow with the view once the buffer
-    /// is dropped.
+    /// The values as a kernel reads and writes them. No launch may follow with the view once the
+    /// buffer is dropped.
     pub(crate) fn view_mut(&mut self) -> GlobalMut<T> {
         // SAFETY: as above.
         unsafe { GlobalMut::new(self.address(0)) }
@@ -88,8 +89,8 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Copies `count` rows of `stride` values to the first places; `row` gives the values of each, of
-    /// which there may be fewer than `stride`: the rest is zero.
+    /// Copies `count` rows of `stride` values to the first places; `row` gives the values of each,
+    /// of which there may be fewer than `stride`: the rest is zero.
     ///
     /// # Panics
     /// If the rows do not fit.

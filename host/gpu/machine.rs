@@ -42,11 +42,11 @@ pub struct KernelTime {
     pub launches: u64,
     /// Seconds on the device, all launches together.
     pub seconds: f64,
-    /// Bytes that had to come from or go to memory at the least, all launches together; 0 where that was not
-    /// counted.
+    /// Bytes that had to come from or go to memory at the least, all launches together; 0 where
+    /// that was not counted.
     pub bytes: u64,
-    /// Arithmetic operations that had to be done, a multiply-add as two, all launches together; 0 where that
-    /// was not counted.
+    /// Arithmetic operations that had to be done, a multiply-add as two, all launches together; 0
+    /// where that was not counted.
     pub operations: u64,
 }
 
@@ -61,7 +61,8 @@ pub(crate) type Span = (f64, f64);
 
 /// Something that runs kernels. All work runs in the order in which it is given.
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
-    /// The same device, whose work is in no order with that given to this one, if it can do more than one thing at a time.
+    /// The same device, whose work is in no order with that given to this one, if it can do more
+    /// than one thing at a time.
     fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
         Ok(None)
     }
@@ -90,12 +91,12 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Allocates at least one byte.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;
 
-    /// Copies `bytes` bytes, which `fill` provides in pieces whose offsets and lengths are multiples of
-    /// `unit`, to `address`.
+    /// Copies `bytes` bytes, which `fill` provides in pieces whose offsets and lengths are
+    /// multiples of `unit`, to `address`.
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
 
-    /// Copies `bytes` bytes from `address`, once all work before is done, to `take`, in pieces one after
-    /// another.
+    /// Copies `bytes` bytes from `address`, once all work before is done, to `take`, in pieces one
+    /// after another.
     fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
 
     /// Sets `bytes` bytes.
@@ -113,7 +114,8 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Seconds spent compiling kernels so far.
     fn jit_seconds(&self) -> f64;
 
-    /// The time of every kernel so far, once all work is done; of forks, those that their own `times` or end has added.
+    /// The time of every kernel so far, once all work is done; of forks, those that their own
+    /// `times` or end has added.
     fn times(&self) -> Result<Vec<KernelTime>>;
 
     /// Remembers from here on when kernels ran, or forgets it.

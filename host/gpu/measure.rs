@@ -58,7 +58,8 @@ impl Counts {
     }
 }
 
-/// A piece of work that is being measured. Other work on the device at the same time is measured with it.
+/// A piece of work that is being measured. Other work on the device at the same time is measured
+/// with it.
 pub(crate) struct Measurement {
     gpu: Gpu,
     jit_seconds: f64,
@@ -75,7 +76,8 @@ pub(crate) struct KernelMeasurement {
     pub kernels: Vec<KernelTime>,
     /// The most bytes of buffers at once, those that were there before included.
     pub peak_bytes: u64,
-    /// Seconds in which kernels ran, whether one or several; 0 unless they were watched, and on the emulator.
+    /// Seconds in which kernels ran, whether one or several; 0 unless they were watched, and on the
+    /// emulator.
     pub busy_seconds: f64,
 }
 

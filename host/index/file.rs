@@ -73,7 +73,8 @@ impl Index {
     /// while it is open.
     ///
     /// # Errors
-    /// If the file cannot be opened or is not an index of this version, its header is damaged, or it has no entry points.
+    /// If the file cannot be opened or is not an index of this version, its header is damaged, or
+    /// it has no entry points.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = map(path)?;
@@ -122,8 +123,8 @@ impl Index {
     }
 }
 
-/// An index file while it is written: after [`create`](Self::create) come degrees and padded rows, in any number of
-/// pieces, of which none has to be in memory with another.
+/// An index file while it is written: after [`create`](Self::create) come degrees and padded rows,
+/// in any number of pieces, of which none has to be in memory with another.
 pub(crate) struct IndexFile {
     file: AtomicFile,
     sections: [Section; SECTIONS.len()],

@@ -109,7 +109,8 @@ impl Header {
             hash: page.u64_at(AT_BASE_HASH),
         };
         let (nodes, max_degree) = (page.u64_at(AT_NODES), u64::from(page.u32_at(AT_MAX_DEGREE)));
-        // Without nodes the size of the file says nothing of the degree, which statistics are as long as.
+        // Without nodes the size of the file says nothing of the degree, which statistics are as
+        // long as.
         if max_degree > nodes.max(MAX_DEGREE as u64) {
             let found = format!("a largest degree of {max_degree} for {nodes} nodes");
             return Err(Error::file(path, found, format_args!("at most {}", nodes.max(MAX_DEGREE as u64))));
@@ -176,8 +177,8 @@ impl<'a> Page<'a> {
         Some((self.u64_at(at), self.u64_at(at + 8)))
     }
 
-    /// Checks that each section begins where the one before it ends, and that its length follows from
-    /// the nodes and the degree: nothing overlaps, and nothing lies outside the file.
+    /// Checks that each section begins where the one before it ends, and that its length follows
+    /// from the nodes and the degree: nothing overlaps, and nothing lies outside the file.
     fn sections(&self, path: &Path, file_bytes: usize, nodes: u64, max_degree: u64) -> Result<Sections> {
         let length = |section: usize| self.entry(section).map_or(0, |(_, length)| length);
         let blocks: u64 = (0..CHECKSUMS).map(|section| length(section).div_ceil(BLOCK as u64)).sum();

@@ -72,7 +72,8 @@ impl<R: RuleKernels> AnyRule for R {
     }
 }
 
-/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its row, and edges.
+/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its
+/// row, and edges.
 ///
 /// # Safety
 /// - As [`Gpu::launch`].

@@ -2,8 +2,8 @@
 
 use crate::gpu::KernelTime;
 
-/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the device meanwhile, as
-/// for [`DescentStats`](crate::DescentStats).
+/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the
+/// device meanwhile, as for [`DescentStats`](crate::DescentStats).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PruneStats {
     /// What ran it, such as `cpu` or `cuda:0`.

@@ -32,10 +32,11 @@ pub enum Filter {
     Spread,
     /// By detours: CAGRA's count. The threshold, if any, is the most detours an edge may have.
     Rank,
-    /// By distance with a shift: tau-MNG's rule. The threshold is tau, in the unit of the data; at 0 it is NSG's rule.
+    /// By distance with a shift: tau-MNG's rule. The threshold is tau, in the unit of the data; at
+    /// 0 it is NSG's rule.
     TauMonotonic,
-    /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the data; at 0 it is
-    /// Vamana's rule, with an alpha of distances that are not squared.
+    /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the
+    /// data; at 0 it is Vamana's rule, with an alpha of distances that are not squared.
     AlphaConvergent(AlphaConvergent),
     /// A rule of the user's; see [`Strategy::custom`].
     Custom(CustomRule),
@@ -98,8 +99,9 @@ impl FromStr for Collect {
 /// How forward and reverse edges become a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward edges. Reverse edges
-    /// come by their rank in the list they come from if detours were counted, else nearest first.
+    /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward
+    /// edges. Reverse edges come by their rank in the list they come from if detours were counted,
+    /// else nearest first.
     Interleave,
     /// NSG, NSSG, Vamana: forward and reverse edges together, filtered once more if too many.
     Refilter,
@@ -205,15 +207,16 @@ impl Strategy {
         Self { kind: "dpg".into(), filter: Filter::Spread, candidates: 48, ..Self::cagra() }
     }
 
-    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3 tau. What tau
-    /// should be depends on the scale of the data: about the distance from a query to its nearest neighbour. The
-    /// [`threshold`](Self::threshold) is 0 unless it is set, which is NSG's rule.
+    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3
+    /// tau. What tau should be depends on the scale of the data: about the distance from a query to
+    /// its nearest neighbour. The [`threshold`](Self::threshold) is 0 unless it is set, which is
+    /// NSG's rule.
     pub fn tau_mng() -> Self {
         Self { kind: "tau-mng".into(), ..Self::nsg().filter(Filter::TauMonotonic) }
     }
 
-    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with an alpha of distances that are not squared, 1.1, but a
-    /// neighbour shuts out only what is nearer to it by another `(alpha + 1) tau`. The
+    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with an alpha of distances that are not squared,
+    /// 1.1, but a neighbour shuts out only what is nearer to it by another `(alpha + 1) tau`. The
     /// [`threshold`](Self::threshold) is tau, 0 unless it is set.
     pub fn alpha_cng() -> Self {
         Self {
@@ -224,9 +227,10 @@ impl Strategy {
 
     /// A rule of the user's on top of NSG's other steps; `threshold` is passed to the rule.
     ///
-    /// The rule's kernels are made by `tagore_device::rule_kernels!` in a crate of the user's. Compiled to PTX by
-    /// `cuda_builder`, they are `ptx`, and filter on a CUDA device. Without `ptx` the index is pruned on the CPU there,
-    /// with the same result; on the emulator they run as they are. `examples/custom_rule` shows all of it.
+    /// The rule's kernels are made by `tagore_device::rule_kernels!` in a crate of the user's.
+    /// Compiled to PTX by `cuda_builder`, they are `ptx`, and filter on a CUDA device. Without
+    /// `ptx` the index is pruned on the CPU there, with the same result; on the emulator they run
+    /// as they are. `examples/custom_rule` shows all of it.
     pub fn custom(name: &str, rule: impl RuleKernels, ptx: Option<&'static str>, threshold: f32) -> Self {
         Self {
             kind: name.into(),
@@ -297,8 +301,8 @@ impl Strategy {
         self
     }
 
-    /// Sets how candidates are filtered, with the threshold that filter has by default: 1 (distance),
-    /// 60 (angle), 0 (tau-MNG's and alpha-CNG's), none (spread, rank).
+    /// Sets how candidates are filtered, with the threshold that filter has by default: 1
+    /// (distance), 60 (angle), 0 (tau-MNG's and alpha-CNG's), none (spread, rank).
     pub fn filter(mut self, filter: Filter) -> Self {
         self.threshold = match filter {
             Filter::Distance => Some(1.0),

@@ -1,4 +1,5 @@
-//! What the system is told of how mapped files are read. All of it is advice: without it reading is slower.
+//! What the system is told of how mapped files are read. All of it is advice: without it reading is
+//! slower.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ use super::mapped::MappedFile;
 pub(crate) enum Access {
     /// From one end to the other.
     InOrder,
-    /// Here and there: what would be read around each place would push out what is needed, if not all fits memory.
+    /// Here and there: what would be read around each place would push out what is needed, if not
+    /// all fits memory.
     AtRandom,
     /// In ways of which nothing is known: the system guesses.
     Somehow,
@@ -27,7 +29,8 @@ pub(crate) fn advise(map: &MappedFile, access: Access) {
     let _ = (map, access);
 }
 
-/// Runs `read`, which reads pages of `map` that are far apart: with each of them mebibytes might be read ahead.
+/// Runs `read`, which reads pages of `map` that are far apart: with each of them mebibytes might be
+/// read ahead.
 pub(crate) fn far_apart<R>(map: &MappedFile, read: impl FnOnce() -> R) -> R {
     advise(map, Access::AtRandom);
     let result = read();

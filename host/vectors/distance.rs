@@ -150,7 +150,8 @@ mod tests {
             let expected = |found: &[f32], term: fn(f32, f32) -> f32, what: &str| {
                 for (i, &id) in ids.iter().enumerate() {
                     let exact = reference(&f32s(1), &f32s(id as usize), term);
-                    // Integers are summed exactly, the reference rounds: equal as long as it is exact.
+                    // Integers are summed exactly, the reference rounds: equal as long as it is
+                    // exact.
                     if exact < 16_777_216.0 || T::TYPE.size() > 1 {
                         assert_eq!(found[i].to_bits(), exact.to_bits(), "{what} {} dim {dim}", T::TYPE);
                     }

@@ -171,8 +171,9 @@ impl Element for f32 {
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;
 
-    /// Exact for every finite value, and free of branches, so that loops over it vectorise: the bits
-    /// are moved to those of an f32 whose exponent is 112 too small, which a product then mends.
+    /// Exact for every finite value, and free of branches, so that loops over it vectorise: the
+    /// bits are moved to those of an f32 whose exponent is 112 too small, which a product then
+    /// mends.
     #[inline(always)]
     fn to_f32(self) -> f32 {
         let bits = u32::from(self.to_bits());

@@ -5,7 +5,8 @@ use rayon::prelude::*;
 use super::space::{Space, largest_square, lift};
 use crate::{Metric, Progress, Result, Vectors};
 
-/// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
+/// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors
+/// themselves.
 #[derive(Clone, Copy)]
 pub(crate) struct Embedding {
     metric: Metric,
@@ -75,7 +76,8 @@ impl Embedding {
         let mut values = vec![0f32; count * dim];
         let rows = values.par_chunks_exact_mut(dim).enumerate();
         rows.for_each(|(index, out)| self.embed(&base.row(row(index)), out));
-        // The added coordinate may lie above what a data set may have: the values are those of another, so no error.
+        // The added coordinate may lie above what a data set may have: the values are those of
+        // another, so no error.
         Vectors::dense_f32(values, dim)
     }
 }

@@ -71,8 +71,8 @@ impl Format {
     }
 
     /// The format that the extension of `path` names, in upper or lower case. The suffix that the
-    /// big-ann tools give to the first rows of a larger file, as in `base.fbin.crop_nb_1000`, is left
-    /// out of account.
+    /// big-ann tools give to the first rows of a larger file, as in `base.fbin.crop_nb_1000`, is
+    /// left out of account.
     ///
     /// # Errors
     /// If there is no extension or it is not the name of a format.

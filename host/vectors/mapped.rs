@@ -1,7 +1,8 @@
 //! Files in memory.
 //!
-//! Whoever reads a page of a map behind the end that its file has by then gets SIGBUS: another process cut the file short.
-//! The library handles no signals. A program may, and asks [`with_mapped_file_at`] which file an address belongs to.
+//! Whoever reads a page of a map behind the end that its file has by then gets SIGBUS: another
+//! process cut the file short. The library handles no signals. A program may, and asks
+//! [`with_mapped_file_at`] which file an address belongs to.
 
 use std::fs::File;
 use std::io;
@@ -121,8 +122,8 @@ fn name(path: &Path) -> String {
     name
 }
 
-/// Calls `tell` with the name of the mapped file that `address` lies in, if there is one. This is for a handler of SIGBUS, in
-/// the thread that read the address: it takes neither locks nor memory.
+/// Calls `tell` with the name of the mapped file that `address` lies in, if there is one. This is
+/// for a handler of SIGBUS, in the thread that read the address: it takes neither locks nor memory.
 pub fn with_mapped_file_at(address: usize, tell: impl FnOnce(&str)) {
     let holds = |place: &&Place| {
         let begin = place.begin.load(Ordering::Acquire);
@@ -130,7 +131,8 @@ pub fn with_mapped_file_at(address: usize, tell: impl FnOnce(&str)) {
         (begin..place.end.load(Ordering::Relaxed)).contains(&address) && begin != FREE
     };
     if let Some(place) = PLACES.iter().find(holds) {
-        // SAFETY: the name is there as long as the map, which the thread that reads it has borrowed.
+        // SAFETY: the name is there as long as the map, which the thread that reads it has
+        // borrowed.
         if let Some(name) = unsafe { place.name.load(Ordering::Acquire).as_ref() } {
             tell(name);
         }

@@ -63,8 +63,8 @@ pub struct Vectors {
     storage: Storage,
     layout: Layout,
     path: Option<PathBuf>,
-    /// The largest magnitude (0 unless the type is f32), once all values have been found finite and the rows of a `vecs`
-    /// file of one dimension.
+    /// The largest magnitude (0 unless the type is f32), once all values have been found finite and
+    /// the rows of a `vecs` file of one dimension.
     largest: OnceLock<f32>,
 }
 
@@ -237,7 +237,8 @@ impl Vectors {
         }
     }
 
-    /// Has the system begin to read the rows of `range`, as far as there are such, if they are mapped from a file.
+    /// Has the system begin to read the rows of `range`, as far as there are such, if they are
+    /// mapped from a file.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         let Layout { rows, offset, stride, .. } = self.layout;
         let (first, end) = (range.start.min(rows), range.end.min(rows));
@@ -311,8 +312,8 @@ impl Vectors {
         self.check_all(None, progress).map(drop)
     }
 
-    /// Checks as [`validate`](Self::validate) does, and that no distance under `metric` overflows; returns the largest
-    /// magnitude of a value (0 unless the type is f32).
+    /// Checks as [`validate`](Self::validate) does, and that no distance under `metric` overflows;
+    /// returns the largest magnitude of a value (0 unless the type is f32).
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -320,7 +321,8 @@ impl Vectors {
         self.check_all(Some(metric), progress)
     }
 
-    /// Checks as [`validate_for`](Self::validate_for) does, but only some rows, which are about to be read anyway.
+    /// Checks as [`validate_for`](Self::validate_for) does, but only some rows, which are about to
+    /// be read anyway.
     pub(crate) fn validate_rows(
         &self,
         rows: impl IndexedParallelIterator<Item = usize>,
@@ -342,8 +344,8 @@ impl Vectors {
         self.largest.get_or_init(|| largest);
     }
 
-    /// Checks as [`validate`](Self::validate) does, but only 1,024 rows spread over all: however large the file is, this takes
-    /// no time.
+    /// Checks as [`validate`](Self::validate) does, but only 1,024 rows spread over all: however
+    /// large the file is, this takes no time.
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -442,8 +444,8 @@ impl Vectors {
 /// The values that every data set takes, for errors.
 const FINITE: &str = "a finite number";
 
-/// The largest magnitude of some values, as bits: those of numbers that are not negative are ordered as they are, and
-/// those of an infinity or a NaN lie above.
+/// The largest magnitude of some values, as bits: those of numbers that are not negative are
+/// ordered as they are, and those of an infinity or a NaN lie above.
 fn magnitude_bits(values: &[f32]) -> u32 {
     values.iter().fold(0, |largest, x| largest.max(x.to_bits() & !(1 << 31)))
 }

@@ -33,7 +33,8 @@ pub(super) const fn name(element: ElementType) -> &'static str {
     }
 }
 
-/// The header of a C-ordered array of `rows` elements, or of `rows` × `cols`, byte for byte as NumPy writes it.
+/// The header of a C-ordered array of `rows` elements, or of `rows` × `cols`, byte for byte as
+/// NumPy writes it.
 pub(crate) fn header(descr: &str, rows: u64, cols: Option<u64>) -> Vec<u8> {
     let cols = cols.map_or(String::new(), |cols| format!(" {cols}"));
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows},{cols}), }}");

@@ -1,5 +1,5 @@
-//! Opening files of vectors and of ids. A file's size is checked against its header before anything is
-//! allocated.
+//! Opening files of vectors and of ids. A file's size is checked against its header before anything
+//! is allocated.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -15,20 +15,22 @@ use crate::{Error, Progress, Result};
 impl Vectors {
     /// Opens a file of vectors, its format told by its extension (see [`Format::of`]).
     ///
-    /// The file is mapped, not read: opening takes no time and no memory, however large it is. It must
-    /// not be changed or truncated while the vectors are in use; replacing it by renaming another file
-    /// over it is fine. Values are checked by [`validate`](Self::validate), not here.
+    /// The file is mapped, not read: opening takes no time and no memory, however large it is. It
+    /// must not be changed or truncated while the vectors are in use; replacing it by renaming
+    /// another file over it is fine. Values are checked by [`validate`](Self::validate), not here.
     ///
     /// # Errors
-    /// If the file cannot be opened, its extension is not that of a format of vectors, its size is not
-    /// what its header says, the dimension is not in 1..=4096, or there are more than [`MAX_ROWS`] rows.
+    /// If the file cannot be opened, its extension is not that of a format of vectors, its size is
+    /// not what its header says, the dimension is not in 1..=4096, or there are more than
+    /// [`MAX_ROWS`] rows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = Source::open(path)?;
         source.vectors(Format::of(path)?)
     }
 
-    /// Opens a file of vectors of the given format, whatever its extension; see [`open`](Self::open).
+    /// Opens a file of vectors of the given format, whatever its extension; see
+    /// [`open`](Self::open).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -49,12 +51,14 @@ pub(crate) struct IdMatrix {
 /// that −1 is `u32::MAX`, none.
 ///
 /// # Errors
-/// If the file cannot be read, its size is not what its header says, there is no memory for it, or the work is cancelled.
+/// If the file cannot be read, its size is not what its header says, there is no memory for it, or
+/// the work is cancelled.
 pub(crate) fn open_ids_as(path: &Path, format: Format, progress: &Progress) -> Result<IdMatrix> {
     Source::open(path)?.ids(format, progress)
 }
 
-/// Opens a regular file for reading. Nothing else is waited for: opening a pipe would wait for its other end.
+/// Opens a regular file for reading. Nothing else is waited for: opening a pipe would wait for its
+/// other end.
 ///
 /// # Errors
 /// If it cannot be opened or is not a regular file.
@@ -132,7 +136,8 @@ impl BinHeader {
     }
 }
 
-/// What the checks of a size found: the rows, their length, and the byte at which the first value is.
+/// What the checks of a size found: the rows, their length, and the byte at which the first value
+/// is.
 struct Shape {
     rows: usize,
     cols: usize,
@@ -176,8 +181,8 @@ impl<'a> Source<'a> {
             let layout = Layout { element, rows, dim, offset, stride, prefixed };
             return Ok(Vectors::new(Storage::Mapped(self.map), layout, path));
         }
-        // The header of an npy file may be of any length. Values that are not aligned cannot be used
-        // where they lie.
+        // The header of an npy file may be of any length. Values that are not aligned cannot be
+        // used where they lie.
         let (values, silent) = (&self.map[offset..], &Progress::silent());
         let storage = match element {
             ElementType::F32 => Storage::F32(self.copied(values, silent)?),
@@ -349,7 +354,8 @@ const PREFIX: usize = 4;
 /// Bytes of an id.
 const ID: usize = 4;
 
-/// Bytes copied between two looks at whether the work was cancelled; a multiple of the size of any number.
+/// Bytes copied between two looks at whether the work was cancelled; a multiple of the size of any
+/// number.
 const PIECE: usize = 16 << 20;
 
 /// The u32 in the first four bytes; 0 where there are fewer.

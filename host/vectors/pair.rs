@@ -1,4 +1,5 @@
-//! Neighbours as two files, one of ids and one of distances: what cuVS's benchmarks take for a ground truth.
+//! Neighbours as two files, one of ids and one of distances: what cuVS's benchmarks take for a
+//! ground truth.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,8 @@ use crate::file_set::{PairFile, check_pair};
 use crate::{Error, Progress, Result};
 
 impl GroundTruth {
-    /// The files of a pair: `stem.neighbors.ibin`, `stem.distances.fbin`, and their checksums `stem.crc32`.
+    /// The files of a pair: `stem.neighbors.ibin`, `stem.distances.fbin`, and their checksums
+    /// `stem.crc32`.
     pub fn pair_files(stem: impl AsRef<Path>) -> [PathBuf; 3] {
         let with = |extension: &str| {
             let mut name = stem.as_ref().as_os_str().to_owned();
@@ -17,8 +19,8 @@ impl GroundTruth {
         [with(".neighbors.ibin"), with(".distances.fbin"), with(".crc32")]
     }
 
-    /// Writes ids and distances to the files of [`pair_files`](Self::pair_files). The file of distances appears last: where it
-    /// exists, the three belong together.
+    /// Writes ids and distances to the files of [`pair_files`](Self::pair_files). The file of
+    /// distances appears last: where it exists, the three belong together.
     ///
     /// # Errors
     /// If there are no distances, or a file cannot be written.
@@ -37,7 +39,8 @@ impl GroundTruth {
         PairFile::commit(ids, distances, &sums)
     }
 
-    /// Reads what [`save_pair`](Self::save_pair) wrote, or a pair of another program's without checksums.
+    /// Reads what [`save_pair`](Self::save_pair) wrote, or a pair of another program's without
+    /// checksums.
     ///
     /// # Errors
     /// If a file cannot be read, the two shapes differ, a checksum does not match, or the work is

@@ -1,19 +1,22 @@
-//! Magnitudes of values whose distances f32 can hold. Only f32 itself has others: the squares of every other type fit.
-//! Cosine takes any, because vectors are normalised in f64.
+//! Magnitudes of values whose distances f32 can hold. Only f32 itself has others: the squares of
+//! every other type fit. Cosine takes any, because vectors are normalised in f64.
 
 use super::{Metric, Vectors};
 use crate::{Error, Result};
 
-/// 2^-40. Where the largest magnitude of a data set is smaller, squared differences of its values begin to underflow.
+/// 2^-40. Where the largest magnitude of a data set is smaller, squared differences of its values
+/// begin to underflow.
 const SMALLEST: f32 = 1.0 / (1u64 << 40) as f32;
 
-/// 2^-100. The largest product of a base's and a query's values must reach it: smaller ones begin to underflow.
+/// 2^-100. The largest product of a base's and a query's values must reach it: smaller ones begin
+/// to underflow.
 const SMALLEST_PRODUCT: f64 = (SMALLEST as f64) * (SMALLEST as f64) / (1u64 << 20) as f64;
 
-/// The largest magnitude of values in vectors of `dim` components that keeps all distances under `metric` finite.
+/// The largest magnitude of values in vectors of `dim` components that keeps all distances under
+/// `metric` finite.
 ///
-/// With values up to M, squared L2 reaches 4 `dim` M², and the coordinate that inner product adds (`space.rs`) another
-/// `dim` M². The rest is room for rounding.
+/// With values up to M, squared L2 reaches 4 `dim` M², and the coordinate that inner product adds
+/// (`space.rs`) another `dim` M². The rest is room for rounding.
 pub(super) fn most(metric: Option<Metric>, dim: usize) -> f32 {
     match metric {
         Some(Metric::L2 | Metric::InnerProduct) => (f64::from(f32::MAX) / (8 * dim) as f64).sqrt() as f32,
@@ -27,8 +30,8 @@ pub(super) fn expected(metric: Option<Metric>, dim: usize) -> String {
     format!("at most {most:e} in magnitude for dimension {dim} under {metric}: scale the data down")
 }
 
-/// Checks that distances within a data set, whose largest magnitude this is, do not vanish. A data set of zeros is fine,
-/// and so are small values beside others.
+/// Checks that distances within a data set, whose largest magnitude this is, do not vanish. A data
+/// set of zeros is fine, and so are small values beside others.
 ///
 /// # Errors
 /// If they do.

@@ -30,8 +30,9 @@ impl Vectors {
     /// Converting changes no value, except that f32 is rounded to the nearest f16.
     ///
     /// # Errors
-    /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be converted,
-    /// there are no rows and the format, fvecs or bvecs, would lose the dimension with them, or the work is cancelled.
+    /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be
+    /// converted, there are no rows and the format, fvecs or bvecs, would lose the dimension with
+    /// them, or the work is cancelled.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, progress: &Progress) -> Result<()> {
         let path = path.as_ref();
         let element = vector_type(format, self.element_type())?;
@@ -181,8 +182,8 @@ pub(super) struct RowWriter {
 }
 
 impl RowWriter {
-    /// Starts a file of rows × columns values, which has no more rows or columns than a `bin` header
-    /// counts; `descr` is NumPy's name of their type.
+    /// Starts a file of rows × columns values, which has no more rows or columns than a `bin`
+    /// header counts; `descr` is NumPy's name of their type.
     pub(super) fn create(
         path: &Path,
         format: Format,

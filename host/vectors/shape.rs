@@ -17,8 +17,8 @@ pub struct DataShape {
     pub dim: usize,
     /// The type of the components.
     pub element: ElementType,
-    /// Whether all are f32 that hold nothing but whole numbers from 0 to 255, as byte vectors often come. A GPU takes
-    /// them as bytes.
+    /// Whether all are f32 that hold nothing but whole numbers from 0 to 255, as byte vectors often
+    /// come. A GPU takes them as bytes.
     pub bytes: bool,
 }
 
@@ -36,8 +36,8 @@ impl DataShape {
         Ok(Self { rows, dim, element, bytes: false })
     }
 
-    /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all, unless there are
-    /// more than 4 GiB of them.
+    /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all,
+    /// unless there are more than 4 GiB of them.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -94,7 +94,8 @@ macro_rules! with_type {
 }
 pub(crate) use with_type;
 
-/// Whether sums of squares of bytes with so many components are exact in f32, as those of integers are.
+/// Whether sums of squares of bytes with so many components are exact in f32, as those of integers
+/// are.
 pub(crate) fn sums_are_exact(dim: usize) -> bool {
     dim * 255 * 255 <= 1 << 24
 }

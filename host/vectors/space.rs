@@ -62,7 +62,8 @@ impl<'a> Space<'a> {
     /// Validates `base` and prepares it for `metric`.
     ///
     /// # Errors
-    /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is cancelled.
+    /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is
+    /// cancelled.
     pub(crate) fn new(base: &'a Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
         Self::of(Cow::Borrowed(base), metric, progress)
     }
@@ -97,7 +98,8 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Inner product: lifts the rows to the largest norm of another base, whose square this is, that these are rows of.
+    /// Inner product: lifts the rows to the largest norm of another base, whose square this is,
+    /// that these are rows of.
     pub(crate) fn lifted_to(mut self, largest: f64, progress: &Progress) -> Result<Self> {
         if self.metric == Metric::InnerProduct {
             self.lift = lift(&self.vectors, largest, progress)?;
@@ -133,7 +135,8 @@ impl<'a> Space<'a> {
         &self.zero
     }
 
-    /// What the kernels of pruning take as the rows' lifts (`tagore_device::prune::rows`); empty if there are none.
+    /// What the kernels of pruning take as the rows' lifts (`tagore_device::prune::rows`); empty if
+    /// there are none.
     pub(crate) fn lifts(&self) -> Cow<'_, [f32]> {
         if self.zero.is_empty() {
             Cow::Borrowed(&self.lift)
@@ -150,7 +153,8 @@ impl<'a> Space<'a> {
     /// Validates `queries` and prepares them.
     ///
     /// # Errors
-    /// If they do not fit this space, a value is not finite, distances would overflow or vanish, or the work is cancelled.
+    /// If they do not fit this space, a value is not finite, distances would overflow or vanish, or
+    /// the work is cancelled.
     pub(crate) fn queries<'q>(&self, queries: &'q Vectors, progress: &Progress) -> Result<Queries<'q>> {
         if queries.dim() != self.vectors.dim() {
             return Err(Error::mismatch(
@@ -359,7 +363,8 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
     norm > 0.0
 }
 
-/// The added coordinate of each row under inner product, where `largest` is the square of the largest norm.
+/// The added coordinate of each row under inner product, where `largest` is the square of the
+/// largest norm.
 pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
     let mut lifts = vec![0f32; base.len()];
     lifts.par_iter_mut().enumerate().try_for_each(|(row, lift)| {

@@ -33,8 +33,8 @@ impl PartialEq for GroundTruth {
 }
 
 impl GroundTruth {
-    /// The neighbours of the first query, `k` of them, then those of the second, and so on; distances
-    /// in the same order.
+    /// The neighbours of the first query, `k` of them, then those of the second, and so on;
+    /// distances in the same order.
     ///
     /// # Errors
     /// If `k` is 0 or does not divide the number of ids, or there is not a distance for each id.
@@ -117,13 +117,13 @@ impl GroundTruth {
         Self { path: Some(path.to_owned()), ..self }
     }
 
-    /// Reads ids alone from ivecs and npy, told by the extension. A file of any other name, or of none,
-    /// has the numbers of queries and neighbours (two u32 or two u64), the ids and then, told by the
-    /// size of the file, f32 distances or nothing.
+    /// Reads ids alone from ivecs and npy, told by the extension. A file of any other name, or of
+    /// none, has the numbers of queries and neighbours (two u32 or two u64), the ids and then, told
+    /// by the size of the file, f32 distances or nothing.
     ///
     /// # Errors
-    /// If the file cannot be read, its size is not what its header says, there is no memory for it, or the work is
-    /// cancelled.
+    /// If the file cannot be read, its size is not what its header says, there is no memory for it,
+    /// or the work is cancelled.
     pub fn open(path: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
         let source = Source::open(path)?;
@@ -151,9 +151,9 @@ impl GroundTruth {
         Ok(Self::new(k, ids, distances)?.at(path))
     }
 
-    /// Writes the numbers of queries and neighbours, the ids and the distances, if there are any, as
-    /// the big-ann tools do; to a name in ivecs or npy, the ids alone in that format. The file appears
-    /// only when it is complete.
+    /// Writes the numbers of queries and neighbours, the ids and the distances, if there are any,
+    /// as the big-ann tools do; to a name in ivecs or npy, the ids alone in that format. The file
+    /// appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written.

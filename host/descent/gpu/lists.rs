@@ -13,7 +13,8 @@ pub(crate) struct GpuLists {
     pub keys: Buffer<Key>,
     pub k: usize,
     pub metric: Metric,
-    /// Every row once; those that follow one another are near each other, if the graph was made here.
+    /// Every row once; those that follow one another are near each other, if the graph was made
+    /// here.
     pub order: Buffer<u32>,
 }
 
@@ -44,7 +45,8 @@ impl GpuLists {
 
     /// The keys.
     pub(crate) fn download(&self) -> Result<Vec<Key>> {
-        // Touched by all threads: the pages of so much memory take longer to come than what fills them.
+        // Touched by all threads: the pages of so much memory take longer to come than what fills
+        // them.
         let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.order.len() * self.k).collect();
         self.keys.download(&mut keys)?;
         Ok(keys)

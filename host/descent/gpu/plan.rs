@@ -1,4 +1,5 @@
-//! The device memory of a build. The work takes its buffers from these plans, so they cannot disagree with it.
+//! The device memory of a build. The work takes its buffers from these plans, so they cannot
+//! disagree with it.
 
 use cuda_std::f16;
 use tagore_device::descent::key::Key;
@@ -115,7 +116,8 @@ impl DescentShape {
             .with::<u32>("lacking count", 1)
     }
 
-    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its end leaves.
+    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its
+    /// end leaves.
     pub(super) fn room_to_complete<T: ClusterKernels>(&self) -> u64 {
         let stages = self.stages::<T>();
         let bytes = |stage: &PlannedStage| stage.buffers.bytes();

@@ -30,8 +30,8 @@ struct TunedCells {
     assignments: usize,
 }
 
-/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
-/// longer ones, which cost more to compare and are parted less.
+/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a
+/// clustering parts more; and of longer ones, which cost more to compare and are parted less.
 const FEW_AND_SHORT: TunedCells =
     TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
 const MANY_AND_SHORT: TunedCells =
@@ -53,12 +53,13 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
 /// Times that nodes are clustered, at most.
 const MOST_CLUSTERINGS: usize = 16;
 
-/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find no more neighbours.
+/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find
+/// no more neighbours.
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
-/// Centres near a centre of the first clustering, with which its vectors are compared in later ones, of up to so many
-/// centres, and of more.
+/// Centres near a centre of the first clustering, with which its vectors are compared in later
+/// ones, of up to so many centres, and of more.
 const KNOWN_LISTS: (usize, usize) = (512, 1024);
 const FEW_CENTRES: usize = 4096;
 
@@ -99,7 +100,8 @@ impl CellSettings {
         self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }
 
-    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
+    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those
+    /// after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, memberships) = match start {
             Start::Cells => {

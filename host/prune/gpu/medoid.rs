@@ -22,7 +22,8 @@ stage_kernels! {
     }
 }
 
-/// Blocks that look for the nearest row, at most: some times as many as any device works on at a time.
+/// Blocks that look for the nearest row, at most: some times as many as any device works on at a
+/// time.
 const BLOCKS: usize = 2048;
 
 /// The blocks that look for the nearest of `n` rows, and their warps.

@@ -9,7 +9,7 @@ use tagore_device::sort::{scan_threads, sort_scan};
 
 use super::KeyRows;
 use crate::Result;
-use crate::gpu::sort::{SortRoom, sort};
+use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
 /// The most forward slots of all rows: their numbers are half a key.
@@ -109,13 +109,13 @@ impl Reverse {
         // SAFETY: as above; there are as many keys as were counted.
         unsafe { gpu.launch::<prune_edges>(grid, EDGE_THREADS, (edges,))? };
         if rank == Rank::Distance {
-            sort(gpu, &mut keys, &mut spare, &mut room, len, 32..64)?;
+            room.sort(gpu, &mut keys, &mut spare, len, 32..64)?;
             let targets = (keys.view_mut(), forward.view(), count);
             // SAFETY: as above.
             unsafe { gpu.launch::<prune_edge_targets>(per_edge, EDGE_THREADS, targets)? };
         }
         // Stably: those of a target keep the order that they have.
-        sort(gpu, &mut keys, &mut spare, &mut room, len, 32..32 + bits_below(rows))?;
+        room.sort(gpu, &mut keys, &mut spare, len, 32..32 + bits_below(rows))?;
         let sources = Sources {
             keys: keys.view(),
             forward: forward.view(),

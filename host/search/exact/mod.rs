@@ -42,7 +42,8 @@ pub struct ExactSearch {
     progress: Progress,
 }
 
-/// Where an exact search spent its time. Of several at once on one device each has a part of the others'.
+/// Where an exact search spent its time. Of several at once on one device each has a part of the
+/// others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactStats {
     /// What ran it, such as `cpu` or `cuda:0`.
@@ -94,8 +95,9 @@ impl ExactSearch {
     /// Searches `base`: for every query the exact nearest rows, nearest first, ties by id.
     ///
     /// # Errors
-    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too large or too small
-    /// for the metric, the device is not there or has not enough memory, or the work is cancelled.
+    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too
+    /// large or too small for the metric, the device is not there or has not enough memory, or the
+    /// work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let k = self.k;
         if k == 0 || k > base.len() {
@@ -120,7 +122,8 @@ impl ExactSearch {
         Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
     }
 
-    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the rows.
+    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the
+    /// rows.
     pub(crate) fn nearest_to(&self, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         self.nearest_on(self.gpu(space, queries.len())?.as_ref(), space, queries)
     }
@@ -157,8 +160,8 @@ impl ExactSearch {
     }
 }
 
-/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`] on
-/// the best device.
+/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`]
+/// on the best device.
 ///
 /// # Errors
 /// As [`ExactSearch::run`].

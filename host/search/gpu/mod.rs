@@ -1,4 +1,5 @@
-//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any number of batches.
+//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any
+//! number of batches.
 
 mod launch;
 
@@ -118,7 +119,8 @@ enum AnyBase {
     F16(Resident<f16>),
     U8(Resident<u8>),
     I8(Resident<i8>),
-    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query that is of others.
+    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query
+    /// that is of others.
     Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
 }
 
