@@ -1,5 +1,5 @@
-//! What building an index takes, before it runs: of a device, of the host, of the disk, and of
-//! time.
+//! The plan of a build, before it runs: memory of the device and of the host, bytes of the disk,
+//! and time.
 
 use std::fmt;
 
@@ -25,12 +25,12 @@ const PROGRAM: u64 = 2 << 20;
 /// The stack and the allocator's own of a thread.
 const THREAD: u64 = 256 << 10;
 
-/// What building an index will take.
+/// The memory, disk space and time of a build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildPlan {
     /// Neighbours per node of the k-NN graph.
     pub k: usize,
-    /// Where descent starts from; never `Auto`.
+    /// The start of descent; never `Auto`.
     pub start: Start,
     /// The type of the vectors as a GPU takes them.
     pub element: ElementType,
@@ -40,11 +40,11 @@ pub struct BuildPlan {
     pub pool: u64,
     /// The stages on the device, in their order; none on the CPU.
     pub device: Vec<PlannedStage>,
-    /// What the process has on the host throughout, however many builds are at work.
+    /// Host memory of the process throughout, however many builds run.
     pub process: MemoryPlan,
     /// The stages on the host and what each has there beside, without the data set.
     pub host: Vec<PlannedStage>,
-    /// What is written to the disk.
+    /// Files on the disk.
     pub disk: MemoryPlan,
     /// Stages and the seconds that each is expected to take, by rates measured on other machines
     /// and data: an estimate.
@@ -164,7 +164,7 @@ impl Builder {
             start = descent.start;
             device.clone_from(&descent.stages);
         }
-        // What there is as long as anything is built.
+        // Held throughout the build.
         let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
         let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
@@ -278,7 +278,7 @@ impl HostStages<'_> {
             let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
-        // What the device gets, and what that is made from.
+        // The words that the device gets, and the jobs that they are made from.
         let jobs =
             descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
         vec![PlannedStage {

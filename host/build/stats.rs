@@ -1,9 +1,9 @@
-//! What a build did.
+//! Statistics of a build.
 
 use crate::descent::{DescentStats, KnnSample};
 use crate::prune::PruneStats;
 
-/// What building an index took.
+/// Statistics of a build.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BuildStats {
     /// Neighbours per node of the k-NN graph.

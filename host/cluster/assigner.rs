@@ -81,7 +81,7 @@ fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
     }
 }
 
-/// What is on the device: centres, a piece of the vectors, and what is found.
+/// Device buffers: centres, a piece of the vectors, and their nearest centres.
 pub(crate) struct DeviceAssigner {
     gpu: Gpu,
     /// The most vectors of a piece.
@@ -128,7 +128,7 @@ impl DeviceAssigner {
         let count = nearest.len();
         self.rounded.upload(&self.gpu, &mut self.vectors, count, row)?;
         let vectors = self.vectors.tiles();
-        // What says which vectors and centres, where they are not the first.
+        // Ids and lists, unused here.
         let none = self.nearest.view();
         let assign = Assign::<f32> {
             vectors: vectors.vectors,
@@ -157,7 +157,7 @@ impl DeviceAssigner {
     }
 }
 
-/// How vectors become f16.
+/// Rounding of vectors to f16.
 struct Rounded {
     mean: Buffer<f32>,
     largest: Buffer<u32>,

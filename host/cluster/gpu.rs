@@ -72,7 +72,7 @@ pub(super) struct KMeans<'a, T: ClusterKernels> {
     seed: u64,
     pub sample: Buffer<u32>,
     pub nearest: Buffer<u32>,
-    /// Where the members of cells begin; before, the vectors of guides.
+    /// Offsets of the members of cells; earlier, of the vectors of guides.
     pub starts: Buffer<u32>,
     /// The order of all vectors; before, the vectors in the order of their guides.
     pub order: Buffer<u32>,

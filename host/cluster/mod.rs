@@ -51,7 +51,7 @@ pub(crate) struct Clustering {
     pub lists: ListLengths,
     /// Whether the order of the vectors is wanted.
     pub ordered: bool,
-    /// How many other cells are known.
+    /// Cells of an earlier clustering, if known.
     pub known: usize,
     /// Vectors of the sample per centre.
     pub sample_per_cell: usize,
@@ -106,7 +106,7 @@ pub(crate) struct Cells<T: ClusterKernels> {
 /// are near a vector.
 pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
-    /// Where the vectors whose nearest centre is that of a cell begin, and the end of the last.
+    /// Offsets of the vectors assigned to each cell, and the end of the last.
     pub starts: &'a [u32],
 }
 
@@ -245,7 +245,7 @@ mod tests {
     use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Side};
     use crate::vectors::{Element, Synth, Vectors};
 
-    /// What cells are, on the host.
+    /// Cells on the host.
     #[derive(PartialEq, Debug)]
     struct Found {
         members: Vec<u32>,

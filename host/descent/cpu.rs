@@ -25,7 +25,7 @@ pub(super) const SAMPLE: usize = 24;
 /// The nearest of a node's list, and of its reverse list, that phase 2 gathers.
 pub(super) const GATHER: usize = 64;
 
-/// What a descent is run with, checked and complete.
+/// Arguments of a descent, checked and complete.
 pub(super) struct CpuDescent {
     pub k: usize,
     pub iterations: Iterations,

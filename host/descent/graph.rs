@@ -76,7 +76,7 @@ impl KnnGraph {
         &self.distances[node * self.k..][..self.k]
     }
 
-    /// What building it took.
+    /// Statistics of the descent that built it.
     pub fn stats(&self) -> &DescentStats {
         &self.stats
     }

@@ -101,13 +101,13 @@ impl Descent {
         self
     }
 
-    /// How long the phases run; until they converge unless set.
+    /// Sets the iterations; the default is to run until the lists converge.
     pub fn iterations(mut self, iterations: Iterations) -> Self {
         self.iterations = iterations;
         self
     }
 
-    /// Where the lists start from.
+    /// Sets the start.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -119,7 +119,7 @@ impl Descent {
         self
     }
 
-    /// How a start from cells is made.
+    /// Sets the parameters of a start from cells.
     pub fn cells(mut self, cells: CellSettings) -> Self {
         self.settings = cells;
         self
@@ -131,7 +131,7 @@ impl Descent {
         self
     }
 
-    /// Where it runs.
+    /// Sets the device.
     pub fn device(self, device: Device) -> Self {
         Self { device, fork: None, ..self }
     }
@@ -180,7 +180,7 @@ impl Descent {
         Ok(k)
     }
 
-    /// What building the graph of such data on a GPU takes.
+    /// The plan of such a graph on a GPU.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
         let shape = self.shape_on_gpu(data, k);
         // All pairs are of the vectors as they are.

@@ -1,4 +1,4 @@
-//! What a build will take of memory, before it runs.
+//! The memory plan of a descent, before it runs.
 
 use std::fmt;
 
@@ -45,13 +45,13 @@ pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> 
     (most > 0).then_some(most)
 }
 
-/// What the k-NN graph of a data set will take of a GPU's memory, and of the host's.
+/// Memory of a GPU and of the host for the k-NN graph of a data set.
 ///
 /// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit
 /// what the stages before have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Where descent starts from; never `Auto`.
+    /// The start of descent; never `Auto`.
     pub start: Start,
     /// Neighbours per node.
     pub k: usize,
@@ -62,7 +62,7 @@ pub struct DevicePlan {
     pub element: ElementType,
     /// The stages, in their order.
     pub stages: Vec<PlannedStage>,
-    /// What the library holds on the host in the end, beside the data set.
+    /// Host memory at the end, beside the data set.
     pub host: MemoryPlan,
 }
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::gpu::MemoryPlan;
 
-/// How many edges go to every node, until they are turned round.
+/// In-degrees of all nodes, until their edges are turned round.
 pub(crate) struct Incoming {
     counts: Vec<AtomicU32>,
 }
@@ -98,7 +98,7 @@ impl Incoming {
 }
 
 impl Reverse {
-    /// What turning round `edges` edges of `nodes` nodes takes of the host's memory.
+    /// Host memory for turning round `edges` edges of `nodes` nodes.
     pub(crate) fn plan(nodes: usize, edges: usize) -> MemoryPlan {
         MemoryPlan::new()
             .with::<u64>("reverse edges", edges)

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// Where descent starts from.
+/// The start of a descent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// Whichever of the others is fastest for the device, the size and the metric.

@@ -9,7 +9,7 @@ use crate::memory::peak_host_bytes;
 /// the others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescentStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,

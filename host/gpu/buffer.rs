@@ -112,7 +112,7 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// How many values there is room for.
+    /// The number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -92,7 +92,7 @@ impl Launched {
     }
 }
 
-/// What depends on nothing, or on lists alone.
+/// Kernels with constant shared memory, or shared memory by lists alone.
 fn of_lists(launched: &mut Launched) {
     launched.constant::<check_half>();
     launched.constant::<check_warp>();
@@ -133,7 +133,7 @@ fn of_lists(launched: &mut Launched) {
     }
 }
 
-/// What depends on the vectors.
+/// Kernels with shared memory by vectors.
 fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Launched) {
     launched.constant::<T::Join>();
     launched.constant::<T::Pairs>();

@@ -31,7 +31,7 @@ pub(crate) struct CudaMachine {
     launches: Mutex<Launches>,
 }
 
-/// What all streams of a device share.
+/// The state that all streams of a device share.
 #[derive(Debug)]
 struct OpenDevice {
     name: String,

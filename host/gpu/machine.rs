@@ -1,4 +1,4 @@
-//! What runs kernels: a device of the CUDA driver, or something that behaves like one.
+//! Machines that run kernels: devices of the CUDA driver, and the emulator.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -38,7 +38,7 @@ pub(crate) struct Launch<'a> {
 pub struct KernelTime {
     /// The kernel.
     pub kernel: &'static str,
-    /// How often it was launched.
+    /// Launches.
     pub launches: u64,
     /// Seconds on the device, all launches together.
     pub seconds: f64,
@@ -50,10 +50,10 @@ pub struct KernelTime {
     pub operations: u64,
 }
 
-/// What fills a piece of an upload: it gets the offset and the room.
+/// Fills a piece of an upload, given its offset and its room.
 pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 
-/// What takes a piece of a download: it gets the offset and the bytes.
+/// Takes a piece of a download, given its offset and its bytes.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 /// When something ran on a device, in seconds since it was opened.
@@ -67,13 +67,13 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// What to call it, such as `cuda:0`.
+    /// The name, such as `cuda:0`.
     fn name(&self) -> &str;
 
     /// The device's own name, such as `NVIDIA H200`, if it has one.
     fn device_name(&self) -> Option<&str>;
 
-    /// What can be launched.
+    /// Limits of launches.
     fn limits(&self) -> Limits;
 
     /// Multiprocessors.
@@ -85,7 +85,7 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Bytes of memory that are free.
     fn free_memory(&self) -> Result<u64>;
 
-    /// What it takes beside the memory that is allocated.
+    /// Memory beside allocations.
     fn overhead(&self) -> Overhead;
 
     /// Allocates at least one byte.

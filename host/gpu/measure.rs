@@ -1,4 +1,4 @@
-//! What a piece of work took of a device.
+//! Measurements of work on a device.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -8,17 +8,17 @@ use super::machine::Span;
 use super::{Gpu, KernelTime};
 use crate::Result;
 
-/// What clones of a device count together.
+/// Counters that clones of a device share.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Bytes of buffers, now and at most.
     now: AtomicU64,
     peak: AtomicU64,
-    /// What launches said that they have to do.
+    /// Work of the launches, by kernel.
     work: Mutex<Vec<Work>>,
 }
 
-/// What the launches of a kernel have to do at least.
+/// The least work of the launches of a kernel.
 #[derive(Clone, Debug)]
 struct Work {
     kernel: &'static str,
@@ -67,7 +67,7 @@ pub(crate) struct Measurement {
     watching: bool,
 }
 
-/// What a piece of work took of a device.
+/// The kernels, times and memory of a piece of work.
 #[derive(Debug, Default)]
 pub(crate) struct KernelMeasurement {
     /// Seconds of compiling kernels.
@@ -92,7 +92,7 @@ impl Measurement {
         Ok(Self { gpu: gpu.clone(), jit_seconds: gpu.machine.jit_seconds(), times, watching })
     }
 
-    /// What the work took, once all of it is done.
+    /// Ends the measurement, once all work is done.
     pub(crate) fn end(self) -> Result<KernelMeasurement> {
         let mut kernels = self.gpu.times()?;
         for before in self.times {

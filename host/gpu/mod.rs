@@ -106,7 +106,7 @@ impl Gpu {
         self.machine.takes_ptx()
     }
 
-    /// What to call it, such as `cuda:0`.
+    /// The name, such as `cuda:0`.
     pub(crate) fn name(&self) -> &str {
         self.machine.name()
     }
@@ -131,7 +131,7 @@ impl Gpu {
         self.machine.free_memory()
     }
 
-    /// What it takes beside buffers.
+    /// Memory beside buffers.
     pub(crate) fn overhead(&self) -> Overhead {
         self.machine.overhead()
     }

@@ -1,4 +1,4 @@
-//! What a device takes beside the buffers of a build.
+//! Memory of a device beside the buffers of a build.
 
 /// Bytes of a piece of a copy between host and device.
 pub(super) const PIECE: usize = 32 << 20;
@@ -6,7 +6,7 @@ pub(super) const PIECE: usize = 32 << 20;
 /// Pieces that are on their way at a time.
 pub(super) const PIECES: usize = 2;
 
-/// What a device takes beside the buffers of a build, once for a process.
+/// Memory of a device beside the buffers of a build, once per process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     /// Bytes of device memory of the context.

@@ -1,4 +1,4 @@
-//! What devices reach at best, to judge kernels by.
+//! Peak rates of devices, to judge kernels by.
 
 /// The peak rates of a device, by its maker's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]

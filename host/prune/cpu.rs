@@ -144,7 +144,7 @@ impl<'a> Storer<'a> {
     }
 }
 
-/// Where an index is entered.
+/// The entry points of an index.
 fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     match entry {
         Entry::Medoid => Ok(vec![space.medoid(progress)?]),

@@ -27,7 +27,7 @@ const FEW: usize = 256;
 /// A node that has no parent in the tree yet.
 const UNREACHED: u32 = u32::MAX;
 
-/// What [`connect`] takes of the host's memory for `n` nodes with so many threads.
+/// Host memory of [`connect`] for `n` nodes on `threads` threads.
 pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
     // Of a level that has most of the nodes, parts and the whole.
     MemoryPlan::new()

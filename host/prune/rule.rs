@@ -19,7 +19,7 @@ pub(super) trait AnyRule: Send + Sync {
     /// The threshold as the rule takes it.
     fn prepare(&self, threshold: f32) -> f32;
 
-    /// How it selects.
+    /// The form of its selection.
     fn form(&self) -> Form;
 
     /// Filters the candidates of `node` on the CPU; see [`Pruner::filter`].

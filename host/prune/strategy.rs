@@ -10,18 +10,18 @@ use super::rule::CustomRule;
 use crate::gpu::Gpu;
 use crate::{Error, Result};
 
-/// How candidates are collected from the k-NN graph (paper section 5.1, Collect).
+/// The source of candidates in the k-NN graph (paper section 5.1, Collect).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collect {
     /// A node's own list.
     OneHop,
     /// Its own list and the lists of its nearest neighbours.
     TwoHop,
-    /// What a short beam search for the node from the entry points meets, and its own list.
+    /// The nodes that a short beam search from the entry points visits, and its own list.
     Path,
 }
 
-/// How candidates are filtered (paper section 5.1, Filter).
+/// The filter of candidates (paper section 5.1, Filter).
 #[derive(Clone, Debug)]
 pub enum Filter {
     /// By distance: NSG's rule, Vamana's with a threshold alpha above 1.
@@ -96,7 +96,7 @@ impl FromStr for Collect {
     }
 }
 
-/// How forward and reverse edges become a row.
+/// The making of a row from forward and reverse edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward
@@ -107,7 +107,7 @@ pub(crate) enum Store {
     Refilter,
 }
 
-/// Where searches begin.
+/// Entry points of searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The node nearest to the mean.
@@ -116,7 +116,7 @@ pub(crate) enum Entry {
     Random,
 }
 
-/// How many random nodes an index is entered at.
+/// The number of random entry points.
 pub(crate) const RANDOM_ENTRIES: usize = 32;
 
 /// The largest degree.
@@ -125,7 +125,7 @@ pub const MAX_DEGREE: usize = 512;
 /// The most candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;
 
-/// What alpha can be.
+/// The range of alpha.
 const ALPHAS: RangeInclusive<f32> = 0.01..=100.0;
 
 /// A kind of index and its parameters.

@@ -19,7 +19,7 @@ pub(crate) struct GpuLists {
 }
 
 impl GpuLists {
-    /// What a graph of `n` rows takes.
+    /// Adds a graph of `n` rows to a plan.
     pub(crate) fn plan(plan: MemoryPlan, n: usize, k: usize) -> MemoryPlan {
         plan.with::<Key>("lists", n * k).with::<u32>("order", n)
     }

@@ -53,7 +53,7 @@ pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + Ex
 
 impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernels for T {}
 
-/// What a build is run with, checked and complete.
+/// Arguments of a descent, checked and complete.
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
@@ -136,7 +136,7 @@ impl Build<'_> {
         Ok(DeviceGraph { base: T::device_base(base), lists, stats })
     }
 
-    /// What the sizes of the buffers depend on.
+    /// The sizes that buffers depend on.
     fn shape(&self) -> DescentShape {
         DescentShape {
             n: self.space.len(),

@@ -53,7 +53,7 @@ impl PhaseBuffers {
         Ok(distances.iter().sum())
     }
 
-    /// How many keys each of the first `iterations` iterations has added to the lists.
+    /// Keys that each of the first `iterations` iterations added to the lists.
     fn added(&self, iterations: usize) -> Result<Vec<u64>> {
         let mut changes = vec![0u32; COUNTERS as usize * iterations];
         self.changes.download(&mut changes)?;
@@ -140,7 +140,7 @@ impl Build<'_> {
         Ok((added[done - 1] as f64) < share * (self.space.len() * self.k) as f64)
     }
 
-    /// What an iteration's ids are mixed by.
+    /// The number that an iteration's ids are mixed with.
     pub(super) fn draw(&self, iteration: u32) -> u32 {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }

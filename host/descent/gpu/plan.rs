@@ -26,7 +26,7 @@ const FINISH: &str = "finish";
 /// The fewest nodes that make enough cells to choose from.
 const LEAST_FOR_CELLS: usize = 768;
 
-/// What the sizes of a build's buffers depend on.
+/// The sizes and parameters that the buffers of a descent depend on.
 #[derive(Clone, Copy)]
 pub(in crate::descent) struct DescentShape {
     pub n: usize,
@@ -93,7 +93,7 @@ impl DescentShape {
         MemoryPlan::new().with::<Key>("lists", self.n * self.k)
     }
 
-    /// What `count` iterations, of both phases together, need.
+    /// Buffers of `count` iterations of both phases together.
     pub(super) fn iterations(&self, count: u32) -> MemoryPlan {
         MemoryPlan::new()
             .with::<u32>("samples", self.n * ROW as usize)
@@ -101,7 +101,7 @@ impl DescentShape {
             .with::<u64>("distances", COUNTERS as usize)
     }
 
-    /// What phase 1 needs beside.
+    /// Further buffers of phase 1.
     pub(super) fn joins(&self) -> MemoryPlan {
         MemoryPlan::new()
             .with::<Key>("candidates", self.n * CANDIDATES as usize)
@@ -188,13 +188,13 @@ impl DescentShape {
         stages
     }
 
-    /// What there is on the host as long as there is anything on the device.
+    /// Host memory throughout the descent.
     pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
         let space = Space::plan(self.n, self.dim, self.metric);
         if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
     }
 
-    /// What a build of vectors of type `T` on the device takes.
+    /// The plan of a descent of vectors of type `T`.
     pub(in crate::descent) fn plan<T: ClusterKernels>(&self) -> DevicePlan {
         let keys = self.n * self.k;
         let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);

@@ -1,4 +1,4 @@
-//! What a descent on a GPU does unless it is told otherwise, by measurement (docs/descent.md).
+//! Defaults of a descent on a GPU, by measurement (docs/descent.md).
 
 use tagore_device::cluster::MAX_MEMBERSHIPS;
 
@@ -6,14 +6,14 @@ use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
-/// How a start from cells is made, where it is not to be as was measured to be best for the data.
+/// Settings of a start from cells. Unset ones are the best for the data, as measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellSettings {
     /// Nodes per centre, at least 32.
     pub nodes_per_cell: Option<usize>,
     /// Cells that each node visits in each clustering, 1 to 32.
     pub memberships: Option<usize>,
-    /// How often the nodes are clustered, 1 to 16, each time from another sample.
+    /// Clusterings, 1 to 16, each from another sample.
     pub clusterings: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ impl CellSettings {
         }
     }
 
-    /// How often `n` nodes are clustered for a start from cells.
+    /// Clusterings of `n` nodes.
     pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
         self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }

@@ -120,7 +120,7 @@ impl Build<'_> {
         self.gpu.count_work::<descent_merge>(joins * (candidates + 2 * self.list_bytes() + WORD), 0);
     }
 
-    /// What one gathering has to do.
+    /// Counts the work of one gathering.
     pub(super) fn count_gathering(&self, unvisit: bool) {
         let read = if unvisit { 2 * self.list_bytes() } else { (self.k as u64).min(u64::from(GATHER)) * KEY };
         self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
@@ -136,7 +136,7 @@ impl Build<'_> {
         self.gpu.count_work::<T::Expand>(bytes, stats.refine_distances * self.operations());
     }
 
-    /// What the exact distances of all lists have to do, of vectors of `stride` components.
+    /// Counts the work of the exact distances of all lists, of vectors of `stride` components.
     pub(super) fn count_finish<T: FinishKernels>(&self, stride: usize) {
         let (n, k) = (self.nodes(), self.k as u64);
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;

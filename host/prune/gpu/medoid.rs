@@ -32,7 +32,7 @@ fn blocks(n: usize) -> (usize, usize) {
     (blocks, blocks * (MEDOID_THREADS / 32) as usize)
 }
 
-/// What finding the medoid of `n` rows takes.
+/// Device memory of the medoid of `n` rows.
 pub(super) fn plan(n: usize, dim: usize) -> MemoryPlan {
     let warps = blocks(n).1;
     MemoryPlan::new()

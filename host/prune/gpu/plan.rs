@@ -26,7 +26,7 @@ const CANDIDATES: usize = 1 << 26;
 /// The nodes of a chunk, unless there is room for more: fewer leave a device idle.
 const LEAST_AT_ONCE: usize = 256;
 
-/// What the sizes of pruning's buffers depend on.
+/// The sizes and parameters that pruning's buffers depend on.
 #[derive(Clone, Copy)]
 pub(crate) struct PruneShape {
     pub n: usize,
@@ -73,7 +73,7 @@ impl PruneShape {
         collect.max(filter)
     }
 
-    /// Where searches for candidates begin.
+    /// Entry points of searches for candidates.
     pub(crate) fn entries(&self) -> usize {
         match self.entry {
             Entry::Medoid => 1,
@@ -168,7 +168,7 @@ impl PruneShape {
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
-    /// What stays of turning edges round.
+    /// Reverse edges, once turned round.
     fn reverse(&self) -> MemoryPlan {
         self.turned().only(&Reverse::KEPT)
     }

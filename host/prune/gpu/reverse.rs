@@ -15,7 +15,7 @@ use crate::gpu::{Buffer, Gpu, MemoryPlan};
 /// The most forward slots of all rows: their numbers are half a key.
 const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
 
-/// What reverse edges of a row are ordered by; then by their sources.
+/// The order of the reverse edges of a row; ties by source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
     /// The distance in the forward key.
@@ -28,7 +28,7 @@ pub(super) enum Rank {
 pub(super) struct Reverse {
     /// Rank above source, ascending within each row.
     pub sources: Buffer<Key>,
-    /// Where those of each row begin, and how many there are in all.
+    /// Row offsets, and the number of all edges.
     pub offsets: Buffer<u32>,
 }
 

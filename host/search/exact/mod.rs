@@ -46,7 +46,7 @@ pub struct ExactSearch {
 /// others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// Seconds in all.
     pub seconds: f64,
@@ -70,7 +70,7 @@ impl ExactSearch {
         self
     }
 
-    /// Where it runs. The result is the same everywhere, to the bit.
+    /// Sets the device. The result is the same on every device, to the bit.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.device = device;
@@ -176,7 +176,7 @@ pub fn ground_truth(
     search.run(base, queries).map(|(truth, _)| truth)
 }
 
-/// What [`all_pairs`] of `n` nodes takes of the host's memory with so many threads.
+/// Host memory of [`all_pairs`] for `n` nodes on `threads` threads.
 pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
     MemoryPlan::new()
         .with::<u32>("nodes", 2 * n)

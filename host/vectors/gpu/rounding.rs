@@ -14,7 +14,7 @@ const SAMPLE: usize = 16_384;
 /// The largest magnitude in the sample, but for a few, after scaling: f16 goes 16 times further.
 const MAGNITUDE: f32 = 4096.0;
 
-/// How vectors become f16: `(x - mean) * scale`.
+/// Rounding of vectors to f16: `(x - mean) * scale`.
 pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub row_scale: f32,

@@ -145,7 +145,7 @@ impl GpuSearch<'_> {
     /// Queries that are searched for together, and rows that are on the device at a time.
     fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
         let free = self.gpu.free_memory()?;
-        // What the driver and the compiler of kernels take is not known before.
+        // The driver and the compiler of kernels take an unknown part.
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
         let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.queries.count);
