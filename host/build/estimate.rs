@@ -1,72 +1,83 @@
-//! How long a build will take, by rates that were measured on few machines and data sets (docs/descent.md, docs/pruning.md,
-//! docs/measurements.md): an estimate, of the right order.
+//! Estimates of the seconds of a build, by rates measured on few machines and data sets
+//! (docs/descent.md, docs/pruning.md, docs/measurements.md). They are of the right order, no more.
 
 use super::{Builder, Target};
 use crate::vectors::shape::device_type;
 use crate::{Collect, DataShape, Filter, Start, Strategy};
 
-/// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with AVX-512.
+/// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with
+/// AVX-512.
 mod rates {
-    /// Seconds until a CUDA device is open and the kernels are there, from the driver's cache.
+    /// Seconds that grow linearly.
+    #[derive(Clone, Copy)]
+    pub struct Rate {
+        pub constant: f64,
+        pub each: f64,
+    }
+
+    impl Rate {
+        /// The seconds for `count` units.
+        pub fn of(self, count: f64) -> f64 {
+            self.constant + self.each * count
+        }
+    }
+
+    /// Seconds to open a CUDA device and to load the kernels from the driver's cache.
     pub const OPEN: f64 = 0.4;
 
-    /// Bytes a second to and from a device.
+    /// Bytes per second to and from a device.
     pub const COPY: f64 = 20e9;
 
-    /// Bytes a second and core while a data set is checked, and to a disk.
+    /// Bytes per second: of checking a data set, per core; of writing to a disk.
     pub const READ: f64 = 4e9;
     pub const WRITE: f64 = 1e9;
 
-    /// All pairs on a GPU: seconds of a pair, and more of each component.
-    pub const PAIR: (f64, f64) = (0.2e-12, 9.3e-15);
+    /// All pairs on a GPU: seconds per pair, by components.
+    pub const PAIR: Rate = Rate { constant: 0.2e-12, each: 9.3e-15 };
 
-    /// Descent on a GPU at K = 96: seconds of a node, and more of each byte of its vector on tensor cores.
-    pub const DESCENT: (f64, f64) = (1.2e-7, 1.3e-10);
+    /// Descent on a GPU at K = 96: seconds per node, by bytes of its vector on tensor cores.
+    pub const DESCENT: Rate = Rate { constant: 1.2e-7, each: 1.3e-10 };
 
-    /// What other K take of that: this, and more of each neighbour.
-    pub const DESCENT_LIST: (f64, f64) = (0.6, 0.0042);
+    /// Other K: a factor on that, by neighbours.
+    pub const DESCENT_LIST: Rate = Rate { constant: 0.6, each: 0.0042 };
 
-    /// From so many nodes on a node takes longer, so many times.
-    pub const MANY: (usize, f64) = (2_000_000, 1.5);
+    /// From this many nodes on, a node takes [`MANY_FACTOR`] times as long.
+    pub const MANY: usize = 2_000_000;
+    pub const MANY_FACTOR: f64 = 1.5;
 
-    /// Pruning on a GPU at K = 96: seconds of a node, and more of each byte of its vector: by detours, 1-hop, 2-hop, path.
-    pub const DETOURS: (f64, f64) = (1.6e-8, 0.0);
-    pub const ONE_HOP: (f64, f64) = (3.0e-8, 1.9e-10);
-    pub const TWO_HOP: (f64, f64) = (2.0e-8, 8.3e-11);
-    pub const PATH: (f64, f64) = (3.6e-8, 2.22e-10);
+    /// Pruning on a GPU at K = 96: seconds per node, by bytes of its vector.
+    pub const DETOURS: Rate = Rate { constant: 1.6e-8, each: 0.0 };
+    pub const ONE_HOP: Rate = Rate { constant: 3.0e-8, each: 1.9e-10 };
+    pub const TWO_HOP: Rate = Rate { constant: 2.0e-8, each: 8.3e-11 };
+    pub const PATH: Rate = Rate { constant: 3.6e-8, each: 2.22e-10 };
 
-    /// The K that paths and detours were measured with, which look at as many more nodes as K is larger.
+    /// The K of the measurements of paths and detours. Both take time in proportion to K.
     pub const K: f64 = 96.0;
 
-    /// Candidates of a node that paths were measured with: they take half of the time.
+    /// Candidates per node in the measurements of paths; candidates take half of the time.
     pub const PATH_CANDIDATES: f64 = 72.0;
 
-    /// Making all nodes reachable: seconds of a node and core.
+    /// Reachability: seconds per node, times cores.
     pub const REACH: f64 = 5e-7;
 
-    /// Descent on a CPU: distances of a node, and more of each neighbour of its list; seconds of a distance and core, and
-    /// more of each component.
-    pub const CPU_DISTANCES: (f64, f64) = (2000.0, 40.0);
-    pub const CPU_DISTANCE: (f64, f64) = (5.0e-8, 3.2e-10);
+    /// Descent on a CPU: distances per node, by neighbours of its list; and seconds per distance,
+    /// by components, times cores.
+    pub const CPU_DISTANCES: Rate = Rate { constant: 2000.0, each: 40.0 };
+    pub const CPU_DISTANCE: Rate = Rate { constant: 5.0e-8, each: 3.2e-10 };
 
-    /// All pairs on a CPU: seconds of a pair and core, and more of each component.
-    pub const CPU_PAIR: (f64, f64) = (3.0e-9, 4.0e-11);
+    /// All pairs on a CPU: seconds per pair, by components, times cores.
+    pub const CPU_PAIR: Rate = Rate { constant: 3.0e-9, each: 4.0e-11 };
 
-    /// Pruning on a CPU: seconds of a node and core, and more of each component, by 1-hop and by 2-hop; by detours for each
-    /// neighbour of a list; by paths both.
-    pub const CPU_ONE_HOP: (f64, f64) = (5.0e-6, 2.0e-7);
-    pub const CPU_TWO_HOP: (f64, f64) = (5.0e-5, 5.5e-7);
+    /// Pruning on a CPU: seconds per node, by components, times cores; of detours, seconds per
+    /// neighbour of a list. Paths take both.
+    pub const CPU_ONE_HOP: Rate = Rate { constant: 5.0e-6, each: 2.0e-7 };
+    pub const CPU_TWO_HOP: Rate = Rate { constant: 5.0e-5, each: 5.5e-7 };
     pub const CPU_DETOURS: f64 = 5.5e-7;
     pub const CPU_PATH: f64 = 1.0e-5;
-    pub const CPU_PATH_LIST: (f64, f64) = (5.0e-7, 4.0e-9);
+    pub const CPU_PATH_LIST: Rate = Rate { constant: 5.0e-7, each: 4.0e-9 };
 }
 
-/// A constant, and what comes to it for each of `count`.
-fn linear((constant, each): (f64, f64), count: f64) -> f64 {
-    constant + each * count
-}
-
-/// The stages of a build, and the seconds of each.
+/// The stages of a build with their seconds.
 pub(super) fn seconds(
     builder: &Builder,
     data: &DataShape,
@@ -84,10 +95,10 @@ pub(super) fn seconds(
         let tile = dim * there.min(2.0);
         let start = descent.plan_of(data, k).start;
         let descent = if start == Start::AllPairs {
-            n * n * linear(rates::PAIR, dim)
+            n * n * rates::PAIR.of(dim)
         } else {
-            let many = if data.rows < rates::MANY.0 { 1.0 } else { rates::MANY.1 };
-            n * linear(rates::DESCENT, tile) * linear(rates::DESCENT_LIST, list) * many
+            let many = if data.rows < rates::MANY { 1.0 } else { rates::MANY_FACTOR };
+            n * rates::DESCENT.of(tile) * rates::DESCENT_LIST.of(list) * many
         };
         let lists = if start == Start::AllPairs { 16.0 * n * list / rates::COPY } else { 0.0 };
         stages.push(("open", rates::OPEN));
@@ -96,9 +107,9 @@ pub(super) fn seconds(
         stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * there)));
     } else {
         let descent = if descent.compares_all_pairs_on_cpu(data.rows, k) {
-            n * n * linear(rates::CPU_PAIR, dim)
+            n * n * rates::CPU_PAIR.of(dim)
         } else {
-            n * linear(rates::CPU_DISTANCES, list) * linear(rates::CPU_DISTANCE, dim)
+            n * rates::CPU_DISTANCES.of(list) * rates::CPU_DISTANCE.of(dim)
         };
         stages.push(("descent", descent / cores));
         stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));
@@ -110,25 +121,25 @@ pub(super) fn seconds(
     stages
 }
 
-/// Seconds of a node whose vector has so many bytes, on a GPU.
+/// Seconds per node with a vector of `bytes` bytes, on a GPU.
 fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     match (strategy.collect, &strategy.filter) {
-        (Collect::OneHop, Filter::Rank) => linear(rates::DETOURS, bytes) * k / rates::K,
-        (Collect::OneHop, _) => linear(rates::ONE_HOP, bytes),
-        (Collect::TwoHop, _) => linear(rates::TWO_HOP, bytes),
+        (Collect::OneHop, Filter::Rank) => rates::DETOURS.of(bytes) * k / rates::K,
+        (Collect::OneHop, _) => rates::ONE_HOP.of(bytes),
+        (Collect::TwoHop, _) => rates::TWO_HOP.of(bytes),
         (Collect::Path, _) => {
             let candidates = strategy.candidates as f64 / rates::PATH_CANDIDATES;
-            linear(rates::PATH, bytes) * 0.5 * (k / rates::K + candidates)
+            rates::PATH.of(bytes) * 0.5 * (k / rates::K + candidates)
         }
     }
 }
 
-/// Seconds of a node whose vector has so many components, on a core of the CPU.
+/// Seconds per node with a vector of `dim` components, on one core of the CPU.
 fn pruning_on_cpu(strategy: &Strategy, k: f64, dim: f64) -> f64 {
     match (strategy.collect, &strategy.filter) {
         (Collect::OneHop, Filter::Rank) => rates::CPU_DETOURS * k,
-        (Collect::OneHop, _) => linear(rates::CPU_ONE_HOP, dim),
-        (Collect::TwoHop, _) => linear(rates::CPU_TWO_HOP, dim),
-        (Collect::Path, _) => rates::CPU_PATH + k * linear(rates::CPU_PATH_LIST, dim),
+        (Collect::OneHop, _) => rates::CPU_ONE_HOP.of(dim),
+        (Collect::TwoHop, _) => rates::CPU_TWO_HOP.of(dim),
+        (Collect::Path, _) => rates::CPU_PATH + k * rates::CPU_PATH_LIST.of(dim),
     }
 }

@@ -27,8 +27,8 @@ impl Builder {
     /// group of equal rows, and searches return the others with it; see [`Index::repeated`].
     ///
     /// # Errors
-    /// As [`Descent::build`](crate::Descent::build); or if a parameter of the strategy is out of its
-    /// range.
+    /// As [`Descent::build`](crate::Descent::build); or if a parameter of the strategy is out of
+    /// its range.
     pub fn build(&self, base: &Vectors) -> Result<Index> {
         Ok(self.build_with_stats(base, None)?.0)
     }
@@ -36,8 +36,8 @@ impl Builder {
     /// Builds the index of `base` from a given k-NN graph.
     ///
     /// # Errors
-    /// If the graph is not one of `base` under this builder's metric, a parameter of the strategy is
-    /// out of its range, or the work is cancelled.
+    /// If the graph is not one of `base` under this builder's metric, a parameter of the strategy
+    /// is out of its range, or the work is cancelled.
     pub fn build_from(&self, base: &Vectors, graph: &KnnGraph) -> Result<Index> {
         Ok(self.build_with_stats(base, Some(graph))?.0)
     }

@@ -1,5 +1,5 @@
-//! Builds in memory: the k-NN graph, pruning, layers and reachability, one after another. Their plan
-//! and their statistics.
+//! Builds in memory: the k-NN graph, pruning, layers and reachability, one after another. Their
+//! plan and their statistics.
 
 mod estimate;
 mod graph;
@@ -84,12 +84,12 @@ impl Builder {
         self.with(|descent| descent.metric(metric))
     }
 
-    /// How long descent runs; see [`Descent::iterations`].
+    /// Sets the iterations of descent; see [`Descent::iterations`].
     pub fn iterations(self, iterations: Iterations) -> Self {
         self.with(|descent| descent.iterations(iterations))
     }
 
-    /// Where descent starts from; see [`Descent::start`].
+    /// Sets the start of descent; see [`Descent::start`].
     pub fn start(self, start: Start) -> Self {
         self.with(|descent| descent.start(start))
     }
@@ -100,12 +100,12 @@ impl Builder {
         self.with(|descent| descent.seed(seed))
     }
 
-    /// Where the work runs.
+    /// Sets the device.
     pub fn device(self, device: Device) -> Self {
         self.with(|descent| descent.device(device))
     }
 
-    /// Where the work runs: out of core on all of `devices` at once, in memory on the first.
+    /// Sets the devices. A build out of core uses all of them at once, one in memory the first.
     pub fn devices(mut self, devices: &[Device]) -> Self {
         let (first, others) = devices.split_first().unwrap_or((&Device::Auto, &[]));
         self.others = others.to_vec();
@@ -130,8 +130,9 @@ impl Builder {
         self
     }
 
-    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as [`BuildStats::sample`], for a
-    /// [`Report`](crate::Report); none unless set. On a GPU nothing else of the graph comes to the host.
+    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as
+    /// [`BuildStats::sample`], for a [`Report`](crate::Report); none unless set. On a GPU nothing
+    /// else of the graph comes to the host.
     pub fn sample(mut self, nodes: usize) -> Self {
         self.sample = nodes;
         self
@@ -151,7 +152,7 @@ impl Builder {
         self
     }
 
-    /// What an index is that is pruned from a graph of `knn` neighbours.
+    /// The description of an index pruned from a graph of `knn` neighbours.
     pub(crate) fn description(&self, knn: usize) -> Description {
         Description {
             kind: self.strategy.kind.clone(),
@@ -161,7 +162,7 @@ impl Builder {
         }
     }
 
-    /// All that it depends on beside its base, by the names of the command line.
+    /// All parameters, by the names of the command line.
     pub(crate) fn all_parameters(&self, knn: usize) -> BTreeMap<String, String> {
         let mut parameters = self.parameters(knn);
         parameters.extend(self.descent.parameters());
@@ -169,7 +170,7 @@ impl Builder {
         parameters
     }
 
-    /// What makes it, by the names of the command line.
+    /// The parameters of the strategy, by the names of the command line.
     pub(crate) fn parameters(&self, knn: usize) -> BTreeMap<String, String> {
         let strategy = &self.strategy;
         let mut parameters = BTreeMap::from([

@@ -1,4 +1,5 @@
-//! What building an index takes, before it runs: of a device, of the host, of the disk, and of time.
+//! The plan of a build, before it runs: memory of the device and of the host, bytes of the disk,
+//! and time.
 
 use std::fmt;
 
@@ -24,12 +25,12 @@ const PROGRAM: u64 = 2 << 20;
 /// The stack and the allocator's own of a thread.
 const THREAD: u64 = 256 << 10;
 
-/// What building an index will take.
+/// The memory, disk space and time of a build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildPlan {
     /// Neighbours per node of the k-NN graph.
     pub k: usize,
-    /// Where descent starts from; never `Auto`.
+    /// The start of descent; never `Auto`.
     pub start: Start,
     /// The type of the vectors as a GPU takes them.
     pub element: ElementType,
@@ -39,13 +40,14 @@ pub struct BuildPlan {
     pub pool: u64,
     /// The stages on the device, in their order; none on the CPU.
     pub device: Vec<PlannedStage>,
-    /// What the process has on the host throughout, however many builds are at work.
+    /// Host memory of the process throughout, however many builds run.
     pub process: MemoryPlan,
     /// The stages on the host and what each has there beside, without the data set.
     pub host: Vec<PlannedStage>,
-    /// What is written to the disk.
+    /// Files on the disk.
     pub disk: MemoryPlan,
-    /// Stages and the seconds that each is expected to take, by rates measured on other machines and data: an estimate.
+    /// Stages and the seconds that each is expected to take, by rates measured on other machines
+    /// and data: an estimate.
     pub seconds: Vec<(&'static str, f64)>,
 }
 
@@ -70,7 +72,8 @@ impl BuildPlan {
         self.largest_on_host().map_or(0, |stage| stage.buffers.bytes())
     }
 
-    /// The most bytes of host memory at once, without the data set, whose pages are the system's to drop if it is mapped.
+    /// The most bytes of host memory at once, without the data set, whose pages are the system's to
+    /// drop if it is mapped.
     pub fn peak_host_bytes(&self) -> u64 {
         self.process.bytes().saturating_add(self.peak_of_stages())
     }
@@ -80,12 +83,14 @@ impl BuildPlan {
         self.seconds.iter().map(|stage| stage.1).sum()
     }
 
-    /// The most bytes of memory that the process has on the device at once: buffers, the context and the driver's pool.
+    /// The most bytes of memory that the process has on the device at once: buffers, the context
+    /// and the driver's pool.
     pub fn device_bytes(&self) -> u64 {
         self.context.saturating_add(self.pool).saturating_add(self.peak_device_bytes())
     }
 
-    /// Whether it fits so many bytes of memory of a device, the context among them, and of the host.
+    /// Whether it fits so many bytes of memory of a device, the context among them, and of the
+    /// host.
     pub fn fits(&self, device: u64, host: u64) -> bool {
         self.device_bytes() <= device && self.peak_host_bytes() <= host
     }
@@ -121,7 +126,8 @@ fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
 }
 
 impl Builder {
-    /// What building the index of such data on `target` will take. Nothing is opened or read to say so.
+    /// What building the index of such data on `target` will take. Nothing is opened or read to say
+    /// so.
     ///
     /// # Errors
     /// As [`build`](Self::build), for parameters that are out of their range.
@@ -158,9 +164,9 @@ impl Builder {
             start = descent.start;
             device.clone_from(&descent.stages);
         }
-        // What there is as long as anything is built.
+        // Held throughout the build.
         let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
-        let memory = Memory { shape: &shape, strategy: &self.strategy, threads };
+        let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_type!(element, T => shape.stages::<T>()));
@@ -235,13 +241,13 @@ impl Builder {
 }
 
 /// The host's memory while a graph is pruned.
-struct Memory<'a> {
+struct HostStages<'a> {
     shape: &'a PruneShape,
     strategy: &'a Strategy,
     threads: usize,
 }
 
-impl Memory<'_> {
+impl HostStages<'_> {
     /// Pruning on the CPU: the graph has no distances any more.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
         let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;
@@ -272,7 +278,7 @@ impl Memory<'_> {
             let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
-        // What the device gets, and what that is made from.
+        // The words that the device gets, and the jobs that they are made from.
         let jobs =
             descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
         vec![PlannedStage {

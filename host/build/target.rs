@@ -6,12 +6,12 @@ use crate::{Device, Error, Result};
 /// The most threads that a build is planned for.
 pub(super) const MOST_THREADS: usize = 1 << 16;
 
-/// What a build is planned to run on.
+/// The machine that a build is planned for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Threads of the CPU.
     pub threads: usize,
-    /// What the GPU takes beside buffers, if there is one.
+    /// Memory of the GPU beside buffers; none without a GPU.
     pub gpu: Option<Overhead>,
     /// Bytes of the GPU's memory that are free beside that, if it has been opened.
     pub free: Option<u64>,
@@ -37,7 +37,7 @@ impl Target {
         Self { free, shared: kind.capability().shared_memory(), ..Self::cuda() }
     }
 
-    /// What a graph of `nodes` nodes is built on with `device`, which is opened.
+    /// The target of a build of `nodes` nodes on `device`, which is opened.
     ///
     /// # Errors
     /// If there is no such device.

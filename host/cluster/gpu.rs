@@ -12,7 +12,7 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vect
 
 use super::ClusteringSizes;
 use super::guides::CentreLists;
-use crate::gpu::sort::{SortRoom, sort};
+use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::vectors::gpu::{Side, TileRows, TileVectors, stage_kernels};
 use crate::{Metric, Result};
@@ -72,7 +72,7 @@ pub(super) struct KMeans<'a, T: ClusterKernels> {
     seed: u64,
     pub sample: Buffer<u32>,
     pub nearest: Buffer<u32>,
-    /// Where the members of cells begin; before, the vectors of guides.
+    /// Offsets of the members of cells; earlier, of the vectors of guides.
     pub starts: Buffer<u32>,
     /// The order of all vectors; before, the vectors in the order of their guides.
     pub order: Buffer<u32>,
@@ -125,8 +125,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         })
     }
 
-    /// Finds centres by k-means on a sample, whose vectors are compared with all of them, or with those near
-    /// their guides.
+    /// Finds centres by k-means on a sample, whose vectors are compared with all of them, or with
+    /// those near their guides.
     pub(super) fn k_means(
         &mut self,
         centres: &mut Centres<T>,
@@ -155,8 +155,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         Ok(())
     }
 
-    /// Numbers the centres so that those that are near each other follow one another: by the nearest of the first
-    /// few, the second and the third nearest. They move to `to`.
+    /// Numbers the centres so that those that are near each other follow one another: by the
+    /// nearest of the first few, the second and the third nearest. They move to `to`.
     pub(super) fn arrange(&mut self, centres: &Centres<T>, to: &mut Centres<T>) -> Result<()> {
         let count = centres.count;
         let first = (count as f64).sqrt() as usize;
@@ -177,7 +177,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
             units: self.tiles.units(),
         };
         let grid = [(count as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers outlive the work.
+        // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers
+        // outlive the work.
         unsafe {
             self.gpu.launch::<cluster_ids>(threads(count), VALUE_THREADS, arguments)?;
             self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))
@@ -200,8 +201,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         self.launch_assign(wanted, centres, centres.count, None)
     }
 
-    /// Finds the nearest of the first `compared` centres; or of lists of so many, of each of `guides` guides, whose
-    /// vectors begin at the `starts`.
+    /// Finds the nearest of the first `compared` centres; or of lists of so many, of each of
+    /// `guides` guides, whose vectors begin at the `starts`.
     pub(super) fn launch_assign(
         &mut self,
         wanted: &Wanted,
@@ -232,8 +233,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
             weight: T::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count, guide_count), 1, 1];
-        // SAFETY: ids are vectors and lists hold centres; the buffers hold what the sizes say, and outlive the
-        // work.
+        // SAFETY: ids are vectors and lists hold centres; the buffers hold what the sizes say, and
+        // outlive the work.
         unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
         let (vectors, centres) = (wanted.count as u64, centres.count as u64);
         let bytes = (vectors + centres) * (u64::from(stride) + 4);
@@ -286,7 +287,7 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
     /// Sorts keys by the cell, one of `cells`, which is above `shift`.
     pub(super) fn sort(&mut self, count: usize, shift: u32, cells: usize) -> Result<()> {
         let bits = shift..shift + usize::BITS - (cells - 1).leading_zeros();
-        sort(self.gpu, &mut self.keys, &mut self.spare, &mut self.room, count, bits)
+        self.room.sort(self.gpu, &mut self.keys, &mut self.spare, count, bits)
     }
 
     /// Orders the vectors.
@@ -304,8 +305,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         self.find_members(members.view_mut(), n, cells, probes)
     }
 
-    /// Puts `count` vectors, of which each has `probes` of `cells` cells, into `members`, cell by cell, and finds
-    /// where each rank of each cell begins.
+    /// Puts `count` vectors, of which each has `probes` of `cells` cells, into `members`, cell by
+    /// cell, and finds where each rank of each cell begins.
     pub(super) fn find_members(
         &mut self,
         members: GlobalMut<u32>,

@@ -1,8 +1,8 @@
 //! Vectors that are compared with a list of centres each, where there are too many for all.
 //!
-//! A vector's guide is the nearest of a few, and its list names the centres near the guide: the nearest of them
-//! is the vector's own for most, and near it for the others. In the end that centre is the guide, and its list
-//! names the centres near it.
+//! A vector's guide is the nearest of a few, and its list names the centres near the guide: the
+//! nearest of them is the vector's own for most, and near it for the others. In the end that centre
+//! is the guide, and its list names the centres near it.
 
 use tagore_device::block::tile;
 use tagore_device::cluster::{self as device, LIST_THREADS, Pairs, cluster_lists};
@@ -46,13 +46,15 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         unsafe { self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, arguments) }
     }
 
-    /// Puts the first `count` vectors, whose nearest of `guides` guides was found, in the order of those.
+    /// Puts the first `count` vectors, whose nearest of `guides` guides was found, in the order of
+    /// those.
     fn group(&mut self, count: usize, guides: usize) -> Result<()> {
         let order = self.order.view_mut();
         self.find_members(order, count, guides, 1)
     }
 
-    /// Finds the nearest centres of vectors that are in the order of guides, among `length` centres near each.
+    /// Finds the nearest centres of vectors that are in the order of guides, among `length` centres
+    /// near each.
     pub(super) fn assign_near(
         &mut self,
         wanted: &Wanted,
@@ -64,7 +66,8 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         self.launch_assign(wanted, centres, length, Some(guides.count))
     }
 
-    /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those in its list.
+    /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those
+    /// in its list.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
         let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
@@ -78,7 +81,8 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         self.assign_near(&grouped, centres, centres, centre_list)
     }
 
-    /// Finds the nearest centres of all vectors among those that are near the centre of their known cell.
+    /// Finds the nearest centres of all vectors among those that are near the centre of their known
+    /// cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
         let ClusteringSizes { n, probes, centre_list, .. } = self.sizes;
         let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
@@ -114,8 +118,8 @@ impl<T: ClusterKernels> KMeans<'_, T> {
                 length: length as u32,
             };
             let grid = [tiles(centres.count), tiles(here), 1];
-            // SAFETY: there is room for the distances of `here` guides, and for the lists of all; everything
-            // outlives the work.
+            // SAFETY: there is room for the distances of `here` guides, and for the lists of all;
+            // everything outlives the work.
             unsafe {
                 self.gpu.launch::<T::Pairs>(grid, tile::THREADS, (pairs,))?;
                 self.gpu.launch::<cluster_lists>([here as u32, 1, 1], LIST_THREADS, (listing,))?;

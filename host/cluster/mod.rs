@@ -1,9 +1,10 @@
-//! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell with it.
+//! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell
+//! with it.
 //!
 //! On a device all of it works on vectors that are there already: k-means (Lloyd) on a sample, the
-//! nearest centres of every vector, and the orders of the vectors by them. The host asks for what is next and
-//! waits once, in the end. The same seed gives the same bytes: sums and places depend on the data alone. Without a
-//! device there are the clusters of every vector alone.
+//! nearest centres of every vector, and the orders of the vectors by them. The host asks for what
+//! is next and waits once, in the end. The same seed gives the same bytes: sums and places depend
+//! on the data alone. Without a device there are the clusters of every vector alone.
 
 pub(crate) mod assigner;
 pub(crate) mod cpu;
@@ -26,7 +27,8 @@ const SAMPLE_PER_CELL: usize = 48;
 /// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
 pub(crate) const ROUNDS: u32 = 5;
 
-/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as its list.
+/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as
+/// its list.
 const GUIDES: f64 = 4.0;
 
 const CENTRES: CentreNames = CentreNames { vectors: "centres", norms: "centre norms" };
@@ -43,12 +45,13 @@ pub(crate) struct Clustering {
     pub cells: usize,
     /// Nearest cells that each vector probes; it is assigned to the first of them.
     pub probes: usize,
-    /// The most centres that all vectors are compared with. Of more, a vector is compared with lists.
+    /// The most centres that all vectors are compared with. Of more, a vector is compared with
+    /// lists.
     pub most: usize,
     pub lists: ListLengths,
     /// Whether the order of the vectors is wanted.
     pub ordered: bool,
-    /// How many other cells are known.
+    /// Cells of an earlier clustering, if known.
     pub known: usize,
     /// Vectors of the sample per centre.
     pub sample_per_cell: usize,
@@ -84,11 +87,11 @@ impl Clustering {
 /// The vectors of each cell: those assigned to it, then those that probe it.
 pub(crate) struct Cells<T: ClusterKernels> {
     /// Vectors, cell by cell and rank by rank: rank 0 holds the vectors whose nearest centre is the
-    /// cell's, rank 1 those whose second nearest it is, and so on. Within a rank, every beginning of
-    /// the order is a fair sample.
+    /// cell's, rank 1 those whose second nearest it is, and so on. Within a rank, every beginning
+    /// of the order is a fair sample.
     pub members: Buffer<u32>,
-    /// Offsets in `members`: rank `r` of cell `c` begins at `starts[c * probes + r]`. One more entry
-    /// ends the last rank.
+    /// Offsets in `members`: rank `r` of cell `c` begins at `starts[c * probes + r]`. One more
+    /// entry ends the last rank.
     pub starts: Vec<usize>,
     /// If requested: all vectors by nearest centre, then the second, the third and the number.
     /// Vectors that follow one another are near each other.
@@ -99,10 +102,11 @@ pub(crate) struct Cells<T: ClusterKernels> {
     pub centres: Centres<T>,
 }
 
-/// Other cells of the same vectors, which are in the order of these cells: they tell which centres are near a vector.
+/// Other cells of the same vectors, which are in the order of these cells: they tell which centres
+/// are near a vector.
 pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
-    /// Where the vectors whose nearest centre is that of a cell begin, and the end of the last.
+    /// Offsets of the vectors assigned to each cell, and the end of the last.
     pub starts: &'a [u32],
 }
 
@@ -189,8 +193,8 @@ pub(crate) fn plan<T: ClusterKernels>(
 }
 
 /// Puts each vector into the cells of its nearest centres. K-means (Lloyd) finds the centres on a
-/// sample of one vector per stretch. There are at most as many centres as vectors, and as many probes
-/// as centres.
+/// sample of one vector per stretch. There are at most as many centres as vectors, and as many
+/// probes as centres.
 pub(crate) fn cells<T: ClusterKernels>(
     gpu: &Gpu,
     rows: TileRows,
@@ -241,7 +245,7 @@ mod tests {
     use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Side};
     use crate::vectors::{Element, Synth, Vectors};
 
-    /// What cells are, on the host.
+    /// Cells on the host.
     #[derive(PartialEq, Debug)]
     struct Found {
         members: Vec<u32>,
@@ -352,7 +356,8 @@ mod tests {
 
     #[test]
     fn lists_give_the_nearest_that_they_hold() {
-        // Centres are as long on the device; and there is not room for the distances of all at once.
+        // Centres are as long on the device; and there is not room for the distances of all at
+        // once.
         let (n, dim) = (290, 32);
         let asked =
             Clustering { most: 20, lists: ListLengths { guide: 16, centre: 24 }, ..Clustering::new(60, 6) };
@@ -487,7 +492,8 @@ mod tests {
 
     #[test]
     fn clusters_that_are_far_apart_are_found() {
-        // Eight clumps at the corners of a cube, each a cell of its own after a few rounds, or of two.
+        // Eight clumps at the corners of a cube, each a cell of its own after a few rounds, or of
+        // two.
         let corner = |i: usize, axis: usize| if i >> axis & 1 == 1 { 100 } else { 0 };
         let values: Vec<u8> =
             (0..400).flat_map(|i| (0..3).map(move |axis| corner(i, axis) + (i / 8 % 5) as u8)).collect();

@@ -25,7 +25,7 @@ pub(super) const SAMPLE: usize = 24;
 /// The nearest of a node's list, and of its reverse list, that phase 2 gathers.
 pub(super) const GATHER: usize = 64;
 
-/// What a descent is run with, checked and complete.
+/// Arguments of a descent, checked and complete.
 pub(super) struct CpuDescent {
     pub k: usize,
     pub iterations: Iterations,
@@ -71,8 +71,8 @@ pub(super) fn descend(
     Ok((lists.into_keys(), stats))
 }
 
-/// `auto` leaves phase 1 once a smaller share than this of the list entries is new. Waiting longer costs
-/// a third of the time or more and gains 0.002 of recall (docs/measurements.md).
+/// `auto` leaves phase 1 once a smaller share than this of the list entries is new. Waiting longer
+/// costs a third of the time or more and gains 0.002 of recall (docs/measurements.md).
 const STOP_JOIN: f64 = 0.35;
 
 /// `auto` ends phase 2 once a smaller share than this of the lists still changes.

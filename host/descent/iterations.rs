@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// How long the two phases run.
+/// Iterations of the two phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Iterations {
     /// Until few lists change.
@@ -38,7 +38,7 @@ impl Iterations {
     }
 }
 
-/// What [`Iterations`] may be, for errors.
+/// Values of [`Iterations`], for errors.
 const EXPECTED_ITERATIONS: &str = "auto, or A,B such as 6,6, each at most 1000";
 
 impl fmt::Display for Iterations {

@@ -71,9 +71,9 @@ impl NeighbourLists {
 /// A list ends as the `k` smallest of what it held and all that was offered to it, whatever the
 /// order of the offers: that is why the result does not depend on the number of threads.
 ///
-/// Most offers are of neighbours that the list holds already. They are found without a lock, so that
-/// the processor waits for many lists at once, which it does not across a lock: this halves the time
-/// of a descent.
+/// Most offers are of neighbours that the list holds already. They are found without a lock, so
+/// that the processor waits for many lists at once, which it does not across a lock: this halves
+/// the time of a descent.
 pub(super) struct SharedLists {
     k: usize,
     keys: Vec<AtomicU64>,

@@ -101,13 +101,13 @@ impl Descent {
         self
     }
 
-    /// How long the phases run; until they converge unless set.
+    /// Sets the iterations; the default is to run until the lists converge.
     pub fn iterations(mut self, iterations: Iterations) -> Self {
         self.iterations = iterations;
         self
     }
 
-    /// Where the lists start from.
+    /// Sets the start.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -119,7 +119,7 @@ impl Descent {
         self
     }
 
-    /// How a start from cells is made.
+    /// Sets the parameters of a start from cells.
     pub fn cells(mut self, cells: CellSettings) -> Self {
         self.settings = cells;
         self
@@ -131,7 +131,7 @@ impl Descent {
         self
     }
 
-    /// Where it runs.
+    /// Sets the device.
     pub fn device(self, device: Device) -> Self {
         Self { device, fork: None, ..self }
     }
@@ -152,8 +152,9 @@ impl Descent {
         self.build_in(&Space::new(base, self.metric, &self.progress)?, k)
     }
 
-    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32 values are looked at
-    /// ([`DataShape::of`]), since those that are bytes go to the device as bytes.
+    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32
+    /// values are looked at ([`DataShape::of`]), since those that are bytes go to the device as
+    /// bytes.
     ///
     /// # Errors
     /// As [`build`](Self::build), but for values that are not finite.
@@ -179,7 +180,7 @@ impl Descent {
         Ok(k)
     }
 
-    /// What building the graph of such data on a GPU takes.
+    /// The plan of such a graph on a GPU.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
         let shape = self.shape_on_gpu(data, k);
         // All pairs are of the vectors as they are.
@@ -194,11 +195,11 @@ impl Descent {
         gpu::DescentShape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
     }
 
-    /// The stages of a build of such data on the CPU with so many threads, and their buffers on the host, beside those of
-    /// the space.
+    /// The stages of a build of such data on the CPU with so many threads, and their buffers on the
+    /// host, beside those of the space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
         let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
-        plan::stages_on_cpu(data.rows, k, (self.expand, all_pairs), threads)
+        plan::stages_on_cpu(data.rows, k, self.expand, all_pairs, threads)
     }
 
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
@@ -210,7 +211,8 @@ impl Descent {
         }
     }
 
-    /// What the graph depends on beside its data and the neighbours per node, by the names of the command line.
+    /// What the graph depends on beside its data and the neighbours per node, by the names of the
+    /// command line.
     pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
         let parameters = [
             ("metric", self.metric.to_string()),
@@ -239,13 +241,15 @@ impl Descent {
         Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
     }
 
-    /// This descent on a fork of its device, if that is a GPU: several can be at work there at the same time.
+    /// This descent on a fork of its device, if that is a GPU: several can be at work there at the
+    /// same time.
     pub(crate) fn forked(self) -> Result<Self> {
         let fork = self.device.gpu()?.map(|gpu| gpu.fork()).transpose()?;
         Ok(Self { fork, ..self })
     }
 
-    /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and nothing is reported.
+    /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and
+    /// nothing is reported.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
         let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
         Self { knn, progress: self.progress.unwatched(), ..self.clone() }

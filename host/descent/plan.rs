@@ -1,4 +1,4 @@
-//! What a build will take of memory, before it runs.
+//! The memory plan of a descent, before it runs.
 
 use std::fmt;
 
@@ -35,7 +35,8 @@ impl PlannedStage {
     }
 }
 
-/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take more.
+/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take
+/// more.
 pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut most, mut too_many) = (0, k);
     while too_many - most > 1 {
@@ -45,23 +46,24 @@ pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> 
     (most > 0).then_some(most)
 }
 
-/// What the k-NN graph of a data set will take of a GPU's memory, and of the host's.
+/// Memory of a GPU and of the host for the k-NN graph of a data set.
 ///
-/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit what the stages before
-/// have had.
+/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit
+/// what the stages before have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Where descent starts from; never `Auto`.
+    /// The start of descent; never `Auto`.
     pub start: Start,
     /// Neighbours per node.
     pub k: usize,
     /// Nodes.
     pub nodes: usize,
-    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to 255.
+    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to
+    /// 255.
     pub element: ElementType,
     /// The stages, in their order.
     pub stages: Vec<PlannedStage>,
-    /// What the library holds on the host in the end, beside the data set.
+    /// Host memory at the end, beside the data set.
     pub host: MemoryPlan,
 }
 
@@ -105,8 +107,9 @@ impl fmt::Display for DevicePlan {
     }
 }
 
-/// What the allocator keeps of smaller buffers that were given back, on the CPU: a share of what there is, up to a limit, since
-/// it returns larger ones to the system. Measured (docs/measurements.md).
+/// What the allocator keeps of smaller buffers that were given back, on the CPU: a share of what
+/// there is, up to a limit, since it returns larger ones to the system. Measured
+/// (docs/measurements.md).
 const KEPT: (u64, u64) = (8, 24 << 20);
 
 /// `buffers`, and what the allocator keeps beside them.
@@ -115,11 +118,13 @@ pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
 
-/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on the host.
+/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on
+/// the host.
 pub(super) fn stages_on_cpu(
     n: usize,
     k: usize,
-    (expand, all_pairs): (usize, bool),
+    expand: usize,
+    all_pairs: bool,
     threads: usize,
 ) -> Vec<PlannedStage> {
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
@@ -128,7 +133,8 @@ pub(super) fn stages_on_cpu(
     if all_pairs {
         stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
     } else {
-        // While edges are turned round, the lists have no bounds and locks, which take less than what that takes.
+        // While edges are turned round, the lists have no bounds and locks, which take less than
+        // what that takes.
         let join = lists
             .clone()
             .with::<u32>("samples", 2 * n * SAMPLE)

@@ -6,7 +6,8 @@ use tagore_device::random::{Draws, Stage};
 use super::{GpuLists, KnnGraph};
 use crate::Result;
 
-/// The distances in the lists of some nodes of a k-NN graph: what [`KnnTruth`](crate::KnnTruth) compares.
+/// The distances in the lists of some nodes of a k-NN graph: what [`KnnTruth`](crate::KnnTruth)
+/// compares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnnSample {
     k: usize,

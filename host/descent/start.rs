@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// Where descent starts from.
+/// The start of a descent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// Whichever of the others is fastest for the device, the size and the metric.
@@ -13,7 +13,8 @@ pub enum Start {
     Auto,
     /// Random neighbours, as in the paper.
     Random,
-    /// Cells of near vectors: the members of each are compared with one another and with vectors near it; on a GPU.
+    /// Cells of near vectors: the members of each are compared with one another and with vectors
+    /// near it; on a GPU.
     Cells,
     /// No descent: all pairs are compared, which gives the exact graph.
     AllPairs,

@@ -4,11 +4,12 @@ use crate::Result;
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::memory::peak_host_bytes;
 
-/// What a descent did. Times of compiling and of kernels, and the peak of memory, are those of the device from
-/// the descent's begin to its end: of several at once on one device each has a part of the others'.
+/// What a descent did. Times of compiling and of kernels, and the peak of memory, are those of the
+/// device from the descent's begin to its end: of several at once on one device each has a part of
+/// the others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescentStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
@@ -18,7 +19,8 @@ pub struct DescentStats {
     pub join_distances: u64,
     /// Of these, distances computed in phase 2.
     pub refine_distances: u64,
-    /// Nodes whose lists descent left short of `k`, and whose neighbours were searched for exactly instead.
+    /// Nodes whose lists descent left short of `k`, and whose neighbours were searched for exactly
+    /// instead.
     pub completed: u64,
     /// Iterations run of phase 1 and of phase 2.
     pub iterations: (u32, u32),

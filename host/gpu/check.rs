@@ -1,5 +1,6 @@
-//! Tests that the emulator does what the hardware does, on random inputs: each result is compared with a
-//! plain definition on the emulator, and with the emulator on a CUDA device where there is one.
+//! Tests that the emulator does what the hardware does, on random inputs: each result is compared
+//! with a plain definition on the emulator, and with the emulator on a CUDA device where there is
+//! one.
 
 use bytemuck::Pod;
 use cuda_check::{

@@ -1,5 +1,5 @@
-//! Every kernel's launch contract over all parameters that the host launches it with, against the limits of every compute
-//! capability.
+//! Every kernel's launch contract over all parameters that the host launches it with, against the
+//! limits of every compute capability.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,7 +93,7 @@ impl Launched {
     }
 }
 
-/// What depends on nothing, or on lists alone.
+/// Kernels with constant shared memory, or shared memory by lists alone.
 fn of_lists(launched: &mut Launched) {
     launched.constant::<cluster_ids>();
     launched.constant::<cluster_keys>();
@@ -133,7 +133,7 @@ fn of_lists(launched: &mut Launched) {
     }
 }
 
-/// What depends on the vectors.
+/// Kernels with shared memory by vectors.
 fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Launched) {
     launched.constant::<T::Join>();
     launched.constant::<T::Pairs>();
@@ -271,7 +271,8 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                     {
                         let shape = PruneShape::new(&strategy, 1 << 20, dim, k, Metric::L2);
                         if shape.block_bytes() > capability.shared_memory() {
-                            // Only long lists of paths, and more candidates than any strategy has by itself.
+                            // Only long lists of paths, and more candidates than any strategy has
+                            // by itself.
                             assert!(
                                 collect == crate::Collect::Path && k > 384,
                                 "{strategy:?}, K = {k}, {dim}"

@@ -1,4 +1,5 @@
-//! The machines that this process has opened: a device has one context, whose kernels are compiled once.
+//! The machines that this process has opened: a device has one context, whose kernels are compiled
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,8 +19,8 @@ impl Opened {
         Self { devices: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Device number `ordinal`, by `open` if it has not been opened, or has failed since: who has a failed one
-    /// keeps it, and learns of the failure from every call.
+    /// Device number `ordinal`, by `open` if it has not been opened, or has failed since: who has a
+    /// failed one keeps it, and learns of the failure from every call.
     pub(super) fn get(&self, ordinal: u32, open: impl FnOnce() -> Result<Gpu>) -> Result<Gpu> {
         // Held while a device is opened, so that it is opened once.
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);

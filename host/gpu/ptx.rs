@@ -3,7 +3,8 @@
 /// The PTX that the build found or made, of all stages.
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
 
-/// The module of one kernel: all of `ptx` but the other entries. What is not used is then not compiled.
+/// The module of one kernel: all of `ptx` but the other entries. What is not used is then not
+/// compiled.
 pub(crate) fn module(ptx: &str, kernel: &str) -> String {
     let mut module = String::with_capacity(ptx.len());
     let mut skipping = false;

@@ -1,4 +1,4 @@
-//! What devices reach at best, to judge kernels by.
+//! Peak rates of devices, to judge kernels by.
 
 /// The peak rates of a device, by its maker's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -7,7 +7,8 @@ pub struct Rates {
     pub bytes: f64,
     /// Operations a second of dense products of f16 on tensor cores, a multiply-add as two.
     pub f16: f64,
-    /// Operations a second of dense products of 8-bit integers on tensor cores, a multiply-add as two.
+    /// Operations a second of dense products of 8-bit integers on tensor cores, a multiply-add as
+    /// two.
     pub int8: f64,
 }
 
@@ -27,8 +28,8 @@ impl Rates {
         Some(Self { bytes, f16, int8 })
     }
 
-    /// Operations a second that a kernel of the library reaches at best; none for one that does not use tensor
-    /// cores.
+    /// Operations a second that a kernel of the library reaches at best; none for one that does not
+    /// use tensor cores.
     pub fn operations(self, kernel: &str) -> Option<f64> {
         if !ON_TENSOR_CORES.iter().any(|name| kernel.starts_with(name)) {
             return None;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::ClusterGraph;
 use crate::cluster::{self, ClusterKernels, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{Preparation, ROWS, Rounding, RowSet, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
 use crate::{Device, Error, Metric, Progress, Result};
@@ -85,7 +85,8 @@ fn nearest_two<T: ClusterKernels>(
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;
     let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-    let rounding = Rounding::of(Metric::L2, (rows, n), (rows, n), |row| row);
+    let all = RowSet { rows, count: n };
+    let rounding = Rounding::of(Metric::L2, all, all, |row| row);
     let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
         (memory.buffer("mean")?, memory.buffer("largest norm")?);
     mean.upload(&rounding.mean)?;

@@ -23,8 +23,8 @@ use crate::vectors::space::Space;
 /// Pieces in which the edges of full rows are turned round.
 const PIECES: usize = 8;
 
-/// The most edges that are turned round at a time: far fewer than rows have room for, of which one never knows how much a
-/// rule uses. To a single node there may go an edge from every other.
+/// The most edges that are turned round at a time: far fewer than rows have room for, of which one
+/// never knows how much a rule uses. To a single node there may go an edge from every other.
 pub(crate) fn turned_at_once(nodes: usize, degree: usize) -> usize {
     nodes * (degree / PIECES).max(1)
 }
@@ -133,8 +133,8 @@ impl<'a> Storer<'a> {
         space.order_distances(node, edges, distances);
         let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
         keys.sort_unstable();
-        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is nearly always
-        // among them.
+        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is
+        // accepted is nearly always among them.
         keys.truncate(MERGED as usize);
         if keys.len() > row.len() {
             pruner.filter(node, &keys, row.len(), accepted);
@@ -144,7 +144,7 @@ impl<'a> Storer<'a> {
     }
 }
 
-/// Where an index is entered.
+/// The entry points of an index.
 fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     match entry {
         Entry::Medoid => Ok(vec![space.medoid(progress)?]),

@@ -17,8 +17,8 @@ use crate::vectors::space::Space;
 /// The search for the reached nodes nearest to an unreached one.
 const NEAREST: BeamLimits = BeamLimits { beam: 64, expansions: usize::MAX };
 
-/// So many unreached nodes are searched for at a time, on the same graph: enough for all threads, and few whose
-/// search is of no use since the node hangs on another of them.
+/// So many unreached nodes are searched for at a time, on the same graph: enough for all threads,
+/// and few whose search is of no use since the node hangs on another of them.
 const SEARCHES: usize = 256;
 
 /// Fewer nodes than this are not worth waking threads for.
@@ -27,7 +27,7 @@ const FEW: usize = 256;
 /// A node that has no parent in the tree yet.
 const UNREACHED: u32 = u32::MAX;
 
-/// What [`connect`] takes of the host's memory for `n` nodes with so many threads.
+/// Host memory of [`connect`] for `n` nodes on `threads` threads.
 pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
     // Of a level that has most of the nodes, parts and the whole.
     MemoryPlan::new()
@@ -54,7 +54,8 @@ pub(crate) fn connect(
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
     let tree = Tree::from_entries(rows, entries);
-    // One for each thread that ever searches: a search marks visited nodes in memory for all of them.
+    // One for each thread that ever searches: a search marks visited nodes in memory for all of
+    // them.
     let searches = Mutex::new(Vec::new());
     let free = || searches.lock().unwrap_or_else(PoisonError::into_inner);
     let search = |rows: &GraphRows, node: u32| -> Vec<u32> {
@@ -78,8 +79,8 @@ pub(crate) fn connect(
                 continue;
             }
             progress.check()?;
-            // What was found is still reached, but may since have taken others; what is found now may have edges
-            // that carry the tree, and no other. Some reached node has room.
+            // What was found is still reached, but may since have taken others; what is found now
+            // may have edges that carry the tree, and no other. Some reached node has room.
             let parent = attach(space, rows, &tree, node, near)
                 .or_else(|| {
                     let near = search(rows, node);
@@ -97,7 +98,8 @@ pub(crate) fn connect(
     }
 }
 
-/// Gives the nearest of `reached` that can take it an edge to `node`, and returns it; none if none can.
+/// Gives the nearest of `reached` that can take it an edge to `node`, and returns it; none if none
+/// can.
 fn attach(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, node: u32, reached: Vec<u32>) -> Option<u32> {
     let mut distances = Vec::new();
     space.rule_distances(node, &reached, &mut distances);
@@ -156,8 +158,8 @@ impl Tree {
         self.grow(rows, vec![node]);
     }
 
-    /// Grows the tree from nodes that have parents, level by level. The parent of a node is the smallest of the
-    /// level before that has an edge to it: threads may come in any order.
+    /// Grows the tree from nodes that have parents, level by level. The parent of a node is the
+    /// smallest of the level before that has an edge to it: threads may come in any order.
     fn grow(&self, rows: &GraphRows, mut level: Vec<u32>) {
         let look = |mut next: Vec<u32>, &node: &u32| {
             for &neighbor in rows.row(node) {

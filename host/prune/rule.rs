@@ -19,7 +19,7 @@ pub(super) trait AnyRule: Send + Sync {
     /// The threshold as the rule takes it.
     fn prepare(&self, threshold: f32) -> f32;
 
-    /// How it selects.
+    /// The form of its selection.
     fn form(&self) -> Form;
 
     /// Filters the candidates of `node` on the CPU; see [`Pruner::filter`].
@@ -72,7 +72,8 @@ impl<R: RuleKernels> AnyRule for R {
     }
 }
 
-/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its row, and edges.
+/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its
+/// row, and edges.
 ///
 /// # Safety
 /// - As [`Gpu::launch`].

@@ -1,12 +1,12 @@
-//! What pruning did.
+//! Statistics of pruning.
 
 use crate::gpu::KernelTime;
 
-/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the device meanwhile, as
-/// for [`DescentStats`](crate::DescentStats).
+/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the
+/// device meanwhile, as for [`DescentStats`](crate::DescentStats).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PruneStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,

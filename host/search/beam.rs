@@ -6,12 +6,12 @@ use super::visited::Visited;
 use crate::index::Layer;
 use crate::vectors::space::{Query, Space};
 
-/// What a search walks on.
+/// A graph to search.
 pub(crate) trait Graph: Sync {
     fn neighbors(&self, node: u32) -> &[u32];
 }
 
-/// Where searches of a graph begin.
+/// The start of searches of a graph.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     /// Nodes of the highest layer, or of the graph if there are no layers.
@@ -42,7 +42,7 @@ struct Slot {
     expanded: bool,
 }
 
-/// How far a search goes.
+/// Limits of a search.
 #[derive(Clone, Copy)]
 pub(crate) struct BeamLimits {
     /// Nodes kept at a time (L).

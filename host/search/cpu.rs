@@ -18,7 +18,8 @@ impl Graph for Index {
     }
 }
 
-/// The `k` nearest keys of each query, [`key::NONE`] behind the last, and how many distances were computed.
+/// The `k` nearest keys of each query, [`key::NONE`] behind the last, and how many distances were
+/// computed.
 pub(super) fn search(
     index: &Index,
     space: &Space<'_>,

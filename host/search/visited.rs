@@ -9,7 +9,7 @@ pub(crate) struct Visited {
 }
 
 impl Visited {
-    /// What `sets` sets for ids below `nodes` take.
+    /// Memory of `sets` sets for ids below `nodes`.
     pub(crate) fn plan(nodes: usize, sets: usize) -> MemoryPlan {
         MemoryPlan::new().with::<u64>("visited nodes", sets * nodes.div_ceil(64))
     }

@@ -19,7 +19,8 @@ stage_kernels! {
     }
 }
 
-/// A list is trusted if its last distance is at least so many times as far as rounding moved its node.
+/// A list is trusted if its last distance is at least so many times as far as rounding moved its
+/// node.
 const MOST_ROUNDING: f32 = 16.0;
 
 impl Build<'_> {
@@ -70,8 +71,8 @@ impl Build<'_> {
         Ok((Base::new(self.gpu, self.space, original.values, original.stride)?, lists))
     }
 
-    /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device, and adds the zero vectors
-    /// under cosine.
+    /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device,
+    /// and adds the zero vectors under cosine.
     fn complete(&self, lacking: &[u32], lists: &mut GpuLists, room: u64) -> Result<()> {
         let (space, k) = (self.space, self.k);
         let found = self.search(&QuerySet::of_nodes(space, lacking), Some(room))?;

@@ -13,12 +13,13 @@ pub(crate) struct GpuLists {
     pub keys: Buffer<Key>,
     pub k: usize,
     pub metric: Metric,
-    /// Every row once; those that follow one another are near each other, if the graph was made here.
+    /// Every row once; those that follow one another are near each other, if the graph was made
+    /// here.
     pub order: Buffer<u32>,
 }
 
 impl GpuLists {
-    /// What a graph of `n` rows takes.
+    /// Adds a graph of `n` rows to a plan.
     pub(crate) fn plan(plan: MemoryPlan, n: usize, k: usize) -> MemoryPlan {
         plan.with::<Key>("lists", n * k).with::<u32>("order", n)
     }
@@ -44,7 +45,8 @@ impl GpuLists {
 
     /// The keys.
     pub(crate) fn download(&self) -> Result<Vec<Key>> {
-        // Touched by all threads: the pages of so much memory take longer to come than what fills them.
+        // Touched by all threads: the pages of so much memory take longer to come than what fills
+        // them.
         let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.order.len() * self.k).collect();
         self.keys.download(&mut keys)?;
         Ok(keys)

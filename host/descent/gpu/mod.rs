@@ -1,10 +1,10 @@
-//! The k-NN graph on a GPU: all pairs where they are affordable, else descent from a random start, or from
-//! cells of near vectors.
+//! The k-NN graph on a GPU: all pairs where they are affordable, else descent from a random start,
+//! or from cells of near vectors.
 //!
-//! Vectors are put into an order in which those that are near follow one another, and nodes are numbered by it.
-//! Lists stay on the device from the first iteration to the last. Distances in them are those of the tensor
-//! cores until, in the end, those of every list are computed exactly in f32 from the original vectors, and
-//! the list is sorted.
+//! Vectors are put into an order in which those that are near follow one another, and nodes are
+//! numbered by it. Lists stay on the device from the first iteration to the last. Distances in them
+//! are those of the tensor cores until, in the end, those of every list are computed exactly in f32
+//! from the original vectors, and the list is sorted.
 
 pub(crate) mod cells;
 mod finish;
@@ -32,14 +32,17 @@ use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
 use crate::vectors::Matrix;
-use crate::vectors::gpu::{Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
+use crate::vectors::gpu::{
+    Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, RowSet, Side, with_device_rows,
+};
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
 
 /// The most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
 
-/// As [`ALL_PAIRS`], under inner product: descent starts from random neighbours there and misses one in ten.
+/// As [`ALL_PAIRS`], under inner product: descent starts from random neighbours there and misses
+/// one in ten.
 pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
 
 /// The longest lists of descent; longer ones come from all pairs.
@@ -50,7 +53,7 @@ pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + Ex
 
 impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernels for T {}
 
-/// What a build is run with, checked and complete.
+/// Arguments of a descent, checked and complete.
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
@@ -133,7 +136,7 @@ impl Build<'_> {
         Ok(DeviceGraph { base: T::device_base(base), lists, stats })
     }
 
-    /// What the sizes of the buffers depend on.
+    /// The sizes that buffers depend on.
     fn shape(&self) -> DescentShape {
         DescentShape {
             n: self.space.len(),
@@ -191,7 +194,7 @@ impl Build<'_> {
         } else {
             drop(cells);
         }
-        self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
+        self.phases(&mut nodes, start, joins, expands, &mut stats)?;
         let (base, lists) = self.finish(original, nodes, rounding.row_scale, &mut stats)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
@@ -203,7 +206,8 @@ impl Build<'_> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let memory = self.shape().upload::<T>().reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-        let rounding = Rounding::of(self.space.metric(), (rows, n), (rows, n), |row| row);
+        let all = RowSet { rows, count: n };
+        let rounding = Rounding::of(self.space.metric(), all, all, |row| row);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let stride = side.stride;
@@ -230,9 +234,7 @@ impl Build<'_> {
             norm_weight: i32::from(self.space.metric() != Metric::InnerProduct),
             skip_zero: self.space.metric() == Metric::Cosine,
         };
-        T::prepare(self.gpu, side, &task)?;
-        // The buffer is used until the work is done.
-        self.gpu.synchronize()
+        T::prepare(self.gpu, side, &task)
     }
 
     /// Clusters the vectors and puts them in order.
@@ -263,14 +265,15 @@ impl Build<'_> {
         let grid = [(n as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
         let members = n * cells.probes;
         let ids = (cells.members.view_mut(), places.view(), members as u32);
-        // SAFETY: the order holds every vector once, and members are vectors; the memory outlives the work.
+        // SAFETY: the order holds every vector once, and members are vectors; the memory outlives
+        // the work.
         unsafe {
             self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))?;
             let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
         self.count_renumbering(tiles.stride);
-        // The rounded copy and the places go now.
+        // Then the memory of the rounded copy and of the places serves larger buffers.
         self.gpu.synchronize()?;
         let (values, value_stride, errors) = side.into_original();
         let original = Original { values, stride: value_stride, errors };

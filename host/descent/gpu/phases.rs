@@ -30,22 +30,22 @@ stage_kernels! {
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
 const STOP_JOIN: f64 = 0.02;
 
-/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries; after a start from cells
-/// a larger one, since hardly any of the nearest are left to find.
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries; after
+/// a start from cells a larger one, since hardly any of the nearest are left to find.
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
 /// Neighbours that a node expands in one launch: more would not fit a block everywhere.
 pub(crate) const MOST_EXPANDED: usize = 16;
 
-/// What the iterations work with, beside the nodes.
-struct Memory {
+/// Buffers of the iterations, beside the nodes.
+struct PhaseBuffers {
     rows: Buffer<u32>,
     changes: Buffer<u32>,
     distances: Buffer<u64>,
 }
 
-impl Memory {
+impl PhaseBuffers {
     /// The distances computed so far.
     fn computed(&self) -> Result<u64> {
         let mut distances = [0; COUNTERS as usize];
@@ -53,7 +53,7 @@ impl Memory {
         Ok(distances.iter().sum())
     }
 
-    /// How many keys each of the first `iterations` iterations has added to the lists.
+    /// Keys that each of the first `iterations` iterations added to the lists.
     fn added(&self, iterations: usize) -> Result<Vec<u64>> {
         let mut changes = vec![0u32; COUNTERS as usize * iterations];
         self.changes.download(&mut changes)?;
@@ -63,14 +63,14 @@ impl Memory {
             .collect())
     }
 
-    /// Where iteration number `iteration` of both phases together counts.
-    fn changes(&mut self, (joins, expands): (u32, u32)) -> GlobalMut<u32> {
-        self.changes.view_mut().offset(((joins + expands) * COUNTERS) as usize)
+    /// Counters of an iteration, numbered through both phases.
+    fn changes(&mut self, iteration: u32) -> GlobalMut<u32> {
+        self.changes.view_mut().offset((iteration * COUNTERS) as usize)
     }
 }
 
-/// What joins leave for the merging.
-struct Found {
+/// Candidates of joins, and the bounds that they are below.
+struct JoinCandidates {
     candidates: Buffer<Key>,
     bounds: Buffer<f32>,
 }
@@ -81,7 +81,8 @@ impl Build<'_> {
         &self,
         nodes: &mut Nodes<T>,
         start: Start,
-        (joins, expands): (u32, u32),
+        joins: u32,
+        expands: u32,
         stats: &mut DescentStats,
     ) -> Result<()> {
         if (joins, expands) == (0, 0) {
@@ -90,8 +91,10 @@ impl Build<'_> {
         let mut memory = self.memory(joins + expands)?;
         if joins > 0 {
             let plan = self.shape().joins().reserve(self.gpu)?;
-            let mut found =
-                Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
+            let mut found = JoinCandidates {
+                candidates: plan.buffer("candidates")?,
+                bounds: plan.buffer("list bounds")?,
+            };
             found.candidates.fill(0xff)?;
             // As good as infinite.
             found.bounds.fill(0x7f)?;
@@ -108,17 +111,16 @@ impl Build<'_> {
                     break;
                 }
             }
-            self.gpu.synchronize()?;
             stats.join_distances = memory.computed()?;
             self.count_joins::<T>(nodes.stride, start, stats);
         }
         let stop = if start == Start::Cells { STOP_EXPAND_AFTER_CELLS } else { STOP_EXPAND };
-        self.expand(nodes, memory, (expands, stop), stats)
+        self.expand(nodes, memory, expands, stop, stats)
     }
 
-    fn memory(&self, iterations: u32) -> Result<Memory> {
+    fn memory(&self, iterations: u32) -> Result<PhaseBuffers> {
         let plan = self.shape().iterations(iterations).reserve(self.gpu)?;
-        let mut memory = Memory {
+        let mut memory = PhaseBuffers {
             rows: plan.buffer("samples")?,
             changes: plan.buffer("changes")?,
             distances: plan.buffer("distances")?,
@@ -129,7 +131,7 @@ impl Build<'_> {
     }
 
     /// Whether `auto` stops here, since the last iteration added less than `share` of all entries.
-    fn is_settled(&self, memory: &Memory, stats: &DescentStats, share: f64) -> Result<bool> {
+    fn is_settled(&self, memory: &PhaseBuffers, stats: &DescentStats, share: f64) -> Result<bool> {
         if self.iterations != Iterations::Auto {
             return Ok(false);
         }
@@ -138,7 +140,7 @@ impl Build<'_> {
         Ok((added[done - 1] as f64) < share * (self.space.len() * self.k) as f64)
     }
 
-    /// What an iteration's ids are mixed by.
+    /// The number that an iteration's ids are mixed with.
     pub(super) fn draw(&self, iteration: u32) -> u32 {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }
@@ -146,7 +148,7 @@ impl Build<'_> {
     fn sample<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        memory: &mut Memory,
+        memory: &mut PhaseBuffers,
         draw: u32,
         unvisit: bool,
     ) -> Result<(Sample, [u32; 3])> {
@@ -168,15 +170,15 @@ impl Build<'_> {
     fn join<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        memory: &mut Memory,
-        found: &mut Found,
+        memory: &mut PhaseBuffers,
+        found: &mut JoinCandidates,
         iteration: u32,
         start: Start,
     ) -> Result<()> {
         let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
         let (sample, grid) = self.sample(nodes, memory, draw, false)?;
-        // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes; they
-        // outlive the work. So below.
+        // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes;
+        // they outlive the work. So below.
         unsafe {
             if iteration == 0 && start == Start::Random {
                 gpu.launch::<descent_start>(grid, SAMPLE_THREADS, (sample,))?;
@@ -202,7 +204,7 @@ impl Build<'_> {
             lists: nodes.lists.view_mut(),
             proposals: found.candidates.view_mut(),
             bounds: found.bounds.view_mut(),
-            changes: memory.changes((iteration, 0)),
+            changes: memory.changes(iteration),
             nodes: n,
             k: self.k as u32,
         };
@@ -214,23 +216,26 @@ impl Build<'_> {
     fn gather<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        memory: &mut Memory,
+        memory: &mut PhaseBuffers,
         draw: u32,
         unvisit: bool,
     ) -> Result<()> {
         let (sample, grid) = self.sample(nodes, memory, draw, unvisit)?;
-        // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+        // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the
+        // work.
         unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
         self.count_gathering(unvisit);
         Ok(())
     }
 
-    /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all entries.
+    /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all
+    /// entries.
     fn expand<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        mut memory: Memory,
-        (most, stop): (u32, f64),
+        mut memory: PhaseBuffers,
+        most: u32,
+        stop: f64,
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (gpu, n) = (self.gpu, self.space.len() as u32);
@@ -238,7 +243,8 @@ impl Build<'_> {
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
             for first in (0..self.expand).step_by(MOST_EXPANDED) {
-                // Gathered anew for each launch: it expands what the last one added, with the lists of now.
+                // Gathered anew for each launch: it expands what the last one added, with the lists
+                // of now.
                 let draw = draw.wrapping_add(first as u32);
                 self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
                 let expand = Expand::<T::Sum> {
@@ -246,7 +252,7 @@ impl Build<'_> {
                     biases: nodes.biases.view(),
                     rows: memory.rows.view(),
                     lists: nodes.lists.view_mut(),
-                    changes: memory.changes(stats.iterations),
+                    changes: memory.changes(stats.iterations.0 + stats.iterations.1),
                     distances: memory.distances.view_mut(),
                     stride: nodes.stride,
                     units: nodes.stride / 16,
@@ -255,7 +261,8 @@ impl Build<'_> {
                     k: self.k as u32,
                     expand: (self.expand - first).min(MOST_EXPANDED) as u32,
                 };
-                // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+                // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive
+                // the work.
                 unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
             }
             stats.iterations.1 += 1;

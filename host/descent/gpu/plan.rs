@@ -1,4 +1,5 @@
-//! The device memory of a build. The work takes its buffers from these plans, so they cannot disagree with it.
+//! The device memory of a build. The work takes its buffers from these plans, so they cannot
+//! disagree with it.
 
 use cuda_std::f16;
 use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
@@ -25,7 +26,7 @@ const FINISH: &str = "finish";
 /// The fewest nodes that make enough cells to choose from.
 const LEAST_FOR_CELLS: usize = 768;
 
-/// What the sizes of a build's buffers depend on.
+/// The sizes and parameters that the buffers of a descent depend on.
 #[derive(Clone, Copy)]
 pub(in crate::descent) struct DescentShape {
     pub n: usize,
@@ -92,7 +93,7 @@ impl DescentShape {
         MemoryPlan::new().with::<Key>("lists", self.n * self.k)
     }
 
-    /// What `count` iterations, of both phases together, need.
+    /// Buffers of `count` iterations of both phases together.
     pub(super) fn iterations(&self, count: u32) -> MemoryPlan {
         MemoryPlan::new()
             .with::<u32>("samples", self.n * ROW as usize)
@@ -100,7 +101,7 @@ impl DescentShape {
             .with::<u64>("distances", COUNTERS as usize)
     }
 
-    /// What phase 1 needs beside.
+    /// Further buffers of phase 1.
     pub(super) fn joins(&self) -> MemoryPlan {
         MemoryPlan::new()
             .with::<Key>("candidates", self.n * JOIN_PROPOSALS as usize)
@@ -115,7 +116,8 @@ impl DescentShape {
             .with::<u32>("lacking count", 1)
     }
 
-    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its end leaves.
+    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its
+    /// end leaves.
     pub(super) fn room_to_complete<T: ClusterKernels>(&self) -> u64 {
         let stages = self.stages::<T>();
         let bytes = |stage: &PlannedStage| stage.buffers.bytes();
@@ -186,13 +188,13 @@ impl DescentShape {
         stages
     }
 
-    /// What there is on the host as long as there is anything on the device.
+    /// Host memory throughout the descent.
     pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
         let space = Space::plan(self.n, self.dim, self.metric);
         if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
     }
 
-    /// What a build of vectors of type `T` on the device takes.
+    /// The plan of a descent of vectors of type `T`.
     pub(in crate::descent) fn plan<T: ClusterKernels>(&self) -> DevicePlan {
         let keys = self.n * self.k;
         let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);

@@ -1,4 +1,4 @@
-//! What a descent on a GPU does unless it is told otherwise, by measurement (docs/descent.md).
+//! Defaults of a descent on a GPU, by measurement (docs/descent.md).
 
 use tagore_device::cluster::MAX_PROBES;
 
@@ -6,7 +6,7 @@ use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
-/// How a start from cells is made, where it is not to be as was measured to be best for the data.
+/// Settings of a start from cells. Unset ones are the best for the data, as measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellSettings {
     /// Nodes per centre, at least 32.
@@ -30,8 +30,8 @@ struct TunedCells {
     assignments: usize,
 }
 
-/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
-/// longer ones, which cost more to compare and are parted less.
+/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a
+/// clustering parts more; and of longer ones, which cost more to compare and are parted less.
 const FEW_AND_SHORT: TunedCells =
     TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
 const MANY_AND_SHORT: TunedCells =
@@ -53,12 +53,13 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
 /// Times that nodes are clustered, at most.
 const MOST_CLUSTERINGS: usize = 16;
 
-/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find no more neighbours.
+/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find
+/// no more neighbours.
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
-/// Centres near a centre of the first clustering, with which its vectors are compared in later ones, of up to so many
-/// centres, and of more.
+/// Centres near a centre of the first clustering, with which its vectors are compared in later
+/// ones, of up to so many centres, and of more.
 const KNOWN_LISTS: (usize, usize) = (512, 1024);
 const FEW_CENTRES: usize = 4096;
 
@@ -94,12 +95,13 @@ impl CellSettings {
         }
     }
 
-    /// How often `n` nodes are clustered for a start from cells.
+    /// Clusterings of `n` nodes.
     pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
         self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }
 
-    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
+    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those
+    /// after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, probes) = match start {
             Start::Cells => {

@@ -1,5 +1,6 @@
-//! What the kernels of a descent have to do at the least, so that their times can be judged: bytes that come from
-//! or go to memory if a vector is read once for each use of it, and the operations of its products.
+//! What the kernels of a descent have to do at the least, so that their times can be judged: bytes
+//! that come from or go to memory if a vector is read once for each use of it, and the operations
+//! of its products.
 
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{PROPOSALS, cells_merge_candidates, cells_merge_proposals};
@@ -69,8 +70,8 @@ impl Build<'_> {
         self.gpu.count_work::<renumber_vectors>(bytes, 0);
     }
 
-    /// Counts the work of both joins and of their merges; returns the pairs compared. Candidates are
-    /// not counted, nor lists without any.
+    /// Counts the work of both joins and of their merges; returns the pairs compared. Candidates
+    /// are not counted, nor lists without any.
     pub(super) fn count_cells<T: CellKernels>(&self, ranks: Ranks<'_>, work: JoinWork) -> u64 {
         let JoinWork { stride, assignments, most, is_first, passes } = work;
         let side = tile::SIDE as usize;
@@ -100,8 +101,8 @@ impl Build<'_> {
         (intra.pairs + cross.pairs) as u64
     }
 
-    /// What phase 1 had to do, as `stats` say. The device counts pairs; the vectors of a join are as many as give
-    /// the pairs of an average join if all of them are new.
+    /// What phase 1 had to do, as `stats` say. The device counts pairs; the vectors of a join are
+    /// as many as give the pairs of an average join if all of them are new.
     pub(super) fn count_joins<T: PhaseKernels>(&self, stride: u32, start: Start, stats: &DescentStats) {
         let iterations = u64::from(stats.iterations.0);
         let joins = iterations * self.nodes();
@@ -119,13 +120,14 @@ impl Build<'_> {
         self.gpu.count_work::<descent_merge>(joins * (candidates + 2 * self.list_bytes() + WORD), 0);
     }
 
-    /// What one gathering has to do.
+    /// Counts the work of one gathering.
     pub(super) fn count_gathering(&self, unvisit: bool) {
         let read = if unvisit { 2 * self.list_bytes() } else { (self.k as u64).min(u64::from(GATHER)) * KEY };
         self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
     }
 
-    /// What the expansions of phase 2 had to do, as `stats` say, if no node has run out of neighbours to expand.
+    /// What the expansions of phase 2 had to do, as `stats` say, if no node has run out of
+    /// neighbours to expand.
     pub(super) fn count_expansions<T: PhaseKernels>(&self, stride: u32, stats: &DescentStats) {
         let expansions = u64::from(stats.iterations.1) * self.nodes();
         let parents = self.expand.min(self.k) as u64;
@@ -134,7 +136,7 @@ impl Build<'_> {
         self.gpu.count_work::<T::Expand>(bytes, stats.refine_distances * self.operations());
     }
 
-    /// What the exact distances of all lists have to do, of vectors of `stride` components.
+    /// Counts the work of the exact distances of all lists, of vectors of `stride` components.
     pub(super) fn count_finish<T: FinishKernels>(&self, stride: usize) {
         let (n, k) = (self.nodes(), self.k as u64);
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;

@@ -17,8 +17,8 @@ stage_kernels! {
     }
 }
 
-/// Collects the nearest candidates of each node of the chunk: from its own list, and from the nearest
-/// `hop` entries of the lists of its nearest `hop`.
+/// Collects the nearest candidates of each node of the chunk: from its own list, and from the
+/// nearest `hop` entries of the lists of its nearest `hop`.
 pub(super) fn collect<T: CollectKernels>(
     gpu: &Gpu,
     base: &Base<T>,

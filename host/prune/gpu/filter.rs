@@ -70,8 +70,8 @@ fn arguments<T: OnDevice + RuleElement>(
     }
 }
 
-/// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so that what is left
-/// of their candidates stays in its cache.
+/// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so
+/// that what is left of their candidates stays in its cache.
 fn threads(row_bytes: usize) -> u32 {
     match row_bytes {
         ..=256 => 64,

@@ -22,7 +22,8 @@ stage_kernels! {
     }
 }
 
-/// Blocks that look for the nearest row, at most: some times as many as any device works on at a time.
+/// Blocks that look for the nearest row, at most: some times as many as any device works on at a
+/// time.
 const BLOCKS: usize = 2048;
 
 /// The blocks that look for the nearest of `n` rows, and their warps.
@@ -31,7 +32,7 @@ fn blocks(n: usize) -> (usize, usize) {
     (blocks, blocks * (MEDOID_THREADS / 32) as usize)
 }
 
-/// What finding the medoid of `n` rows takes.
+/// Device memory of the medoid of `n` rows.
 pub(super) fn plan(n: usize, dim: usize) -> MemoryPlan {
     let warps = blocks(n).1;
     MemoryPlan::new()

@@ -50,7 +50,7 @@ impl Chunk<'_> {
     }
 }
 
-/// Where candidates of a chunk go.
+/// The output of collecting for a chunk.
 struct Collected<'a> {
     chunk: &'a Chunk<'a>,
     keys: &'a mut Buffer<Key>,

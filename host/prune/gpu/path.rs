@@ -53,7 +53,8 @@ pub(super) fn path<T: PathKernels>(
         limit: to.limit as u32,
         padding: 0,
     };
-    // SAFETY: lists, entries and nodes hold rows of the base, the candidates have room, and all outlive the work.
+    // SAFETY: lists, entries and nodes hold rows of the base, the candidates have room, and all
+    // outlive the work.
     unsafe { gpu.launch::<T::Path>([to.chunk.len() as u32, 1, 1], PATH_THREADS, (paths,)) }
 }
 

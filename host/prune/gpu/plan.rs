@@ -1,4 +1,5 @@
-//! The device memory of pruning. The work takes its buffers from these plans, so they cannot disagree with it.
+//! The device memory of pruning. The work takes its buffers from these plans, so they cannot
+//! disagree with it.
 
 use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
@@ -25,7 +26,7 @@ const CANDIDATES: usize = 1 << 26;
 /// The nodes of a chunk, unless there is room for more: fewer leave a device idle.
 const LEAST_AT_ONCE: usize = 256;
 
-/// What the sizes of pruning's buffers depend on.
+/// The sizes and parameters that pruning's buffers depend on.
 #[derive(Clone, Copy)]
 pub(crate) struct PruneShape {
     pub n: usize,
@@ -45,7 +46,8 @@ pub(crate) struct PruneShape {
 }
 
 impl PruneShape {
-    /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
+    /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under
+    /// `metric`.
     pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
         let counts_detours = strategy.counts_detours();
@@ -71,7 +73,7 @@ impl PruneShape {
         collect.max(filter)
     }
 
-    /// Where searches for candidates begin.
+    /// Entry points of searches for candidates.
     pub(crate) fn entries(&self) -> usize {
         match self.entry {
             Entry::Medoid => 1,
@@ -93,8 +95,9 @@ impl PruneShape {
         })
     }
 
-    /// Nodes whose candidates are on the device at a time: no more than a quarter, so that candidates of many nodes or of
-    /// few take less than what stays; or as many as there is room for where edges will be turned round.
+    /// Nodes whose candidates are on the device at a time: no more than a quarter, so that
+    /// candidates of many nodes or of few take less than what stays; or as many as there is room
+    /// for where edges will be turned round.
     pub(super) fn collected_at_once(&self) -> usize {
         let few = (CANDIDATES / self.limit()).clamp(1, self.n.div_ceil(4).max(LEAST_AT_ONCE));
         let candidates = (self.limit() * size_of::<Key>()) as u64;
@@ -104,8 +107,8 @@ impl PruneShape {
         few.max(usize::try_from(room).unwrap_or(usize::MAX)).min(self.n)
     }
 
-    /// Nodes whose forward and reverse edges are filtered together: as many as there is room for where lists and
-    /// candidates were.
+    /// Nodes whose forward and reverse edges are filtered together: as many as there is room for
+    /// where lists and candidates were.
     pub(super) fn merged_at_once(&self) -> usize {
         let merged = MERGED as usize * size_of::<Key>();
         let before = self.candidates().bytes() + self.lists().only(&["lists"]).bytes();
@@ -158,18 +161,20 @@ impl PruneShape {
         }
     }
 
-    /// Turning edges round. No node accepts more than all its candidates; how many it does accept is not known before.
+    /// Turning edges round. No node accepts more than all its candidates; how many it does accept
+    /// is not known before.
     fn turned(&self) -> MemoryPlan {
         let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
-    /// What stays of turning edges round.
+    /// Reverse edges, once turned round.
     fn reverse(&self) -> MemoryPlan {
         self.turned().only(&Reverse::KEPT)
     }
 
-    /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists of the graph.
+    /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists
+    /// of the graph.
     pub(crate) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
         let base = Base::<T>::plan(self.n, self.dim, self.metric);
         let lists = self.lists();

@@ -26,7 +26,7 @@ use crate::vectors::gpu::Base;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
-/// What pruning is run with, checked and complete.
+/// Arguments of a pruning, checked and complete.
 pub(crate) struct Pruning<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
@@ -38,7 +38,7 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl Pruning<'_> {
-    /// What the sizes of the buffers depend on.
+    /// The sizes that buffers depend on.
     fn shape(&self, k: usize) -> PruneShape {
         PruneShape::new(self.strategy, self.space.len(), self.space.dim(), k, self.space.metric())
     }
@@ -157,7 +157,7 @@ impl Pruning<'_> {
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (shape.n, shape.degree);
-        // What is merged is merged by distances.
+        // Merges are by distances.
         let by_place = ranks.is_some() && strategy.store == Store::Interleave;
         let by = if by_place { Rank::Place } else { Rank::Distance };
         let reverse = Reverse::new(gpu, forward.view(), by)?;
@@ -180,6 +180,7 @@ impl Pruning<'_> {
                 take_ids(gpu, forward.view(), &mut ids, degree)?;
             }
         }
+        // The caller takes the time.
         gpu.synchronize()?;
         Ok(ids)
     }

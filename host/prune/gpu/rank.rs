@@ -38,8 +38,8 @@ impl RankedLists {
     }
 }
 
-/// Filters candidates into forward edges by their detours. `K` is [`prune_detours`], or the published
-/// baseline [`prune_detours_unbalanced`].
+/// Filters candidates into forward edges by their detours. `K` is [`prune_detours`], or the
+/// published baseline [`prune_detours_unbalanced`].
 ///
 /// [`prune_detours`]: tagore_device::prune::detours::prune_detours
 /// [`prune_detours_unbalanced`]: tagore_device::prune::detours::prune_detours_unbalanced

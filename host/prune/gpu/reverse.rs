@@ -9,13 +9,13 @@ use tagore_device::sort::{scan_threads, sort_scan};
 
 use super::KeyRows;
 use crate::Result;
-use crate::gpu::sort::{SortRoom, sort};
+use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
 /// The most forward slots of all rows: their numbers are half a key.
 const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
 
-/// What reverse edges of a row are ordered by; then by their sources.
+/// The order of the reverse edges of a row; ties by source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
     /// The distance in the forward key.
@@ -28,7 +28,7 @@ pub(super) enum Rank {
 pub(super) struct Reverse {
     /// Rank above source, ascending within each row.
     pub sources: Buffer<Key>,
-    /// Where those of each row begin, and how many there are in all.
+    /// Row offsets, and the number of all edges.
     pub offsets: Buffer<u32>,
 }
 
@@ -109,13 +109,13 @@ impl Reverse {
         // SAFETY: as above; there are as many keys as were counted.
         unsafe { gpu.launch::<prune_edges>(grid, EDGE_THREADS, (edges,))? };
         if rank == Rank::Distance {
-            sort(gpu, &mut keys, &mut spare, &mut room, len, 32..64)?;
+            room.sort(gpu, &mut keys, &mut spare, len, 32..64)?;
             let targets = (keys.view_mut(), forward.view(), count);
             // SAFETY: as above.
             unsafe { gpu.launch::<prune_edge_targets>(per_edge, EDGE_THREADS, targets)? };
         }
         // Stably: those of a target keep the order that they have.
-        sort(gpu, &mut keys, &mut spare, &mut room, len, 32..32 + bits_below(rows))?;
+        room.sort(gpu, &mut keys, &mut spare, len, 32..32 + bits_below(rows))?;
         let sources = Sources {
             keys: keys.view(),
             forward: forward.view(),
@@ -132,7 +132,7 @@ impl Reverse {
         gpu.count_work::<prune_edges_count>(slots, 0);
         gpu.count_work::<prune_edges>(slots + count, 0);
         gpu.count_work::<prune_edge_sources>(2 * count, 0);
-        // What is dropped here is used until the work is done.
+        // Then the memory of what is dropped here serves larger buffers.
         gpu.synchronize()?;
         Ok(Self { sources: spare, offsets })
     }

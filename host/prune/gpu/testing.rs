@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Helpers of the tests of this folder.
 
 use bytemuck::Pod;
 use tagore_device::key::{self, Key};
@@ -54,7 +54,7 @@ pub(super) fn list_keys(graph: &KnnGraph) -> Vec<Key> {
     (0..graph.len()).flat_map(row).map(|(&id, &distance)| key::pack(distance, id)).collect()
 }
 
-/// What the CPU's Collect and Filter make of a graph: `most` keys for each node.
+/// Forward edges by the CPU's Collect and Filter: `most` keys for each node.
 pub(super) fn forward_on_cpu(
     space: &Space<'_>,
     graph: &KnnGraph,

@@ -42,10 +42,11 @@ pub struct ExactSearch {
     progress: Progress,
 }
 
-/// Where an exact search spent its time. Of several at once on one device each has a part of the others'.
+/// Where an exact search spent its time. Of several at once on one device each has a part of the
+/// others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// Seconds in all.
     pub seconds: f64,
@@ -69,7 +70,7 @@ impl ExactSearch {
         self
     }
 
-    /// Where it runs. The result is the same everywhere, to the bit.
+    /// Sets the device. The result is the same on every device, to the bit.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.device = device;
@@ -94,8 +95,9 @@ impl ExactSearch {
     /// Searches `base`: for every query the exact nearest rows, nearest first, ties by id.
     ///
     /// # Errors
-    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too large or too small
-    /// for the metric, the device is not there or has not enough memory, or the work is cancelled.
+    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too
+    /// large or too small for the metric, the device is not there or has not enough memory, or the
+    /// work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let k = self.k;
         if k == 0 || k > base.len() {
@@ -120,7 +122,8 @@ impl ExactSearch {
         Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
     }
 
-    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the rows.
+    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the
+    /// rows.
     pub(crate) fn nearest_to(&self, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         self.nearest_on(self.gpu(space, queries.len())?.as_ref(), space, queries)
     }
@@ -157,8 +160,8 @@ impl ExactSearch {
     }
 }
 
-/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`] on
-/// the best device.
+/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`]
+/// on the best device.
 ///
 /// # Errors
 /// As [`ExactSearch::run`].
@@ -173,7 +176,7 @@ pub fn ground_truth(
     search.run(base, queries).map(|(truth, _)| truth)
 }
 
-/// What [`all_pairs`] of `n` nodes takes of the host's memory with so many threads.
+/// Host memory of [`all_pairs`] for `n` nodes on `threads` threads.
 pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
     MemoryPlan::new()
         .with::<u32>("nodes", 2 * n)

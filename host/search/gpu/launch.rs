@@ -47,7 +47,7 @@ struct Stage<'a> {
     limits: BatchLimits,
 }
 
-/// Where the searches of one launch begin.
+/// Entry points of one launch.
 #[derive(Clone, Copy)]
 enum Entries<'a> {
     /// All at the same nodes.
@@ -63,7 +63,7 @@ struct QueryBuffers<'a, T> {
     count: usize,
 }
 
-/// Where a launch writes.
+/// The output of a launch.
 struct Output<'a> {
     found: &'a mut Buffer<Key>,
     computed: &'a mut Buffer<u64>,
@@ -76,7 +76,7 @@ pub(super) struct Batch<T> {
     queries: Buffer<T>,
     lifts: Buffer<f32>,
     found: Buffer<Key>,
-    /// What searches of two layers found, in turn.
+    /// Keys found in two layers, in turn.
     in_layers: [Buffer<Key>; 2],
     computed: Buffer<u64>,
 }

@@ -1,4 +1,5 @@
-//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any number of batches.
+//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any
+//! number of batches.
 
 mod launch;
 
@@ -40,7 +41,7 @@ pub(super) struct BatchLimits {
 /// The most ids of a step: for more no block has room.
 const MAX_STEP_IDS: usize = 1 << 16;
 
-/// What the shared memory of a search depends on.
+/// The sizes that the shared memory of a search depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct BeamShape {
     pub dim: usize,
@@ -93,7 +94,7 @@ struct LayerOnGpu {
 }
 
 impl LayerOnGpu {
-    /// What a layer of an index of `n` nodes takes.
+    /// Device memory of a layer of an index of `n` nodes.
     fn plan(n: usize, layer: &Layer) -> MemoryPlan {
         MemoryPlan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
     }
@@ -118,7 +119,8 @@ enum AnyBase {
     F16(Resident<f16>),
     U8(Resident<u8>),
     I8(Resident<i8>),
-    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query that is of others.
+    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query
+    /// that is of others.
     Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
 }
 
@@ -251,7 +253,7 @@ mod tests {
         let shape = |dim, degree, beam, width| BeamShape { dim, degree, beam, width };
         let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
         assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));
-        // What is usual does not depend on it.
+        // Usual shapes do not depend on the device.
         for shared in [101_376, 232_448] {
             assert_eq!(shape(128, 32, 64, 1).slots(shared), Ok(1024));
         }

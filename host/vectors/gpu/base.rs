@@ -9,7 +9,8 @@ use crate::vectors::Matrix;
 use crate::vectors::space::Space;
 use crate::{Metric, Result};
 
-/// The base on a device, as pruning and searching read it: vectors by their rows, in full precision.
+/// The base on a device, as pruning and searching read it: vectors by their rows, in full
+/// precision.
 pub(crate) struct Base<T: OnDevice> {
     values: Buffer<T>,
     /// Components from one vector to the next: rows begin at multiples of 16 bytes.
@@ -23,7 +24,8 @@ pub(crate) struct Base<T: OnDevice> {
 }
 
 impl<T: OnDevice> Base<T> {
-    /// What `n` rows of `dim` components take, at most: under cosine only a base with zero vectors has lifts.
+    /// What `n` rows of `dim` components take, at most: under cosine only a base with zero vectors
+    /// has lifts.
     pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         Self::values(n, dim).and(&Self::lifts(if metric == Metric::L2 { 0 } else { n }))
     }
@@ -37,7 +39,8 @@ impl<T: OnDevice> Base<T> {
         MemoryPlan::new().with::<f32>("lifts", count.max(1))
     }
 
-    /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as bytes.
+    /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as
+    /// bytes.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
         let stride = stride::<T>(space.dim());
         let memory = Self::values(space.len(), space.dim()).reserve(gpu)?;

@@ -32,7 +32,8 @@ pub(crate) trait OnDevice: Element + element::Element {
 }
 
 /// Declares the kernels of a stage: of each, the types of its arguments and the function of each
-/// element type, in the order f32, f16, u8, i8. Tiles take f32 as f16, so kernels of tiles stand twice.
+/// element type, in the order f32, f16, u8, i8. Tiles take f32 as f16, so kernels of tiles stand
+/// twice.
 macro_rules! stage_kernels {
     (
         $(#[$doc:meta])*

@@ -10,7 +10,7 @@ use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
-pub(crate) use rounding::Rounding;
+pub(crate) use rounding::{Rounding, RowSet};
 pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
 
 use super::Matrix;
@@ -23,9 +23,9 @@ pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
     dim.next_multiple_of(16 / size_of::<T>())
 }
 
-/// Vectors of whole numbers from 0 to 255 as bytes, a row to `dim`: their distances are the same bits, and a
-/// quarter of the memory. None if they are of other numbers, or have so many components that sums of f32 are
-/// rounded.
+/// Vectors of whole numbers from 0 to 255 as bytes, a row to `dim`: their distances are the same
+/// bits, and a quarter of the memory. None if they are of other numbers, or have so many components
+/// that sums of f32 are rounded.
 pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     let dim = rows.dim();
     if !sums_are_exact(dim) {
@@ -43,7 +43,8 @@ pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u
     if space.metric() == Metric::Cosine { None } else { as_bytes(rows, space.len()) }
 }
 
-/// Evaluates an expression with the rows of a space as a matrix of the type in which they go to a device.
+/// Evaluates an expression with the rows of a space as a matrix of the type in which they go to a
+/// device.
 macro_rules! with_device_rows {
     ($space:expr, $rows:ident => $body:expr) => {
         match $space.rows() {

@@ -14,7 +14,7 @@ const SAMPLE: usize = 16_384;
 /// The largest magnitude in the sample, but for a few, after scaling: f16 goes 16 times further.
 const MAGNITUDE: f32 = 4096.0;
 
-/// How vectors become f16: `(x - mean) * scale`.
+/// Rounding of vectors to f16: `(x - mean) * scale`.
 pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub row_scale: f32,
@@ -23,15 +23,23 @@ pub(crate) struct Rounding {
     pub error_limit: f32,
 }
 
+/// `count` rows, or queries.
+#[derive(Clone, Copy)]
+pub(crate) struct RowSet<'a, T> {
+    pub rows: Matrix<'a, T>,
+    pub count: usize,
+}
+
 impl Rounding {
-    /// How vectors are best rounded, by a sample of the `n` rows and of the `queries`; `query` says which
-    /// row of `queries` each is.
+    /// Chooses the rounding by a sample of the rows and of the queries. `query` gives the row of
+    /// each query in its matrix.
     pub(crate) fn of<T: OnDevice>(
         metric: Metric,
-        (rows, n): (Matrix<'_, T>, usize),
-        (queries, count): (Matrix<'_, T>, usize),
+        rows: RowSet<'_, T>,
+        queries: RowSet<'_, T>,
         query: impl Fn(usize) -> usize + Sync,
     ) -> Self {
+        let (RowSet { rows, count: n }, RowSet { rows: queries, count }) = (rows, queries);
         let dim = rows.dim();
         if !T::ROUNDED {
             return Self { mean: vec![0.0; dim], row_scale: 1.0, query_scale: 1.0, error_limit: 0.0 };
@@ -51,7 +59,8 @@ impl Rounding {
             let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
             distances.fold(0f32, f32::max)
         };
-        // A few that are far out are left out of it: they are cut if need be, and their errors say so.
+        // A few that are far out are left out of it: they are cut if need be, and their errors say
+        // so.
         let most = |mut magnitudes: Vec<f32>| {
             magnitudes.sort_unstable_by(f32::total_cmp);
             let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
@@ -81,8 +90,8 @@ impl Rounding {
     }
 }
 
-/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it, as far as the square of a scale, and products
-/// with values that the sample lacks, stay finite.
+/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it, as far as the
+/// square of a scale, and products with values that the sample lacks, stay finite.
 fn scale(magnitude: f32) -> f32 {
     if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-60.0, 40.0).exp2() } else { 1.0 }
 }

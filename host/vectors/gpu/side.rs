@@ -64,13 +64,13 @@ pub(crate) const ROWS: Names =
 pub(crate) const QUERIES: Names =
     Names { values: "points", rounded: "rounded points", biases: "point norms", errors: "point errors" };
 
-/// How vectors are prepared.
+/// Arguments of a preparation.
 #[derive(Clone, Copy)]
 pub(crate) struct Preparation<'a> {
     pub count: usize,
     pub dim: usize,
     pub mean: &'a Buffer<f32>,
-    /// Where the largest squared norm goes.
+    /// Output: the largest squared norm.
     pub largest: GlobalMut<u32>,
     pub scale: f32,
     pub error_limit: f32,

@@ -1,16 +1,17 @@
 //! A start from cells: compares all pairs of near vectors.
 //!
-//! A vector is assigned to the cell of its nearest centre, or of its nearest two, and probes further
-//! near cells ([`cluster`](crate::cluster)). First the intra-cell join compares the members of each
-//! cell with one another on tensor cores. Keys below a list's bound are its candidates, and are merged
-//! into it. Then the cross-cell join compares the assigned vectors of each cell, a query tile at a
-//! time, with the vectors that probe it, from the nearest ranks to the farthest. It proposes each
-//! vector of a pair to the other if the pair is below the bound of either. So two neighbours find each
-//! other if only one of them probes the other's cell, which takes half as many probes.
+//! A vector is assigned to the cell of its nearest centre, or of its nearest two, and probes
+//! further near cells ([`cluster`](crate::cluster)). First the intra-cell join compares the members
+//! of each cell with one another on tensor cores. Keys below a list's bound are its candidates, and
+//! are merged into it. Then the cross-cell join compares the assigned vectors of each cell, a query
+//! tile at a time, with the vectors that probe it, from the nearest ranks to the farthest. It
+//! proposes each vector of a pair to the other if the pair is below the bound of either. So two
+//! neighbours find each other if only one of them probes the other's cell, which takes half as many
+//! probes.
 //!
-//! Further clusterings, with centres of other samples, join what the first has parted. From the second
-//! on, the cells of the first tell which centres are near a vector. They have no intra-cell join: the
-//! cross-cell join compares the members of a cell too.
+//! Further clusterings, with centres of other samples, join what the first has parted. From the
+//! second on, the cells of the first tell which centres are near a vector. They have no intra-cell
+//! join: the cross-cell join compares the members of a cell too.
 
 mod schedule;
 
@@ -70,7 +71,8 @@ struct KeptBuffers {
 }
 
 impl Build<'_> {
-    /// Fills the lists with the nearest that the joins of all clusterings find; `cells` is the first.
+    /// Fills the lists with the nearest that the joins of all clusterings find; `cells` is the
+    /// first.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
@@ -157,7 +159,7 @@ impl Build<'_> {
             passes: passes.len(),
         };
         stats.distances += self.count_cells::<T>(ranks, work);
-        // Its memory is used until the work is done.
+        // Then the memory of these cells serves the larger buffers of the next clustering.
         self.gpu.synchronize()
     }
 }
@@ -196,16 +198,16 @@ impl<T: CellKernels> Join<'_, '_, T> {
             k: build.k as u32,
         };
         let (tiles, lines) = ([jobs.len() as u32, 1, 1], [jobs.len() as u32 * tile::SIDE, 1, 1]);
-        // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a slab;
-        // lists and bounds are of all nodes; and the memory outlives the work.
+        // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a
+        // slab; lists and bounds are of all nodes; and the memory outlives the work.
         unsafe {
             build.gpu.launch::<T::IntraCellJoin>(tiles, tile::THREADS, (join,))?;
             build.gpu.launch::<cells_merge_candidates>(lines, SETTLE_THREADS, (merge,))
         }
     }
 
-    /// Cross-cell join of all query tiles with the vectors that probe their cells at these ranks, at
-    /// most `most` of each rank, and the merge of its proposals.
+    /// Cross-cell join of all query tiles with the vectors that probe their cells at these ranks,
+    /// at most `most` of each rank, and the merge of its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
         let Self { build, nodes, kept, buffers, cells } = self;
         let join = CrossCellJoin::<T::Sum> {

@@ -1,5 +1,5 @@
-//! The order of work in cells: jobs of the intra-cell join, query tiles and passes of the cross-cell
-//! join, and the device memory of both.
+//! The order of work in cells: jobs of the intra-cell join, query tiles and passes of the
+//! cross-cell join, and the device memory of both.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -20,20 +20,20 @@ const FIRST_ROUND: usize = 384;
 /// The most members of a cell of one round.
 const ONE_ROUND: usize = 640;
 
-/// Bounds on the room for candidates of a slab, in keys. The cross-cell join uses the same memory for
-/// proposals.
+/// Bounds on the room for candidates of a slab, in keys. The cross-cell join uses the same memory
+/// for proposals.
 const CANDIDATES: (usize, usize) = (1 << 25, 1 << 27);
 
 /// Ends of the ranks of each pass. The nearest cells come first and alone, so that bounds are tight
 /// when many vectors follow, and few proposals to a node are pending at once.
 const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// As [`PASSES`], from the second clustering on: most near neighbours are known by then. There is no
-/// intra-cell join, so the first pass includes rank 0.
+/// As [`PASSES`], from the second clustering on: most near neighbours are known by then. There is
+/// no intra-cell join, so the first pass includes rank 0.
 const LATER_PASSES: [usize; 7] = [0, 1, 3, 6, 11, 20, 32];
 
-/// The most members of a rank that are compared, in multiples of the average cell. Bad clusters, such
-/// as those of equal vectors, would make quadratic work otherwise.
+/// The most members of a rank that are compared, in multiples of the average cell. Bad clusters,
+/// such as those of equal vectors, would make quadratic work otherwise.
 const MOST_MEMBERS: usize = 8;
 
 /// Multiples of the average number of probing vectors from which on a cell is large. Large cells
@@ -161,8 +161,8 @@ impl Ranks<'_> {
         slabs
     }
 
-    /// The words of the query tiles of all cells: of the first `assignments` ranks, cell by cell, as
-    /// near cells share probing vectors. Large cells, by `most` members of a rank, come first.
+    /// The words of the query tiles of all cells: of the first `assignments` ranks, cell by cell,
+    /// as near cells share probing vectors. Large cells, by `most` members of a rank, come first.
     pub(super) fn query_tiles(self, assignments: usize, most: usize) -> Vec<u32> {
         let side = tile::SIDE as usize;
         let probing = |cell: usize| self.members(cell, 1..self.probes).len().min(most * (self.probes - 1));

@@ -23,7 +23,8 @@ pub(super) struct Batch<T: OnDevice> {
 }
 
 impl<T: OnDevice> Batch<T> {
-    /// Puts the queries `members` on the device, with their present lists, a list to a query in `keys`.
+    /// Puts the queries `members` on the device, with their present lists, a list to a query in
+    /// `keys`.
     pub(super) fn start(
         &mut self,
         search: &GpuSearch<'_>,
@@ -43,7 +44,8 @@ impl<T: OnDevice> Batch<T> {
         self.overflow.fill(0)
     }
 
-    /// Takes the lists of the queries `members` back to `keys`, but for the `stragglers` among them.
+    /// Takes the lists of the queries `members` back to `keys`, but for the `stragglers` among
+    /// them.
     pub(super) fn finish(
         &self,
         search: &GpuSearch<'_>,

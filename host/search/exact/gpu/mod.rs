@@ -1,11 +1,11 @@
-//! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes it
-//! (`device/src/search/exact/`).
+//! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes
+//! it (`device/src/search/exact/`).
 //!
-//! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in ranges
-//! that grow as the bounds of the queries tighten, so that about a third of the room for noted rows is
-//! used. Where a few queries overflow it, as in a dense spot whose distances are below what rounding
-//! moves, they are searched for again by themselves; where many do, the range is visited again in smaller
-//! parts.
+//! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in
+//! ranges that grow as the bounds of the queries tighten, so that about a third of the room for
+//! noted rows is used. Where a few queries overflow it, as in a dense spot whose distances are
+//! below what rounding moves, they are searched for again by themselves; where many do, the range
+//! is visited again in smaller parts.
 
 mod batch;
 mod pass;
@@ -18,7 +18,7 @@ pub(crate) use pass::ExactKernels;
 use pass::Pass;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, Side};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet, Side};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, TypedRows};
 use crate::{Error, Metric, Progress, Result};
@@ -64,13 +64,14 @@ pub(crate) fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
 
-/// The rows of a base of `n` that are searched for together where all are: no more than a quarter of them, so that what
-/// is noted for them takes no more than what stays.
+/// The rows of a base of `n` that are searched for together where all are: no more than a quarter
+/// of them, so that what is noted for them takes no more than what stays.
 pub(crate) fn batch_of_all(n: usize) -> usize {
     n.div_ceil(4).clamp(LEAST_BATCH, BATCH).min(n)
 }
 
-/// What a search of the `k` nearest of every row takes, with all `n` rows of `dim` components on the device.
+/// What a search of the `k` nearest of every row takes, with all `n` rows of `dim` components on
+/// the device.
 pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
     device_plan::<T>(n, batch_of_all(n), dim, k)
 }
@@ -81,8 +82,8 @@ pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryP
     device_plan::<T>(side, side, dim, k)
 }
 
-/// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a time, and
-/// `queries` queries in batches.
+/// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a
+/// time, and `queries` queries in batches.
 fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -> MemoryPlan {
     let queries = queries.min(BATCH);
     let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
@@ -144,7 +145,7 @@ impl GpuSearch<'_> {
     /// Queries that are searched for together, and rows that are on the device at a time.
     fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
         let free = self.gpu.free_memory()?;
-        // What the driver and the compiler of kernels take is not known before.
+        // The driver and the compiler of kernels take an unknown part.
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
         let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.queries.count);
@@ -183,7 +184,12 @@ impl GpuSearch<'_> {
             count: 0,
         };
         let row_of = |query: usize| self.queries.row_of(query);
-        let rounding = Rounding::of(self.space.metric(), (rows, n), (queries, count), row_of);
+        let rounding = Rounding::of(
+            self.space.metric(),
+            RowSet { rows, count: n },
+            RowSet { rows: queries, count },
+            row_of,
+        );
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norms")?;

@@ -35,8 +35,8 @@ pub(super) struct Pass<'a, T: ExactKernels> {
 }
 
 impl<T: ExactKernels> Pass<'_, T> {
-    /// Visits all rows. With `may_close`, queries for which too much is noted while others go on well
-    /// are given up and returned, ascending: they are better searched for by themselves.
+    /// Visits all rows. With `may_close`, queries for which too much is noted while others go on
+    /// well are given up and returned, ascending: they are better searched for by themselves.
     pub(super) fn run(
         &self,
         batch: &mut Batch<T>,
@@ -49,8 +49,8 @@ impl<T: ExactKernels> Pass<'_, T> {
         let order = Order::of(rows);
         // Tiles that cannot overflow, whatever they hold.
         let safe = capacity / side;
-        // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of them
-        // may be many by chance.
+        // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of
+        // them may be many by chance.
         let ideal = capacity as f64 / (3 * k.max(32)) as f64;
         let mut growth = ideal;
         let mut done = 0;
@@ -99,7 +99,8 @@ impl<T: ExactKernels> Pass<'_, T> {
     fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {
         let gpu = self.search.gpu;
         let query_tiles = batch.count.div_ceil(tile::SIDE as usize);
-        // Blocks for the device some times over, each of many tiles, and no more than a grid may have.
+        // Blocks for the device some times over, each of many tiles, and no more than a grid may
+        // have.
         let blocks = gpu.multiprocessors() as usize * 16;
         let per_block = (range * query_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
         let rows = self.side.tiles();
@@ -127,8 +128,8 @@ impl<T: ExactKernels> Pass<'_, T> {
             tile_step: order.step as u32,
         };
         let grid = [query_tiles as u32, range.div_ceil(per_block) as u32, 1];
-        // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the batch
-        // have a place for each of its queries and outlive the work.
+        // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the
+        // batch have a place for each of its queries and outlive the work.
         unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
     }
 
