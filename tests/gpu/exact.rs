@@ -1,0 +1,171 @@
+//! Exact search on a device: the ids and the bits of distances of the CPU.
+
+use half::f16;
+use tagore::{Device, ExactSearch, Metric, Synth, Vectors};
+
+use super::{METRICS, devices};
+use crate::reference::{hard_cases, uniform};
+
+/// The exact search of a device equals that of the CPU, ids and bits of distances.
+fn check_exact(what: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
+    let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
+    for device in devices() {
+        let search = search.clone().device(device);
+        let shape = format!("{what}, {} x {}, {search:?}", base.len(), base.dim());
+        let (found, stats) = search.run(base, queries).unwrap_or_else(|error| panic!("{shape}: {error}"));
+        assert_eq!(stats.device, device.to_string());
+        for query in 0..queries.len() {
+            assert_eq!(found.ids(query), expected.ids(query), "{shape}, query {query}");
+            let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
+            let (found, expected) = (found.distances(query).unwrap(), expected.distances(query).unwrap());
+            assert_eq!(bits(found), bits(expected), "{shape}, query {query}");
+        }
+    }
+}
+
+#[test]
+fn exact_search_of_odd_shapes() {
+    for (rows, dim, queries, k) in [(1, 1, 1, 1), (129, 1, 3, 129), (1003, 97, 5, 13), (300, 200, 130, 7)] {
+        for metric in METRICS {
+            check_exact(
+                "uniform",
+                &uniform(rows, dim, 1),
+                &uniform(queries, dim, 2),
+                &ExactSearch::new(k).metric(metric),
+            );
+        }
+    }
+}
+
+#[test]
+fn exact_search_of_hard_data() {
+    for (name, base) in hard_cases(200, 9, 3) {
+        for metric in METRICS {
+            check_exact(name, &base, &uniform(9, 9, 4), &ExactSearch::new(20).metric(metric));
+        }
+        check_exact(name, &base, &base, &ExactSearch::new(3).metric(Metric::L2));
+    }
+}
+
+#[test]
+fn exact_search_of_every_type() {
+    let of = |rows: usize, seed: u64, to: &dyn Fn(Vec<f32>) -> Vectors| {
+        let values = uniform(rows, 33, seed);
+        to((0..rows).flat_map(|row| values.row(row).to_vec()).collect())
+    };
+    type Convert<'a> = &'a dyn Fn(Vec<f32>) -> Vectors;
+    let types: [(&str, Convert<'_>); 3] = [
+        ("f16", &|v| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x)).collect(), 33).unwrap()),
+        ("u8", &|v| Vectors::from_u8(v.iter().map(|&x| (12.0 * (x + 10.0)) as u8).collect(), 33).unwrap()),
+        ("i8", &|v| Vectors::from_i8(v.iter().map(|&x| (12.0 * x) as i8).collect(), 33).unwrap()),
+    ];
+    for (name, to) in types {
+        for metric in METRICS {
+            check_exact(name, &of(400, 5, to), &of(6, 6, to), &ExactSearch::new(11).metric(metric));
+        }
+    }
+    let extremes = |a: u8, b: u8| Vectors::from_u8([vec![a; 4096], vec![b; 4096]].concat(), 4096).unwrap();
+    for metric in METRICS {
+        check_exact(
+            "extreme bytes",
+            &extremes(0, 255),
+            &extremes(255, 0),
+            &ExactSearch::new(2).metric(metric),
+        );
+    }
+}
+
+#[test]
+fn exact_search_far_from_the_origin() {
+    let synth = Synth::new(1500, 24, 7).unwrap();
+    let shifted = |vectors: &Vectors| {
+        let values = (0..vectors.len()).flat_map(|row| vectors.row(row).to_vec()).map(|x| x + 1000.0);
+        Vectors::from_f32(values.collect(), 24).unwrap()
+    };
+    for metric in METRICS {
+        check_exact(
+            "shifted",
+            &shifted(&synth.base()),
+            &shifted(&synth.queries(20)),
+            &ExactSearch::new(10).metric(metric),
+        );
+    }
+}
+
+#[test]
+fn exact_search_of_a_few_huge_values_among_tiny_ones() {
+    // Rows are scaled for the tiny values, so sums with the huge ones overflow. The bound comes
+    // after two tiles of 128 rows, visited in a mixed order: it must let the second huge row pass.
+    let (rows, dim) = (1100, 5);
+    let tiny = uniform(rows, dim, 1);
+    for (huge, huge_query) in [(1e15, 1e15), (1e17, 1e17), (1e18, 1e5)] {
+        let value = |row: usize, x: f32| match row {
+            100 => huge,
+            900 => 1.5 * huge,
+            _ => x * 1e-13,
+        };
+        let values =
+            (0..rows).flat_map(|row| tiny.row(row).iter().map(|&x| value(row, x)).collect::<Vec<_>>());
+        let base = Vectors::from_f32(values.collect(), dim).unwrap();
+        let values = (0..3).flat_map(|row| {
+            let scale = if row == 1 { huge_query } else { 1e-13 };
+            tiny.row(row).iter().map(|x| x.abs() * scale).collect::<Vec<_>>()
+        });
+        let queries = Vectors::from_f32(values.collect(), dim).unwrap();
+        for metric in METRICS {
+            for k in [1, 3] {
+                check_exact(
+                    &format!("{huge:e} among tiny"),
+                    &base,
+                    &queries,
+                    &ExactSearch::new(k).metric(metric),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn exact_search_finds_equal_rows_by_their_ids() {
+    // All distances are 0: the smallest ids win. Their tiles are not visited first.
+    let (zeros, ones) = (Vectors::from_f32(vec![0.0; 2 * 1500], 2).unwrap(), uniform(1500, 2, 1));
+    let equal = Vectors::from_f32(vec![0.25; 2 * 1500], 2).unwrap();
+    let query = |value: f32| Vectors::from_f32(vec![value; 2], 2).unwrap();
+    for k in [3, 300] {
+        check_exact("all zero", &zeros, &query(0.0), &ExactSearch::new(k).metric(Metric::L2));
+        check_exact("all equal", &equal, &query(0.25), &ExactSearch::new(k).metric(Metric::L2));
+        check_exact("a zero query", &ones, &query(0.0), &ExactSearch::new(k).metric(Metric::InnerProduct));
+        check_exact("all zero", &zeros, &query(1.0), &ExactSearch::new(k).metric(Metric::InnerProduct));
+    }
+}
+
+#[test]
+fn exact_search_in_pieces() {
+    let (base, queries) = (uniform(1000, 16, 8), uniform(7, 16, 9));
+    // Room for two tiles of rows, and for one.
+    for bytes in [250_000, 230_000] {
+        check_exact("pieces", &base, &queries, &ExactSearch::new(10).metric(Metric::L2).device_memory(bytes));
+    }
+    let search = ExactSearch::new(10).device(Device::Emulated).device_memory(1000);
+    let error = search.run(&base, &queries).unwrap_err().to_string();
+    assert!(error.contains("emulated") && error.contains("free 1000"), "{error}");
+}
+
+#[test]
+fn exact_search_of_rows_that_come_nearer_and_nearer() {
+    // Every row is nearer than all before it, and many more are noted than there is room for.
+    let values = (0..9_000).map(|row| (9_000 - row) as f32).collect();
+    let base = Vectors::from_f32(values, 1).unwrap();
+    let queries = Vectors::from_f32(vec![-3.0, 9_001.0, 4_499.4], 1).unwrap();
+    check_exact("nearer and nearer", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
+    // All at one distance.
+    let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
+    check_exact("all equal", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
+}
+
+#[test]
+fn k_has_a_limit_on_a_device() {
+    let base = uniform(2000, 2, 1);
+    let error = ExactSearch::new(1025).device(Device::Emulated).run(&base, &base).unwrap_err().to_string();
+    assert!(error.contains("1025") && error.contains("1 to 1024"), "{error}");
+}
