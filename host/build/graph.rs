@@ -17,7 +17,7 @@ pub(super) enum Graph<'a> {
     Cpu(Cow<'a, KnnGraph>),
     Gpu {
         gpu: Gpu,
-        graph: DeviceGraph,
+        graph: Box<DeviceGraph>,
         /// Seconds that the upload of a given graph took.
         copy: f64,
     },
@@ -27,7 +27,7 @@ impl<'a> Graph<'a> {
     /// Copies a given graph, and the rows of `space`, to a GPU.
     fn upload(gpu: Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
         let copying = Instant::now();
-        let graph = DeviceGraph::upload(&gpu, space, graph)?;
+        let graph = Box::new(DeviceGraph::upload(&gpu, space, graph)?);
         gpu.synchronize()?;
         Ok(Self::Gpu { gpu, graph, copy: copying.elapsed().as_secs_f64() })
     }
@@ -61,7 +61,7 @@ impl Builder {
         match (gpu, given) {
             (Some(gpu), Some(graph)) => Graph::upload(gpu, space, graph),
             (Some(gpu), None) => {
-                let graph = self.descent.build_on_device(&gpu, space, k)?;
+                let graph = Box::new(self.descent.build_on_device(&gpu, space, k)?);
                 Ok(Graph::Gpu { gpu, graph, copy: 0.0 })
             }
             (None, Some(graph)) => Ok(Graph::Cpu(Cow::Borrowed(graph))),

@@ -3,7 +3,7 @@
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
-use super::{ROUNDS, SAMPLE_PER_CELL};
+use super::sizes::{ROUNDS, SAMPLE_PER_CELL};
 use crate::Result;
 use crate::parallel::for_each_row;
 use crate::progress::{Progress, StageProgress};

@@ -1,10 +1,10 @@
 //! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell
 //! with it.
 //!
-//! On a device all of it works on vectors that are there already: k-means (Lloyd) on a sample, the
-//! nearest centres of every vector, and the orders of the vectors by them. The host asks for what
-//! is next and waits once, in the end. The same seed gives the same bytes: sums and places depend
-//! on the data alone. Without a device there are the clusters of every vector alone.
+//! On a device, clustering reads vectors that are there already: k-means (Lloyd) on a sample, the
+//! nearest centres of every vector, and the orders of the vectors by them. The host queues all
+//! launches and waits once, at the end. The same seed gives the same bytes: sums and places depend
+//! on the data alone. On the CPU there are the two nearest clusters of every vector.
 
 pub(crate) mod assigner;
 pub(crate) mod cpu;
@@ -16,20 +16,12 @@ use tagore_device::cluster::MAX_PROBES;
 pub(crate) use self::gpu::ClusterKernels;
 use self::gpu::{CentreNames, Centres, KMeans};
 use self::guides::CentreLists;
+use self::sizes::ClusteringSizes;
+pub(crate) use self::sizes::{Clustering, ListLengths, ROUNDS};
 use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::TileRows;
-
-/// Vectors of the sample per centre.
-const SAMPLE_PER_CELL: usize = 48;
-
-/// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
-pub(crate) const ROUNDS: u32 = 5;
-
-/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as
-/// its list.
-const GUIDES: f64 = 4.0;
 
 const CENTRES: CentreNames = CentreNames { vectors: "centres", norms: "centre norms" };
 const SPARE_CENTRES: CentreNames = CentreNames { vectors: "spare centres", norms: "spare centre norms" };
@@ -37,52 +29,6 @@ const GUIDE_CENTRES: CentreNames = CentreNames { vectors: "guides", norms: "guid
 
 /// The names of the buffers of centres in [`Cells`].
 pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.vectors, SPARE_CENTRES.norms];
-
-/// A clustering request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clustering {
-    /// Centres, each with its cell; at most the number of vectors.
-    pub cells: usize,
-    /// Nearest cells that each vector probes; it is assigned to the first of them.
-    pub probes: usize,
-    /// The most centres that all vectors are compared with. Of more, a vector is compared with
-    /// lists.
-    pub most: usize,
-    pub lists: ListLengths,
-    /// Whether the order of the vectors is wanted.
-    pub ordered: bool,
-    /// Cells of an earlier clustering, if known.
-    pub known: usize,
-    /// Vectors of the sample per centre.
-    pub sample_per_cell: usize,
-    /// Rounds of Lloyd's algorithm.
-    pub rounds: u32,
-}
-
-/// Lengths of lists of near centres.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ListLengths {
-    /// Of a guide.
-    pub guide: usize,
-    /// Of a centre.
-    pub centre: usize,
-}
-
-impl Clustering {
-    /// With the sizes of lists that are best where there are many centres, and no order.
-    pub(crate) fn new(cells: usize, probes: usize) -> Self {
-        Self {
-            cells,
-            probes,
-            most: 4096,
-            lists: ListLengths { guide: 512, centre: 1024 },
-            ordered: false,
-            known: 0,
-            sample_per_cell: SAMPLE_PER_CELL,
-            rounds: ROUNDS,
-        }
-    }
-}
 
 /// The vectors of each cell: those assigned to it, then those that probe it.
 pub(crate) struct Cells<T: ClusterKernels> {

@@ -1,0 +1,112 @@
+//! A clustering request, and the sizes that follow from it.
+
+use tagore_device::cluster::MAX_MEMBERSHIPS;
+
+/// Vectors of the sample per centre.
+pub(super) const SAMPLE_PER_CELL: usize = 48;
+
+/// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
+pub(crate) const ROUNDS: u32 = 5;
+
+/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as
+/// its list.
+const GUIDES: f64 = 4.0;
+
+/// A clustering request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clustering {
+    /// Centres, each with its cell; at most the number of vectors.
+    pub cells: usize,
+    /// Nearest cells that each vector probes; it is assigned to the first of them.
+    pub probes: usize,
+    /// The most centres that all vectors are compared with. Of more, a vector is compared with
+    /// lists.
+    pub most: usize,
+    pub lists: ListLengths,
+    /// Whether the order of the vectors is wanted.
+    pub ordered: bool,
+    /// Cells of an earlier clustering, if known.
+    pub known: usize,
+    /// Vectors of the sample per centre.
+    pub sample_per_cell: usize,
+    /// Rounds of Lloyd's algorithm.
+    pub rounds: u32,
+}
+
+/// Lengths of lists of near centres.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListLengths {
+    /// Of a guide.
+    pub guide: usize,
+    /// Of a centre.
+    pub centre: usize,
+}
+
+impl Clustering {
+    /// With the sizes of lists that are best where there are many centres, and no order.
+    pub(crate) fn new(cells: usize, probes: usize) -> Self {
+        Self {
+            cells,
+            probes,
+            most: 4096,
+            lists: ListLengths { guide: 512, centre: 1024 },
+            ordered: false,
+            known: 0,
+            sample_per_cell: SAMPLE_PER_CELL,
+            rounds: ROUNDS,
+        }
+    }
+}
+
+/// Sizes of a clustering, after clamping to the data.
+#[derive(Clone, Copy)]
+pub(super) struct ClusteringSizes {
+    pub n: usize,
+    pub cells: usize,
+    pub probes: usize,
+    pub sample: usize,
+    /// Other cells that are known.
+    pub known: usize,
+    /// Guides, or 0 if vectors are compared with all centres.
+    pub guides: usize,
+    pub guide_sample: usize,
+    pub rounds: u32,
+    /// Centres in the list of a guide, and in that of a centre.
+    pub guide_list: usize,
+    pub centre_list: usize,
+}
+
+impl ClusteringSizes {
+    pub(super) fn new(n: usize, asked: Clustering) -> Self {
+        let cells = asked.cells.clamp(1, n.max(1));
+        // No vector probes a cell twice.
+        let probes = asked.probes.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
+        let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
+        let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
+        let guides = guides.min(cells);
+        // A list has as many as a vector needs.
+        let list = |length: usize| length.clamp(probes, cells);
+        Self {
+            n,
+            cells,
+            probes,
+            sample: sample(cells),
+            known: asked.known,
+            guides,
+            guide_sample: sample(guides),
+            rounds: asked.rounds,
+            guide_list: list(asked.lists.guide),
+            centre_list: list(asked.lists.centre),
+        }
+    }
+
+    /// Whether vectors, of the sample or all, are compared with lists of centres.
+    pub(super) fn has_lists(&self) -> bool {
+        self.guides > 0 || self.known > 0
+    }
+
+    /// Keys: one per vector and probe.
+    pub(super) fn keys(&self) -> usize {
+        self.n * self.probes
+    }
+}
