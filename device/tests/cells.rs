@@ -3,8 +3,8 @@
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use emulator::Emulator;
-use tagore_device::block::element::TileElement;
 use tagore_device::block::exact::Metric;
+use tagore_device::block::sums::TileElement;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::*;

@@ -6,7 +6,7 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use cuda_std::memory::Quad;
 use emulator::Emulator;
-use tagore_device::block::element::TileElement;
+use tagore_device::block::sums::TileElement;
 use tagore_device::descent::expand::*;
 use tagore_device::descent::join::*;
 use tagore_device::descent::merge::*;

@@ -4,8 +4,9 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use cuda_std::memory::Plain;
 use emulator::Allocation;
-use tagore_device::block::element::{Element, TileElement, TileSum};
+use tagore_device::block::element::Element;
 use tagore_device::block::exact::Metric;
+use tagore_device::block::sums::{TileElement, TileSum};
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::key::{self, Key, NONE};
@@ -56,141 +57,6 @@ pub fn padded_rows<T: Value>(count: usize, dim: usize, seed: u64) -> Vec<T> {
     let mut rows = rows::<T>(count, stride, seed);
     rows.chunks_exact_mut(stride).for_each(|row| row[dim..].fill(T::default()));
     rows
-}
-
-/// Vectors to round, with the mean and the scale.
-struct PrepareCase<T> {
-    values: Vec<T>,
-    mean: Vec<f32>,
-    dim: usize,
-    stride: usize,
-    /// A zero vector.
-    zero: usize,
-    /// The error limit: about half of the vectors are below.
-    limit: f32,
-}
-
-const SCALE: f32 = 4.0;
-
-impl<T: Value> PrepareCase<T> {
-    fn new(count: usize, dim: usize, seed: u64) -> Self {
-        let stride = dim + 3;
-        let mut values = rows::<T>(count, stride, seed);
-        let zero = count / 2;
-        values[zero * stride..][..dim].fill(T::of(0));
-        let mean = (0..dim).map(|i| if seed == 0 { 0.0 } else { i as f32 * 0.3 }).collect();
-        let mut case = Self { values, mean, dim, stride, zero, limit: 0.0 };
-        let mut errors: Vec<f64> = (0..count).map(|row| case.error(row)).collect();
-        errors.sort_by(f64::total_cmp);
-        case.limit = (errors[count / 2] * 1.05 + 0.01) as f32;
-        case
-    }
-
-    /// Component `i` of a row before rounding.
-    fn exact(&self, row: usize, i: usize) -> f32 {
-        (self.values[row * self.stride + i].exactly() as f32 - self.mean[i]) * SCALE
-    }
-
-    /// The distance by which rounding moves a row.
-    fn error(&self, row: usize) -> f64 {
-        let squares = (0..self.dim).map(|i| {
-            let exact = f64::from(self.exact(row, i));
-            (exact - f16::from_f32(exact as f32).to_f64()).powi(2)
-        });
-        squares.sum::<f64>().sqrt()
-    }
-
-    /// Checks one rounded row with its bias and error; returns its squared norm.
-    fn check(&self, row: usize, line: &[f16], bias: f64, error: f64) -> f64 {
-        for (i, &half) in line.iter().enumerate() {
-            let expected = if i < self.dim { f16::from_f32(self.exact(row, i)) } else { f16::ZERO };
-            assert_eq!(half.to_bits(), expected.to_bits(), "row {row}, component {i}");
-        }
-        let norm: f64 = line.iter().map(|x| x.to_f64().powi(2)).sum();
-        let most = self.error(row) * 1.01 + 1e-3 * norm.sqrt();
-        assert!(error >= self.error(row) && error <= most, "row {row}: error {error}, at most {most}");
-        if row == self.zero {
-            assert_eq!(bias, f64::INFINITY, "zero row {row}");
-        } else if error > f64::from(self.limit) {
-            assert_eq!(bias, f64::NEG_INFINITY, "row {row} above the error limit");
-        } else {
-            assert!((bias - 2.0 * norm).abs() <= 1e-5 * norm, "row {row}: bias {bias} for norm {norm}");
-        }
-        norm
-    }
-}
-
-fn prepare<T: Value, K: Kernel<Arguments = (Prepare<T>,)>>() {
-    for (seed, (count, dim)) in SEEDS.into_iter().zip([(1usize, 1usize), (13, 97), (9, 33)]) {
-        let case = PrepareCase::<T>::new(count, dim, seed);
-        let rounded_stride = dim.next_multiple_of(8);
-        let device = TestDevice::new(seed);
-        let rounded = device.room::<f16>(count * rounded_stride);
-        let (biases, errors) = (device.room::<f32>(count), device.room::<f32>(count));
-        let largest = device.upload(&[0u32]);
-        let arguments = Prepare {
-            values: device.input(&case.values),
-            mean: device.input(&case.mean),
-            rounded: rounded.view(),
-            biases: biases.view(),
-            errors: errors.view(),
-            largest: largest.view(),
-            count: count as u32,
-            dim: dim as u32,
-            stride: case.stride as u32,
-            rounded_stride: rounded_stride as u32,
-            scale: SCALE,
-            norm_weight: 2.0,
-            error_limit: case.limit,
-            skip_zero: 1,
-        };
-        device.launch::<K>((count as u32).div_ceil(PREPARE_VECTORS), PREPARE_THREADS, (arguments,));
-
-        let rounded = rounded.values::<f16>().unwrap();
-        let (biases, errors) = (biases.values::<f32>().unwrap(), errors.values::<f32>().unwrap());
-        let norms = (0..count).map(|row| {
-            let line = &rounded[row * rounded_stride..][..rounded_stride];
-            case.check(row, line, f64::from(biases[row]), f64::from(errors[row]))
-        });
-        let most = norms.fold(0.0, f64::max);
-        let largest = f64::from(f32::from_bits(largest.values::<u32>().unwrap()[0]));
-        assert!((largest - most).abs() <= 1e-5 * most, "largest norm {largest}, expected {most}");
-    }
-}
-
-#[test]
-fn vectors_are_rounded_with_norms_and_errors() {
-    prepare::<f32, exact_prepare_f32>();
-    prepare::<f16, exact_prepare_f16>();
-}
-
-fn norms<T: Value, K: Kernel<Arguments = (Norms<T>,)>>() {
-    for (seed, (count, dim)) in SEEDS.into_iter().zip([(1, 1), (17, 97), (8, 4096)]) {
-        let stride = dim + 5;
-        let values = rows::<T>(count, stride, seed);
-        let device = TestDevice::new(seed);
-        let norms = device.room::<i32>(count);
-        let arguments = Norms {
-            values: device.input(&values),
-            norms: norms.view(),
-            count: count as u32,
-            dim: dim as u32,
-            stride: stride as u32,
-            weight: 1 - seed as i32,
-        };
-        device.launch::<K>((count as u32).div_ceil(PREPARE_VECTORS), PREPARE_THREADS, (arguments,));
-        let square = |row: &[T]| row[..dim].iter().map(|x| x.exactly().powi(2)).sum::<f64>();
-        let expected: Vec<f64> =
-            values.chunks_exact(stride).map(|row| (1.0 - seed as f64) * square(row)).collect();
-        let found: Vec<f64> = norms.values::<i32>().unwrap().into_iter().map(f64::from).collect();
-        assert_eq!(found, expected, "{count} x {dim}");
-    }
-}
-
-#[test]
-fn norms_of_bytes_are_exact() {
-    norms::<u8, exact_norms_u8>();
-    norms::<i8, exact_norms_i8>();
 }
 
 /// Sum types of tiles, with test values that are exact in both.

@@ -88,7 +88,7 @@ impl Builder {
             }
             Graph::Gpu { gpu, graph, copy } => {
                 let pruning = Pruning { gpu: &gpu, space, strategy, baseline_kernels, seed, progress };
-                let DeviceGraph { base, lists, .. } = graph;
+                let DeviceGraph { base, lists, .. } = *graph;
                 let mut pruned = with_base!(&base, base => pruning.run(base, lists))?;
                 pruned.stats.copy += copy;
                 Ok((pruned, Some((gpu, base))))

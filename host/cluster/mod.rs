@@ -10,8 +10,7 @@ pub(crate) mod assigner;
 pub(crate) mod cpu;
 mod gpu;
 mod guides;
-
-use tagore_device::cluster::MAX_PROBES;
+mod sizes;
 
 pub(crate) use self::gpu::ClusterKernels;
 use self::gpu::{CentreNames, Centres, KMeans};
@@ -54,59 +53,6 @@ pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
     /// Offsets of the vectors assigned to each cell, and the end of the last.
     pub starts: &'a [u32],
-}
-
-/// Sizes of a clustering, after clamping to the data.
-#[derive(Clone, Copy)]
-struct ClusteringSizes {
-    n: usize,
-    cells: usize,
-    probes: usize,
-    sample: usize,
-    /// Other cells that are known.
-    known: usize,
-    /// Guides, or 0 if vectors are compared with all centres.
-    guides: usize,
-    guide_sample: usize,
-    rounds: u32,
-    /// Centres in the list of a guide, and in that of a centre.
-    guide_list: usize,
-    centre_list: usize,
-}
-
-impl ClusteringSizes {
-    fn new(n: usize, asked: Clustering) -> Self {
-        let cells = asked.cells.clamp(1, n.max(1));
-        // No vector probes a cell twice.
-        let probes = asked.probes.clamp(1, cells.min(MAX_PROBES as usize));
-        let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
-        let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
-        let guides = guides.min(cells);
-        // A list has as many as a vector needs.
-        let list = |length: usize| length.clamp(probes, cells);
-        Self {
-            n,
-            cells,
-            probes,
-            sample: sample(cells),
-            known: asked.known,
-            guides,
-            guide_sample: sample(guides),
-            rounds: asked.rounds,
-            guide_list: list(asked.lists.guide),
-            centre_list: list(asked.lists.centre),
-        }
-    }
-
-    /// Whether vectors, of the sample or all, are compared with lists of centres.
-    fn has_lists(&self) -> bool {
-        self.guides > 0 || self.known > 0
-    }
-
-    /// Keys: one per vector and probe.
-    fn keys(&self) -> usize {
-        self.n * self.probes
-    }
 }
 
 /// Adds the device memory that [`cells`] takes to a plan; of it the members and the order stay.

@@ -1,6 +1,6 @@
 //! A clustering request, and the sizes that follow from it.
 
-use tagore_device::cluster::MAX_MEMBERSHIPS;
+use tagore_device::cluster::MAX_PROBES;
 
 /// Vectors of the sample per centre.
 pub(super) const SAMPLE_PER_CELL: usize = 48;
@@ -80,7 +80,7 @@ impl ClusteringSizes {
     pub(super) fn new(n: usize, asked: Clustering) -> Self {
         let cells = asked.cells.clamp(1, n.max(1));
         // No vector probes a cell twice.
-        let probes = asked.probes.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
+        let probes = asked.probes.clamp(1, cells.min(MAX_PROBES as usize));
         let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
         let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
         let guides = guides.min(cells);

@@ -6,7 +6,6 @@ use tagore::{
     Vectors, evaluate, ground_truth,
 };
 
-use super::graphs::recall;
 use super::{METRICS, devices};
 use crate::reference::{hard_cases, uniform};
 

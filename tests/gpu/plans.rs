@@ -6,7 +6,7 @@ use tagore::{
 };
 
 use super::devices;
-use super::graphs::{same, small};
+use super::graphs::small;
 
 /// Checks that a build took the planned memory, on the emulator: on a CUDA device other tests take
 /// memory at the same time.

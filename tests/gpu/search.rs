@@ -3,10 +3,9 @@
 use half::f16;
 use tagore::{
     Builder, Device, Index, MAX_WIDTH, Metric, Progress, Searcher, Strategy, Synth, TestQueries, Vectors,
-    evaluate, ground_truth,
+    ground_truth,
 };
 
-use super::graphs::{recall, same};
 use super::{METRICS, devices};
 use crate::reference::{hard_cases, separated, uniform};
 

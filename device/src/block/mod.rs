@@ -4,7 +4,7 @@
 //! | module | what it computes |
 //! | --- | --- |
 //! | `element`, `exact`, `rows` | exact distances, in the CPU's order of sums |
-//! | `tile`, `tile_walk` | products of 128 x 128 vectors on tensor cores |
+//! | `sums`, `tile`, `tile_walk` | products of 128 x 128 vectors on tensor cores |
 //! | `sort`, `nearest`, `scan` | sorting, merging, selection and prefix sums of a block's keys |
 //! | `table` | a hash table of ids |
 
@@ -14,6 +14,7 @@ pub mod nearest;
 pub mod rows;
 pub mod scan;
 pub mod sort;
+pub mod sums;
 pub mod table;
 pub mod tile;
 pub mod tile_walk;

@@ -47,7 +47,7 @@ use cuda_std::thread::{sync_named, sync_threads, thread_idx_x};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 
 /// Query chunks in shared memory.

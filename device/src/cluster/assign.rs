@@ -40,8 +40,8 @@ use cuda_std::{copy, keep_rolled, shared};
 
 use super::NOWHERE;
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
 use crate::block::sort::sort_warp;
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 
 /// The most centres per vector: one per lane.

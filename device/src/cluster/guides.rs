@@ -29,8 +29,8 @@ use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
 use crate::block::scan::{WARPS, exclusive_sum};
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 
 /// Bytes of dynamic shared memory of the pair kernels: a chunk of guides and one of centres.

@@ -28,7 +28,8 @@ use cuda_std::{float16, shared};
 
 use super::{ID_BITS, drawn};
 use crate::block::copied;
-use crate::block::element::{Element, TileElement, Wide};
+use crate::block::element::{Element, Wide};
+use crate::block::sums::TileElement;
 use crate::random::{Draws, Stage};
 
 /// Threads of a block.

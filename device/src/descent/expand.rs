@@ -33,8 +33,8 @@ use cuda_std::warp::shuffle_xor;
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
 use crate::block::sort::sort_block;
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::table;
 use crate::descent::merge::{COUNTERS, merge_flagged};
 use crate::descent::sample::{GATHER, ROW};

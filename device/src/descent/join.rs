@@ -35,7 +35,7 @@ use cuda_std::warp::shuffle_xor;
 use cuda_std::{copy, shared};
 
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile::{self, CHUNK_BYTES, SIDE_BYTES, UNITS};
 use crate::block::tile_walk::column_of;
 use crate::descent::merge::{COUNTERS, JOIN_PROPOSAL_BITS, JOIN_PROPOSALS};

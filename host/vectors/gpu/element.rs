@@ -2,7 +2,8 @@
 
 use bytemuck::Pod;
 use cuda_std::f16;
-use tagore_device::block::element::{self, TileSum};
+use tagore_device::block::element;
+use tagore_device::block::sums::TileSum;
 use tagore_device::search::exact::{
     Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, exact_norms_i8, exact_norms_u8, exact_prepare_f16,
     exact_prepare_f32,

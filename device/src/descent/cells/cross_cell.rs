@@ -43,7 +43,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
 use super::{PROPOSAL_BITS, PROPOSALS, nearness};
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
     Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,

@@ -6,7 +6,7 @@
 
 use cuda_std::prelude::*;
 
-use crate::block::element::TileSum;
+use crate::block::sums::TileSum;
 use crate::block::tile::Sums;
 use crate::block::tile_walk::{LanePart, column_of};
 

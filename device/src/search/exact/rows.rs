@@ -42,7 +42,7 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y};
 
 use crate::block::copied;
-use crate::block::element::{TileElement, TileSum};
+use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
     Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,

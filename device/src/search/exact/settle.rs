@@ -35,9 +35,10 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
-use crate::block::element::{Element, GROUP, QueryBound, TileSum};
+use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::{merge_block, sort_block};
+use crate::block::sums::{QueryBound, TileSum};
 use crate::key::{self, Key, NONE};
 
 /// The count of a closed query: nothing is noted or settled for it.

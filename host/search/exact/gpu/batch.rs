@@ -1,6 +1,6 @@
 //! Queries on the device, and their lists.
 
-use tagore_device::block::element::TileSum;
+use tagore_device::block::sums::TileSum;
 use tagore_device::key::{self, Key};
 use tagore_device::search::exact::CLOSED;
 

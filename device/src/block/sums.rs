@@ -1,0 +1,334 @@
+//! Sums of products on tensor cores, and the bounds of their rounding.
+//!
+//! Why a filter on rounded vectors loses nothing ([`TileSum::bound`]): rounding moves a query by
+//! `error`, and a row by at most `row_error`, both measured. By the triangle inequality a row at
+//! distance d is within `sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32
+//! sums.
+
+use cuda_std::compare::{mark_below_f32, mark_below_i32};
+use cuda_std::float16::f16x2;
+use cuda_std::memory::Quad;
+use cuda_std::warp::WarpShuffleValue;
+use cuda_std::{bytes, f16, float, float16, tensor, unroll};
+
+use super::exact::Metric;
+use crate::key;
+
+/// Element types of tensor-core tiles.
+pub trait TileElement: tensor::Element<Sum: TileSum> {
+    /// `sum` plus the products of the components in 16 bytes.
+    fn add_products(sum: Self::Sum, a: Quad, b: Quad) -> Self::Sum;
+}
+
+impl TileElement for f16 {
+    #[inline(always)]
+    fn add_products(sum: f32, a: Quad, b: Quad) -> f32 {
+        let mut sum = sum;
+        unroll!(4, W => {
+            let (a, b) = (f16x2(a.0[W]), f16x2(b.0[W]));
+            sum = float::mul_add(float16::to_f32(a.low()), float16::to_f32(b.low()), sum);
+            sum = float::mul_add(float16::to_f32(a.high()), float16::to_f32(b.high()), sum);
+        });
+        sum
+    }
+}
+
+macro_rules! byte_products {
+    ($($type:ty: $dot:path;)*) => {$(
+        impl TileElement for $type {
+            #[inline(always)]
+            fn add_products(sum: i32, a: Quad, b: Quad) -> i32 {
+                let mut sum = sum;
+                unroll!(4, W => sum = $dot(a.0[W], b.0[W], sum));
+                sum
+            }
+        }
+    )*};
+}
+
+byte_products! {
+    u8: bytes::dot_u8;
+    i8: bytes::dot_i8;
+}
+
+/// Sums of a tile: f32 for f16, i32 for bytes.
+///
+/// The *value* of a row for a query is `bias + weight * product`: the distance less the part that
+/// depends on the query alone. *Nearness* is minus half of a squared distance.
+pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
+    /// The bias of a row that no query finds.
+    const NEVER: Self;
+    /// The bound above all rows but those of bias [`NEVER`](Self::NEVER).
+    const UNBOUNDED: Self;
+    /// The bound below all rows.
+    const CLOSED: Self;
+
+    /// `a + b`.
+    fn plus(a: Self, b: Self) -> Self;
+
+    /// `bias + weight * product`.
+    fn value(bias: Self, weight: Self, product: Self) -> Self;
+
+    /// `bits`, with `mask` set if `pair.0` is below `pair.1`.
+    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32;
+
+    /// `bits` shifted left by one, with the sign of `a - b` as the lowest bit.
+    fn push_below(bits: u32, a: Self, b: Self) -> u32;
+
+    /// The smaller of two values.
+    fn smaller(a: Self, b: Self) -> Self;
+
+    /// The term of a squared norm in nearness: minus half of it; of integers, the norm itself.
+    fn term(norm: Self) -> Self;
+
+    /// The initial nearness of two vectors with these terms: minus half of both norms; of integers,
+    /// each rounded up. The sum of products added, it is minus half of the squared distance.
+    fn begin_nearness(term: Self, other: Self) -> Self;
+
+    /// The value of the vector of term `other` for that of term `term`, at this nearness. The bits
+    /// do not depend on which of the two was the row.
+    fn from_nearness(nearness: Self, term: Self, other: Self) -> Self;
+
+    /// The threshold of nearness of a vector with this squared norm: every vector whose
+    /// [value](Self::from_nearness) for it is below `bound` is above the threshold. Of integers, a
+    /// value of `bound` or `bound + 1` may be as well.
+    fn nearness(bound: Self, norm: Self) -> Self;
+
+    /// Whether `a` is above `b`.
+    fn above(a: Self, b: Self) -> bool;
+
+    /// An integer with the order of values, not 0.
+    fn ordered(self) -> u32;
+
+    /// The inverse of [`ordered`](Self::ordered).
+    fn from_ordered(bits: u32) -> Self;
+
+    /// The value as part of a key; i32 is rounded.
+    fn to_f32(self) -> f32;
+
+    /// The bound for the value of a key. The largest values give [`UNBOUNDED`](Self::UNBOUNDED).
+    fn from_f32(value: f32) -> Self;
+
+    /// The bound of a query whose k-th distance so far is `farthest`: every row whose exact
+    /// distance is below `farthest` has a [`value`](Self::value) below the bound.
+    fn bound(farthest: f32, query: &QueryBound<Self>) -> Self;
+}
+
+/// Inputs of a query's bound.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryBound<S> {
+    /// The metric.
+    pub metric: Metric,
+    /// Components per vector.
+    pub dim: u32,
+    /// The squared norm of the query as the tile sees it.
+    pub norm: S,
+    /// The norm of the difference between the query and its rounded vector, scaled.
+    pub error: f32,
+    /// The largest such norm of the rows with finite bias.
+    pub row_error: f32,
+    /// The largest squared norm of a row as the tile sees it.
+    pub largest: f32,
+    /// The factor of vectors before rounding; for inner products, the product of both sides'
+    /// factors.
+    pub scale: f32,
+}
+
+/// A bound of the relative error of a sum of `dim` products, with a margin. Tensor cores lose up to
+/// 8 units of 2^-23 of the largest addend per 16 products.
+#[inline(always)]
+fn drift(dim: u32) -> f32 {
+    (dim / 4 + 16) as f32 * (1.0 / (1u32 << 22) as f32)
+}
+
+impl TileSum for f32 {
+    const NEVER: Self = f32::INFINITY;
+    const UNBOUNDED: Self = f32::INFINITY;
+    const CLOSED: Self = f32::NEG_INFINITY;
+
+    #[inline(always)]
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
+    }
+
+    #[inline(always)]
+    fn value(bias: Self, weight: Self, product: Self) -> Self {
+        float::mul_add(weight, product, bias)
+    }
+
+    #[inline(always)]
+    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32 {
+        mark_below_f32(bits, mask, pair)
+    }
+
+    #[inline(always)]
+    fn push_below(bits: u32, a: Self, b: Self) -> u32 {
+        bits << 1 | (a - b).to_bits() >> 31
+    }
+
+    #[inline(always)]
+    fn smaller(a: Self, b: Self) -> Self {
+        a.min(b)
+    }
+
+    #[inline(always)]
+    fn term(norm: Self) -> Self {
+        -0.5 * norm
+    }
+
+    #[inline(always)]
+    fn begin_nearness(term: Self, other: Self) -> Self {
+        term + other
+    }
+
+    #[inline(always)]
+    fn from_nearness(nearness: Self, term: Self, _: Self) -> Self {
+        float::mul_add(-2.0, nearness, 2.0 * term)
+    }
+
+    #[inline(always)]
+    fn nearness(bound: Self, norm: Self) -> Self {
+        -0.5 * (bound + norm)
+    }
+
+    #[inline(always)]
+    fn above(a: Self, b: Self) -> bool {
+        a > b
+    }
+
+    #[inline(always)]
+    fn ordered(self) -> u32 {
+        key::ordered(self)
+    }
+
+    #[inline(always)]
+    fn from_ordered(bits: u32) -> Self {
+        key::from_ordered(bits)
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+
+    // By the triangle inequality the distance of two rounded vectors differs from that of the
+    // originals by at most the two errors. `drift` bounds the loss of the sums.
+    #[inline(always)]
+    fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
+        let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
+        let drift = drift(dim);
+        let bound = match metric {
+            Metric::L2 | Metric::Cosine => {
+                let squared = if metric == Metric::Cosine { 2.0 * farthest } else { farthest };
+                let moved = float::sqrt(squared * (1.0 + drift)) * scale + error + row_error;
+                let slack = drift * (norm + largest);
+                moved * moved * (1.0 + drift) + slack - norm
+            }
+            Metric::InnerProduct => {
+                let length = float::sqrt(norm) + error;
+                let longest = float::sqrt(largest) + row_error;
+                let moved = length * row_error + error * longest;
+                farthest * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
+            }
+        };
+        // A few huge values may overflow the scale. A bound of minus infinity or NaN then opens the
+        // query to all rows. The least positive number lets equal rows pass when all vectors are
+        // zero.
+        if bound > Self::CLOSED { bound + f32::MIN_POSITIVE } else { Self::UNBOUNDED }
+    }
+}
+
+impl TileSum for i32 {
+    const NEVER: Self = 0x4000_0000;
+    const UNBOUNDED: Self = 0x3fff_ffff;
+    const CLOSED: Self = i32::MIN;
+
+    #[inline(always)]
+    fn plus(a: Self, b: Self) -> Self {
+        a + b
+    }
+
+    #[inline(always)]
+    fn value(bias: Self, weight: Self, product: Self) -> Self {
+        bias + weight * product
+    }
+
+    #[inline(always)]
+    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32 {
+        mark_below_i32(bits, mask, pair)
+    }
+
+    #[inline(always)]
+    fn push_below(bits: u32, a: Self, b: Self) -> u32 {
+        bits << 1 | (a - b) as u32 >> 31
+    }
+
+    #[inline(always)]
+    fn smaller(a: Self, b: Self) -> Self {
+        a.min(b)
+    }
+
+    #[inline(always)]
+    fn term(norm: Self) -> Self {
+        norm
+    }
+
+    #[inline(always)]
+    fn begin_nearness(term: Self, other: Self) -> Self {
+        -(term >> 1) - (other >> 1)
+    }
+
+    // Adds the bits that halving cut off.
+    #[inline(always)]
+    fn from_nearness(nearness: Self, term: Self, other: Self) -> Self {
+        (other & 1) - (term & !1) - 2 * nearness
+    }
+
+    #[inline(always)]
+    fn nearness(bound: Self, norm: Self) -> Self {
+        -((bound + norm + 1) >> 1)
+    }
+
+    #[inline(always)]
+    fn above(a: Self, b: Self) -> bool {
+        a > b
+    }
+
+    // `i32::MIN` is not a value, so no value maps to 0.
+    #[inline(always)]
+    fn ordered(self) -> u32 {
+        self as u32 ^ 0x8000_0000
+    }
+
+    #[inline(always)]
+    fn from_ordered(bits: u32) -> Self {
+        (bits ^ 0x8000_0000) as i32
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        (value as i32).min(Self::UNBOUNDED)
+    }
+
+    // Products are exact. Only the distance as f32 is rounded.
+    #[inline(always)]
+    fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
+        let farthest = if query.metric == Metric::Cosine { 2.0 * farthest } else { farthest };
+        let rounded = if farthest < 0.0 { -farthest } else { farthest } * (1.0 / (1u32 << 23) as f32);
+        let farthest = farthest as i32 + rounded as i32 + 2;
+        match query.metric {
+            Metric::L2 | Metric::Cosine => farthest - query.norm,
+            Metric::InnerProduct => farthest,
+        }
+    }
+}
