@@ -66,7 +66,9 @@ pub use prune::{
     BuildPlan, BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats,
     Strategy, Target,
 };
-pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
+pub use report::{
+    BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost, timeline_plot,
+};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use text::{one_line, path_text};

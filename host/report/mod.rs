@@ -5,6 +5,7 @@ mod cost;
 mod html;
 mod measure;
 mod plots;
+mod timeline;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -15,6 +16,7 @@ use serde::{Serialize, Serializer};
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
+pub use timeline::timeline_plot;
 
 use crate::atomic_file::AtomicFile;
 use crate::descent::KnnSample;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
-use tagore::{Builder, Error, Evaluation, Index, Result, Strategy, Vectors, peak_host_bytes};
+use tagore::outofcore::{Order, OutOfCore, OutOfCoreStats, TaskKind};
+use tagore::{Builder, Error, Evaluation, Index, Result, Strategy, Vectors, peak_host_bytes, timeline_plot};
 
 use super::super::build::PruneOptions;
 use super::super::files::Files;
