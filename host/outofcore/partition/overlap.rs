@@ -22,9 +22,9 @@ pub struct OverlapStats {
 impl ClusterGraph {
     /// The cluster graph of `base`: each vector is in the clusters of its two nearest (L2) centres.
     ///
-    /// K-means finds `clusters` centres on a sample. Clusters are numbered in the order of their first
-    /// vectors in the base. A GPU rounds vectors of floats and centres of bytes, so its clusters
-    /// differ a little from the CPU's.
+    /// K-means finds `clusters` centres on a sample. Clusters are numbered in the order of their
+    /// first vectors in the base. A GPU rounds vectors of floats and centres of bytes, so its
+    /// clusters differ a little from the CPU's.
     ///
     /// # Errors
     /// If `clusters` is less than 2 or exceeds the number of vectors; if a value of the base is not
@@ -61,8 +61,8 @@ impl ClusterGraph {
 
 /// Renumbers clusters in the order in which they are first the nearest of a vector.
 ///
-/// The order is the same on all devices, and independent of the places of the centres. Clusters that
-/// are nearest to no vector come last.
+/// The order is the same on all devices, and independent of the places of the centres. Clusters
+/// that are nearest to no vector come last.
 fn number_by_appearance(pairs: &mut [[u32; 2]], clusters: usize) {
     let mut numbers = vec![None; clusters];
     let mut next = 0..;

@@ -1,8 +1,9 @@
 //! The pass over the base that writes each vector to its two nearest clusters.
 //!
-//! It is a pipeline of three threads. One compares chunks of rows with the centres, on the device or
-//! on the threads of the pool. One gathers the records of the chunks in the order of the rows. One
-//! writes full buffers. Queues between the threads are bounded, so reading waits for a slow disk.
+//! It is a pipeline of three threads. One compares chunks of rows with the centres, on the device
+//! or on the threads of the pool. One gathers the records of the chunks in the order of the rows.
+//! One writes full buffers. Queues between the threads are bounded, so reading waits for a slow
+//! disk.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -71,8 +72,8 @@ struct Assigning<'a> {
 }
 
 impl Partition {
-    /// Finds the clusters of all rows except the repeated ones. Writes members to `log` and repeated
-    /// rows to `repeated_log`.
+    /// Finds the clusters of all rows except the repeated ones. Writes members to `log` and
+    /// repeated rows to `repeated_log`.
     pub(crate) fn new(input: &PartitionInput<'_>, log: Log, repeated_log: Log) -> Result<Self> {
         let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
         let nodes = base.len() - repeated.len();

@@ -33,7 +33,8 @@ pub(super) struct Placing<'a> {
 impl Placing<'_> {
     /// Gathers the records of the next chunk, and passes full buffers to `write`.
     ///
-    /// Rows are placed in their order. So the same rows find a cluster full on any number of threads.
+    /// Rows are placed in their order. So the same rows find a cluster full on any number of
+    /// threads.
     pub(super) fn place(
         &mut self,
         chunk: &Chunk,

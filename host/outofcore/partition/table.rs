@@ -45,8 +45,8 @@ impl Table {
             && self.checksums.is_of(base.len())
     }
 
-    /// The sizes of the clusters, and the number of nodes in them. `None` if the pairs are unsound or
-    /// share more than `rows` nodes.
+    /// The sizes of the clusters, and the number of nodes in them. `None` if the pairs are unsound
+    /// or share more than `rows` nodes.
     fn cluster_sizes(&self, rows: u64) -> Option<(Vec<u64>, u64)> {
         let mut sizes = vec![0u64; self.members.len()];
         let mut nodes = 0u64;

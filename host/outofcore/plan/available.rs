@@ -10,16 +10,16 @@ use crate::{Device, Result};
 /// Share of free host memory left to other processes: one in `HOST_RESERVE`.
 const HOST_RESERVE: u64 = 8;
 
-/// Share of free device memory left: one in `DEVICE_RESERVE`. Plans count buffers, and the allocator
-/// rounds up.
+/// Share of free device memory left: one in `DEVICE_RESERVE`. Plans count buffers, and the
+/// allocator rounds up.
 const DEVICE_RESERVE: u64 = 16;
 
 /// Folder of the control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
 impl Limits {
-    /// Free memory less a reserve, for an index of `nodes` nodes built on `device`. The reserve is an
-    /// eighth of the host memory and a sixteenth of the device memory.
+    /// Free memory less a reserve, for an index of `nodes` nodes built on `device`. The reserve is
+    /// an eighth of the host memory and a sixteenth of the device memory.
     ///
     /// There is no host limit unless the system reports free memory, as Linux does. There is no
     /// device limit on the CPU.

@@ -22,7 +22,8 @@ impl CacheUse {
         self.second_visits.saturating_sub(self.hits)
     }
 
-    /// Bytes written to disk for lists of `list_bytes` bytes each; as many are read again. Saturates.
+    /// Bytes written to disk for lists of `list_bytes` bytes each; as many are read again.
+    /// Saturates.
     pub fn spilled_bytes(&self, list_bytes: u64) -> u64 {
         self.misses().saturating_mul(list_bytes)
     }
@@ -31,8 +32,8 @@ impl CacheUse {
 impl ClusterGraph {
     /// Counts the hits of `dispatches`.
     ///
-    /// A cluster is evicted before the next is visited, as in the paper's Algorithm 4. A merged list
-    /// leaves the cache. Clusters outside the graph share nothing and take no room.
+    /// A cluster is evicted before the next is visited, as in the paper's Algorithm 4. A merged
+    /// list leaves the cache. Clusters outside the graph share nothing and take no room.
     pub fn simulate(&self, dispatches: &[Dispatch]) -> CacheUse {
         let mut visited = vec![false; self.clusters()];
         let mut resident = vec![false; self.clusters()];

@@ -10,8 +10,8 @@ pub struct ClusterGraph {
 }
 
 impl ClusterGraph {
-    /// A graph of `clusters` clusters with `shared` edges: two clusters and their shared nodes. Equal
-    /// pairs add up.
+    /// A graph of `clusters` clusters with `shared` edges: two clusters and their shared nodes.
+    /// Equal pairs add up.
     pub(crate) fn new(clusters: usize, shared: impl IntoIterator<Item = (u32, u32, u64)>) -> Self {
         let mut neighbours = vec![Vec::new(); clusters];
         for (a, b, nodes) in shared {
@@ -65,7 +65,8 @@ impl ClusterGraph {
         self.neighbours.iter().map(Vec::len).sum::<usize>() / 2
     }
 
-    /// The clusters that share nodes with `cluster`, in ascending order, each with the number of nodes.
+    /// The clusters that share nodes with `cluster`, in ascending order, each with the number of
+    /// nodes.
     pub(crate) fn neighbours(&self, cluster: u32) -> &[(u32, u64)] {
         &self.neighbours[cluster as usize]
     }

@@ -62,9 +62,9 @@ pub struct Dispatch {
 
 /// Computes a dispatch order.
 ///
-/// The same graph gives the same order. Ties go to the smaller number. Algorithm 4 leaves open which
-/// of several equally good clusters is evicted. Here it is the cluster that shares fewest nodes with
-/// the remaining clusters.
+/// The same graph gives the same order. Ties go to the smaller number. Algorithm 4 leaves open
+/// which of several equally good clusters is evicted. Here it is the cluster that shares fewest
+/// nodes with the remaining clusters.
 #[derive(Clone, Copy, Debug)]
 pub struct Dispatcher {
     order: Order,
@@ -142,8 +142,8 @@ fn best<V: Ord>(waiting: &BTreeSet<u32>, value: impl Fn(u32) -> V) -> Option<u32
     waiting.iter().copied().max_by_key(|&cluster| (value(cluster), Reverse(cluster)))
 }
 
-/// Gorder: the next cluster shares most nodes with the last `window` clusters. Cluster 0 is first, as
-/// in Algorithm 4.
+/// Gorder: the next cluster shares most nodes with the last `window` clusters. Cluster 0 is first,
+/// as in Algorithm 4.
 fn gorder(graph: &ClusterGraph, window: usize) -> Vec<u32> {
     let mut waiting: BTreeSet<u32> = (0..graph.clusters() as u32).collect();
     let mut scores = vec![0; graph.clusters()];
@@ -174,8 +174,8 @@ struct Share {
 
 /// The paper's Algorithm 4.
 ///
-/// Shares with the cache are kept up to date. A step looks once at each waiting cluster. A change of
-/// the cache looks once at each neighbour of the loaded or evicted cluster.
+/// Shares with the cache are kept up to date. A step looks once at each waiting cluster. A change
+/// of the cache looks once at each neighbour of the loaded or evicted cluster.
 struct Greedy<'a> {
     graph: &'a ClusterGraph,
     waiting: BTreeSet<u32>,

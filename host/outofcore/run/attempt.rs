@@ -199,8 +199,8 @@ impl Run<'_> {
         Ok(Begun { checkpoint, steps, turns, left })
     }
 
-    /// Builds the remaining clusters and merges their lists. The last checkpoint may still be saving
-    /// on return.
+    /// Builds the remaining clusters and merges their lists. The last checkpoint may still be
+    /// saving on return.
     fn merge(
         &self,
         folder: &WorkFolder,

@@ -98,13 +98,13 @@ impl OutOfCore {
     /// Builds the index of `base` and writes it to `output`.
     ///
     /// Only a part of a mapped base is in memory at a time. Unreachable nodes are counted, not
-    /// connected. If the build fails after the partition, its work files stay, and a later build may
-    /// [`resume`](Self::resume).
+    /// connected. If the build fails after the partition, its work files stay, and a later build
+    /// may [`resume`](Self::resume).
     ///
     /// # Errors
-    /// As [`Builder::build`]; or if the plan does not fit the base, work files or the index cannot be
-    /// written, or the disk has too little room. A work folder is refused if another build uses it,
-    /// if it belongs to another user, or if it has files of another build.
+    /// As [`Builder::build`]; or if the plan does not fit the base, work files or the index cannot
+    /// be written, or the disk has too little room. A work folder is refused if another build uses
+    /// it, if it belongs to another user, or if it has files of another build.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
         builder.descent.k_for(base)?;

@@ -59,8 +59,8 @@ impl LocalIndex {
 
         let (parcels, order) = parcels(&others, is_to_come);
         let members = Members { ids, order };
-        // Distances under inner product lift by the largest norm of the whole base. With the norm of
-        // the cluster, lists of different clusters could not be compared.
+        // Distances under inner product lift by the largest norm of the whole base. With the norm
+        // of the cluster, lists of different clusters could not be compared.
         let lists: Box<dyn ClusterLists> = match on_device {
             Some((gpu, base)) => {
                 let lifts = embedding.lifts(&vectors, &descent.progress)?;

@@ -125,8 +125,8 @@ impl Merger {
 
     /// Adds the parcels of `cluster` for later clusters. `lists` are the lists of the first places.
     ///
-    /// A cluster that is built again adds only its lost parcels. Clusters must call this in dispatch
-    /// order.
+    /// A cluster that is built again adds only its lost parcels. Clusters must call this in
+    /// dispatch order.
     pub(super) fn add(&mut self, cluster: u32, parcels: &[ParcelPlaces], lists: Vec<Key>) {
         let all = Arc::new(lists);
         for ParcelPlaces { other, places } in parcels {
@@ -188,7 +188,8 @@ impl Merger {
         write(&mut self.spill, self.parcels.values_mut()).map(drop)
     }
 
-    /// Returns a checkpoint, and a function that waits until the files of the checkpoint are on disk.
+    /// Returns a checkpoint, and a function that waits until the files of the checkpoint are on
+    /// disk.
     pub(super) fn checkpoint(
         &mut self,
     ) -> Result<(Checkpoint, impl FnOnce() -> Result<()> + Send + 'static)> {

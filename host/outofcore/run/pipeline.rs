@@ -79,9 +79,9 @@ impl Pipeline<'_> {
     /// Builds and merges all clusters.
     ///
     /// One thread per device reads clusters, and the [`Crew`] of each device builds them. Read
-    /// clusters and waiting parcels are handed over in the order of the steps, one cluster at a time.
-    /// A row depends on which of its lists comes second, so this order makes the index independent
-    /// of the devices.
+    /// clusters and waiting parcels are handed over in the order of the steps, one cluster at a
+    /// time. A row depends on which of its lists comes second, so this order makes the index
+    /// independent of the devices.
     pub(super) fn run(self, steps: Vec<Step>, merging: Merging<'_>) -> Attempt<()> {
         let steps = &Mutex::new(steps.into_iter());
         let merging = &Mutex::new(merging);

@@ -10,8 +10,8 @@ use crate::{Builder, DataShape, Result, Target, Vectors};
 /// Rows of the throw-away build: with fewer rows, builds use other kernels.
 const ROWS: usize = 16_384;
 
-/// Builds and drops the index of a small sample of `base`, as clusters of `size` vectors are built on
-/// `devices` devices. The driver compiles each kernel on its first launch, all of them in 1 to 2 s.
+/// Builds and drops the index of a sample of `base`, as clusters of `size` vectors are built on
+/// `devices` devices. The driver compiles each kernel on its first launch: 1 to 2 s in all.
 pub(super) fn warm(
     builder: &Builder,
     base: &Vectors,

@@ -212,8 +212,8 @@ impl Bins {
         Ok(&self.pieces)
     }
 
-    /// Passes every piece to `more`, with a function that appends records of `record_bytes` bytes to
-    /// a bin. Appended records are not passed. Returns false if a piece is damaged.
+    /// Passes every piece to `more`, with a function that appends records of `record_bytes` bytes
+    /// to a bin. Appended records are not passed. Returns false if a piece is damaged.
     pub(crate) fn grow(
         &mut self,
         record_bytes: usize,
@@ -240,8 +240,8 @@ impl Bins {
         self.pieces.len()
     }
 
-    /// Passes the pieces of a bin, whole records, to `take` in the order of writing. All buffers must
-    /// be written. Returns false if a piece is damaged.
+    /// Passes the pieces of a bin, whole records, to `take` in the order of writing. All buffers
+    /// must be written. Returns false if a piece is damaged.
     pub(crate) fn read(&self, bin: usize, mut take: impl FnMut(&[u8])) -> Result<bool> {
         let (pieces, mut reader) = (&self.pieces[bin], self.log.reader()?);
         pieces.iter().take(AHEAD).for_each(|&piece| reader.will_read(piece, true));

@@ -77,8 +77,8 @@ impl WorkFolder {
     /// Locks the folder at `path` for the build of `manifest`, and removes the files of a finished
     /// build.
     ///
-    /// If `resume` is set and the folder has work files of this build, their plan replaces the plan of
-    /// `manifest`.
+    /// If `resume` is set and the folder has work files of this build, their plan replaces the plan
+    /// of `manifest`.
     pub(crate) fn open(path: &Path, manifest: &mut Manifest, resume: bool) -> Result<Self> {
         let folder = Arc::new(Folder::open(path)?);
         // Check before writing: the folder may hold foreign files.

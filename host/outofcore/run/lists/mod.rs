@@ -1,9 +1,9 @@
 //! The neighbour lists of a cluster's members, on the host or on the device of the build.
 //!
 //! Lists keep distances for merging. Both lists of a node are pruned, but each on its own, so the
-//! merge prunes again: a neighbour nearer to an accepted neighbour than to the node is set aside, if
-//! both are members of the second cluster, whose vectors are present. Neighbours set aside fill the
-//! remaining room.
+//! merge prunes again: a neighbour nearer to an accepted neighbour than to the node is set aside,
+//! if both are members of the second cluster, whose vectors are present. Neighbours set aside fill
+//! the remaining room.
 
 mod on_device;
 mod on_host;
@@ -20,7 +20,8 @@ use crate::Result;
 pub(crate) struct Members {
     /// Ids in ascending order.
     pub ids: Vec<u32>,
-    /// The member at each place: an index into `ids`. Members that share another cluster are adjacent.
+    /// The member at each place: an index into `ids`. Members that share another cluster are
+    /// adjacent.
     pub order: Vec<u32>,
 }
 
@@ -33,7 +34,8 @@ pub(crate) trait ClusterLists {
     /// Merges the lists of members with waiting lists: places, and their lists as from
     /// [`get`](Self::get).
     ///
-    /// Returns a record per member: its id, then `degree` ids of neighbours, padded with `u32::MAX`.
+    /// Returns a record per member: its id, then `degree` ids of neighbours, padded with
+    /// `u32::MAX`.
     fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>>;
 }
 

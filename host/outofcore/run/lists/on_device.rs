@@ -33,8 +33,8 @@ pub(crate) struct DeviceLists<T: OnDevice> {
 }
 
 impl<T: OnDevice> DeviceLists<T> {
-    /// Takes the lists of `index`, with its vectors in `base`. `lifts` replace the base's lifts: the
-    /// lift of each row, and the square of the largest norm of the whole data set.
+    /// Takes the lists of `index`, with its vectors in `base`. `lifts` replace the base's lifts:
+    /// the lift of each row, and the square of the norm of lifted rows.
     pub(crate) fn new(
         gpu: &Gpu,
         mut base: Base<T>,

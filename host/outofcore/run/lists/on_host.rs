@@ -120,7 +120,8 @@ impl<'a> ListMerge<'a> {
             if nearest == key::NONE {
                 break;
             }
-            // A neighbour in both lists has the same key twice: distances are equal in both clusters.
+            // A neighbour in both lists has the same key twice: distances are equal in both
+            // clusters.
             waiting.next_if(|_| first == nearest);
             let member = match own.next_if(|_| second == nearest) {
                 Some(key) => Some(key as u32),
