@@ -34,7 +34,7 @@ fn colour(kind: TaskKind) -> RGBColor {
 /// their first task.
 ///
 /// # Errors
-/// If the begin or end of a task is not finite, or the file cannot be written.
+/// If the start or end of a task is not finite, or the file cannot be written.
 pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
     save_svg(path.as_ref(), |svg| draw(svg, title, tasks))
 }

@@ -224,7 +224,7 @@ impl ClusterPlan {
             ("buffers of files", buffers),
             ("vectors of clusters", members),
             ("builds", builds),
-            ("lists at work", lists),
+            ("lists being merged", lists),
             ("lists in the cache", cache),
         ])
     }

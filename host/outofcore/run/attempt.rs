@@ -1,4 +1,4 @@
-//! An attempt at a build: goes on from the work files to the finished index.
+//! An attempt at a build: from the work files to the finished index.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -41,7 +41,7 @@ pub struct OutOfCoreStats {
     pub kernels: Vec<Vec<KernelTime>>,
     /// Seconds in which kernels ran, for each GPU.
     pub busy: Vec<f64>,
-    /// All tasks, ordered by their begin.
+    /// All tasks, ordered by their start.
     pub tasks: Vec<Task>,
     /// Devices of the build.
     pub devices: Vec<Device>,

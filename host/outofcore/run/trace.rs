@@ -1,4 +1,4 @@
-//! Begin, end and thread of each task of a build.
+//! Start, end and thread of each task of a build.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -70,9 +70,9 @@ pub struct Task {
     pub thread: String,
     /// The cluster, if the task is about one.
     pub cluster: Option<u32>,
-    /// Begin, in seconds since the begin of the build.
+    /// Start, in seconds since the start of the build.
     pub begin: f64,
-    /// End, in seconds since the begin of the build.
+    /// End, in seconds since the start of the build.
     pub end: f64,
     /// Bytes read, copied or written; 0 if none.
     pub bytes: u64,
@@ -107,7 +107,7 @@ impl Trace {
         Self { began: Instant::now(), tasks: Mutex::default() }
     }
 
-    /// Seconds since the begin of the build.
+    /// Seconds since the start of the build.
     pub(super) fn now(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
@@ -117,7 +117,7 @@ impl Trace {
         self.start_at(self.now(), kind, thread, cluster)
     }
 
-    /// Starts a task that began at `begin`, in seconds since the begin of the build.
+    /// Starts a task that began at `begin`, in seconds since the start of the build.
     pub(super) fn start_at<'a>(
         &'a self,
         begin: f64,
@@ -134,7 +134,7 @@ impl Trace {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 
-    /// All tasks, ordered by their begin.
+    /// All tasks, ordered by their start.
     pub(super) fn tasks(self) -> Vec<Task> {
         let mut tasks = self.tasks.into_inner().unwrap_or_else(PoisonError::into_inner);
         tasks.sort_by(|a, b| a.begin.total_cmp(&b.begin));

@@ -1,5 +1,7 @@
 //! The file of repeated rows.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Attempt, Bins, Damage, Fault, Log, Piece};
 use crate::{Repeated, Result};
 
@@ -17,7 +19,7 @@ pub(crate) struct RepeatedFile {
 }
 
 /// Pieces of the file of repeated rows.
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct RepeatedPieces(Vec<Piece>);
 
