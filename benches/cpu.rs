@@ -1,4 +1,4 @@
-//! Speed of the CPU backend's parts: `cargo bench`. Answers are checked by the tests, not here.
+//! Benchmarks of the CPU backend: `cargo bench`. The tests check the results.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at the first error")]
 
 use divan::Bencher;
@@ -19,7 +19,7 @@ fn graph(base: &Vectors) -> KnnGraph {
     Descent::new().knn(64).build(base).unwrap()
 }
 
-/// Distances: 100 queries against every row, k = 10.
+/// Exact search: 100 queries against all rows, k = 10.
 #[divan::bench(args = [32, 96, 128, 960], sample_count = 10)]
 fn exact_search_f32(bencher: Bencher<'_, '_>, dim: usize) {
     let base = base(dim);
@@ -29,7 +29,7 @@ fn exact_search_f32(bencher: Bencher<'_, '_>, dim: usize) {
         .bench(|| tagore::ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap());
 }
 
-/// Joins, offers and merges: both phases of descent.
+/// Both phases of descent: joins, proposals and merges.
 #[divan::bench(args = [32, 96], sample_count = 5)]
 fn descent(bencher: Bencher<'_, '_>, knn: usize) {
     let base = base(96);
@@ -46,7 +46,7 @@ fn prune(bencher: Bencher<'_, '_>, kind: &str) {
     bencher.counter(ItemsCount::new(ROWS)).bench(|| builder.build_from(&base, &graph).unwrap());
 }
 
-/// Beam search of 1,000 queries for 10 neighbours, per beam width.
+/// Beam search: 1,000 queries for 10 neighbours, per beam.
 #[divan::bench(args = [20, 50, 100, 200], sample_count = 20)]
 fn search(bencher: Bencher<'_, '_>, beam: usize) {
     let synth = Synth::new(ROWS, 96, 1).unwrap();

@@ -1,8 +1,10 @@
-//! Builds an NSG index, saves it, opens it again and searches it:
-//! `cargo run --release --example build_and_search`.
+//! Builds an NSG index, saves it, opens it again and searches it: `cargo run --release --example
+//! build_and_search`.
 #![expect(clippy::print_stdout, reason = "an example shows its results")]
 
-use tagore::{Builder, Index, Metric, Progress, Strategy, Synth, evaluate, ground_truth, search};
+use tagore::{
+    Builder, Index, Metric, Progress, Strategy, Synth, TestQueries, evaluate, ground_truth, search,
+};
 
 fn main() -> tagore::Result<()> {
     let synth = Synth::new(10_000, 64, 42)?;
@@ -18,7 +20,7 @@ fn main() -> tagore::Result<()> {
     println!("the first query's neighbours: {:?}", result.ids(0));
 
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &progress)?;
-    for found in evaluate(&index, &base, &queries, &truth, 10, &[20, 50, 100], &progress)? {
+    for found in evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &progress)? {
         println!(
             "beam {:>3}: recall@10 {:.4}, {:.0} queries per second",
             found.beam, found.recall, found.qps

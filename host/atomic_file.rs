@@ -1,72 +1,71 @@
-//! Files that appear under their name whole, or not at all.
+//! Atomic file writes: a file appears under its name complete, or not at all.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::TempPath;
-
 use crate::flush::Flush;
 use crate::text::path_text;
 use crate::{Error, Result};
 
-/// Bytes gathered before the operating system is asked to write.
+/// Size of the write buffer, in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// The end of a temporary file's name.
+/// Suffix of a temporary file's name.
 const TEMPORARY: &str = ".tagore-tmp";
 
-/// A file being written. It has a hidden temporary name in the folder of its target until
-/// [`commit`](Self::commit) renames it; dropped before that, it is deleted and an older file under the
-/// target's name stays as it was.
+/// A file being written, under a hidden temporary name in the target's folder.
+/// [`commit`](Self::commit) renames it to the target. A file dropped before that is deleted, and an
+/// older file at the target stays as it was.
 ///
-/// The temporary name is the target's own ([`temporary_path`]), and the file is locked: what a run that was killed left
-/// behind is removed by the next that writes the same target, and of two that write it at a time the second fails.
+/// The temporary name follows from the target ([`temporary_path`]), and the file is locked. So the
+/// next writer of a target removes the remains of a killed run, and a second writer at the same
+/// time fails.
 #[derive(Debug)]
 pub(crate) struct AtomicFile {
-    /// The file itself: the errors of `NamedTempFile` would name the temporary file.
     writer: BufWriter<File>,
-    temporary: TempPath,
+    temporary: TemporaryPath,
     target: PathBuf,
     flush: Flush,
 }
 
 impl AtomicFile {
-    /// Starts a file that will be `target`, or what the symbolic link `target` leads to.
+    /// Starts the file that will replace `target`, or the file that the symbolic link `target`
+    /// leads to.
     ///
     /// # Errors
-    /// If the folder of `target` does not exist or cannot be written to, something that is not a
-    /// regular file has that name (renaming over a device or a pipe would destroy it), or it is being written already.
+    /// If the folder of `target` does not exist or cannot be written to, if `target` is no regular
+    /// file (a rename would destroy a device or a pipe), or if another run is writing it.
     pub(crate) fn create(target: &Path) -> Result<Self> {
         let target = followed(target)?;
         let temporary = temporary_path(&target);
         let file = start(&temporary, &target)?;
-        let temporary = TempPath::try_from_path(temporary).map_err(Error::io(&target))?;
+        let temporary = TemporaryPath(temporary);
         let writer = BufWriter::with_capacity(BUFFER, file);
         Ok(Self { writer, temporary, target, flush: Flush::default() })
     }
 
-    /// Makes the file `bytes` long; what is written nowhere is zero.
+    /// Sets the length of the file to `bytes`; unwritten bytes are zero.
     ///
     /// # Errors
-    /// If the file cannot be that long.
+    /// If the file system refuses that length.
     pub(crate) fn set_len(&mut self, bytes: u64) -> Result<()> {
         self.writer.get_ref().set_len(bytes).map_err(Error::io(&self.target))
     }
 
-    /// Has what comes next written from byte `offset` on.
+    /// Moves the write position to byte `offset`.
     ///
     /// # Errors
-    /// If what came before cannot be written.
+    /// If buffered bytes cannot be written.
     pub(crate) fn seek(&mut self, offset: u64) -> Result<()> {
         self.writer.seek(SeekFrom::Start(offset)).map(|_| ()).map_err(Error::io(&self.target))
     }
 
-    /// Writes `bytes` behind those before.
+    /// Writes `bytes` at the write position.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If a write fails, this one or a buffered one.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         let write = self.writer.write_all(bytes);
         write
@@ -74,29 +73,28 @@ impl AtomicFile {
             .map_err(Error::io(&self.target))
     }
 
-    /// Writes out the buffer, so that readers of the file see all of it. Returns the path that the
-    /// file has until [`commit`](Self::commit).
+    /// Empties the buffer, so that readers see the whole file. Returns its temporary path.
     ///
     /// # Errors
-    /// If what came before cannot be written.
+    /// If buffered bytes cannot be written.
     pub(crate) fn flushed(&mut self) -> Result<&Path> {
         self.writer.flush().map_err(Error::io(&self.target))?;
-        Ok(&self.temporary)
+        Ok(&self.temporary.0)
     }
 
-    /// Puts the file in the place of its target once all of it is on the disk.
+    /// Syncs the file to disk and renames it to its target.
     ///
     /// # Errors
-    /// If that fails; nothing is left behind then.
+    /// If either fails; the temporary file is deleted then.
     pub(crate) fn commit(self) -> Result<()> {
         self.finish()?.rename()
     }
 
-    /// As [`commit`](Self::commit), and deletes the `stale` files: after the new file is on the
-    /// disk, right before it takes its place. Links are not deleted.
+    /// Commits like [`commit`](Self::commit), and deletes the `stale` files between sync and
+    /// rename. Symbolic links are not deleted.
     ///
     /// # Errors
-    /// If that fails; before the file is on the disk, nothing has changed then.
+    /// If a step fails. Until the file is on disk nothing has changed.
     pub(crate) fn commit_replacing(self, stale: &[PathBuf]) -> Result<()> {
         let file = self.finish()?;
         let is_file = |path: &&PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
@@ -104,19 +102,19 @@ impl AtomicFile {
         file.rename()
     }
 
-    /// Puts files that are read together in their places, once all of them are on the disk. None of them means anything
-    /// without the last: an older one is deleted first, with the `stale` files beside it, so that no reader meets files of
-    /// two sets.
+    /// Commits files that are read together, once all of them are on disk. The last one completes
+    /// the set: its older version is deleted first, with the `stale` files, so no reader sees files
+    /// of two sets.
     ///
     /// # Errors
-    /// If that fails; before all files are on the disk, nothing has changed then.
+    /// If a step fails. Until all files are on disk nothing has changed.
     pub(crate) fn commit_all(files: Vec<Self>, stale: &[PathBuf]) -> Result<()> {
         let files = files.into_iter().map(Self::finish).collect::<Result<Vec<Finished>>>()?;
         files.last().map(|file| &file.target).into_iter().chain(stale).try_for_each(|path| remove(path))?;
         files.into_iter().try_for_each(Finished::rename)
     }
 
-    /// Sees to it that all of the file is on the disk.
+    /// Empties the buffer and syncs the file to disk.
     fn finish(self) -> Result<Finished> {
         let Self { writer, temporary, target, mut flush } = self;
         let written = flush.wait().and_then(|()| writer.into_inner().map_err(io::IntoInnerError::into_error));
@@ -125,9 +123,9 @@ impl AtomicFile {
     }
 }
 
-/// A file that is all on the disk, under its temporary name.
+/// A file synced to disk, under its temporary name.
 struct Finished {
-    temporary: TempPath,
+    temporary: TemporaryPath,
     target: PathBuf,
 }
 
@@ -135,11 +133,33 @@ impl Finished {
     fn rename(self) -> Result<()> {
         let Self { temporary, target } = self;
         let rename = || {
-            temporary.persist(&target).map_err(|failed| failed.error)?;
+            temporary.persist(&target)?;
             // A rename lasts only once the folder has been written too; only unix can ask for that.
             if cfg!(unix) { File::open(folder(&target))?.sync_all() } else { Ok(()) }
         };
         rename().map_err(Error::io(&target))
+    }
+}
+
+/// A temporary file, deleted on drop.
+#[derive(Debug)]
+struct TemporaryPath(PathBuf);
+
+impl TemporaryPath {
+    /// Renames the file to `target`.
+    fn persist(mut self, target: &Path) -> io::Result<()> {
+        fs::rename(&self.0, target)?;
+        self.0.clear();
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryPath {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            // The next run that writes the same target removes what is left.
+            let _ = fs::remove_file(&self.0);
+        }
     }
 }
 
@@ -151,26 +171,26 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes `bytes` to the file `path`, which appears whole or not at all.
+/// Writes `bytes` to the file `path`, which appears complete or not at all.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let mut file = AtomicFile::create(path.as_ref())?;
     file.write_all(bytes)?;
     file.commit()
 }
 
-/// Checks, before any work is done, that a file can be written to `path`: its folder is there and can be written to, it has
-/// the name of no folder, device or pipe, and no other run is writing it.
+/// Checks, before long work, that `path` can be written: its folder exists and is writable, `path`
+/// is no folder, device or pipe, and no other run is writing it.
 ///
 /// # Errors
-/// If not; the error says what is in the way.
+/// If it cannot be written; the error names the obstacle.
 pub fn check_output(path: impl AsRef<Path>) -> Result<()> {
     AtomicFile::create(path.as_ref()).map(drop)
 }
 
-/// `path` with `suffix` appended to its last name.
+/// Appends `suffix` to the last name of `path`.
 ///
 /// ```
 /// use std::path::Path;
@@ -182,7 +202,7 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The temporary name of `target` while it is written: `.x.tagore-tmp` for `x`, in the same folder.
+/// The temporary name of `target` while it is written: `.x.tagore-tmp` beside `x`.
 pub fn temporary_path(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_else(|| OsStr::new("output"));
     let mut temporary = OsString::from(".");
@@ -196,30 +216,31 @@ pub fn temporary_path(target: &Path) -> PathBuf {
     folder(target).join(temporary)
 }
 
-/// The file that `target` is or leads to.
+/// Resolves `target` if it is a symbolic link.
 fn followed(target: &Path) -> Result<PathBuf> {
     let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
     match fs::metadata(target) {
         Ok(found) if found.is_dir() => Err(Error::file(target, "a folder", "a file to write")),
         Ok(found) if !found.is_file() => {
-            Err(Error::file(target, "a device or a pipe", "a regular file, or none yet"))
+            Err(Error::file(target, "a device or a pipe", "a regular file, or a new name"))
         }
         Ok(_) if is_link => fs::canonicalize(target).map_err(Error::io(target)),
         Err(_) if is_link => {
-            Err(Error::file(target, "a symbolic link that leads nowhere", "a file, or no such link"))
+            Err(Error::file(target, "a dangling symbolic link", "a link to a file, or a new name"))
         }
-        // A name that is too long, say: the short temporary one would be taken, and the rename would fail.
+        // Such as a name that is too long: the shorter temporary name would pass, and the rename
+        // fail.
         Err(error) if error.kind() != ErrorKind::NotFound && error.kind() != ErrorKind::NotADirectory => {
             Err(Error::io(target)(error))
         }
-        _ if target.file_name().is_none() => Err(Error::file(target, "no name of a file", "a file to write")),
+        _ if target.file_name().is_none() => Err(Error::file(target, "no file name", "a file to write")),
         _ => Ok(target.to_owned()),
     }
 }
 
-/// Opens and locks the temporary file of `target`, new and empty.
+/// Creates and locks the temporary file of `target`.
 fn start(temporary: &Path, target: &Path) -> Result<File> {
-    // Another run may take the file away between any two of these steps; then they are done again.
+    // Another run may remove the file between any two of these steps; then they start over.
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {
         match OpenOptions::new().read(true).write(true).create_new(true).open(temporary) {
@@ -230,14 +251,14 @@ fn start(temporary: &Path, target: &Path) -> Result<File> {
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => remove_stale(temporary, target)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let expected = "a folder to write into: create it, or name another";
+                let expected = "an existing folder: create it, or name another";
                 return Err(Error::file(
                     target,
                     format_args!("no such folder {}", path_text(folder(target))),
                     expected,
                 ));
             }
-            // The kind alone: the whole error names the temporary file, of which the user knows nothing.
+            // The kind alone: the full error would name the temporary file.
             Err(error) => return Err(Error::io(target)(error)),
         }
     }
@@ -250,7 +271,7 @@ fn remove_stale(temporary: &Path, target: &Path) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found.map_err(Error::io(target))?,
     };
-    // A link is removed, not followed: whoever may write into the folder could have put it there.
+    // A link is removed, never followed: another user of the folder may have planted it.
     if found.is_file() {
         let file = match OpenOptions::new().write(true).open(temporary) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -262,7 +283,7 @@ fn remove_stale(temporary: &Path, target: &Path) -> Result<()> {
         if !is_at(&file, temporary) {
             return Ok(());
         }
-        tracing::debug!(file = %temporary.display(), "a run that was stopped left its temporary file: removed");
+        tracing::debug!(file = %temporary.display(), "removed the temporary file of a stopped run");
     }
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(target)(error)),
@@ -270,18 +291,18 @@ fn remove_stale(temporary: &Path, target: &Path) -> Result<()> {
     }
 }
 
-/// Locks `file`; whether another run has not done so.
+/// Locks `file`; returns false if another run holds the lock.
 fn lock(file: &File, target: &Path) -> Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
-        // A file system without locks: two runs that write one file are not told apart there.
+        // This file system has no locks, so concurrent writers go unnoticed.
         Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(true),
         Err(TryLockError::Error(error)) => Err(Error::io(target)(error)),
     }
 }
 
-/// Whether `file` still has the name `path`.
+/// Whether `path` still names `file`.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -297,10 +318,10 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 fn being_written(target: &Path) -> Error {
-    Error::file(target, "another run that is writing it", "one at a time: wait, or name another file")
+    Error::file(target, "another run writing it", "no other writer: wait, or name another file")
 }
 
-/// The folder that `target` is in; a bare name is in the current one.
+/// The folder of `target`; for a bare name, the current one.
 fn folder(target: &Path) -> &Path {
     match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -340,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_set_replace_an_older_set() {
+    fn commit_all_replaces_an_older_set() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         ["codes", "extra", "index"].into_iter().for_each(|name| fs::write(path(name), "old").unwrap());
@@ -349,7 +370,7 @@ mod tests {
             file.write_all(b"new").unwrap();
             file
         };
-        // One that cannot take its place: the older index is gone by then, whatever else there is.
+        // The second file cannot be renamed; the older index is already deleted.
         let files = vec![written("codes"), written("index")];
         fs::remove_file(path("codes")).unwrap();
         fs::create_dir(path("codes")).unwrap();
@@ -357,23 +378,23 @@ mod tests {
         assert_eq!(names(dir.path()), ["codes"]);
         fs::remove_dir(path("codes")).unwrap();
         AtomicFile::commit_all(vec![written("codes"), written("index")], &[path("extra")]).unwrap();
-        let mut there = names(dir.path());
-        there.sort();
-        assert_eq!(there, ["codes", "index"]);
+        let mut found = names(dir.path());
+        found.sort();
+        assert_eq!(found, ["codes", "index"]);
     }
 
     #[test]
-    fn a_file_replaces_what_describes_the_older_one() {
+    fn commit_replacing_deletes_stale_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         ["index", "report"].into_iter().for_each(|name| fs::write(path(name), "old").unwrap());
         let mut file = AtomicFile::create(&path("index")).unwrap();
         file.write_all(b"new").unwrap();
-        assert!(path("report").exists(), "gone before the commit");
+        assert!(path("report").exists(), "deleted before the commit");
         file.commit_replacing(&[path("report"), path("none")]).unwrap();
         assert_eq!(names(dir.path()), ["index"]);
         assert_eq!(fs::read(path("index")).unwrap(), b"new");
-        // A link stays.
+        // A link is kept.
         #[cfg(unix)]
         {
             fs::write(path("elsewhere"), "old").unwrap();
@@ -389,7 +410,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("missing").join("out.bin");
         let missing = dir.path().join("missing");
-        let expected = "expected a folder to write into: create it, or name another";
+        let expected = "expected an existing folder: create it, or name another";
         let error = check_output(&target).unwrap_err().to_string();
         assert_eq!(
             error,
@@ -405,14 +426,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_removed_and_a_file_is_written_once_at_a_time() {
+    fn stale_temporary_files_are_removed_and_second_writers_refused() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("out.bin");
         fs::write(temporary_path(&target), "half of a fi").unwrap();
         let mut file = AtomicFile::create(&target).unwrap();
         file.write_all(b"new").unwrap();
         let error = AtomicFile::create(&target).unwrap_err().to_string();
-        assert!(error.contains("found another run that is writing it"), "{error}");
+        assert!(error.contains("found another run writing it"), "{error}");
         file.commit().unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"new");
         assert_eq!(names(dir.path()), ["out.bin"]);
@@ -420,7 +441,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_are_followed_by_the_target_and_not_by_the_temporary_file() {
+    fn target_links_are_followed_and_temporary_links_replaced() {
         use std::os::unix::fs::symlink;
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -437,7 +458,7 @@ mod tests {
         assert_eq!(fs::read(path("far/file")).unwrap(), b"new");
         symlink(path("nothing"), path("dangling")).unwrap();
         let error = write("dangling").unwrap_err().to_string();
-        assert!(error.contains("found a symbolic link that leads nowhere"), "{error}");
+        assert!(error.contains("found a dangling symbolic link"), "{error}");
         fs::write(path("private"), "kept").unwrap();
         symlink(path("private"), temporary_path(&path("out"))).unwrap();
         write("out").unwrap();
@@ -448,7 +469,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_umask_decides_who_may_read() {
+    fn permissions_follow_the_umask() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (plain, target) = (dir.path().join("plain"), dir.path().join("atomic"));

@@ -1,4 +1,4 @@
-//! Where work runs.
+//! The choice of device: CPU, GPU or emulator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,43 +6,43 @@ use std::str::FromStr;
 use crate::gpu::{Capability, Gpu};
 use crate::{Error, Result};
 
-/// Where building and searching run.
+/// The device that builds or searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Device {
-    /// The best there is for the work.
+    /// A GPU if one exists and the graph is large enough, else the CPU.
     #[default]
     Auto,
-    /// The CPU, on the threads of the rayon pool that the call is made in.
+    /// The CPU, on the threads of the calling rayon pool.
     Cpu,
-    /// The CUDA device of this number.
+    /// The CUDA device with this ordinal.
     Cuda(u32),
-    /// The kernels on the CPU, lane by lane and checked at every access: for tests of tiny data. The limits are those
-    /// of compute capability 8.9, the smallest.
+    /// The kernel emulator: runs kernels on the CPU lane by lane and checks every access. For tests
+    /// on tiny data. Its limits are those of compute capability 8.9, the smallest.
     Emulated,
-    /// As [`Emulated`](Self::Emulated), with the limits of another compute capability.
+    /// The kernel emulator with the limits of another compute capability.
     EmulatedAs(Capability),
 }
 
 impl Device {
-    /// The best device there is.
+    /// [`Auto`](Self::Auto).
     pub fn auto() -> Self {
         Self::Auto
     }
 
-    /// Whether kernels run on the CPU.
+    /// Whether this is the kernel emulator.
     pub(crate) fn is_emulated(self) -> bool {
         matches!(self, Self::Emulated | Self::EmulatedAs(_))
     }
 
-    /// The GPU to build or search a graph of `nodes` nodes on, if any: with `Auto` only if there is one and the
-    /// graph is not a small one.
+    /// The GPU for a graph of `nodes` nodes, or none for the CPU. `Auto` takes a GPU only for
+    /// larger graphs, where it pays.
     pub(crate) fn gpu_for_graph(self, nodes: usize) -> Result<Option<Gpu>> {
         const WORTH_A_GPU: usize = 20_000;
         if self == Self::Auto && nodes < WORTH_A_GPU { Ok(None) } else { self.gpu() }
     }
 
-    /// The CPU or the GPU that a graph of `nodes` nodes is built on.
+    /// Resolves `Auto` for a graph of `nodes` nodes.
     pub(crate) fn for_graph(self, nodes: usize) -> Result<Self> {
         Ok(match (self, self.gpu_for_graph(nodes)?) {
             (_, None) => Self::Cpu,
@@ -51,13 +51,11 @@ impl Device {
         })
     }
 
-    /// The GPU: none if the CPU was asked for, or nothing in particular and there is none.
+    /// Opens the GPU. None for `Cpu`, and for `Auto` without a GPU.
     pub(crate) fn gpu(self) -> Result<Option<Gpu>> {
         match self {
             Self::Cpu => Ok(None),
-            Self::Auto => {
-                Ok(Gpu::cuda(0).inspect_err(|error| tracing::debug!(%error, "no GPU is used")).ok())
-            }
+            Self::Auto => Ok(Gpu::cuda(0).inspect_err(|error| tracing::debug!(%error, "no usable GPU")).ok()),
             Self::Cuda(ordinal) => Gpu::cuda(ordinal).map(Some),
             Self::Emulated => Gpu::emulated_as(None, 0).map(Some),
             Self::EmulatedAs(capability) => Gpu::emulated_as(Some(capability), 0).map(Some),
@@ -102,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3), Device::Emulated] {
             assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
         }

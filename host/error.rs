@@ -1,41 +1,35 @@
 //! The one error type of the library.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::ElementType;
 use crate::text::{one_line, path_text};
 
-/// What went wrong, where, what was found and what was expected. Displays as one line of less than 1,000 bytes, in which
-/// control characters of paths and of what files hold are escaped.
-#[derive(Debug, thiserror::Error)]
+/// A failure: its place, the value found and the value expected. Displays as one line of less than
+/// 1,000 bytes, in which control characters of paths and of file contents are escaped.
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Reading or writing a file failed.
-    #[error("{}: {}", path_text(path), one_line(&source.to_string(), TEXT))]
+    /// A file could not be read or written.
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file does not hold what it should.
-    #[error("{}: found {}, expected {}", path_text(path), one_line(found, FOUND), one_line(expected, TEXT))]
+    /// A file with unexpected content.
     File {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         found: String,
-        /// What it should hold.
+        /// The content expected.
         expected: String,
     },
-    /// A vector holds a value that cannot be used: a NaN, an infinity, or one that the type it is
-    /// converted to does not have.
-    #[error(
-        "{}: row {row}, dimension {dim}: found {}, expected {}",
-        source_name(path),
-        one_line(value, FOUND),
-        one_line(expected, TEXT)
-    )]
+    /// A value of a vector that cannot be used: a NaN, an infinity, or a value outside the target
+    /// type.
     Value {
         /// The file, if the vectors came from one.
         path: Option<PathBuf>,
@@ -45,45 +39,127 @@ pub enum Error {
         dim: usize,
         /// The value found.
         value: String,
-        /// The values that can be used.
+        /// The values allowed.
         expected: String,
     },
-    /// An argument is out of its range or does not fit the others.
-    #[error("{what}: found {}, expected {}", one_line(found, FOUND), one_line(expected, TEXT))]
+    /// An argument out of its range, or at odds with another.
     Argument {
-        /// The parameter, or the flag of the command line.
-        what: &'static str,
+        /// The parameter as the library names it, such as `host_memory`.
+        parameter: &'static str,
         /// Its value.
         found: String,
-        /// What it should be.
+        /// The values allowed.
         expected: String,
     },
-    /// Two inputs do not belong together: dimensions, sizes, or an index and its base.
-    #[error(
-        "{}: found {}, expected {}",
-        one_line(what, PATH),
-        one_line(found, FOUND),
-        one_line(expected, TEXT)
-    )]
+    /// Two inputs of different dimensions or sizes, or an index and a base of another index.
     Mismatch {
-        /// What does not fit.
+        /// The input at odds with the other.
         what: String,
         /// Its value.
         found: String,
         /// The value of the other input.
         expected: String,
     },
-    /// A device, or the driver, failed or has no room.
-    #[error("{device}: {}", one_line(problem, PROBLEM))]
+    /// A failure of a device or of its driver.
     Device {
         /// The device, such as `cuda:0`.
         device: String,
-        /// What went wrong; an error of the driver has its CUDA name.
+        /// The failure; an error of the driver has its CUDA name.
         problem: String,
     },
-    /// The work was cancelled through its [`Progress`](crate::Progress).
-    #[error("interrupted")]
+    /// A stage that needs more device memory than is free.
+    DeviceMemory {
+        /// The device, such as `cuda:0`.
+        device: String,
+        /// The stage that needs most.
+        stage: &'static str,
+        /// Bytes of its buffers.
+        required: u64,
+        /// Name and bytes of its largest buffer.
+        largest: (&'static str, u64),
+        /// Free bytes on the device.
+        free: u64,
+        /// Changes with which the build fits.
+        remedies: Vec<Remedy>,
+    },
+    /// A work folder with the files of an unfinished build, and a build that was not told to
+    /// resume.
+    Unfinished {
+        /// The work folder.
+        folder: PathBuf,
+    },
+    /// Work cancelled through its [`Progress`](crate::Progress).
     Cancelled,
+}
+
+/// A change to a build with which it fits a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Limit device memory to this many bytes, so that the index is built cluster by cluster.
+    GpuMemory(u64),
+    /// Lower the neighbours per node of the k-NN graph to this number, the largest that fits.
+    Knn(usize),
+    /// Convert the vectors to a smaller type.
+    ElementType(ElementType),
+    /// Build on the CPU.
+    Cpu,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GpuMemory(bytes) => write!(f, "set gpu_memory to {bytes} to build cluster by cluster"),
+            Self::Knn(k) => write!(f, "lower knn to {k}"),
+            Self::ElementType(element) => write!(f, "convert the vectors to {element}"),
+            Self::Cpu => f.write_str("build on the CPU"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => {
+                write!(f, "{}: {}", path_text(path), one_line(&source.to_string(), TEXT))
+            }
+            Self::File { path, found, expected } => differs(f, &path_text(path), found, expected),
+            Self::Value { path, row, dim, value, expected } => {
+                let source = path.as_deref().map_or_else(|| "vectors".to_owned(), path_text);
+                differs(f, &format!("{source}: row {row}, dimension {dim}"), value, expected)
+            }
+            Self::Argument { parameter, found, expected } => differs(f, parameter, found, expected),
+            Self::Mismatch { what, found, expected } => differs(f, &one_line(what, PATH), found, expected),
+            Self::Device { device, problem } => write!(f, "{device}: {}", one_line(problem, PROBLEM)),
+            Self::DeviceMemory { device, stage, required, largest: (name, bytes), free, remedies } => {
+                write!(
+                    f,
+                    "{device}: needs {required} bytes of memory in stage {stage} (largest buffer: {name}, {bytes}), \
+                     free {free}: "
+                )?;
+                let remedies: Vec<String> = remedies.iter().map(Remedy::to_string).collect();
+                f.write_str(&remedies.join("; "))
+            }
+            Self::Unfinished { folder } => {
+                differs(f, &path_text(folder), "an unfinished build", "resume, or another work folder")
+            }
+            Self::Cancelled => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Writes the value found at `place`, and the value expected there.
+fn differs(f: &mut fmt::Formatter<'_>, place: &str, found: &str, expected: &str) -> fmt::Result {
+    write!(f, "{place}: found {}, expected {}", one_line(found, FOUND), one_line(expected, TEXT))
 }
 
 /// The result of this library's functions.
@@ -99,8 +175,8 @@ impl Error {
         Self::File { path: path.to_owned(), found: found.to_string(), expected: expected.to_string() }
     }
 
-    pub(crate) fn argument(what: &'static str, found: impl ToString, expected: impl ToString) -> Self {
-        Self::Argument { what, found: found.to_string(), expected: expected.to_string() }
+    pub(crate) fn argument(parameter: &'static str, found: impl ToString, expected: impl ToString) -> Self {
+        Self::Argument { parameter, found: found.to_string(), expected: expected.to_string() }
     }
 
     pub(crate) fn mismatch(what: impl ToString, found: impl ToString, expected: impl ToString) -> Self {
@@ -108,22 +184,18 @@ impl Error {
     }
 }
 
-// The most bytes that an error shows of its parts: together less than 1,000.
+// Limits in bytes of the parts of an error: together less than 1,000.
 const FOUND: usize = 160;
 const PATH: usize = 400;
 const TEXT: usize = 380;
 const PROBLEM: usize = 900;
-
-fn source_name(path: &Option<PathBuf>) -> String {
-    path.as_deref().map_or_else(|| "vectors".to_owned(), path_text)
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_one_short_line_whatever_they_tell() {
+    fn errors_are_one_short_line() {
         let long = "\n\u{1b}[31m".repeat(10_000);
         let path = PathBuf::from(&long);
         let errors = [

@@ -1,4 +1,4 @@
-//! Files that are read together, and the checksums that tell whether they belong together.
+//! Pairs of files that are read together, with a third file of checksums.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,10 +8,10 @@ use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
 use crate::{Error, Progress, Result};
 
-/// Bytes that are summed at a time.
+/// Bytes checksummed between two checks for cancellation.
 const PIECE: usize = 16 << 20;
 
-/// A `bin` file of a pair while it is written, and its checksum.
+/// A `bin` file of a pair while it is written, with its running CRC-32.
 pub(crate) struct PairFile {
     file: AtomicFile,
     path: PathBuf,
@@ -20,10 +20,10 @@ pub(crate) struct PairFile {
 }
 
 impl PairFile {
-    /// Starts the file at `path` with the header of `rows` rows of `cols` values.
+    /// Starts the file at `path` with a header of `rows` rows of `cols` values.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn create(path: &Path, rows: usize, cols: usize) -> Result<Self> {
         let (file, sum) = (AtomicFile::create(path)?, crc32fast::Hasher::new());
         let mut file = Self { file, path: path.to_owned(), sum, bytes: 0 };
@@ -34,16 +34,16 @@ impl PairFile {
     /// Appends `bytes`.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         self.sum.update(bytes);
         self.bytes += bytes.len() as u64;
         self.file.write_all(bytes)
     }
 
-    /// Puts both files in their places, and their checksums at `sums`: a line for each with its CRC-32, its bytes and its
-    /// name. An older second file is deleted first and the new one appears last, so that a reader who finds one finds the
-    /// first that belongs to it.
+    /// Commits both files, and their checksums to `sums`: one line per file, with CRC-32, size in
+    /// bytes and name. An older second file is deleted first and the new one appears last, so an
+    /// existing second file always belongs to its first.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -56,16 +56,16 @@ impl PairFile {
     }
 }
 
-/// Checks that the files at `paths` are those that the checksums at `sums` were made of; without such a file, as other
-/// programs leave it, there is nothing to check.
+/// Compares the files at `paths` with the checksums in `sums`. Without `sums`, as other programs
+/// write pairs, nothing is compared.
 ///
 /// # Errors
-/// If they are not, or cannot be read, or the work is cancelled.
+/// If a checksum differs, a file cannot be read, or the work is cancelled.
 pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) -> Result<()> {
     let expected = match fs::read_to_string(sums) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == ErrorKind::InvalidData => {
-            return Err(Error::file(sums, "bytes that are no text", "the checksums of two files"));
+            return Err(Error::file(sums, "bytes outside UTF-8", "the checksums of two files"));
         }
         text => text.map_err(Error::io(sums))?,
     };
@@ -78,10 +78,10 @@ pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) ->
             sum.update(piece);
         }
         let found = line(path, sum.finalize(), content.len() as u64);
-        let told = lines.next().unwrap_or_default();
-        if !told.ends_with('\n') || numbers(told) != numbers(&found) {
-            let (told, sums) = (told.trim_end(), sums.display());
-            let expected = format!("{told}, as {sums} says: convert again, or delete that file");
+        let stated = lines.next().unwrap_or_default();
+        if !stated.ends_with('\n') || numbers(stated) != numbers(&found) {
+            let (stated, sums) = (stated.trim_end(), sums.display());
+            let expected = format!("{stated} as in {sums}: convert again, or delete {sums}");
             return Err(Error::file(path, found.trim_end(), expected));
         }
     }
@@ -91,7 +91,7 @@ pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) ->
     }
 }
 
-/// The checksum and the size in a line. The name is for people: a pair may be renamed.
+/// Checksum and size from a line. The name is for people: a pair may be renamed.
 fn numbers(line: &str) -> Option<(&str, &str)> {
     let (crc, rest) = line.split_once(' ')?;
     Some((crc, rest.split_once(' ')?.0))

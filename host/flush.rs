@@ -1,14 +1,14 @@
-//! Bringing a file to the disk while more is written to it.
+//! Periodic syncing of a file while it is written.
 
 use std::fs::File;
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes that are written between two times.
+/// Bytes written between two syncs.
 const EVERY: u64 = 64 << 20;
 
-/// What brings a file to the disk on a thread of its own, from time to time: otherwise pages pile up in memory, until the
-/// system makes whoever writes next wait for all of them.
+/// Syncs a file now and then on its own thread. Otherwise dirty pages pile up, until the kernel
+/// blocks the next writer for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Flush {
     written: u64,
@@ -16,10 +16,10 @@ pub(crate) struct Flush {
 }
 
 impl Flush {
-    /// Says that so many bytes more have been written to `file`.
+    /// Reports `bytes` more bytes written to `file`.
     ///
     /// # Errors
-    /// If what was written before cannot be brought to the disk.
+    /// If an earlier sync failed.
     pub(crate) fn wrote(&mut self, bytes: usize, file: &File) -> io::Result<()> {
         self.written += bytes as u64;
         if self.written < EVERY || self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
@@ -30,13 +30,13 @@ impl Flush {
         let clone = file.try_clone()?;
         match Builder::new().spawn(move || clone.sync_data()) {
             Ok(thread) => self.running = Some(thread),
-            // The system has no thread left: whoever writes waits.
+            // No thread available, so the caller syncs.
             Err(_) => file.sync_data()?,
         }
         Ok(())
     }
 
-    /// Waits for what is under way. An error of it is said once.
+    /// Waits for the running sync. Reports its error once.
     ///
     /// # Errors
     /// As [`wrote`](Self::wrote).
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_said_with_the_next_write_or_in_the_end() {
+    fn an_error_is_reported_once_by_the_next_write() {
         let mut file = tempfile::tempfile().unwrap();
         let mut flush = Flush::default();
         file.write_all(b"some").unwrap();

@@ -1,6 +1,9 @@
-//! Graph indexes for approximate nearest-neighbour search: a k-NN graph by two-phase GNN-Descent,
-//! pruned by Collect-Filter-Store into CAGRA, NSG, NSSG, Vamana, DPG, tau-MNG or alpha-CNG, after Li et al., *Scalable Graph
-//! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), "the paper" throughout.
+//! Graph indexes for approximate nearest-neighbour search on GPUs and CPUs.
+//!
+//! A build makes a k-NN graph by two-phase GNN-Descent and prunes it by Collect-Filter-Store into
+//! CAGRA, NSG, NSSG, Vamana, DPG, tau-MNG or alpha-CNG. The source is Li et al., *Scalable Graph
+//! Indexing using GPUs for Approximate Nearest Neighbor Search* (SIGMOD 2026), called "the paper"
+//! throughout.
 //!
 //! ```
 //! use tagore::{Builder, Index, Metric, Progress, Strategy, Synth, ground_truth, search};
@@ -18,19 +21,20 @@
 //! # Ok::<(), tagore::Error>(())
 //! ```
 //!
-//! Work runs in parallel on the rayon pool that the call is made in: `pool.install(|| ...)` chooses
-//! another. The same seed and input give the same bytes on any number of threads. Nothing is printed;
-//! long work takes a [`Progress`] that reports and cancels, and emits `tracing` events for whoever subscribes.
+//! Work runs on the calling rayon pool; `pool.install(|| ...)` chooses another. The same seed and
+//! input give the same bytes on any number of threads. The library prints nothing. Long work takes
+//! a [`Progress`], which reports and cancels, and emits `tracing` events.
 
 #[cfg(target_endian = "big")]
-compile_error!("files are little-endian and are used as they lie in memory");
+compile_error!("tagore maps little-endian files into memory and needs a little-endian target");
 
-// The code in the README is tested as the documentation is.
+// Compiles and runs the code in the README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 mod atomic_file;
+mod build;
 mod cluster;
 mod descent;
 mod device;
@@ -52,23 +56,23 @@ mod text;
 mod vectors;
 
 pub use atomic_file::{check_output, temporary_path, with_suffix, write_file};
+pub use build::{BuildPlan, BuildStats, Builder, Target};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
 pub use device::Device;
-pub use error::{Error, Result};
-pub use eval::{DistanceConvention, Evaluation, KnnTruth, Series, evaluate, knn_recall, recall_qps_plot};
+pub use error::{Error, Remedy, Result};
+pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
+#[cfg(feature = "plots")]
+pub use eval::{Series, recall_qps_plot};
 pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_LAYER_BEAM, Statistics};
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
-pub use prune::{
-    BuildPlan, BuildStats, Builder, Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats,
-    Strategy, Target,
-};
-pub use report::{
-    BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost, timeline_plot,
-};
+pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy};
+#[cfg(feature = "plots")]
+pub use report::timeline_plot;
+pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use text::{one_line, path_text};

@@ -10,13 +10,13 @@ use rayon::prelude::*;
 use crate::progress::StageProgress;
 use crate::{Error, Result};
 
-/// Rows of a block of [`for_each_block`].
+/// Rows per block of [`for_each_block`].
 const BLOCK: usize = 1024;
 
-/// Starts a thread of `scope`.
+/// Starts a thread in `scope`.
 ///
 /// # Errors
-/// If the system has none left.
+/// If the system refuses another thread.
 pub(crate) fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
@@ -29,20 +29,20 @@ pub(crate) fn join<T, E>(thread: ScopedJoinHandle<'_, Result<T, E>>) -> Result<T
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The error of a thread that the system refused.
+/// The error for a thread that the system refused.
 pub(crate) fn no_thread(error: io::Error) -> Error {
-    let expected = "one more: raise the limit of processes (ulimit -u, pids) or of memory";
+    let expected = "another thread: raise the limit of processes (ulimit -u, pids) or memory";
     Error::mismatch("threads", error, expected)
 }
 
-/// Nodes that one task takes at a time: few enough to stop soon and to keep all threads busy, enough to
-/// hide the start of a task.
+/// Nodes per task: few enough to cancel soon and to balance threads, enough to amortise the start
+/// of a task.
 fn block_of(nodes: usize) -> usize {
     nodes.div_ceil(4 * rayon::current_num_threads()).clamp(1, 128)
 }
 
-/// Calls `body(scratch, node)` for every node below `nodes`, in parallel; each task makes its own
-/// scratch. Stops with an error soon after the work is cancelled.
+/// Calls `body(scratch, node)` for every node below `nodes`, in parallel, with a `scratch` per
+/// task. Stops with an error soon after the work is cancelled.
 pub(crate) fn for_each_node<S>(
     nodes: usize,
     stage: &StageProgress<'_>,
@@ -58,8 +58,8 @@ pub(crate) fn for_each_node<S>(
     })
 }
 
-/// Calls `body` for all rows below `rows`, in parallel by blocks. Returns the error of the first block at fault, or stops
-/// soon after the work is cancelled.
+/// Calls `body` for all blocks of the rows below `rows`, in parallel. Returns the error of the
+/// first failing block; stops soon after the work is cancelled.
 pub(crate) fn for_each_block(
     rows: usize,
     stage: &StageProgress<'_>,
@@ -68,7 +68,7 @@ pub(crate) fn for_each_block(
     for_each_block_of(BLOCK, rows, stage, body)
 }
 
-/// As [`for_each_block`], with `size` rows to a block.
+/// [`for_each_block`] with `size` rows per block.
 pub(crate) fn for_each_block_of(
     size: usize,
     rows: usize,
@@ -84,7 +84,7 @@ pub(crate) fn for_each_block_of(
     bad.map_or(Ok(()), Err)
 }
 
-/// As [`for_each_node`], with row `node` of `rows`, `width` values to a row, for the body to write.
+/// [`for_each_node`] that hands `body` row `node` of `rows`, `width` values per row, to write.
 pub(crate) fn for_each_row<T: Send, S>(
     rows: &mut [T],
     width: usize,

@@ -1,4 +1,4 @@
-//! Watching and cancelling long work.
+//! Progress and cancellation of long work.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use crate::{Error, Result};
 
-/// How far one stage of the work has come.
+/// Progress of one stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update {
     /// The stage, such as `descent` or `prune`.
     pub stage: &'static str,
-    /// Units done so far.
+    /// Units done.
     pub done: u64,
-    /// Units in all; a stage that may stop early can end below it.
+    /// Units in total. A stage that stops early ends below it.
     pub total: u64,
 }
 
@@ -35,22 +35,22 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A handle that calls `sink` with each update, from the threads that do the work.
+    /// A handle that calls `sink` with each update, from the working threads.
     pub fn new(sink: impl Fn(Update) + Send + Sync + 'static) -> Self {
         Self { cancelled: Arc::default(), sink: Some(Arc::new(sink)) }
     }
 
-    /// A handle that no one watches and no one cancels.
+    /// A handle that reports nothing.
     pub fn silent() -> Self {
         Self::default()
     }
 
-    /// A handle on the same work that is not watched: of a part whose whole is.
+    /// A handle that cancels with this one but reports nothing, for a step of a larger stage.
     pub(crate) fn unwatched(&self) -> Self {
         Self { cancelled: Arc::clone(&self.cancelled), sink: None }
     }
 
-    /// Asks the work to stop; it returns [`Error::Cancelled`] at its next check.
+    /// Asks the work to stop. It returns [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -83,7 +83,7 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// One stage under way; threads share it.
+/// A running stage, shared by its threads.
 pub(crate) struct StageProgress<'a> {
     progress: &'a Progress,
     stage: &'static str,
@@ -101,7 +101,7 @@ impl Drop for StageProgress<'_> {
 }
 
 impl StageProgress<'_> {
-    /// Reports `units` more as done; an error if the work was cancelled.
+    /// Adds `units` to the units done; an error if the work was cancelled.
     pub(crate) fn advance(&self, units: u64) -> Result<()> {
         self.progress.check()?;
         let done = self.done.fetch_add(units, Ordering::Relaxed) + units;

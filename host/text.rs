@@ -1,13 +1,13 @@
-//! Text from outside, such as paths and what files hold, made fit to print.
+//! Escaping and shortening of paths and file contents for messages.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// The most bytes of a path that an error shows.
+/// Most bytes of a path in an error.
 const PATH: usize = 400;
 
-/// `text` on one line of at most `most` bytes (at least 16): control characters are escaped, so that no text moves the
-/// cursor or starts a new line, and the middle of a longer text is left out.
+/// Makes `text` one line of at most `most` bytes (at least 16). Control characters are escaped, so
+/// text can neither move the cursor nor start a line. The middle of longer text is left out.
 ///
 /// ```
 /// assert_eq!(tagore::one_line("a\nb\x1b[2J", 100), "a\\nb\\u{1b}[2J");
@@ -15,7 +15,7 @@ const PATH: usize = 400;
 /// ```
 pub fn one_line(text: &str, most: usize) -> String {
     const GAP: &str = "...";
-    // No more of a long text than can be shown is escaped.
+    // Only the part of a long text that can be shown is escaped.
     let (begin, end) = if text.len() <= most {
         (text, "")
     } else {
@@ -32,7 +32,8 @@ pub fn one_line(text: &str, most: usize) -> String {
     format!("{head}{GAP}{tail}")
 }
 
-/// `path` on one line, as errors show it: bytes that are not UTF-8 become `\xNN`, the rest is as [`one_line`] has it.
+/// Formats `path` on one line, as errors show it. Bytes outside UTF-8 become `\xNN`; for the rest
+/// see [`one_line`].
 ///
 /// ```
 /// use std::path::Path;
@@ -43,7 +44,7 @@ pub fn path_text(path: &Path) -> String {
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
@@ -62,7 +63,8 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Whether `character` moves the cursor, ends a line, or turns the direction of what follows.
+/// Whether `character` moves the cursor, ends a line, or changes the direction of the text after
+/// it.
 fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -88,7 +90,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn bytes_of_a_path_that_are_no_text_are_shown() {
+    fn path_bytes_outside_utf8_are_escaped() {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(std::ffi::OsStr::from_bytes(b"a\xff\n\xc3\xa9.fbin"));
         assert_eq!(path_text(path), "a\\xff\\né.fbin");

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 use tagore::{
     Builder, Collect, Descent, Description, Error, Filter, Index, MAX_LAYER_BEAM, Metric, Progress, Start,
-    Strategy, Synth, Vectors, evaluate, ground_truth,
+    Strategy, Synth, TestQueries, Vectors, evaluate, ground_truth,
 };
 use tagore_device::prune::rule::{AlphaConvergent, Rule};
 use tagore_device::random::{Draws, Stage};
@@ -13,7 +13,7 @@ use tagore_device::rule_kernels;
 
 use crate::reference::{check_graph, hard_cases, reachable, separated, uniform};
 
-/// The kinds whose every node can be reached from the entry points.
+/// The kinds that guarantee a path from the entry points to every node.
 const CONNECTED: [&str; 5] = ["nsg", "nssg", "vamana", "tau-mng", "alpha-cng"];
 
 fn rows(index: &Index) -> Vec<Vec<u32>> {
@@ -21,7 +21,7 @@ fn rows(index: &Index) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn every_kind_keeps_its_promises_on_hard_data() {
+fn every_kind_keeps_its_invariants_on_hard_data() {
     for (name, base) in hard_cases(400, 6, 9) {
         for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
             let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
@@ -58,7 +58,7 @@ fn every_kind_builds_at_every_small_size() {
                 }
                 let result = tagore::search(&index, &base, &base, 1, 100, &Progress::silent()).unwrap();
                 let found = (0..n).filter(|&query| result.distances(query)[0] == 0.0).count();
-                assert!(found * 10 >= n * 9, "{what}: found {found} of themselves");
+                assert!(found * 10 >= n * 9, "{what}: {found} queries found themselves");
             }
         }
     }
@@ -73,8 +73,14 @@ fn every_kind_finds_the_neighbours_of_queries() {
         let graph = Descent::new().metric(metric).knn(64).build(&base).unwrap();
         for strategy in Strategy::all() {
             let index = Builder::new(strategy).metric(metric).build_from(&base, &graph).unwrap();
-            let found =
-                evaluate(&index, &base, &queries, &truth, 10, &[20, 100], &Progress::silent()).unwrap();
+            let found = evaluate(
+                &index,
+                &base,
+                TestQueries::new(&queries, &truth, 10),
+                &[20, 100],
+                &Progress::silent(),
+            )
+            .unwrap();
             let what = format!("{}, {metric}: {found:?}", index.kind());
             assert!(
                 found[1].recall > 0.98 && found[0].recall > 0.85 && found[0].recall < found[1].recall,
@@ -86,11 +92,11 @@ fn every_kind_finds_the_neighbours_of_queries() {
 }
 
 #[test]
-fn clusters_that_lie_apart_are_found_by_every_kind() {
+fn every_kind_finds_separate_clusters() {
     let (base, queries) = (separated(3000, 60, 16, 0), separated(120, 60, 16, 1));
     for metric in [Metric::L2, Metric::Cosine] {
         let truth = ground_truth(&base, &queries, metric, 10, &Progress::silent()).unwrap();
-        // No list leads out of its cluster of 50.
+        // No list leaves its cluster of 50.
         let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
         for strategy in Strategy::all() {
             let builder = Builder::new(strategy).metric(metric);
@@ -104,12 +110,14 @@ fn clusters_that_lie_apart_are_found_by_every_kind() {
                 assert!((0..3000).all(|node| index.neighbors(node).len() == 32), "{what}: a row is not full");
             }
             let recall = |index: &Index| {
-                evaluate(index, &base, &queries, &truth, 10, &[40], &Progress::silent()).unwrap()[0].recall
+                evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[40], &Progress::silent())
+                    .unwrap()[0]
+                    .recall
             };
             assert!(recall(&index) >= 0.995, "{what}: {}", recall(&index));
             let plain = builder.layers(false).build_from(&base, &graph).unwrap();
             assert!(plain.layers().is_empty(), "{what}");
-            // Trees from the entry points help the others a little.
+            // Paths from the entry points help the other kinds a little.
             let is_hard = CONNECTED.contains(&index.kind()) || recall(&plain) < 0.9;
             assert!(is_hard, "{what}: the data is too easy");
         }
@@ -130,7 +138,7 @@ fn layers_are_built_only_where_searches_need_them() {
     for (layer, below) in layers.iter().zip([3000].into_iter().chain(layers.iter().map(|l| l.nodes().len())))
     {
         assert!(layer.nodes().len() <= below / 8 && layer.beam() <= MAX_LAYER_BEAM);
-        // Every cluster has a node on the way down.
+        // Every cluster has a node in the layer.
         let clusters: std::collections::BTreeSet<u32> = layer.nodes().iter().map(|node| node % 60).collect();
         assert!(clusters.len() == 60 || layer.nodes().len() < 120, "{} clusters", clusters.len());
     }
@@ -144,15 +152,17 @@ fn inner_product_finds_the_largest_products() {
     let truth = ground_truth(&base, &queries, Metric::InnerProduct, 10, &Progress::silent()).unwrap();
     for strategy in [Strategy::nsg(), Strategy::vamana(), Strategy::cagra()] {
         let index = Builder::new(strategy).metric(Metric::InnerProduct).knn(64).build(&base).unwrap();
-        let found = evaluate(&index, &base, &queries, &truth, 10, &[100], &Progress::silent()).unwrap();
+        let found =
+            evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[100], &Progress::silent())
+                .unwrap();
         assert!(found[0].recall > 0.9, "{}: {found:?}", index.kind());
     }
 }
 
-/// Directions that are spread evenly.
+/// Evenly spread directions.
 fn normal(rows: usize, dim: usize, seed: u64) -> Vec<Vec<f32>> {
     let draws = Draws::new(seed, Stage::Test, 3, 0);
-    // Of two draws, by Box and Muller.
+    // Box-Muller, of two draws.
     let value = |i: usize| {
         let (length, angle) = (1.0 - draws.unit(2 * i as u64), draws.unit(2 * i as u64 + 1));
         ((-2.0 * length.ln()).sqrt() * (TAU * angle).cos()) as f32
@@ -171,10 +181,12 @@ fn inner_product_finds_rows_of_any_norm() {
     let queries = Vectors::from_f32(normal(300, dim, 7).concat(), dim).unwrap();
     let truth = ground_truth(&base, &queries, Metric::InnerProduct, 10, &Progress::silent()).unwrap();
     let graph = Descent::new().metric(Metric::InnerProduct).build(&base).unwrap();
-    // With candidates in the order of rule distances CAGRA finds 0.80, NSG 0.32 and Vamana 0.46.
+    // With candidates in the order of rule distances CAGRA found 0.80, NSG 0.32 and Vamana 0.46.
     for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::vamana()] {
         let index = Builder::new(strategy).metric(Metric::InnerProduct).build_from(&base, &graph).unwrap();
-        let found = evaluate(&index, &base, &queries, &truth, 10, &[32], &Progress::silent()).unwrap();
+        let found =
+            evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[32], &Progress::silent())
+                .unwrap();
         assert!(found[0].recall > 0.95, "{}: {found:?}", index.kind());
     }
 }
@@ -198,7 +210,7 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 }
 
 #[test]
-fn collect_filter_and_threshold_mix_freely() {
+fn any_collect_filter_and_threshold_combine() {
     let base = Synth::new(800, 16, 6).unwrap().base();
     let graph = Descent::new().knn(40).build(&base).unwrap();
     let mut different = std::collections::HashSet::new();
@@ -214,7 +226,7 @@ fn collect_filter_and_threshold_mix_freely() {
             different.insert(rows(&index));
         }
     }
-    assert_eq!(different.len(), 15, "two mixes gave the same graph");
+    assert_eq!(different.len(), 15, "two combinations gave the same graph");
 }
 
 #[test]
@@ -226,7 +238,7 @@ fn a_larger_alpha_and_a_smaller_angle_keep_more_edges() {
     assert!(degree(Strategy::nssg().angle(70.0)) < degree(Strategy::nssg().angle(50.0)));
 }
 
-/// Accepts every candidate: the nearest ones win.
+/// Accepts every candidate, so the nearest ones remain.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct All;
@@ -243,7 +255,7 @@ rule_kernels! {
 }
 
 #[test]
-fn a_rule_of_the_users_prunes() {
+fn a_custom_rule_prunes() {
     let base = uniform(300, 4, 1);
     let graph = Descent::new().knn(30).build(&base).unwrap();
     let all =
@@ -260,7 +272,7 @@ fn a_larger_tau_keeps_more_edges() {
     let graph = Descent::new().knn(30).build(&base).unwrap();
     let index = |strategy: Strategy| Builder::new(strategy).build_from(&base, &graph).unwrap();
     let plain = index(Strategy::nsg()).mean_degree();
-    // At tau 0 they are the rules of NSG and Vamana.
+    // At tau 0 the rules are those of NSG and Vamana.
     assert_eq!(rows(&index(Strategy::tau_mng())), rows(&index(Strategy::nsg())));
     let (at_one, scaled) = (index(Strategy::alpha_cng().alpha(1.0)), index(Strategy::alpha_cng().alpha(1.2)));
     assert!(rows(&at_one) == rows(&index(Strategy::nsg())) && plain < scaled.mean_degree());
@@ -276,7 +288,7 @@ fn a_larger_tau_keeps_more_edges() {
 fn parameters_out_of_range_are_errors() {
     let base = uniform(200, 4, 1);
     let what = |builder: Builder| match builder.build(&base).unwrap_err() {
-        Error::Argument { what, .. } => what,
+        Error::Argument { parameter, .. } => parameter,
         other => panic!("{other}"),
     };
     assert_eq!(what(Builder::new(Strategy::nsg().degree(0))), "degree");
@@ -304,7 +316,7 @@ fn a_graph_of_other_data_is_refused() {
 }
 
 #[test]
-fn a_graph_made_elsewhere_becomes_an_index() {
+fn a_given_graph_becomes_an_index() {
     let base = Vectors::from_f32(vec![0.0, 1.0, 2.0, 3.0], 1).unwrap();
     let description =
         || Description { kind: "line".into(), metric: Metric::L2, seed: 0, parameters: BTreeMap::new() };

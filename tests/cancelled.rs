@@ -1,15 +1,15 @@
-//! Whatever reads all of a data set, a truth or an index stops when it is cancelled.
+//! Every pass over a data set, a ground truth or an index stops when it is cancelled.
 
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
     Builder, DataShape, Descent, Device, Error, ExactSearch, Format, GroundTruth, Index, IndexFormat,
-    KnnTruth, Metric, Progress, Result, Searcher, Strategy, Vectors,
+    KnnTruth, Metric, Progress, RecallSample, Result, Searcher, Strategy, Vectors,
 };
 
 use crate::reference::uniform;
 
 #[test]
-fn every_pass_over_data_looks_at_its_handle() {
+fn every_pass_over_data_can_be_cancelled() {
     let (base, queries) = (uniform(300, 4, 1), uniform(5, 4, 2));
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -28,10 +28,16 @@ fn every_pass_over_data_looks_at_its_handle() {
     let progress = Progress::silent();
     progress.cancel();
     let p = &progress;
-    // Opened each time: what has been checked is not checked again.
+    // Opened each time, since a second check of the same vectors is skipped.
     let open = || Vectors::open(path("base.fbin")).unwrap();
     let cosine = Builder::new(Strategy::nsg()).knn(10).metric(Metric::Cosine).progress(progress.clone());
     let clusters = Limits { cluster_size: Some(100), ..Limits::default() };
+    let sample = RecallSample {
+        nodes: 10,
+        device: Device::Cpu,
+        progress: progress.clone(),
+        ..RecallSample::default()
+    };
     let mut found: Vec<(String, Result<()>)> = [
         ("validate", open().validate(p)),
         ("validate fvecs", Vectors::open(path("base.fvecs")).unwrap().validate(p)),
@@ -40,7 +46,7 @@ fn every_pass_over_data_looks_at_its_handle() {
         ("exact search", ExactSearch::new(3).progress(progress.clone()).run(&open(), &queries).map(drop)),
         ("descent", Descent::new().progress(progress.clone()).build(&open()).map(drop)),
         ("build", cosine.build(&open()).map(drop)),
-        ("k-NN truth", KnnTruth::new(&open(), Metric::L2, 3, 10, 0, Device::Cpu, p).map(drop)),
+        ("k-NN truth", KnnTruth::new(&open(), Metric::L2, 3, &sample).map(drop)),
         ("overlap", ClusterGraph::of_vectors(&open(), 3, 0, Device::Cpu, p).map(drop)),
         ("searcher", Searcher::new(&index, &open(), p).map(drop)),
         (

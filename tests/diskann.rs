@@ -1,4 +1,4 @@
-//! DiskANN's files: their bytes, what comes back from them, and what is refused.
+//! DiskANN's files: exact bytes, round trips, and errors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::reference::uniform;
 
 const BOTH: [IndexFormat; 2] = [IndexFormat::Diskann, IndexFormat::DiskannDisk];
 
-/// What files begin with `chain`.
+/// The files at the prefix `chain`.
 const GRAPH_FILES: [&str; 3] = ["chain", "chain.data", "chain_metadata.bin"];
 const DISK_FILES: [&str; 6] = [
     "chain_disk.index",
@@ -38,7 +38,7 @@ fn described(metric: Metric) -> Description {
     Description { kind: "chain".into(), metric, seed: 7, parameters: BTreeMap::new() }
 }
 
-/// Five nodes in a chain, entered at two.
+/// A chain of five nodes with entry point 2.
 fn tiny() -> Index {
     let rows = [vec![1], vec![0, 2], vec![1, 3, 4], vec![2], vec![3]];
     Index::from_rows(described(Metric::L2), &tiny_base(), &rows, vec![2, 0]).unwrap()
@@ -62,13 +62,13 @@ fn numbers<const N: usize>(bytes: &[u8], size: usize) -> [u64; N] {
     })
 }
 
-/// Writes a graph and reads it back.
+/// Exports and imports an index.
 fn round_trip(index: &Index, base: &Vectors, format: IndexFormat) -> Index {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     index.export(format).base(base).save(&path).unwrap();
     let read = Index::import(&path, format, base, index.metric(), &Progress::silent()).unwrap();
-    // Rows of a group of equal rows have edges to one another in the files.
+    // In the files, rows of a group of equal rows have edges to one another.
     let repeated = index.repeated();
     let alone =
         |node: &usize| !repeated.contains(*node as u32) && repeated.copies_of(*node as u32).len() == 0;
@@ -128,7 +128,7 @@ fn the_graph_in_memory_has_the_documented_bytes() {
 fn the_files_on_disk_have_the_documented_bytes() {
     let file = |name: &str| fs::read(golden(IndexFormat::DiskannDisk).join(name)).unwrap();
     let index = file("chain_disk.index");
-    // Two bytes of a vector, a degree and three neighbours: 227 nodes to a sector.
+    // Two bytes of vector, a degree and three neighbours per node: 227 nodes per sector.
     assert_eq!(numbers(&index, 4), [12, 1]);
     let version = 1;
     assert_eq!(numbers(&index[8..], 8), [5, 2, 2, 18, 227, 0, 0, 0, 8192, 0, 4096, version]);
@@ -146,7 +146,7 @@ fn the_files_on_disk_have_the_documented_bytes() {
     assert_eq!(numbers(&pivots[4096..], 4), [256, 2]);
     assert_eq!(numbers(&pivots[mean as usize..], 4), [2, 1, 0, 0]);
     assert_eq!(numbers(&pivots[offsets as usize..], 4), [3, 1, 0, 1, 2]);
-    // The centres that the codes name are the vectors.
+    // The centres of each vector's codes equal the vector.
     let codes = file("chain_pq_compressed.bin");
     assert_eq!(numbers(&codes, 4), [5, 2]);
     let centre = |code: u8, chunk: usize| {
@@ -159,7 +159,7 @@ fn the_files_on_disk_have_the_documented_bytes() {
 }
 
 #[test]
-fn a_node_larger_than_a_sector_has_sectors_of_its_own() {
+fn large_nodes_take_whole_sectors() {
     let base = uniform(3, 1100, 1);
     let index =
         Index::from_rows(described(Metric::L2), &base, &[vec![1], vec![2], vec![0]], vec![1]).unwrap();
@@ -176,7 +176,7 @@ fn a_node_larger_than_a_sector_has_sectors_of_its_own() {
 }
 
 #[test]
-fn every_type_size_and_metric_comes_back() {
+fn every_type_size_and_metric_round_trips() {
     use {ElementType::*, Metric::*};
     let of_type = |floats: &Vectors, element| {
         let values = (0..floats.len()).flat_map(|row| floats.row(row).into_owned()).map(|x| x * 100.0);
@@ -205,7 +205,7 @@ fn every_type_size_and_metric_comes_back() {
 }
 
 #[test]
-fn vectors_are_stored_as_readers_of_the_metric_want_them() {
+fn vectors_are_stored_as_the_metric_requires() {
     let base = Vectors::from_i8(vec![3, 4, -1, 0], 2).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let stored = |metric, format: IndexFormat, name: &str| -> Vec<f32> {
@@ -216,7 +216,7 @@ fn vectors_are_stored_as_readers_of_the_metric_want_them() {
     };
     assert_eq!(stored(Metric::Cosine, IndexFormat::Diskann, "x.data"), [0.6, 0.8, -1.0, 0.0]);
     assert_eq!(stored(Metric::InnerProduct, IndexFormat::Diskann, "x.data"), [3.0, 4.0, -1.0, 0.0]);
-    // On disk all have norm 1, by one more coordinate; the norm to multiply with stands beside.
+    // On disk an added coordinate makes all norms 1; a file holds the largest norm.
     let index = stored(Metric::InnerProduct, IndexFormat::DiskannDisk, "x_disk.index");
     let node = |node: usize| &index[(4096 - 8) / 4 + node * 5..][..3];
     assert_eq!(node(0), [0.6, 0.8, 0.0]);
@@ -226,7 +226,7 @@ fn vectors_are_stored_as_readers_of_the_metric_want_them() {
 }
 
 #[test]
-fn the_files_do_not_depend_on_the_threads() {
+fn the_files_do_not_depend_on_threads() {
     let base = uniform(2000, 20, 5);
     let index = Builder::new(Strategy::nsg()).knn(16).build(&base).unwrap();
     let written = |threads| {
@@ -243,23 +243,20 @@ fn the_files_do_not_depend_on_the_threads() {
 }
 
 #[test]
-fn an_index_that_does_not_fit_is_refused() {
+fn unsupported_exports_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     let refused = |result: Result<()>, expected: &str| {
         let error = result.unwrap_err().to_string();
         assert!(error.ends_with(expected) && !error.contains('\n'), "{error}");
-        assert!(names(folder.path()).is_empty(), "{error}: something was written");
+        assert!(names(folder.path()).is_empty(), "{error}: a file was written");
     };
     for format in BOTH {
         let expected =
             format!("base: found none, expected the data set of the index: {format} holds vectors");
         refused(tiny().export(format).save(&path), &expected);
         let other = Vectors::from_u8(vec![0; 10], 2).unwrap();
-        refused(
-            tiny().export(format).base(&other).save(&path),
-            "expected the data that index was built over",
-        );
+        refused(tiny().export(format).base(&other).save(&path), "expected the data set of index");
     }
     for (chunks, format, expected) in [
         (0, IndexFormat::DiskannDisk, "pq_chunks: found 0, expected 1 to 2"),
@@ -284,9 +281,9 @@ fn an_index_that_does_not_fit_is_refused() {
     let index = Index::from_rows(described(Metric::L2), &lone, &[vec![]], vec![0]).unwrap();
     refused(
         index.export(IndexFormat::Diskann).base(&lone).save(&path),
-        "found an index without edges for diskann, expected at least one, without which DiskANN loads none",
+        "found an index without edges for diskann, expected at least one edge: DiskANN cannot load a graph without edges",
     );
-    // A folder where the last file should be.
+    // A folder blocks the last file.
     fs::create_dir(folder.path().join("x_disk.index")).unwrap();
     let error = tiny().export(IndexFormat::DiskannDisk).base(&tiny_base()).save(&path).unwrap_err();
     assert!(error.to_string().ends_with("x_disk.index: found a folder, expected a file to write"), "{error}");
@@ -307,23 +304,23 @@ fn an_export_replaces_an_earlier_one() {
     };
     let (new, used) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     export(new.path(), Metric::L2, 3).unwrap();
-    // Under inner product there is a file more, and vectors are longer.
+    // Inner product has one file more, and longer vectors.
     export(used.path(), Metric::InnerProduct, 5).unwrap();
     assert!(names(used.path()).contains(&"x_disk.index_max_base_norm.bin".to_owned()));
     export(used.path(), Metric::L2, 3).unwrap();
     assert!(all(used.path()) == all(new.path()));
 
-    // What another program has left there is not ours to delete, nor to be read with the index.
+    // Files of other programs are neither deleted nor left to be read with the index.
     let rotation = used.path().join("x_pq_pivots.bin_rotation_matrix.bin");
     fs::write(&rotation, "theirs").unwrap();
     let before = all(used.path());
     let error = export(used.path(), Metric::InnerProduct, 5).unwrap_err().to_string();
-    let expected = "x_pq_pivots.bin_rotation_matrix.bin: found a file that readers would take for a part of ";
+    let expected = "x_pq_pivots.bin_rotation_matrix.bin: found a file of another DiskANN build";
     assert!(error.contains(expected) && !error.contains('\n'), "{error}");
     assert!(all(used.path()) == before);
 }
 
-/// Writes over a file where it is: some file systems wait for the disk when a file that was emptied is closed.
+/// Overwrites a file in place: closing a truncated file waits for the disk on some file systems.
 fn overwrite(path: &Path, bytes: &[u8]) {
     let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -345,8 +342,8 @@ impl Copied {
         Self { folder, format }
     }
 
-    /// What reading complains of after one of the files has been changed; then it is as it was.
-    fn complaint(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Option<String> {
+    /// The error of importing after `change` to a file; the file is restored.
+    fn error(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Option<String> {
         let path = self.folder.path().join(name);
         let bytes = fs::read(&path).unwrap();
         let mut changed = bytes.clone();
@@ -365,14 +362,14 @@ impl Copied {
         Some(error)
     }
 
-    /// What reading complains of with other bytes at a place.
+    /// The error of importing with `value` at byte `at` of a file.
     fn with(&self, name: &str, at: usize, value: &[u8]) -> String {
-        let complaint = self.complaint(name, |file| file[at..at + value.len()].copy_from_slice(value));
-        complaint.unwrap_or_else(|| panic!("{value:?} at {at} of {name} went unnoticed"))
+        let error = self.error(name, |file| file[at..at + value.len()].copy_from_slice(value));
+        error.unwrap_or_else(|| panic!("{value:?} at {at} of {name} went unnoticed"))
     }
 }
 
-/// The files that are read, and how many of their bytes mean something.
+/// The files that an import reads, and the number of their bytes with a meaning.
 const READ: [(IndexFormat, &str, usize); 6] = [
     (IndexFormat::Diskann, "chain", 76),
     (IndexFormat::Diskann, "chain.data", 18),
@@ -387,11 +384,11 @@ fn every_truncation_is_refused() {
     for (format, name, bytes) in READ {
         let copied = Copied::new(format);
         for length in (0..bytes).filter(|length| length % 89 == 0 || *length < 120 || *length > bytes - 20) {
-            let cut = copied.complaint(name, |file| file.truncate(length));
+            let cut = copied.error(name, |file| file.truncate(length));
             assert!(cut.is_some(), "{name} cut to {length} bytes");
         }
-        assert!(copied.complaint(name, |file| file.push(0)).is_some(), "{name} and a byte");
-        assert!(copied.complaint(name, |_| ()).is_none(), "{name}");
+        assert!(copied.error(name, |file| file.push(0)).is_some(), "{name} and a byte");
+        assert!(copied.error(name, |_| ()).is_none(), "{name}");
     }
 }
 
@@ -401,18 +398,18 @@ fn no_damage_makes_a_reader_panic() {
         let copied = Copied::new(format);
         for at in (0..bytes).filter(|at| *at < 112 || (4096..4096 + 5 * 18).contains(at)) {
             for value in [0, 0x7f, 0xff] {
-                copied.complaint(name, |file| file[at] = value);
-                copied.complaint(name, |file| file[at..(at + 8).min(bytes)].fill(value));
+                copied.error(name, |file| file[at] = value);
+                copied.error(name, |file| file[at..(at + 8).min(bytes)].fill(value));
             }
         }
     }
 }
 
 #[test]
-fn headers_that_lie_are_refused() {
+fn inconsistent_headers_are_refused() {
     let [in_memory, on_disk] = BOTH.map(Copied::new);
     let graph = |at, value: u32| in_memory.with("chain", at, &value.to_le_bytes());
-    assert!(graph(0, 77).ends_with("found a size by the header of 77, expected 76"));
+    assert!(graph(0, 77).ends_with("found file size in the header: 77, expected 76"));
     assert!(graph(8, 2).ends_with("found degree 3 of node 2, expected at most 2 by the header"));
     assert!(graph(12, 5).contains("entry point 5"));
     assert!(graph(16, 1).ends_with("found frozen points: 1, expected 0"));
@@ -434,7 +431,7 @@ fn headers_that_lie_are_refused() {
     assert!(index(4, 226).ends_with("found nodes per sector: 226, expected 227"));
     assert!(index(5, 1).ends_with("found frozen points: 1, expected 0"));
     assert!(index(7, 1).ends_with("found reordered vectors: 1, expected 0"));
-    assert!(index(8, 4096).ends_with("found file size by the header 4096, expected 8192"));
+    assert!(index(8, 4096).ends_with("found file size in the header: 4096, expected 8192"));
     assert!(index(9, 8).ends_with("found bytes of associated data: 8, expected 0"));
     let medoids = |at, value: u32| on_disk.with("chain_disk.index_medoids.bin", at, &value.to_le_bytes());
     assert!(medoids(0, u32::MAX).contains("entry points (4294967295 x 4 bytes)"));
@@ -447,8 +444,9 @@ fn headers_that_lie_are_refused() {
 }
 
 #[test]
-fn files_of_the_other_programs_come_without_what_is_optional() {
-    // DiskANN's C++ writes nine numbers; neither its programs nor Rust's write metadata, and entry points only of shards.
+fn files_of_other_programs_lack_optional_parts() {
+    // DiskANN's C++ writes nine header fields, and entry points only for shards; neither its
+    // programs nor those in Rust write metadata.
     let folder = tempfile::tempdir().unwrap();
     let mut index = fs::read(golden(IndexFormat::DiskannDisk).join("chain_disk.index")).unwrap();
     index[..4].copy_from_slice(&9u32.to_le_bytes());

@@ -1,25 +1,25 @@
-//! Files of vectors, ids and ground truth: bytes written, bytes read, and what is refused.
+//! Files of vectors, ids and ground truth: round trips, exact bytes, and errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use half::f16;
-use tagore::{ElementType, Error, Format, GroundTruth, Progress, QueryKind, Synth, SynthKind, Vectors};
+use tagore::{ElementType, Error, Format, GroundTruth, Progress, Vectors};
 use tagore_device::random::{Draws, Stage};
 use tempfile::TempDir;
 
 const VECTOR_FORMATS: [Format; 7] =
     [Format::Fvecs, Format::Bvecs, Format::Fbin, Format::F16bin, Format::U8bin, Format::I8bin, Format::Npy];
 
-/// A folder for one test's files.
-struct Folder(TempDir);
+/// A temporary folder.
+pub struct Folder(TempDir);
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -29,7 +29,7 @@ impl Folder {
         path
     }
 
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let mut names: Vec<_> =
             fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -53,17 +53,18 @@ fn halves(halves: &[f32]) -> Vec<u8> {
     halves.iter().flat_map(|&half| f16::from_f32(half).to_le_bytes()).collect()
 }
 
-/// An npy file of version 1 whose data starts right after `text`.
+/// An npy file of version 1 with `data` right after `text`.
 fn npy(text: &str, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes(), data].concat()
 }
 
-fn all(vectors: &Vectors) -> Vec<f32> {
+/// All values, row after row.
+pub fn all(vectors: &Vectors) -> Vec<f32> {
     (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect()
 }
 
-/// The error without the file's name, which it must begin with; one line.
-fn told(path: &Path, error: &Error) -> String {
+/// The text of an error without the path at its start; must be one line.
+fn message(path: &Path, error: &Error) -> String {
     let text = error.to_string();
     assert!(!text.contains('\n'), "{text}");
     let rest = text.strip_prefix(&path.display().to_string());
@@ -73,7 +74,7 @@ fn told(path: &Path, error: &Error) -> String {
 }
 
 fn refused(path: &Path) -> String {
-    told(path, &Vectors::open(path).unwrap_err())
+    message(path, &Vectors::open(path).unwrap_err())
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn every_format_has_its_bytes() {
         assert_eq!((read.len(), read.dim(), read.path()), (2, 3, Some(path.as_path())), "{format}");
         read.validate(&Progress::silent()).unwrap();
         assert_eq!(all(&read), values, "{format}");
-        // Whatever it is called.
+        // `open_as` ignores the extension.
         let other = folder.file("other", &[&expected]);
         assert_eq!(all(&Vectors::open_as(&other, format).unwrap()), values, "{format}");
     }
@@ -132,7 +133,7 @@ fn long_headers_are_read() {
 }
 
 #[test]
-fn sizes_that_are_not_the_headers_are_refused() {
+fn sizes_that_contradict_the_header_are_refused() {
     let folder = Folder::new();
     let whole = [words(&[2, 3]), floats(&[0.0; 6])].concat();
     let expected = "32 (8 + 2 x 3 x 4, by its header)";
@@ -151,12 +152,9 @@ fn sizes_that_are_not_the_headers_are_refused() {
     let path = folder.file("endless.fbin", &[&longs(&[u64::MAX, u64::MAX])]);
     assert!(refused(&path).starts_with("found 16 bytes, expected "));
     let path = folder.file("x.fvecs", &[&words(&[2]), &floats(&[1.0, 2.0]), &[0]]);
-    assert_eq!(
-        refused(&path),
-        "found 13 bytes, expected a multiple of 12, the bytes of a row of 2 as the first is"
-    );
+    assert_eq!(refused(&path), "found 13 bytes, expected a multiple of 12, the bytes of a row of 2 values");
     let path = folder.file("x.bvecs", &[&[1, 0]]);
-    assert_eq!(refused(&path), "found 2 bytes, expected rows after their length in 4 bytes");
+    assert_eq!(refused(&path), "found 2 bytes, expected rows with a 4-byte length");
     let text = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1), }    \n";
     let path = folder.file("x.npy", &[&npy(text, &[0; 9])]);
     assert_eq!(
@@ -169,21 +167,21 @@ fn sizes_that_are_not_the_headers_are_refused() {
 fn dimensions_out_of_range_are_refused() {
     let folder = Folder::new();
     let path = folder.file("none.fbin", &[&words(&[5, 0])]);
-    assert_eq!(refused(&path), "found 0 values to a row, expected 1 to 4096");
+    assert_eq!(refused(&path), "found 0 values per row, expected 1 to 4096");
     let path = folder.file("many.u8bin", &[&words(&[1, 4097]), &[0; 4097]]);
-    assert_eq!(refused(&path), "found 4097 values to a row, expected 1 to 4096");
+    assert_eq!(refused(&path), "found 4097 values per row, expected 1 to 4096");
     let path = folder.file("none.fvecs", &[&words(&[0])]);
-    assert_eq!(refused(&path), "found 0 values to a row, expected 1 to 4096");
+    assert_eq!(refused(&path), "found 0 values per row, expected 1 to 4096");
     let path = folder.file("negative.bvecs", &[&words(&[u32::MAX])]);
-    assert_eq!(refused(&path), "found -1 values to a row, expected 1 to 4096");
+    assert_eq!(refused(&path), "found -1 values per row, expected 1 to 4096");
     let path = folder.file("rows.u8bin", &[&longs(&[1 << 40, 0])]);
-    assert_eq!(refused(&path), "found 0 values to a row, expected 1 to 4096");
+    assert_eq!(refused(&path), "found 0 values per row, expected 1 to 4096");
     let path = folder.file("most.u8bin", &[&words(&[1, 4096]), &[0; 4096]]);
     assert_eq!(Vectors::open(&path).unwrap().dim(), 4096);
 }
 
 #[test]
-fn what_is_not_a_file_of_vectors_is_refused() {
+fn other_files_are_refused() {
     let folder = Folder::new();
     let missing = folder.path("missing.fbin");
     assert!(matches!(Vectors::open(&missing), Err(Error::Io { .. })));
@@ -208,7 +206,7 @@ fn what_is_not_a_file_of_vectors_is_refused() {
 }
 
 #[test]
-fn arrays_of_other_kinds_are_refused() {
+fn other_arrays_are_refused() {
     let folder = Folder::new();
     let refused = |text: &str| refused(&folder.file("x.npy", &[&npy(text, &[0; 64])]));
     let expected = "expected a 2-D array in C order of <f4, <f2, |u1, |i1";
@@ -253,10 +251,10 @@ fn npy_data_may_start_anywhere() {
 }
 
 #[test]
-fn values_that_are_not_finite_are_named() {
+fn errors_name_values_that_are_not_finite() {
     let folder = Folder::new();
     let invalid =
-        |path: &Path| told(path, &Vectors::open(path).unwrap().validate(&Progress::silent()).unwrap_err());
+        |path: &Path| message(path, &Vectors::open(path).unwrap().validate(&Progress::silent()).unwrap_err());
     for (value, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let mut values = vec![1.0; 12];
         values[8] = value;
@@ -265,10 +263,10 @@ fn values_that_are_not_finite_are_named() {
         assert_eq!(invalid(&single), expected);
         let half = folder.file("x.f16bin", &[&words(&[4, 3]), &halves(&values)]);
         assert_eq!(invalid(&half), expected);
-        // Nothing that cannot be read again is written.
+        // A failed save leaves no file.
         for path in [single, half] {
             let error = Vectors::open(&path).unwrap().save(folder.path("y.fbin")).unwrap_err();
-            assert_eq!(told(&path, &error), expected);
+            assert_eq!(message(&path, &error), expected);
         }
         let error = Vectors::from_f32(values, 3).unwrap().save(folder.path("y.f16bin")).unwrap_err();
         assert_eq!(error.to_string(), format!("vectors: {expected}"));
@@ -277,20 +275,20 @@ fn values_that_are_not_finite_are_named() {
 }
 
 #[test]
-fn a_row_of_another_dimension_is_named() {
+fn errors_name_rows_of_another_dimension() {
     let folder = Folder::new();
     let path =
         folder.file("x.fvecs", &[&words(&[2]), &floats(&[1.0, 2.0]), &words(&[3]), &floats(&[3.0, 4.0])]);
     let vectors = Vectors::open(&path).unwrap();
     let expected = "found dimension 3 in row 1, expected 2 as in row 0";
-    assert_eq!(told(&path, &vectors.validate(&Progress::silent()).unwrap_err()), expected);
-    assert_eq!(told(&path, &vectors.save(folder.path("y.fbin")).unwrap_err()), expected);
+    assert_eq!(message(&path, &vectors.validate(&Progress::silent()).unwrap_err()), expected);
+    assert_eq!(message(&path, &vectors.save(folder.path("y.fbin")).unwrap_err()), expected);
 }
 
 #[test]
-fn values_that_do_not_convert_are_named() {
+fn errors_name_values_that_do_not_convert() {
     let folder = Folder::new();
-    let (u8s, i8s) = ("an integer from 0 to 255, as u8 holds", "an integer from -128 to 127, as i8 holds");
+    let (u8s, i8s) = ("an integer from 0 to 255 for u8", "an integer from -128 to 127 for i8");
     let halves = "-65504 to 65504, the range of f16";
     let source = folder.path("source.fbin");
     for (value, format, expected) in [
@@ -308,7 +306,7 @@ fn values_that_do_not_convert_are_named() {
         let path = folder.path(&format!("x.{format}"));
         assert_eq!(vectors.save(&path).unwrap_err().to_string(), format!("vectors: {found}"));
         vectors.save(&source).unwrap();
-        assert_eq!(told(&source, &Vectors::open(&source).unwrap().save(&path).unwrap_err()), found);
+        assert_eq!(message(&source, &Vectors::open(&source).unwrap().save(&path).unwrap_err()), found);
         assert_eq!(folder.names(), ["source.fbin"], "{value} left a file");
     }
     let negative = Vectors::from_i8(vec![-3], 1).unwrap();
@@ -344,7 +342,7 @@ fn f32_is_rounded_to_the_nearest_f16() {
     assert_eq!(all(&Vectors::open(&path).unwrap()), [1.0, 1.0, 1.0 + 2.0 * ulp, 65_504.0]);
 }
 
-/// Integers that every type holds, so that any format can keep them.
+/// Random integers from 0 to 127, which every type holds.
 fn random(rows: usize, dim: usize, seed: u64, element: ElementType) -> Vectors {
     let draws = Draws::new(seed, Stage::Test, rows as u32, dim as u64);
     let values = (0..(rows * dim) as u64).map(|i| draws.below(i, 128) as u8);
@@ -358,7 +356,7 @@ fn random(rows: usize, dim: usize, seed: u64, element: ElementType) -> Vectors {
 }
 
 #[test]
-fn odd_shapes_survive_every_format() {
+fn odd_shapes_round_trip_in_every_format() {
     let folder = Folder::new();
     for element in [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8] {
         for (rows, dim) in [0, 1, 2, 97].into_iter().flat_map(|rows| [1, 3, 97].map(|dim| (rows, dim))) {
@@ -368,7 +366,7 @@ fn odd_shapes_survive_every_format() {
                 let vectors = random(rows, dim, seed, element);
                 let path = folder.path(&format!("x.{format}"));
                 if rows == 0 && matches!(format, Format::Fvecs | Format::Bvecs) {
-                    let error = told(&path, &vectors.save(&path).unwrap_err());
+                    let error = message(&path, &vectors.save(&path).unwrap_err());
                     assert!(
                         error.starts_with("found no rows to write, expected at least one"),
                         "{case}: {error}"
@@ -383,7 +381,7 @@ fn odd_shapes_survive_every_format() {
                 if format == Format::Npy {
                     assert_eq!(read.element_type(), element, "{case}");
                 }
-                // What is read from a file is written as what is in memory.
+                // Mapped vectors are saved like owned ones.
                 let again = folder.path(&format!("again.{format}"));
                 read.save(&again).unwrap();
                 assert_eq!(fs::read(&again).unwrap(), fs::read(&path).unwrap(), "{case}");
@@ -393,7 +391,7 @@ fn odd_shapes_survive_every_format() {
 }
 
 #[test]
-fn a_file_may_be_written_over_while_it_is_open() {
+fn an_open_file_may_be_replaced() {
     let folder = Folder::new();
     let path = folder.path("x.fbin");
     random(97, 3, 1, ElementType::F32).save(&path).unwrap();
@@ -405,7 +403,7 @@ fn a_file_may_be_written_over_while_it_is_open() {
 }
 
 #[test]
-fn ground_truth_is_told_by_its_size() {
+fn the_file_size_tells_whether_ground_truth_has_distances() {
     let folder = Folder::new();
     let (ids, distances) = ([5, 6, 7, 8, 9, u32::MAX], [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
     let with = GroundTruth::new(3, ids.to_vec(), Some(distances.to_vec())).unwrap();
@@ -431,7 +429,7 @@ fn ground_truth_is_told_by_its_size() {
 }
 
 #[test]
-fn ground_truth_is_written_as_it_is_read() {
+fn ground_truth_round_trips() {
     let folder = Folder::new();
     let with = GroundTruth::new(2, vec![1, 2, 3, 4], Some(vec![0.5, 1.0, 1.5, 2.0])).unwrap();
     let without = GroundTruth::new(2, vec![1, 2, 3, 4], None).unwrap();
@@ -454,7 +452,7 @@ fn ground_truth_is_written_as_it_is_read() {
 #[test]
 fn ground_truth_of_another_shape_is_refused() {
     let folder = Folder::new();
-    let refused = |path: &Path| told(path, &GroundTruth::open(path, &Progress::silent()).unwrap_err());
+    let refused = |path: &Path| message(path, &GroundTruth::open(path, &Progress::silent()).unwrap_err());
     let path = folder.file("short.bin", &[&words(&[2, 3, 0, 0, 0, 0, 0])]);
     assert_eq!(
         refused(&path),
@@ -463,7 +461,7 @@ fn ground_truth_of_another_shape_is_refused() {
     let path = folder.file("range.bin", &[&words(&[2, 3, 1, 2, 7, 8, 9]), &floats(&[1.0, 2.0, 3.0])]);
     assert_eq!(
         refused(&path),
-        "found the ground truth of a range search, expected that of k-nearest-neighbour search"
+        "found the ground truth of a range search, expected a ground truth of k-nearest-neighbour search"
     );
     let path = folder.file("none.bin", &[&words(&[3, 0])]);
     assert!(refused(&path).starts_with("found 3 queries of 0 neighbours, expected at most"));
@@ -481,94 +479,4 @@ fn ground_truth_of_another_shape_is_refused() {
         let distances = distances.map(|count| vec![0.0; count]);
         assert!(matches!(GroundTruth::new(k, vec![0; ids], distances), Err(Error::Argument { .. })));
     }
-}
-
-/// A data set of every kind, with queries of every kind.
-fn synths(n: usize, dim: usize, seed: u64) -> Vec<(String, Synth)> {
-    let kinds = [
-        SynthKind::Mixture,
-        SynthKind::Clusters { clusters: n.min(4) },
-        SynthKind::Uniform,
-        SynthKind::Repeated { copies: n.min(3) },
-        SynthKind::Lognormal,
-    ];
-    let mut synths = Vec::new();
-    for kind in kinds {
-        for queries in [QueryKind::Rows, QueryKind::Sums] {
-            let synth = Synth::of_kind(kind, n, dim, seed).unwrap().query_kind(queries);
-            synths.push((format!("{kind}, {n} x {dim}, seed {seed}, queries {queries}"), synth));
-        }
-    }
-    synths
-}
-
-#[test]
-fn a_part_of_synthetic_data_is_that_part_of_the_whole() {
-    for (n, dim, seed) in [(1000, 16, 1), (700, 97, 2), (3, 1, 3), (1, 5, 4)] {
-        for (case, synth) in synths(n, dim, seed) {
-            let whole = all(&synth.rows(0..n as u64 + 10).unwrap());
-            assert_eq!(all(&synth.base()), whole[..n * dim], "{case}");
-            assert_eq!(all(&synth.queries(10)), whole[n * dim..], "{case}");
-            let (first, last) = (n / 3, n / 3 + n / 2);
-            let part = synth.rows(first as u64..last as u64).unwrap();
-            assert_eq!(all(&part), whole[first * dim..last * dim], "{case}");
-            synth.rows(0..n as u64 + 10).unwrap().validate(&Progress::silent()).unwrap();
-        }
-    }
-}
-
-#[test]
-fn synthetic_data_does_not_depend_on_the_threads() {
-    let make = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let rows = |(_, synth): (_, Synth)| all(&synth.rows(0..3500).unwrap());
-        pool.install(|| synths(3000, 33, 5).into_iter().map(rows).collect::<Vec<_>>())
-    };
-    assert_eq!(make(1), make(3));
-}
-
-#[test]
-fn synthetic_data_depends_on_the_seed() {
-    for ((case, a), (_, b)) in synths(50, 8, 1).into_iter().zip(synths(50, 8, 2)) {
-        let [a, b] = [a, b].map(|synth| all(&synth.rows(0..60).unwrap()));
-        assert!(a.iter().zip(&b).all(|(a, b)| a != b), "{case}");
-    }
-}
-
-#[test]
-fn synthetic_data_is_written_as_it_is_made() {
-    let folder = Folder::new();
-    // More than one chunk of rows.
-    let synth = Synth::new(3000, 4096, 6).unwrap();
-    let base = synth.base();
-    for format in [Format::Fvecs, Format::Fbin, Format::F16bin, Format::Npy] {
-        let (written, saved) = (folder.path("written"), folder.path("saved"));
-        synth.write(0..3000, &written, format, &Progress::silent()).unwrap();
-        base.save_as(&saved, format, &Progress::silent()).unwrap();
-        assert!(fs::read(&written).unwrap() == fs::read(&saved).unwrap(), "{format}");
-    }
-    let path = folder.path("queries.fbin");
-    synth.write(3000..3007, &path, Format::Fbin, &Progress::silent()).unwrap();
-    assert_eq!(all(&Vectors::open(&path).unwrap()), all(&synth.queries(7)));
-}
-
-#[test]
-fn synthetic_data_that_cannot_be_written_is_refused() {
-    let folder = Folder::new();
-    let (synth, path) = (Synth::new(10, 4, 0).unwrap(), folder.path("x"));
-    let write = |range, format, progress: &Progress| synth.write(range, &path, format, progress);
-    for format in [Format::Bvecs, Format::U8bin, Format::I8bin, Format::Ivecs, Format::Ibin] {
-        let error = write(0..10, format, &Progress::silent()).unwrap_err();
-        assert!(matches!(error, Error::Argument { what: "format", .. }), "{error}");
-    }
-    let backwards = std::ops::Range { start: 5, end: 4 };
-    for range in [backwards, 0..u64::MAX] {
-        assert!(matches!(synth.rows(range.clone()), Err(Error::Argument { what: "rows", .. })));
-        assert!(write(range, Format::Fbin, &Progress::silent()).is_err());
-    }
-    let progress = Progress::silent();
-    progress.cancel();
-    assert!(matches!(write(0..10, Format::Fbin, &progress), Err(Error::Cancelled)));
-    assert!(folder.names().is_empty());
-    assert!(Synth::new(10, 0, 0).is_err() && Synth::new(10, 4097, 0).is_err());
 }

@@ -1,4 +1,4 @@
-//! The native index file: its bytes, and what happens to damaged ones.
+//! The native index file: exact bytes, and errors on damaged files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn tiny_base() -> Vectors {
     Vectors::from_u8(vec![0, 0, 1, 0, 2, 0, 3, 0, 200, 7], 2).unwrap()
 }
 
-/// Five nodes in a chain, entered at two.
+/// A chain of five nodes with entry point 2.
 fn tiny() -> Index {
     let parameters =
         BTreeMap::from([("degree".to_owned(), "3".to_owned()), ("knn".to_owned(), "4".to_owned())]);
@@ -26,15 +26,15 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chain.tagore")
 }
 
-/// Writes `bytes` to a file and says what opening it, or else verifying it, complains of.
-fn complaint(bytes: &[u8]) -> Option<String> {
+/// The error of opening or verifying a file of `bytes`; none if both succeed.
+fn error_of(bytes: &[u8]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.tagore");
     std::fs::write(&path, bytes).unwrap();
     let error = match Index::open(&path) {
         Err(error) => error,
         Ok(index) => {
-            // Whatever is wrong with it, looking at it is safe.
+            // Statistics of a damaged index must not panic.
             let statistics = index.statistics(&Progress::silent()).unwrap();
             assert!(statistics.max_degree <= index.max_degree());
             index.verify(&Progress::silent()).err()?
@@ -45,7 +45,7 @@ fn complaint(bytes: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// The bytes with a header checksum that fits them.
+/// The bytes with a matching header checksum.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = crc32fast::hash(&bytes[..PAGE - 4]);
     bytes[PAGE - 4..PAGE].copy_from_slice(&crc.to_le_bytes());
@@ -61,7 +61,7 @@ fn the_golden_file_is_written_and_read_back() {
     if std::env::var_os("TAGORE_BLESS").is_some() {
         std::fs::write(golden(), &written).unwrap();
     }
-    assert!(written == std::fs::read(golden()).unwrap(), "the format has changed: a new version?");
+    assert!(written == std::fs::read(golden()).unwrap(), "the format changed: it needs a new version");
 
     let index = Index::open(golden()).unwrap();
     index.verify(&Progress::silent()).unwrap();
@@ -117,13 +117,13 @@ fn the_layout_is_the_documented_one() {
         assert_eq!(
             u32_at(section(6).start + 4 * i),
             crc32fast::hash(&bytes[section(i)]),
-            "one block a section here"
+            "one block per section"
         );
     }
 }
 
 #[test]
-fn layers_come_back_and_damage_to_them_is_found() {
+fn layers_round_trip_and_their_damage_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.tagore");
     let base = separated(2000, 40, 8, 0);
@@ -140,12 +140,12 @@ fn layers_come_back_and_damage_to_them_is_found() {
     for at in [begin, begin + 4, begin + 8, begin + 12, begin + length / 2, begin + length - 1] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x40;
-        assert!(complaint(&damaged).is_some(), "byte {} of the layers", at - begin);
+        assert!(error_of(&damaged).is_some(), "byte {} of the layers", at - begin);
     }
 }
 
 #[test]
-fn what_is_built_comes_back_and_searches_the_same() {
+fn a_built_index_round_trips_and_searches_the_same() {
     let folder = tempfile::tempdir().unwrap();
     for n in [1, 2, 33, 700] {
         let base = uniform(n, 5, 3);
@@ -170,32 +170,32 @@ fn what_is_built_comes_back_and_searches_the_same() {
 fn every_truncation_is_refused() {
     let bytes = std::fs::read(golden()).unwrap();
     for length in [0, 1, 7, 8, 100, PAGE - 1, PAGE, PAGE + 1, bytes.len() - PAGE, bytes.len() - 1] {
-        assert!(complaint(&bytes[..length]).is_some(), "cut to {length} bytes");
+        assert!(error_of(&bytes[..length]).is_some(), "cut to {length} bytes");
     }
-    assert!(complaint(&[bytes.as_slice(), &[0]].concat()).is_some(), "a byte too many");
-    assert!(complaint(&[bytes.as_slice(), &[0; PAGE]].concat()).is_some(), "a page too many");
-    assert!(complaint(&bytes).is_none());
+    assert!(error_of(&[bytes.as_slice(), &[0]].concat()).is_some(), "a byte too many");
+    assert!(error_of(&[bytes.as_slice(), &[0; PAGE]].concat()).is_some(), "a page too many");
+    assert!(error_of(&bytes).is_none());
 }
 
 #[test]
 fn every_flipped_bit_is_found() {
     let bytes = std::fs::read(golden()).unwrap();
-    // All of the header and of the used bytes, and a sample of the zeros between them.
+    // Every bit of the header and of non-zero bytes, and a sample of the padding.
     let used = |at: usize| bytes[at] != 0 || at < 256 || at.is_multiple_of(97);
     for at in (0..bytes.len()).filter(|&at| used(at)) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << (at % 8);
-        assert!(complaint(&flipped).is_some(), "a flipped bit in byte {at}");
+        assert!(error_of(&flipped).is_some(), "a flipped bit in byte {at}");
     }
 }
 
 #[test]
-fn a_header_that_lies_is_refused() {
+fn an_inconsistent_header_is_refused() {
     let bytes = std::fs::read(golden()).unwrap();
     let with = |at: usize, value: &[u8]| {
         let mut changed = bytes.clone();
         changed[at..at + value.len()].copy_from_slice(value);
-        complaint(&resealed(changed)).unwrap_or_else(|| panic!("{value:?} at {at} went unnoticed"))
+        error_of(&resealed(changed)).unwrap_or_else(|| panic!("{value:?} at {at} went unnoticed"))
     };
     assert!(with(0, b"TAGOREXX").contains("expected a tagore index"));
     assert!(with(8, &3u32.to_le_bytes()).contains("found version 3, expected version 1 to 2"));
@@ -211,7 +211,7 @@ fn a_header_that_lies_is_refused() {
     with(44, &4u32.to_le_bytes());
     with(56, &1u64.to_le_bytes());
     for section in 0..7 {
-        // Moved onto another section, out of the file, or stretched.
+        // A section moved onto another, out of the file, or stretched.
         let at = 64 + 16 * section;
         for offset in [0, PAGE as u64 * 2 + 4, bytes.len() as u64, u64::MAX] {
             with(at, &offset.to_le_bytes());
@@ -224,9 +224,9 @@ fn a_header_that_lies_is_refused() {
 }
 
 #[test]
-fn an_index_without_entry_points_is_refused_on_opening() {
-    // Empties the second section of the golden file, one page, and moves the later sections one
-    // page to the front.
+fn opening_an_index_without_entry_points_fails() {
+    // Empties the second section of the golden file, one page long, and moves the later sections up
+    // by one page.
     let mut bytes = std::fs::read(golden()).unwrap();
     let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     put(24, 3);
@@ -241,15 +241,15 @@ fn an_index_without_entry_points_is_refused_on_opening() {
     let path = folder.path().join("x.tagore");
     std::fs::write(&path, resealed(bytes)).unwrap();
     let text = Index::open(&path).unwrap_err().to_string();
-    let told = ["x.tagore", "found no entry points", "at least one", "build or export the index again"];
-    assert!(told.iter().all(|word| text.contains(word)), "{text}");
+    let expected = ["x.tagore", "found no entry points", "at least one", "build or export the index again"];
+    assert!(expected.iter().all(|word| text.contains(word)), "{text}");
 }
 
 #[test]
-fn an_error_holds_little_of_a_description() {
+fn errors_quote_little_of_a_description() {
     let mut bytes = std::fs::read(golden()).unwrap();
     let metric = "\u{1d11e}".repeat(500);
-    for (json, told) in [
+    for (json, expected) in [
         (format!(r#"{{"kind": "", "metric": "{metric}", "seed": 0, "parameters": {{}}}}"#), "metric "),
         (
             format!(r#"{{"kind": "", "metric": "l2", "seed": "{metric}", "parameters": {{}}}}"#),
@@ -258,25 +258,25 @@ fn an_error_holds_little_of_a_description() {
     ] {
         bytes[PAGE..][..json.len()].copy_from_slice(json.as_bytes());
         bytes[72..80].copy_from_slice(&(json.len() as u64).to_le_bytes());
-        let text = complaint(&resealed(bytes.clone())).unwrap();
-        assert!(text.contains(told) && text.len() < 300, "{text}");
+        let text = error_of(&resealed(bytes.clone())).unwrap();
+        assert!(text.contains(expected) && text.len() < 300, "{text}");
     }
 }
 
 #[test]
-fn a_degree_that_nothing_bounds_is_refused() {
-    // No nodes, so no rows that would have to be there; statistics would be as long as the degree.
+fn an_unbounded_degree_is_refused() {
+    // Without nodes no rows bound the degree, and statistics would allocate that much.
     let mut bytes = std::fs::read(golden()).unwrap();
     let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     put(16, 0);
     put(24, u32::MAX.into());
     put(32, 0);
-    let text = complaint(&resealed(bytes)).unwrap();
+    let text = error_of(&resealed(bytes)).unwrap();
     assert!(text.contains("largest degree of 4294967295 for 0 nodes, expected at most 512"), "{text}");
 }
 
 #[test]
-fn wrong_rows_are_found_and_never_followed() {
+fn wrong_rows_are_found_and_cause_no_panic() {
     let bytes = std::fs::read(golden()).unwrap();
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (entries, degrees, adjacency) = (u64_at(80), u64_at(96), u64_at(112));
@@ -293,19 +293,19 @@ fn wrong_rows_are_found_and_never_followed() {
     ] {
         let mut changed = bytes.clone();
         changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        assert!(complaint(&changed).is_some(), "{value} at {at}");
-        // A search follows what it can and refuses what it cannot; it does not crash.
+        assert!(error_of(&changed).is_some(), "{value} at {at}");
+        // A search returns or fails, but never panics.
         let path = folder.path().join("x.tagore");
         std::fs::write(&path, &changed).unwrap();
         let index = Index::open(&path).unwrap();
         let result = search(&index, &tiny_base(), &tiny_base(), 1, 5, &Progress::silent());
-        assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage is not sealed anew");
+        assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage must not get a new checksum");
         let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
         assert_eq!(result.is_err(), unknown, "{value} at {at}");
     }
 }
 
-/// The bytes of an index of nine rows. Three of them repeat another.
+/// The bytes of an index over nine rows, three of them repeated.
 fn with_repeats() -> (Vectors, Vec<u8>) {
     let base = Vectors::from_u8(vec![1, 5, 1, 9, 5, 1, 7, 8, 3], 1).unwrap();
     let index = Builder::new(Strategy::nsg()).build(&base).unwrap();
@@ -317,9 +317,9 @@ fn with_repeats() -> (Vectors, Vec<u8>) {
 }
 
 #[test]
-fn repeated_rows_that_lie_are_refused() {
+fn inconsistent_repeated_rows_are_refused() {
     let (base, bytes) = with_repeats();
-    assert!(complaint(&bytes).is_none());
+    assert!(error_of(&bytes).is_none());
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (begin, length) = (u64_at(64 + 16 * 5), u64_at(72 + 16 * 5));
     let words: Vec<u32> = bytes[begin..begin + length]
@@ -332,18 +332,18 @@ fn repeated_rows_that_lie_are_refused() {
     for (word, value, expected) in [
         (4, 9, "an unknown repeated row"),
         (4, u32::MAX, "an unknown repeated row"),
-        (4, 4, "do not ascend"),
-        (0, 5, "do not ascend"),
-        (1, 2, "repeats a later one"),
-        (5, 7, "repeats a later one"),
-        (5, 2, "repeats a repeated one"),
-        // These can be true: the checksum tells, and the graph if an edge leads there.
+        (4, 4, "unsorted repeated rows"),
+        (0, 5, "unsorted repeated rows"),
+        (1, 2, "before its first row"),
+        (5, 7, "before its first row"),
+        (5, 2, "repeated itself"),
+        // Plausible values: only the checksum finds them, or the graph if an edge leads there.
         (5, 1, "damage in block 0 of section repeated rows"),
         (4, 6, "damage in block 0 of section repeated rows"),
     ] {
         let mut changed = bytes.clone();
         changed[begin + 4 * word..][..4].copy_from_slice(&value.to_le_bytes());
-        let text = complaint(&changed).unwrap_or_else(|| panic!("{value} in word {word}"));
+        let text = error_of(&changed).unwrap_or_else(|| panic!("{value} in word {word}"));
         assert!(text.contains(expected), "{text}");
         std::fs::write(&path, &changed).unwrap();
         if let Ok(index) = Index::open(&path) {
@@ -354,7 +354,7 @@ fn repeated_rows_that_lie_are_refused() {
     for length in [4, 12, 20, 28] {
         let mut changed = bytes.clone();
         changed[72 + 16 * 5..][..8].copy_from_slice(&(length as u64).to_le_bytes());
-        assert!(complaint(&resealed(changed)).unwrap().contains("section repeated rows"));
+        assert!(error_of(&resealed(changed)).unwrap().contains("section repeated rows"));
     }
 }
 
@@ -364,17 +364,17 @@ fn a_failed_save_leaves_the_old_file() {
     let path = folder.path().join("x.tagore");
     tiny().save(&path).unwrap();
     let before = std::fs::read(&path).unwrap();
-    // A folder in the place of the file: it cannot be replaced.
+    // A folder in place of the file blocks the rename.
     let taken = folder.path().join("taken.tagore");
     std::fs::create_dir(&taken).unwrap();
     let error = tiny().save(&taken).unwrap_err().to_string();
     assert!(error.contains("taken.tagore"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
-    assert_eq!(folder.path().read_dir().unwrap().count(), 2, "nothing is left behind");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 2, "a file was left behind");
 }
 
 #[test]
-fn another_base_is_refused_and_the_difference_named() {
+fn another_base_is_refused_with_the_difference() {
     let index = Index::open(golden()).unwrap();
     let refused = |base: Vectors, words: &[&str]| {
         let error = index.check_base(&base).unwrap_err().to_string();

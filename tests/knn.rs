@@ -1,12 +1,13 @@
-//! The k-NN graph against exact search.
+//! The k-NN graph compared with exact search.
 
-use tagore::{Descent, Error, Iterations, KnnGraph, Metric, Start, Synth, Vectors, knn_recall};
+use tagore::{Descent, Error, Iterations, KnnGraph, Metric, RecallSample, Start, Synth, Vectors, knn_recall};
 
 use crate::reference::{distance, hard_cases, nearest_distances, uniform};
 
 const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
-/// Rows sorted by (distance, id), without the node itself or duplicates, with true distances.
+/// Checks that lists are sorted by (distance, id) without the node itself or repeats, and that
+/// distances are right.
 fn check_rows(graph: &KnnGraph, base: &Vectors, what: &str) {
     for node in 0..graph.len() {
         let (ids, distances) = (graph.neighbors(node), graph.distances(node));
@@ -20,7 +21,7 @@ fn check_rows(graph: &KnnGraph, base: &Vectors, what: &str) {
         for (&id, &found) in ids.iter().zip(distances) {
             let exact = distance(graph.metric(), &base.row(node), &base.row(id as usize));
             let norm = |row: usize| base.row(row).iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-            // A sum of products of both signs is as exact as its terms are large.
+            // The error of a sum of products of both signs grows with the size of its terms.
             let epsilon = match graph.metric() {
                 Metric::L2 => 0.0,
                 Metric::Cosine => 1e-6,
@@ -31,7 +32,7 @@ fn check_rows(graph: &KnnGraph, base: &Vectors, what: &str) {
     }
 }
 
-/// Recall over all nodes, ties allowed, against the plain reference.
+/// Recall over all nodes against the plain reference; ties count.
 fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
     let mut hits = 0;
     for node in 0..base.len() {
@@ -64,7 +65,7 @@ fn descent_from_random_lists_finds_nearly_all_neighbours() {
             let graph = Descent::new().metric(metric).knn(k).start(Start::Random).build(&base).unwrap();
             check_rows(&graph, &base, "synth");
             let recall = recall(&graph, &base);
-            // Inner product is no metric: a neighbour's neighbour need not be near.
+            // Inner product is no metric: neighbours of neighbours need not be near.
             let floor = if metric == Metric::InnerProduct { 0.80 } else { 0.97 };
             assert!(recall > floor, "{rows} x {dim}, k {k}, {metric}: recall {recall}");
         }
@@ -88,7 +89,7 @@ fn each_phase_alone_improves_the_lists() {
 }
 
 #[test]
-fn hard_data_gives_a_right_graph() {
+fn hard_data_gives_a_valid_graph() {
     for (name, base) in hard_cases(300, 7, 5) {
         for metric in METRICS {
             for start in [Start::Auto, Start::Random] {
@@ -133,16 +134,16 @@ fn the_same_seed_gives_the_same_graph_on_any_number_of_threads() {
     };
     let one = build(1, 5);
     assert!(one == build(2, 5) && one == build(3, 5));
-    assert!(one != build(2, 6), "another seed, another run");
+    assert!(one != build(2, 6), "another seed must give another graph");
 }
 
 #[test]
-fn k_is_clamped_by_default_and_checked_when_given() {
+fn the_default_k_is_clamped_and_a_given_k_checked() {
     let base = uniform(5, 3, 1);
     assert_eq!(Descent::new().build(&base).unwrap().k(), 4);
     for k in [0, 5, 6, 5000] {
         let error = Descent::new().knn(k).build(&base).unwrap_err();
-        assert!(matches!(error, Error::Argument { what: "knn", .. }), "{error}");
+        assert!(matches!(error, Error::Argument { parameter: "knn", .. }), "{error}");
     }
     assert_eq!(Descent::new().build(&uniform(1, 3, 1)).unwrap().k(), 0);
     let empty = Vectors::from_f32(vec![], 3).unwrap();
@@ -150,7 +151,7 @@ fn k_is_clamped_by_default_and_checked_when_given() {
 }
 
 #[test]
-fn a_saved_graph_comes_back() {
+fn a_saved_graph_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     let base = uniform(50, 4, 2);
     let graph = Descent::new().knn(7).build(&base).unwrap();
@@ -171,21 +172,30 @@ fn a_saved_graph_comes_back() {
 }
 
 #[test]
-fn measured_recall_is_that_of_the_reference() {
+fn measured_recall_equals_the_reference() {
     let base = Synth::new(5000, 16, 2).unwrap().base();
     let descent = Descent::new().knn(20).start(Start::Random).iterations(Iterations::Fixed(2, 0));
     let graph = descent.build(&base).unwrap();
-    let measured =
-        knn_recall(&graph, &base, 5000, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent()).unwrap()
-            [0];
+    let measured = knn_recall(
+        &graph,
+        &base,
+        &[20],
+        &RecallSample { nodes: 5000, seed: 1, device: tagore::Device::Cpu, ..RecallSample::default() },
+    )
+    .unwrap()[0];
     approx::assert_abs_diff_eq!(measured, recall(&graph, &base), epsilon = 1e-3);
-    let sampled = knn_recall(&graph, &base, 500, &[20], 1, tagore::Device::Cpu, &tagore::Progress::silent())
-        .unwrap()[0];
+    let sampled = knn_recall(
+        &graph,
+        &base,
+        &[20],
+        &RecallSample { nodes: 500, seed: 1, device: tagore::Device::Cpu, ..RecallSample::default() },
+    )
+    .unwrap()[0];
     approx::assert_abs_diff_eq!(measured, sampled, epsilon = 0.05);
 }
 
 #[test]
-fn a_cancelled_descent_says_so() {
+fn descent_can_be_cancelled() {
     let base = uniform(5000, 8, 1);
     let progress = tagore::Progress::silent();
     progress.cancel();

@@ -1,10 +1,10 @@
-//! Tests of the library through its public interface, and of the command.
+//! Tests of the library through its public interface.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod build;
 mod cancelled;
-mod command;
 mod diskann;
+mod faulty_imports;
 mod foreign;
 mod formats;
 mod gpu;
@@ -16,5 +16,6 @@ mod reference;
 mod repeated;
 mod report;
 mod search;
-mod sparse;
+mod skip;
+mod synth;
 mod truth;

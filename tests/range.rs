@@ -1,9 +1,10 @@
-//! Values whose distances f32 cannot hold: an error, never ids in the order of infinities, NaNs or zeros.
+//! Values whose distances exceed f32: an error, never ids in the order of infinities, NaNs or
+//! zeros.
 
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
-    Builder, Descent, Device, Error, ExactSearch, GroundTruth, Metric, Progress, Result, Strategy, Vectors,
-    evaluate, knn_recall, search,
+    Builder, Descent, Device, Error, ExactSearch, GroundTruth, Metric, Progress, RecallSample, Result,
+    Strategy, TestQueries, Vectors, evaluate, knn_recall, search,
 };
 
 use crate::reference::{nearest_distances, uniform};
@@ -11,21 +12,21 @@ use crate::reference::{nearest_distances, uniform};
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulated];
 const SUMMED: [Metric; 2] = [Metric::L2, Metric::InnerProduct];
 
-/// `vectors` with all values multiplied.
+/// `vectors` with all values multiplied by `by`.
 fn scaled(vectors: &Vectors, by: f32) -> Vectors {
     let values = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).map(|x| x * by).collect();
     Vectors::from_f32(values, vectors.dim()).unwrap()
 }
 
-/// `vectors` with one other value.
+/// `vectors` with one value replaced.
 fn with(vectors: &Vectors, (row, dim): (usize, usize), value: f32) -> Vectors {
     let mut values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
     values[row * vectors.dim() + dim] = value;
     Vectors::from_f32(values, vectors.dim()).unwrap()
 }
 
-/// The largest magnitude of values of `dim` components.
-fn most(dim: usize) -> f32 {
+/// The largest magnitude allowed in `dim` components under L2.
+fn limit(dim: usize) -> f32 {
     (f64::from(f32::MAX) / (8 * dim) as f64).sqrt() as f32
 }
 
@@ -36,7 +37,7 @@ fn out_of_core(builder: &Builder, base: &Vectors) -> Result<()> {
     OutOfCore::new(builder.clone(), plan).build(base, &folder.path().join("x.tagore")).map(drop)
 }
 
-/// All that reads a base.
+/// Runs every operation on a base.
 fn over_base(base: &Vectors, metric: Metric, device: Device) -> Vec<(&'static str, Result<()>)> {
     let (queries, silent) = (uniform(2, base.dim(), 3), Progress::silent());
     let builder = Builder::new(Strategy::vamana()).knn(8).metric(metric).device(device);
@@ -44,7 +45,7 @@ fn over_base(base: &Vectors, metric: Metric, device: Device) -> Vec<(&'static st
     let graph = Descent::new().knn(8).metric(metric).device(device).build(base).map(drop);
     let mut all =
         vec![("exact search", truth), ("k-NN graph", graph), ("index", builder.build(base).map(drop))];
-    // What these put on a device has been checked on the way there.
+    // On a GPU these operations check the base as they copy it there.
     if device == Device::Cpu {
         all.push(("index out of core", out_of_core(&builder, base)));
     }
@@ -63,7 +64,7 @@ fn values_whose_distances_overflow_are_refused() {
             match result {
                 Err(Error::Value { row: 103, dim: 2, expected, .. }) => {
                     let words =
-                        [&format!("{:e}", most(4)), "dimension 4", metric.name(), "scale the data down"];
+                        [&format!("{:e}", limit(4)), "dimension 4", metric.name(), "scale the data down"];
                     assert!(words.iter().all(|word| expected.contains(*word)), "{expected}");
                 }
                 other => panic!("{what} of {value} under {metric}: {other:?}"),
@@ -73,7 +74,7 @@ fn values_whose_distances_overflow_are_refused() {
 }
 
 #[test]
-fn so_are_queries() {
+fn queries_whose_distances_overflow_are_refused() {
     let (base, silent) = (uniform(200, 4, 1), Progress::silent());
     for metric in SUMMED {
         let index = Builder::new(Strategy::vamana()).knn(8).metric(metric).build(&base).unwrap();
@@ -81,13 +82,16 @@ fn so_are_queries() {
         let truth = GroundTruth::new(1, vec![0; 5], None).unwrap();
         for (what, result) in [
             ("search", search(&index, &base, &queries, 1, 10, &silent).map(drop)),
-            ("evaluation", evaluate(&index, &base, &queries, &truth, 1, &[10], &silent).map(drop)),
+            (
+                "evaluation",
+                evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[10], &silent).map(drop),
+            ),
             ("exact search", ExactSearch::new(1).metric(metric).run(&base, &queries).map(drop)),
         ] {
             assert!(matches!(result, Err(Error::Value { row: 3, dim: 1, .. })), "{what}: {result:?}");
         }
     }
-    // Products of both.
+    // Only products of small values with small values vanish.
     let (small, tiny) = (scaled(&base, 1e-10), scaled(&uniform(5, 4, 2), 1e-23));
     let error = ExactSearch::new(1).metric(Metric::InnerProduct).run(&small, &tiny).unwrap_err().to_string();
     assert!(error.contains("e-23") && error.ends_with("scale the queries up"), "{error}");
@@ -106,7 +110,7 @@ fn values_whose_differences_vanish_are_refused() {
 }
 
 #[test]
-fn zeros_are_fine() {
+fn zeros_are_allowed() {
     let base = Vectors::from_f32(vec![0.0; 800], 4).unwrap();
     for metric in SUMMED {
         for (what, result) in over_base(&base, metric, Device::Cpu) {
@@ -116,8 +120,8 @@ fn zeros_are_fine() {
 }
 
 #[test]
-fn small_values_beside_others_are_fine() {
-    // Rows of small values alone, rows of others, and both in one.
+fn small_values_beside_others_are_allowed() {
+    // Rows of small values alone, rows of larger ones, and rows of both.
     let noise = uniform(200, 4, 1);
     let mixed =
         |row: usize, dim: usize| if row.is_multiple_of(3) || (row + dim) % 3 == 1 { 1e-23 } else { 1.0 };
@@ -144,7 +148,7 @@ fn small_values_beside_others_are_fine() {
 }
 
 #[test]
-fn the_largest_and_the_smallest_values_have_the_neighbours_of_others() {
+fn scaling_within_the_limits_keeps_neighbours() {
     let (base, queries) = (uniform(120, 8, 1), uniform(20, 8, 2));
     let truth = |by: f32, metric, device| {
         let search = ExactSearch::new(10).metric(metric).device(device);
@@ -153,11 +157,18 @@ fn the_largest_and_the_smallest_values_have_the_neighbours_of_others() {
     let recall = |by: f32, metric, device| {
         let base = scaled(&base, by);
         let graph = Descent::new().knn(10).metric(metric).device(device).build(&base).unwrap();
-        knn_recall(&graph, &base, 120, &[10], 0, Device::Cpu, &Progress::silent()).unwrap()[0]
+        knn_recall(
+            &graph,
+            &base,
+            &[10],
+            &RecallSample { nodes: 120, device: Device::Cpu, ..RecallSample::default() },
+        )
+        .unwrap()[0]
     };
     for metric in SUMMED {
         let expected = truth(1.0, metric, Device::Cpu);
-        // Powers of two change no digit: up to the largest values, and down to the smallest.
+        // Scaling by powers of two keeps all digits: up to the largest values, and down to the
+        // smallest.
         for power in [54, -43] {
             let by = 2f32.powi(power);
             let square = f64::from(by) * f64::from(by);
@@ -174,7 +185,7 @@ fn the_largest_and_the_smallest_values_have_the_neighbours_of_others() {
             }
         }
     }
-    // Cosine takes any values: vectors are normalised in f64.
+    // Cosine allows any values: vectors are normalised in f64.
     let expected = truth(1.0, Metric::Cosine, Device::Cpu);
     for power in [66, 120, -76, -100] {
         assert_eq!(truth(2f32.powi(power), Metric::Cosine, Device::Cpu), expected, "2^{power}");
@@ -183,10 +194,10 @@ fn the_largest_and_the_smallest_values_have_the_neighbours_of_others() {
 }
 
 #[test]
-fn the_bound_itself_is_allowed_and_the_next_value_is_not() {
+fn the_limit_is_allowed_and_the_next_value_refused() {
     for (dim, metric) in [1, 3, 128, 4096].into_iter().flat_map(|dim| SUMMED.map(|m| (dim, m))) {
-        let most = most(dim);
-        // Opposite corners: no distance is larger.
+        let most = limit(dim);
+        // Opposite corners have the largest distance.
         let corner = |sign: f32| vec![sign * most; dim];
         let base = Vectors::from_f32([corner(1.0), corner(-1.0), corner(0.0)].concat(), dim).unwrap();
         for device in if dim == 128 { &DEVICES[..] } else { &DEVICES[..1] } {
@@ -199,7 +210,7 @@ fn the_bound_itself_is_allowed_and_the_next_value_is_not() {
                     "{dim}, {metric}: {distances:?}"
                 );
             }
-            // Under both metrics what lies opposite is the farthest.
+            // Under both metrics the opposite corner is the farthest.
             let order = [[0, 2, 1], [1, 2, 0]];
             assert_eq!([truth.ids(0), truth.ids(1)], order, "{dim}, {metric}");
             let graph = Descent::new().knn(2).metric(metric).device(device).build(&base).unwrap();
@@ -213,7 +224,7 @@ fn the_bound_itself_is_allowed_and_the_next_value_is_not() {
 }
 
 #[test]
-fn other_types_have_no_such_values() {
+fn other_types_have_no_limits() {
     use half::f16;
     let (most, least) = (f16::MAX, f16::from_bits(1));
     for value in [most, least] {

@@ -1,9 +1,9 @@
-//! Plain versions of what the library does, and data that is hard on it.
+//! Plain reference implementations, and data that is hard for graph builders.
 
 use tagore::{Index, Layer, Metric, Vectors};
 use tagore_device::random::{Draws, Stage};
 
-/// The distance of `metric`, in f64.
+/// The list distance of `metric`, in f64.
 pub fn distance(metric: Metric, a: &[f32], b: &[f32]) -> f64 {
     let pairs = || a.iter().zip(b).map(|(&x, &y)| (f64::from(x), f64::from(y)));
     let dot: f64 = pairs().map(|(x, y)| x * y).sum();
@@ -18,7 +18,7 @@ pub fn distance(metric: Metric, a: &[f32], b: &[f32]) -> f64 {
     }
 }
 
-/// The distances of the `k` rows of `base` nearest to `point`, without row `itself`.
+/// The `k` smallest distances from `point` to rows of `base`, row `itself` excluded.
 pub fn nearest_distances(
     base: &Vectors,
     point: &[f32],
@@ -40,9 +40,8 @@ pub fn uniform(rows: usize, dim: usize, seed: u64) -> Vectors {
     Vectors::from_f32(values, dim).unwrap()
 }
 
-/// Rows in clusters that lie apart: sums of a centre, drawn from `uniform`, and noise a hundredth
-/// of that in size. Row i is in cluster `i % clusters`; another `part` has other rows of the same
-/// clusters.
+/// Rows in separate clusters: sums of a centre from `uniform` and noise of a hundredth of its size.
+/// Row i is in cluster `i % clusters`; another `part` gives other rows of the same clusters.
 pub fn separated(rows: usize, clusters: usize, dim: usize, part: u64) -> Vectors {
     let (centres, noise) = (uniform(clusters, dim, 77), uniform(rows, dim, 78 + part));
     let row = |i: usize| -> Vec<f32> {
@@ -52,7 +51,7 @@ pub fn separated(rows: usize, clusters: usize, dim: usize, part: u64) -> Vectors
     Vectors::from_f32((0..rows).flat_map(row).collect(), dim).unwrap()
 }
 
-/// Data sets on which graph builders go wrong: `rows` rows each, with a name for messages.
+/// Data sets that graph builders often fail on, of `rows` rows each, with names for messages.
 pub fn hard_cases(rows: usize, dim: usize, seed: u64) -> Vec<(&'static str, Vectors)> {
     let noise = uniform(rows, dim, seed);
     let from = |value: &dyn Fn(usize, usize) -> f32| {
@@ -82,8 +81,8 @@ pub fn hard_cases(rows: usize, dim: usize, seed: u64) -> Vec<(&'static str, Vect
     ]
 }
 
-/// What every index must be: rows of different ids below n, none the node's own, within the degree;
-/// entry points that exist.
+/// Checks the invariants of an index: rows of distinct ids below n without the node's own, within
+/// the degree, and valid entry points.
 pub fn check_graph(index: &Index, what: &str) {
     let n = index.len();
     for node in 0..n {
@@ -100,8 +99,8 @@ pub fn check_graph(index: &Index, what: &str) {
     assert!(index.entries().iter().all(|&id| (id as usize) < n), "{what}: an unknown entry point");
 }
 
-/// How many nodes can be reached from the entry points, or from the lowest layer if there is one.
-/// Repeated rows are reached with the rows they repeat.
+/// The number of nodes reachable from the entry points, or from the lowest layer if there are
+/// layers. A repeated row is reached with the first row of its group.
 pub fn reachable(index: &Index) -> usize {
     let mut seen = vec![false; index.len()];
     let mut queue = index.layers().first().map_or(index.entries(), Layer::nodes).to_vec();

@@ -1,4 +1,4 @@
-//! Data with equal rows: graphs over one row of each group, and searches that find all of them.
+//! Data with equal rows: the graph holds one row of each group, and searches return all of them.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use tagore_device::random::{Draws, Stage};
 
 use crate::reference::{check_graph, reachable, uniform};
 
-/// Rows `from(row)` of others that are all different.
+/// Rows `from(row)` of a data set of distinct rows.
 fn rows_of(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
     let all = uniform(rows, dim, 7);
     let values = (0..rows).flat_map(|row| all.row(from(row)).into_owned()).collect();
     Vectors::from_f32(values, dim).unwrap()
 }
 
-/// 200 vectors, ten rows each, in no order.
+/// 200 vectors in ten shuffled copies each.
 fn ten_times() -> Vectors {
     let mut rows: Vec<usize> = (0..2000).map(|row| row % 200).collect();
     let draws = Draws::new(3, Stage::Test, 5, 0);
@@ -27,7 +27,7 @@ fn ten_times() -> Vectors {
     rows_of(2000, 12, |row| rows[row])
 }
 
-/// A quarter of the rows repeats an earlier row: half of them the same, the others one each.
+/// A quarter of the rows repeat an earlier row: half of them the same row, the others one row each.
 fn a_quarter() -> Vectors {
     rows_of(2000, 12, |row| match row % 8 {
         0 => 0,
@@ -36,7 +36,7 @@ fn a_quarter() -> Vectors {
     })
 }
 
-/// The share of the true ids that were found.
+/// The share of the true ids found.
 fn recall(ids: impl Fn(usize) -> BTreeSet<u32>, truth: &GroundTruth) -> f64 {
     let hits =
         (0..truth.len()).map(|query| truth.ids(query).iter().filter(|id| ids(query).contains(id)).count());
@@ -90,7 +90,7 @@ fn the_emulator_finds_what_the_cpu_finds() {
 }
 
 #[test]
-fn an_index_comes_back_with_its_repeated_rows() {
+fn repeated_rows_round_trip() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.tagore");
     let (base, queries) = (a_quarter(), uniform(20, 12, 8));
@@ -109,7 +109,7 @@ fn an_index_comes_back_with_its_repeated_rows() {
 }
 
 #[test]
-fn few_different_rows_are_enough() {
+fn few_distinct_rows_are_enough() {
     for (rows, different) in [(2, 1), (3, 1), (40, 1), (3, 2), (50, 2), (50, 3), (200, 40)] {
         let base = rows_of(rows, 5, |row| row % different);
         for strategy in Strategy::all() {
@@ -122,12 +122,12 @@ fn few_different_rows_are_enough() {
             for query in 0..rows {
                 let ids: BTreeSet<u32> = result.ids(query).iter().copied().collect();
                 assert!(ids.len() == k && ids.iter().all(|&id| (id as usize) < rows), "{what}");
-                // Copies of the query first, by their ids.
+                // Copies of the query come first, in the order of their ids.
                 let equal = (query % different..rows).step_by(different).take(k);
                 assert!(equal.zip(result.ids(query)).all(|(row, &id)| row == id as usize), "{what}");
             }
         }
-        // A number of neighbours that only all rows have.
+        // More neighbours than distinct rows.
         if rows > 30 {
             Builder::new(Strategy::nsg()).knn(rows - 1).device(Device::Cpu).build(&base).unwrap();
         }
@@ -135,7 +135,7 @@ fn few_different_rows_are_enough() {
 }
 
 #[test]
-fn few_repeated_rows_are_nodes_like_others() {
+fn few_repeated_rows_stay_in_the_graph() {
     let base = rows_of(1000, 6, |row| if row % 101 == 100 { 0 } else { row });
     let (index, stats) =
         Builder::new(Strategy::nsg()).knn(20).sample(10).build_with_stats(&base, None).unwrap();
@@ -149,7 +149,7 @@ fn few_repeated_rows_are_nodes_like_others() {
 }
 
 #[test]
-fn all_rows_can_be_reached_in_files_of_other_systems() {
+fn exported_rows_are_all_reachable() {
     let folder = tempfile::tempdir().unwrap();
     for (what, base) in [("ten times", ten_times()), ("a quarter", a_quarter())] {
         for degree in [1, 2, 3, 16] {
@@ -169,7 +169,7 @@ fn all_rows_can_be_reached_in_files_of_other_systems() {
                     if index.kind() == "cagra" {
                         assert!((0..2000).all(|node| read.neighbors(node).len() == degree), "{what}");
                     }
-                    // From each row of the index all of its group, by rows at the same place.
+                    // Every row reaches all of its group over equal rows.
                     for (row, first) in index.repeated().pairs().filter(|_| format != IndexFormat::Tagore) {
                         assert!(leads_to(&read, &base, first, row), "{what}: {first} to {row}");
                     }
@@ -182,7 +182,7 @@ fn all_rows_can_be_reached_in_files_of_other_systems() {
     }
 }
 
-/// Whether a walk over rows equal to `from` comes to `to`.
+/// Whether a walk over rows equal to `from` reaches `to`.
 fn leads_to(index: &Index, base: &Vectors, from: u32, to: u32) -> bool {
     let mut met = BTreeSet::from([from]);
     let mut next = vec![from];
@@ -200,7 +200,7 @@ fn leads_to(index: &Index, base: &Vectors, from: u32, to: u32) -> bool {
 }
 
 #[test]
-fn layers_of_other_systems_hold_no_repeated_row() {
+fn exported_layers_hold_no_repeated_row() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hnswlib");
     let base = ten_times();

@@ -1,4 +1,4 @@
-//! Reports against plain counting.
+//! Reports compared with plain counting.
 
 use tagore::{
     BuildCost, Builder, Descent, Description, Device, Index, Iterations, KnnGraph, Measure, Metric, Report,
@@ -7,7 +7,7 @@ use tagore::{
 
 use crate::reference::{nearest_distances, reachable, uniform};
 
-/// Whole numbers, so that f32 and f64 find the same distances, with many ties.
+/// Whole numbers: exact in f32 and f64, with many ties.
 fn whole(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
     let noise = uniform(rows, dim, rows as u64);
     let values = (0..rows).flat_map(|row| noise.row(from(row)).iter().map(|x| x.round()).collect::<Vec<_>>());
@@ -22,7 +22,7 @@ fn data(rows: usize) -> [(&'static str, Vectors); 3] {
     ]
 }
 
-/// The share of the `at` nearest others that `found` reaches, of all rows; ties count.
+/// Recall at `at` over all rows, where ties count; `found` gives the distances of a row's results.
 fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
     if at == 0 {
         return 1.0;
@@ -74,7 +74,7 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
 }
 
 #[test]
-fn reports_of_every_small_size_are_right() {
+fn reports_of_all_small_sizes_are_right() {
     for n in [1, 2, 31, 32, 33, 95, 96, 97] {
         for (what, base) in data(n) {
             let graph = Descent::new().device(Device::Cpu).build(&base).unwrap();
@@ -94,7 +94,7 @@ fn reports_of_a_poor_graph_are_right() {
         check(what, &base, Strategy::cagra().degree(4), &graph);
         if what == "noise" {
             let nearest = |row: usize| graph.distances(row).to_vec();
-            assert!(recall(&base, 10, nearest) < 0.9, "nothing was missed that could be counted");
+            assert!(recall(&base, 10, nearest) < 0.9, "the graph misses no neighbours to count");
         }
     }
 }
@@ -110,7 +110,7 @@ fn an_index_without_nodes_has_no_report() {
 }
 
 #[test]
-fn a_page_stands_alone_and_holds_what_the_report_says() {
+fn the_page_is_self_contained_and_complete() {
     let base = whole(300, 4, |row| row);
     let builder = Builder::new(Strategy::vamana()).device(Device::Cpu).knn(20).sample(100);
     let (index, stats) = builder.build_with_stats(&base, None).unwrap();

@@ -1,8 +1,8 @@
-//! Exact and beam search against plain references.
+//! Exact search and beam search compared with plain references.
 
 use tagore::{
-    Builder, Device, ElementType, Error, GroundTruth, Metric, Progress, Strategy, Synth, Vectors, evaluate,
-    ground_truth, search,
+    Builder, Device, ElementType, Error, GroundTruth, Metric, Progress, Strategy, Synth, TestQueries,
+    Vectors, evaluate, ground_truth, search,
 };
 
 use crate::reference::{nearest_distances, uniform};
@@ -52,24 +52,25 @@ fn a_beam_as_wide_as_the_data_finds_everything_reachable() {
         assert_eq!(result.ids(query), truth.ids(query));
         assert_eq!(Some(result.distances(query)), truth.distances(query));
     }
-    assert_eq!(result.computed(), 40 * 300, "every node's distance is computed once");
+    assert_eq!(result.computed(), 40 * 300, "one distance per node");
 }
 
 #[test]
 fn recall_allows_ties_and_counts_distances() {
-    // Two of each point: of two equals either may be found.
+    // Every point twice, so either of two equal rows may be found.
     let base = Vectors::from_u8((0..200u8).map(|i| i / 2).collect(), 1).unwrap();
     let index = Builder::new(Strategy::vamana()).knn(20).build(&base).unwrap();
     let queries = Vectors::from_u8((0..100).collect(), 1).unwrap();
     let swapped: Vec<u32> = (0..100).map(|i| 2 * i + 1).collect();
     let truth = GroundTruth::new(1, swapped, None).unwrap();
-    let found = evaluate(&index, &base, &queries, &truth, 1, &[40], &Progress::silent()).unwrap();
+    let found =
+        evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[40], &Progress::silent()).unwrap();
     assert_eq!(found[0].recall, 1.0);
     assert!(found[0].distances >= 40.0 && found[0].qps > 0.0);
 }
 
 #[test]
-fn queries_of_another_type_are_converted_if_they_can_be() {
+fn queries_of_another_type_are_converted_if_possible() {
     let base = Vectors::from_u8((0..60u8).collect(), 3).unwrap();
     assert_eq!(base.element_type(), ElementType::U8);
     let index = Builder::new(Strategy::nsg()).device(Device::Cpu).build(&base).unwrap();
@@ -82,7 +83,7 @@ fn queries_of_another_type_are_converted_if_they_can_be() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn mismatched_inputs_are_errors() {
     let base = uniform(100, 4, 1);
     let index = Builder::new(Strategy::nsg()).build(&base).unwrap();
     let silent = Progress::silent();
@@ -92,22 +93,25 @@ fn what_does_not_fit_is_an_error() {
     assert!(matches!(search(&index, &other, &base, 10, 20, &silent), Err(Error::Mismatch { .. })));
     for (k, beam, what) in [(0, 10, "k"), (101, 200, "k"), (10, 9, "beam")] {
         match search(&index, &base, &base, k, beam, &silent).unwrap_err() {
-            Error::Argument { what: found, .. } => assert_eq!(found, what),
+            Error::Argument { parameter: found, .. } => assert_eq!(found, what),
             other => panic!("{other}"),
         }
     }
     let truth = ground_truth(&base, &uniform(5, 4, 3), Metric::L2, 10, &silent).unwrap();
-    let error = evaluate(&index, &base, &uniform(6, 4, 3), &truth, 10, &[20], &silent).unwrap_err();
+    let error =
+        evaluate(&index, &base, TestQueries::new(&uniform(6, 4, 3), &truth, 10), &[20], &silent).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-    let error = evaluate(&index, &base, &uniform(5, 4, 3), &truth, 11, &[20], &silent).unwrap_err();
-    assert!(matches!(error, Error::Argument { what: "k", .. }), "{error}");
+    let error =
+        evaluate(&index, &base, TestQueries::new(&uniform(5, 4, 3), &truth, 11), &[20], &silent).unwrap_err();
+    assert!(matches!(error, Error::Argument { parameter: "k", .. }), "{error}");
     let foreign = GroundTruth::new(1, vec![0, 1, 2, 3, 100], None).unwrap();
-    let error = evaluate(&index, &base, &uniform(5, 4, 3), &foreign, 1, &[20], &silent).unwrap_err();
+    let error = evaluate(&index, &base, TestQueries::new(&uniform(5, 4, 3), &foreign, 1), &[20], &silent)
+        .unwrap_err();
     assert!(error.to_string().contains("id 100"), "{error}");
 }
 
 #[test]
-fn no_queries_are_no_work() {
+fn an_empty_set_of_queries_is_allowed() {
     let synth = Synth::new(100, 4, 1).unwrap();
     let base = synth.base();
     let index = Builder::new(Strategy::cagra()).build(&base).unwrap();

@@ -1,9 +1,9 @@
-//! Ground truth that does not belong is refused, and honest truth of any convention is not.
+//! The check of ground truth: errors for a wrong one, no errors for a right one of any convention.
 
 use half::f16;
 use tagore::{
     Builder, Device, DistanceConvention, ElementType, Error, Evaluation, GroundTruth, Index, Metric,
-    Progress, Result, Searcher, Strategy, Synth, Vectors, evaluate, ground_truth,
+    Progress, Result, Searcher, Strategy, Synth, TestQueries, Vectors, evaluate, ground_truth,
 };
 
 use crate::reference::uniform;
@@ -11,10 +11,10 @@ use crate::reference::uniform;
 const K: usize = 10;
 const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
-/// A convention, and what it makes of our distance.
+/// A convention, and its function of a list distance.
 type Written = (DistanceConvention, fn(f32) -> f32);
 
-/// A base, its queries, an index and the exact neighbours, more than are used.
+/// A base, queries, an index and the exact neighbours; tests use the first K neighbours.
 struct Case {
     base: Vectors,
     queries: Vectors,
@@ -29,7 +29,7 @@ impl Case {
         Self { base, queries, index, truth }
     }
 
-    /// 600 rows whose norms differ by up to ten times, around the origin.
+    /// 600 rows around the origin whose norms differ by up to a factor of ten.
     fn of(metric: Metric) -> Self {
         let base = uniform(600, 12, 1);
         let scaled = (0..base.len()).flat_map(|row| {
@@ -40,19 +40,25 @@ impl Case {
     }
 
     fn evaluate_at(&self, truth: &GroundTruth, k: usize) -> Result<Evaluation> {
-        let found = evaluate(&self.index, &self.base, &self.queries, truth, k, &[300], &Progress::silent());
+        let found = evaluate(
+            &self.index,
+            &self.base,
+            TestQueries::new(&self.queries, truth, k),
+            &[300],
+            &Progress::silent(),
+        );
         found.map(|evaluations| evaluations[0])
     }
 
-    /// The error of a truth that must be refused, one line.
+    /// The error of a wrong ground truth; must be one line.
     fn refused(&self, truth: &GroundTruth, k: usize) -> String {
         match self.evaluate_at(truth, k) {
             Err(error @ Error::Mismatch { .. }) => error.to_string(),
-            other => panic!("found {other:?}, expected a refusal"),
+            other => panic!("found {other:?}, expected an error"),
         }
     }
 
-    /// What is said of the distances of a truth that must pass.
+    /// The convention detected in a ground truth, which must pass the check.
     fn convention(&self, truth: &GroundTruth) -> Option<DistanceConvention> {
         let recall = self.evaluate_at(truth, K).unwrap().recall;
         assert!(recall > 0.9, "{recall}");
@@ -60,7 +66,7 @@ impl Case {
         searcher.distance_convention(&self.queries, truth, K).unwrap()
     }
 
-    /// The truth with its distances replaced.
+    /// The ground truth with other distances.
     fn with_distances(&self, of: impl Fn(f32) -> f32) -> GroundTruth {
         rows(&self.truth, |query| {
             let distances = self.truth.distances(query).unwrap().iter().map(|&distance| of(distance));
@@ -68,20 +74,20 @@ impl Case {
         })
     }
 
-    /// The truth with its lists replaced, without distances.
+    /// The ground truth with other lists and without distances.
     fn with_lists(&self, list: impl Fn(usize) -> Vec<u32>) -> GroundTruth {
         let ids: Vec<u32> = (0..self.truth.len()).flat_map(list).collect();
         GroundTruth::new(ids.len() / self.truth.len(), ids, None).unwrap()
     }
 }
 
-/// A truth of these rows of ids and distances.
+/// A ground truth of the ids and distances that `row` gives per query.
 fn rows(truth: &GroundTruth, row: impl Fn(usize) -> (Vec<u32>, Vec<f32>)) -> GroundTruth {
     let (ids, distances): (Vec<_>, Vec<_>) = (0..truth.len()).map(row).unzip();
     GroundTruth::new(truth.k(), ids.concat(), Some(distances.concat())).unwrap()
 }
 
-// Their k-th distance is so large that anything found was a hit: recall 1.0.
+// Their k-th distance is so large that every result was a hit: recall 1.0.
 #[test]
 fn random_ids_are_refused() {
     for metric in METRICS {
@@ -101,9 +107,9 @@ fn random_ids_are_refused() {
     }
 }
 
-// Lists of other queries: their k-th distance is large, too.
+// Lists of other queries also have a large k-th distance.
 #[test]
-fn rows_in_another_order_are_refused_and_found() {
+fn rows_in_another_order_are_refused_and_recognised() {
     for metric in METRICS {
         let case = Case::of(metric);
         let count = case.truth.len();
@@ -121,7 +127,7 @@ fn rows_in_another_order_are_refused_and_found() {
     }
 }
 
-// 0.9975 where the ids overlapped by 0.906.
+// Recall was 0.9975 where ids overlapped by 0.906.
 #[test]
 fn truth_of_another_metric_is_refused_and_named() {
     for metric in METRICS {
@@ -130,7 +136,7 @@ fn truth_of_another_metric_is_refused_and_named() {
             let truth = ground_truth(&case.base, &case.queries, other, K, &Progress::silent()).unwrap();
             let error = case.refused(&truth, K);
             assert!(
-                error.contains(&format!("the list is that of {other}: make the ground truth by {metric}")),
+                error.contains(&format!("the list is ordered by {other}: make the ground truth by {metric}")),
                 "{error}"
             );
         }
@@ -138,7 +144,7 @@ fn truth_of_another_metric_is_refused_and_named() {
 }
 
 #[test]
-fn wrong_lists_are_refused_wherever_they_are() {
+fn wrong_lists_are_refused_at_any_place() {
     let case = Case::of(Metric::L2);
     let edited = |edit: fn(&mut Vec<u32>)| {
         case.with_lists(|query| {
@@ -147,23 +153,23 @@ fn wrong_lists_are_refused_wherever_they_are() {
             ids
         })
     };
-    // The second and third place change places.
+    // The second and third id swapped.
     let error = case.refused(&edited(|ids| ids.swap(1, 2)), K);
     assert!(error.contains("neighbour 1 of query"), "{error}");
-    // The nearest is left out, as by a search that is not exact.
+    // The nearest is missing, as after an approximate search.
     let error = case.refused(&edited(|ids| _ = ids.remove(0)), K);
     assert!(error.contains("not the nearest rows"), "{error}");
     let error = case.refused(&edited(|ids| ids[7] = ids[3]), K);
-    assert!(error.contains("twice for query 0") && error.contains("10 different ids"), "{error}");
-    // What is not used may be anything.
+    assert!(error.contains("twice for query 0") && error.contains("10 distinct ids"), "{error}");
+    // Ids behind the first K do not matter.
     case.evaluate_at(&edited(|ids| ids[K..].fill(u32::MAX)), K).unwrap();
     let error = case.refused(&edited(|ids| ids[K - 1] = u32::MAX), K);
     assert!(error.contains("id 4294967295 for query 0"), "{error}");
 }
 
-// The sample has 64 of 3,000 queries, and the one list in descending order.
+// The sample has 64 of 3,000 queries; one list is in descending order.
 #[test]
-fn one_list_out_of_order_is_found_among_many() {
+fn one_unsorted_list_is_found_among_many() {
     let synth = Synth::new(500, 6, 1).unwrap();
     let case = Case::new(synth.base(), synth.queries(3000), Metric::L2);
     let wrong = case.with_lists(|query| {
@@ -173,7 +179,7 @@ fn one_list_out_of_order_is_found_among_many() {
     assert!(case.refused(&wrong, 2 * K).contains("of query 1717"));
 }
 
-// The norms are a million times the distances: no excuse by rounding for rows at random.
+// The norms are a million times the distances, and the tolerance must not follow them.
 #[test]
 fn random_ids_far_from_the_origin_are_refused() {
     let far = |vectors: Vectors| {
@@ -189,7 +195,7 @@ fn random_ids_far_from_the_origin_are_refused() {
 }
 
 #[test]
-fn honest_truth_passes_whatever_its_distances_are() {
+fn right_ids_pass_with_any_distances() {
     use DistanceConvention as Convention;
     for metric in METRICS {
         let case = Case::of(metric);
@@ -217,23 +223,23 @@ fn honest_truth_passes_whatever_its_distances_are() {
     }
 }
 
-// Of equal rows either is right, in any order: recall allows for it, recall by ids does not.
+// Equal rows may be in any order: recall by distance allows it, recall by id does not.
 #[test]
-fn ties_may_be_in_any_order() {
+fn ties_pass_in_any_order() {
     let once = uniform(200, 6, 1);
     let twice: Vec<f32> = (0..400).flat_map(|row| once.row(row / 2).to_vec()).collect();
     for metric in METRICS {
         let case = Case::new(Vectors::from_f32(twice.clone(), 6).unwrap(), uniform(40, 6, 2), metric);
         let twins = case.with_lists(|query| case.truth.ids(query).iter().map(|id| id ^ 1).collect());
         assert!(case.evaluate_at(&twins, K).unwrap().recall > 0.95);
-        // Of the two nearest, which are equal, the search finds the first.
+        // The two nearest rows are equal; the search finds the first.
         let (same, other) = (case.evaluate_at(&case.truth, 1).unwrap(), case.evaluate_at(&twins, 1).unwrap());
         assert_eq!((same.recall, same.recall_ids), (1.0, 1.0), "{metric}");
         assert_eq!((other.recall, other.recall_ids), (1.0, 0.0), "{metric}");
     }
 }
 
-// Near the queries, |q|² + |x|² − 2⟨q, x⟩ in f32 orders rows by its rounding.
+// Near the queries, the rounding of |q|² + |x|² − 2⟨q, x⟩ in f32 changes the order.
 #[test]
 fn truth_of_other_arithmetic_passes() {
     let base = uniform(400, 16, 1);
@@ -279,13 +285,15 @@ fn truth_of_f32_passes_for_the_same_vectors_in_f16() {
 }
 
 #[test]
-fn every_device_refuses_the_same() {
+fn every_device_gives_the_same_error() {
     let case = Case::of(Metric::InnerProduct);
     let wrong = ground_truth(&case.base, &case.queries, Metric::L2, K, &Progress::silent()).unwrap();
     let searcher = Searcher::new(&case.index, &case.base, &Progress::silent())
         .unwrap()
         .device(Device::Emulated)
         .unwrap();
-    let error = searcher.evaluate(&case.queries, &wrong, K, &[20], &Progress::silent()).unwrap_err();
+    let error = searcher
+        .evaluate(TestQueries::new(&case.queries, &wrong, K), &[20], &Progress::silent())
+        .unwrap_err();
     assert_eq!(error.to_string(), case.refused(&wrong, K));
 }

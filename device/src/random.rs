@@ -1,9 +1,10 @@
-//! A counter-based generator: every draw is a hash of where it is used.
+//! Counter-based random numbers: every draw is a hash of its use (seed, stage, iteration, node,
+//! index).
 //!
-//! There is no state to carry, so any thread of any backend can make any draw, in any order, and
-//! the same seed gives the same run.
+//! There is no state. Any thread of any backend can make any draw in any order, and a seed gives
+//! the same run everywhere.
 
-/// The use of a draw; draws of different stages are independent.
+/// The stage that uses a draw. Draws of different stages are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stage {
@@ -19,15 +20,16 @@ pub enum Stage {
     Verify = 5,
     /// Test data.
     Test = 6,
-    /// The sample and the empty cells of k-means.
+    /// Sample and empty cells of k-means.
     Cells = 7,
-    /// The random order of clusters.
+    /// Random order of clusters.
     Dispatch = 8,
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finalising mix of SplitMix64 (Steele, Lea and Flood 2014; constants of Stafford's variant 13).
+/// The finalising mix of SplitMix64 (Steele, Lea and Flood 2014; constants of Stafford's variant
+/// 13).
 #[inline(always)]
 const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,7 +52,7 @@ impl Draws {
         Self { base: mix(base.wrapping_add(node.wrapping_mul(GOLDEN))) }
     }
 
-    /// 64 uniform bits of draw number `index`.
+    /// The 64 uniform bits of draw number `index`.
     #[inline(always)]
     pub const fn bits(&self, index: u64) -> u64 {
         mix(self.base.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)))
@@ -109,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_first_draws_are_fixed() {
-        // Computed by another program: changing them changes every index that a seed makes.
+        // Computed by another program. A change of them changes every index built from a seed.
         assert_eq!(Draws::new(0, Stage::Start, 0, 0).bits(0), 0x1a94_41b6_9026_4aae);
         assert_eq!(Draws::new(7, Stage::Synth, 3, 123_456_789).bits(5), 0xe157_1fac_8e1d_9c3d);
         assert_eq!(Draws::new(0, Stage::Start, 0, 0).below(0, 0), 0);

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
-use emulator::Emulator;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::rows::Rows;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::search::beam::search::*;
 use tagore_device::search::beam::walk::*;
 
+use crate::device::TestDevice;
 use crate::exact::{Value, exact_distance, padded, padded_rows};
-use crate::{SEEDS, integers, room};
+use crate::{SEEDS, integers};
 
-/// Vectors as kernels read them; those of `zero` count as zero vectors.
+/// Vectors with lifts. Rows in `zero` count as zero vectors.
 pub struct Data<T> {
     pub values: Vec<T>,
     pub lifts: Vec<f32>,
@@ -38,28 +38,27 @@ impl<T: Value> Data<T> {
         &self.values[id * padded::<T>(self.dim)..][..self.dim]
     }
 
-    /// The list distance of `row` to row `id`.
+    /// The list distance from `row` to row `id`.
     pub fn distance(&self, metric: Metric, (row, is_zero): (&[T], bool), id: usize) -> f32 {
         let zero = is_zero || self.lifts[id] < 0.0;
         if metric == Metric::Cosine && zero { 1.0 } else { exact_distance(metric, row, self.row(id)) }
     }
 
-    /// On the device, kept by the two allocations.
-    pub fn upload(&self, emulator: &Emulator) -> (Rows<T>, [emulator::Allocation; 2]) {
-        let (values, lifts) = (emulator.upload(&self.values), emulator.upload(&self.lifts));
-        let rows = Rows {
-            values: values.view().read_only(),
-            lifts: lifts.view().read_only(),
+    /// Uploads the rows.
+    pub fn rows(&self, device: &TestDevice) -> Rows<T> {
+        Rows {
+            values: device.input(&self.values),
+            lifts: device.input(&self.lifts),
             stride: padded::<T>(self.dim) as u32,
             dim: self.dim as u32,
             lifted: u32::from(self.lifts.iter().any(|&lift| lift != 0.0)),
             square: -1.0,
-        };
-        (rows, [values, lifts])
+        }
     }
 }
 
-/// The search by definition: the keys of the beam, those of all nodes met, in steps of `width` nodes.
+/// The search by definition, in steps of `width` nodes; returns the keys of the beam and of all
+/// visited nodes.
 pub fn search(
     neighbors: impl Fn(u32) -> Vec<u32>,
     key: impl Fn(u32) -> Key,
@@ -82,8 +81,43 @@ pub fn search(
     (met.iter().take(beam).copied().collect(), met)
 }
 
-/// Searches with kernel `K`: `(n, dim, degree, entries)`, and `(beam, width, threads)`.
-fn check<T: Value, K: Kernel<Arguments = (Search<T>,)>>(
+/// A random graph over `n` nodes with rows of up to `degree` edges, and entry nodes.
+struct RandomGraph {
+    edges: Vec<u32>,
+    degree: usize,
+    entries: Vec<u32>,
+}
+
+impl RandomGraph {
+    fn new(n: usize, degree: usize, entries: usize, seed: u64) -> Self {
+        let ids = |count: usize, seed: u64| -> Vec<u32> {
+            integers(count, 0, n as i64 - 1, seed).into_iter().map(|id| id as u32).collect()
+        };
+        let (mut edges, entries) = (ids(n * degree, seed + 1), ids(entries, seed + 2));
+        // Some rows are short.
+        edges.iter_mut().enumerate().for_each(|(i, id)| {
+            if i % degree > 1 && i % degree >= degree - i / degree % 3 {
+                *id = u32::MAX;
+            }
+        });
+        Self { edges, degree, entries }
+    }
+
+    fn neighbors(&self, node: u32) -> Vec<u32> {
+        let row = &self.edges[node as usize * self.degree..][..self.degree];
+        row.iter().copied().filter(|&id| id != u32::MAX).collect()
+    }
+
+    /// Uploads the edges.
+    fn graph(&self, device: &TestDevice) -> Graph {
+        let ids = device.input(&self.edges);
+        // No test here has a graph over some of the nodes.
+        Graph { ids, places: device.input(&[0]), degree: self.degree as u32, shift: 0 }
+    }
+}
+
+/// Searches with kernel `K`: `(n, dim, degree, entries)` and `(beam, width, threads)`.
+fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
     metric: Metric,
     (n, dim, degree, entries): (usize, usize, usize, usize),
     (beam, width, threads): (u32, u32, u32),
@@ -92,35 +126,18 @@ fn check<T: Value, K: Kernel<Arguments = (Search<T>,)>>(
     let queries = 3;
     let (base, points) =
         (Data::<T>::new(n, dim, &[5, 9], seed), Data::<T>::new(queries, dim, &[1], seed + 9));
-    let ids = |count: usize, seed: u64| -> Vec<u32> {
-        integers(count, 0, n as i64 - 1, seed).into_iter().map(|id| id as u32).collect()
-    };
-    let (mut edges, entries) = (ids(n * degree, seed + 1), ids(entries, seed + 2));
-    // Shorter rows.
-    edges.iter_mut().enumerate().for_each(|(i, id)| {
-        if i % degree > 1 && i % degree >= degree - i / degree % 3 {
-            *id = u32::MAX;
-        }
-    });
-    let emulator = Emulator::with_seed(seed);
-    let (rows, _kept) = base.upload(&emulator);
-    let (query_rows, _queries_kept) = points.upload(&emulator);
-    let (edges_there, entries_there) = (emulator.upload(&edges), emulator.upload(&entries));
+    let graph = RandomGraph::new(n, degree, entries, seed);
+    let device = TestDevice::new(seed);
     let k = beam.min(7);
-    let found = room::<Key>(&emulator, queries * k as usize);
-    let computed = emulator.upload(&[0u64; SEARCH_COUNTERS as usize]);
+    let found = device.room::<Key>(queries * k as usize);
+    let computed = device.upload(&[0u64; SEARCH_COUNTERS as usize]);
     let slots = least_slots(beam, step_ids(degree as u32, width));
-    let arguments = Search {
-        walk: Walk {
-            base: rows,
-            graph: Graph {
-                ids: edges_there.view().read_only(),
-                places: entries_there.view().read_only(),
-                degree: degree as u32,
-                shift: 0,
-            },
-            entries: entries_there.view().read_only(),
-            entry_count: entries.len() as u32,
+    let arguments = BeamSearch {
+        walk: BeamWalk {
+            base: base.rows(&device),
+            graph: graph.graph(&device),
+            entries: device.input(&graph.entries),
+            entry_count: entries as u32,
             entry_stride: 0,
             entry_shift: 0,
             beam,
@@ -129,40 +146,36 @@ fn check<T: Value, K: Kernel<Arguments = (Search<T>,)>>(
             slots,
             metric: metric as u32,
         },
-        queries: query_rows,
+        queries: points.rows(&device),
         found: found.view(),
         computed: computed.view(),
         k,
         padding: 0,
     };
-    emulator.launch::<K>([queries as u32, 1, 1], threads, (arguments,)).unwrap();
+    device.launch::<K>(queries as u32, threads, (arguments,));
     let found = found.values::<Key>().unwrap();
     let mut least = 0;
     for (query, found) in found.chunks_exact(k as usize).enumerate() {
         let point = (points.row(query), points.lifts[query] < 0.0);
-        let neighbors = |node: u32| -> Vec<u32> {
-            let row = &edges[node as usize * degree..][..degree];
-            row.iter().copied().filter(|&id| id != u32::MAX).collect()
-        };
         let key = |id: u32| key::pack(base.distance(metric, point, id as usize), id);
         let limits = (beam as usize, width as usize, usize::MAX);
-        let (mut expected, met) = search(neighbors, key, &entries, limits);
+        let (mut expected, met) = search(|node| graph.neighbors(node), key, &graph.entries, limits);
         expected.resize(k as usize, NONE);
         assert_eq!(found, expected, "{metric:?}, query {query}, {n} x {dim}, {degree}, {beam}, {width}");
         least += met.len() as u64;
     }
     let computed: u64 = computed.values::<u64>().unwrap().iter().sum();
-    // What was forgotten is computed again.
-    assert!(computed >= least, "{computed} of {least}");
+    // Forgotten distances are computed again.
+    assert!(computed >= least, "{computed} distances of {least} nodes");
     if n as u32 + step_ids(degree as u32, width) < slots / 4 * 3 {
-        assert_eq!(computed, least);
+        assert_eq!(computed, least, "the table holds all nodes");
     }
 }
 
 const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 #[test]
-fn a_beam_holds_what_the_search_by_definition_finds() {
+fn a_beam_holds_the_nodes_of_the_search_by_definition() {
     for (seed, metric) in SEEDS.into_iter().zip(METRICS) {
         check::<f32, beam_search_64_f32>(metric, (300, 97, 7, 3), (50, 1, 32), seed);
         check::<u8, beam_search_64_u8>(metric, (250, 33, 40, 1), (64, 1, 32), seed);

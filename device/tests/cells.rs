@@ -1,4 +1,4 @@
-//! The kernels of cells, and the exact distances at the end of every descent.
+//! Tests of the kernels of cells, and of the exact distances at the end of every descent.
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
@@ -6,16 +6,17 @@ use emulator::Emulator;
 use tagore_device::block::element::TileElement;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::tile;
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::*;
-use tagore_device::descent::key::{self, Key, NONE, UNVISITED};
 use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
 use tagore_device::descent::slots::two_slots;
+use tagore_device::key::{self, Key, NONE, UNVISITED};
 use tagore_device::search::exact::*;
 
 use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};
 use crate::{SEEDS, integers, room};
 
-/// Vectors of `units` units that are compared with one another.
+/// Vectors of `units` units, as queries and as rows.
 fn tiles<S: Sum>(vectors: &emulator::Allocation, biases: &emulator::Allocation, units: u32) -> Tiles<S> {
     Tiles {
         queries: vectors.view().read_only(),
@@ -28,14 +29,14 @@ fn tiles<S: Sum>(vectors: &emulator::Allocation, biases: &emulator::Allocation, 
     }
 }
 
-/// The product of two of the vectors of `dim` components.
+/// The inner product of vectors `a` and `b` of `dim` components.
 fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
     let (a, b) = (a as usize * dim, b as usize * dim);
     vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
 }
 
-// Two cells that overlap, their members in no order; jobs of some members against parts of their cell.
-fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::Sum>,)>>(
+// Two overlapping cells, their members unordered; jobs of some members against parts of their cell.
+fn intra_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (IntraCellJoin<E::Sum>,)>>(
     of: impl Fn(i64) -> E,
 ) {
     for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
@@ -50,7 +51,7 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         };
         let jobs = [job(5, 100, 0, 120), job(130, 128, 140, 130), job(0, 1, 119, 1), job(3, 7, 10, 0)];
         let lines = jobs.len() * tile::SIDE as usize;
-        // Too little room for some.
+        // Fewer places than some lines have candidates.
         let capacity = 50;
         let biases = integers(count, 0, 50, seed);
         let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
@@ -66,13 +67,13 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
         let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count]);
         let jobs_there = emulator.upload(&words.concat());
         let found = room::<Key>(&emulator, lines * capacity);
-        let arguments = CellFilter {
+        let arguments = IntraCellJoin {
             tiles: tiles(&there, &biases_there, units as u32),
             bounds: bounds_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
             counts: counts.view(),
-            found: found.view(),
+            candidates: found.view(),
             capacity: capacity as u32,
             padding: 0,
         };
@@ -102,40 +103,40 @@ fn filter_cells<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CellFilter<E::S
                     overflows = true;
                     continue;
                 }
-                let noted = read(&found, line * capacity * 8, expected.len() * 8);
-                let mut noted: Vec<Key> =
-                    noted.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
-                noted.sort_unstable();
-                assert_eq!(noted, expected, "query {query}");
+                let written = read(&found, line * capacity * 8, expected.len() * 8);
+                let mut written: Vec<Key> =
+                    written.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
+                written.sort_unstable();
+                assert_eq!(written, expected, "query {query}");
             }
         }
-        assert!(overflows, "some line has too little room");
+        assert!(overflows, "found no line with more candidates than places");
     }
 }
 
 #[test]
-fn the_filter_of_cells_notes_members_below_the_bound() {
-    filter_cells::<f16, cells_filter_f16>(|x| f16::from_f32(x as f32));
-    filter_cells::<u8, cells_filter_u8>(|x| x as u8);
-    filter_cells::<i8, cells_filter_i8>(|x| x as i8);
+fn the_intra_cell_join_finds_members_below_the_bound() {
+    intra_cell_join::<f16, cells_intra_join_f16>(|x| f16::from_f32(x as f32));
+    intra_cell_join::<u8, cells_intra_join_u8>(|x| x as u8);
+    intra_cell_join::<i8, cells_intra_join_i8>(|x| x as i8);
 }
 
 #[test]
-fn noted_members_are_merged_once() {
+fn candidates_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
         let (queries, nodes, capacity) = (5usize, 9, 400usize);
         let members = [99u32, 8, 0, 3, 4, 7];
         let who = &members[1..];
-        // Nothing, a little, some, all that there is room for, too much.
+        // None, one, some, as many as fit, more than fit.
         let counts = [0u32, 1, 133, 400, 490];
         let key = |value: i64, id: u32| key::pack(value as f32, id);
         let mut values = integers(queries * capacity, -1000, 1000, seed + 40);
-        // Many that are alike beside one far away: none is told from another by its bin.
+        // Many similar values and one far away: one bin holds all but one.
         values[2 * capacity..3 * capacity].iter_mut().for_each(|value| *value = *value % 5 + 60);
         values[2 * capacity + 7] = 1 << 40;
         let mut found: Vec<Key> =
             (0..queries * capacity).map(|i| key(values[i], (i % capacity) as u32 + 20)).collect();
-        // Lists: one empty, the others of what is not noted.
+        // Lists: one empty, the others without candidates.
         let mut lists = vec![NONE; nodes * k];
         for (query, &node) in who.iter().enumerate().skip(1) {
             let old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 900 + i)).collect();
@@ -154,8 +155,8 @@ fn noted_members_are_merged_once() {
         let jobs_there = emulator.upload(&[1u32, 5, 0, 9]);
         let open = 123_456f32;
         let bounds = emulator.upload(&vec![open; nodes]);
-        let arguments = MergeNoted {
-            found: found_there.view().read_only(),
+        let arguments = MergeCandidates {
+            candidates: found_there.view().read_only(),
             counts: counts_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
@@ -164,7 +165,9 @@ fn noted_members_are_merged_once() {
             capacity: capacity as u32,
             k: k as u32,
         };
-        emulator.launch::<cells_merge_noted>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        emulator
+            .launch::<cells_merge_candidates>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,))
+            .unwrap();
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
         for (query, &node) in who.iter().enumerate() {
             let old = &lists[node as usize * k..][..k];
@@ -177,33 +180,37 @@ fn noted_members_are_merged_once() {
             let last = expected[k - 1];
             let changed = last != NONE && expected[..k] != *old;
             let bound = if changed { key::distance(last) } else { open };
-            assert!(bounds[node as usize] == bound || last == old[k - 1], "query {query}, seed {seed}");
+            assert_eq!(bounds[node as usize], bound, "query {query}, seed {seed}");
         }
     }
 }
 
-/// Offers a key to both of its slots.
-fn offer(slots: &mut [Key], key: Key, draw: u32) {
-    let (first, second) = two_slots(key::id(key), draw, OFFER_BITS);
+/// Puts a key in both of its slots.
+fn propose(slots: &mut [Key], key: Key, draw: u32) {
+    let (first, second) = two_slots(key::id(key), draw, PROPOSAL_BITS);
     for slot in [first, second] {
         slots[slot as usize] = slots[slot as usize].min(key);
     }
 }
 
-// Two cells, of which each has members of three ranks: hosts of the first two meet visitors of the last two.
-fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: impl Fn(i64) -> E) {
+// Two cells with members of three ranks: query tiles of the first two ranks against ranges of
+// ranks.
+fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoin<E::Sum>,)>>(
+    of: impl Fn(i64) -> E,
+) {
     for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
         let (count, dim, m, draw) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
         let vectors = integers(count * dim, 0, 7, seed + 50);
         let biases = integers(count, 0, 50, seed);
-        // A vector may be a host and a visitor of a cell: it does not meet itself.
+        // A vector may be a query and a row of the same tile. It is not compared with itself.
         let members: Vec<u32> = (0..150).chain(100..280).chain([7, 9, 299]).collect();
         let starts = [0u32, 130, 140, 270, 270, 300, 333];
-        // 130 hosts in two parties, some of a third rank; and one that nobody visits but itself.
-        let parties = [
-            Party { cell: 0, first: 0, count: 128 },
-            Party { cell: 0, first: 128, count: 12 },
-            Party { cell: 1, first: 270, count: 30 },
+        // 140 queries in two tiles, some of the second rank; and a cell that no other vectors
+        // probe.
+        let query_tiles = [
+            QueryTile { cell: 0, first: 0, count: 128 },
+            QueryTile { cell: 0, first: 128, count: 12 },
+            QueryTile { cell: 1, first: 270, count: 30 },
         ];
         let most = 120;
         let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
@@ -215,92 +222,93 @@ fn meet<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Meet<E::Sum>,)>>(of: im
         let biases_there = emulator.upload(&biases.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>());
         let bounds_there = emulator.upload(&bounds.iter().map(|&x| x as f32).collect::<Vec<f32>>());
         let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
-        let parties_there = emulator.upload(&parties.map(|p| [p.cell, p.first, p.count]).concat());
-        let offers = emulator.upload(&vec![NONE; count * OFFERS as usize]);
+        let query_tiles_there = emulator.upload(&query_tiles.map(|p| [p.cell, p.first, p.count]).concat());
+        let proposals = emulator.upload(&vec![NONE; count * PROPOSALS as usize]);
         for ranks in [0..1u32, 1..2, 1..3, 2..3] {
-            let arguments = Meet {
+            let arguments = CrossCellJoin {
                 tiles: tiles(&there, &biases_there, units as u32),
                 bounds: bounds_there.view().read_only(),
                 members: members_there.view().read_only(),
                 starts: starts_there.view().read_only(),
-                parties: parties_there.view().read_only(),
-                offers: offers.view(),
-                memberships: m as u32,
+                query_tiles: query_tiles_there.view().read_only(),
+                proposals: proposals.view(),
+                probes: m as u32,
                 first_rank: ranks.start,
                 end_rank: ranks.end,
                 most,
                 draw,
                 padding: 0,
             };
-            emulator.launch::<K>([parties.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
-            let mut expected = vec![NONE; count * OFFERS as usize];
-            let mut offered = 0;
-            for party in parties {
-                let of_cell = &starts[party.cell as usize * m..];
-                let rows = of_cell[ranks.start as usize].max(party.first)..of_cell[ranks.end as usize];
-                for host in &members[party.first as usize..][..party.count as usize] {
-                    for visitor in &members[rows.start as usize..rows.end.min(rows.start + most) as usize] {
-                        for (to, other) in [(*host, *visitor), (*visitor, *host)] {
+            emulator.launch::<K>([query_tiles.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
+            let mut expected = vec![NONE; count * PROPOSALS as usize];
+            let mut proposed = 0;
+            for query_tile in query_tiles {
+                let of_cell = &starts[query_tile.cell as usize * m..];
+                let rows = of_cell[ranks.start as usize].max(query_tile.first)..of_cell[ranks.end as usize];
+                for query in &members[query_tile.first as usize..][..query_tile.count as usize] {
+                    for row in &members[rows.start as usize..rows.end.min(rows.start + most) as usize] {
+                        for (to, other) in [(*query, *row), (*row, *query)] {
                             let norm = |vector: u32| biases[vector as usize];
                             let bound = bounds[to as usize];
                             if to != other && E::Sum::asks(value(to, other), norm(to), norm(other), bound) {
-                                let slots = &mut expected[to as usize * OFFERS as usize..][..OFFERS as usize];
-                                offer(slots, key::pack(value(to, other) as f32, other), draw);
-                                offered += 1;
+                                let slots =
+                                    &mut expected[to as usize * PROPOSALS as usize..][..PROPOSALS as usize];
+                                propose(slots, key::pack(value(to, other) as f32, other), draw);
+                                proposed += 1;
                             }
                         }
                     }
                 }
             }
-            let found = offers.values::<Key>().unwrap();
-            assert!(found == expected, "ranks {ranks:?}, seed {seed}: {offered} offers");
-            assert!(offered > 100, "{offered} offers");
-            offers.upload(0, &vec![0xff; found.len() * 8]).unwrap();
+            let found = proposals.values::<Key>().unwrap();
+            assert!(found == expected, "ranks {ranks:?}, seed {seed}: {proposed} proposals");
+            assert!(proposed > 100, "{proposed} proposals");
+            proposals.upload(0, &vec![0xff; found.len() * 8]).unwrap();
         }
     }
 }
 
 #[test]
-fn hosts_and_visitors_are_offered_each_other() {
-    meet::<f16, cells_meet_f16>(|x| f16::from_f32(x as f32));
-    meet::<u8, cells_meet_u8>(|x| x as u8);
-    meet::<i8, cells_meet_i8>(|x| x as i8);
+fn the_cross_cell_join_proposes_to_both_vectors() {
+    cross_cell_join::<f16, cells_cross_join_f16>(|x| f16::from_f32(x as f32));
+    cross_cell_join::<u8, cells_cross_join_u8>(|x| x as u8);
+    cross_cell_join::<i8, cells_cross_join_i8>(|x| x as i8);
 }
 
 #[test]
-fn offers_are_merged_once() {
+fn proposals_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
         let (nodes, draw) = (11usize, 5);
-        let slots = OFFERS as usize;
-        // Nothing, a few, a run, as many as there are slots, many more.
+        let slots = PROPOSALS as usize;
+        // None, a few, a run, as many as slots, many more.
         let counts = [0, 3, 32, 128, 1000];
         let full = |node: usize| [k, k / 2, 0][node % 3];
         let mut lists = vec![NONE; nodes * k];
-        let mut offers = vec![NONE; nodes * slots];
+        let mut proposals = vec![NONE; nodes * slots];
         for node in 0..nodes {
             let old: Vec<Key> =
                 (0..full(node) as u32).map(|i| key::pack((3 * i + 1) as f32, 2000 + i)).collect();
             lists[node * k..][..old.len()].copy_from_slice(&old);
             for (id, value) in (0..).zip(integers(counts[node % 5], 0, 4 * k as i64, seed + node as u64)) {
-                // Some are in the list.
+                // Some are known.
                 let key = if id % 4 == 1 && !old.is_empty() {
                     old[id as usize % old.len()]
                 } else {
                     key::pack(value as f32 + 0.5, id)
                 };
-                offer(&mut offers[node * slots..][..slots], key, draw);
+                propose(&mut proposals[node * slots..][..slots], key, draw);
             }
-            // The first nodes are flagged.
+            // The lists of the first nodes are unvisited.
             lists[node * k..][..old.len()]
                 .iter_mut()
                 .for_each(|key| *key |= if node < 6 { UNVISITED } else { 0 });
         }
         let emulator = Emulator::with_seed(seed);
-        let (lists_there, offers_there) = (emulator.upload(&lists), emulator.upload(&offers));
+        let (lists_there, proposals_there) = (emulator.upload(&lists), emulator.upload(&proposals));
         let bounds = emulator.upload(&vec![-1f32; nodes]);
-        let arguments = MergeOffers {
+        let arguments = MergeProposals {
             lists: lists_there.view(),
-            offers: offers_there.view(),
+            proposals: proposals_there.view(),
             bounds: bounds.view(),
             nodes: nodes as u32,
             k: k as u32,
@@ -308,12 +316,12 @@ fn offers_are_merged_once() {
             padding: 0,
         };
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
-        emulator.launch::<cells_merge_offers>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
         for node in 0..nodes {
             let old = &lists[node * k..][..k];
             let known: Vec<Key> = old.iter().map(|&key| key::plain(key)).collect();
-            let mut new = offers[node * slots..][..slots].to_vec();
+            let mut new = proposals[node * slots..][..slots].to_vec();
             new.retain(|key| *key != NONE && !known.contains(key));
             new.sort_unstable();
             new.dedup();
@@ -326,7 +334,7 @@ fn offers_are_merged_once() {
                 assert_eq!(bounds[node], key::distance(expected[k - 1]), "node {node}, seed {seed}");
             }
         }
-        assert!(offers_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
+        assert!(proposals_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
     }
 }
 
@@ -339,7 +347,7 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
         let order: Vec<u32> = (0..count as u32).map(|node| node * 7 % count as u32).collect();
         let full = |node: usize| if node == 7 { k / 2 } else { k };
         let others = |node: usize| (1..=full(node)).map(move |i| ((node + i) % count) as u32);
-        // Some are flagged.
+        // A third is unvisited.
         let lists: Vec<Key> = (0..count)
             .flat_map(|node| {
                 let keys =
@@ -350,7 +358,7 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
         let emulator = Emulator::with_seed(seed);
         let (there, lists_there) = (emulator.upload(&vectors), emulator.upload(&lists));
         let (order_there, nearest) = (emulator.upload(&order), room::<Key>(&emulator, count * k));
-        // Rounding moved row 3 far, others not at all.
+        // Rounding moved row 3 alone.
         let errors: Vec<f32> = (0..count).map(|row| if row == 3 { 1e9 } else { 0.0 }).collect();
         let errors_there = emulator.upload(&errors);
         let (lacking, lacking_count) = (emulator.upload(&vec![0u32; count]), emulator.upload(&[0u32]));

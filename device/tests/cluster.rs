@@ -1,4 +1,4 @@
-//! Clusters: nearest centres, means, and the orders of vectors.
+//! Tests of clustering: nearest centres, means, and orders of vectors.
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
@@ -11,13 +11,13 @@ use tagore_device::random::{Draws, Stage};
 
 use crate::{SEEDS, integers, room};
 
-/// Element types of tiles, whose values and sums are small integers here: exact in every type.
+/// Element types of tiles. Values and sums in these tests are small integers, exact in every type.
 trait Value: TileElement {
     fn of(integer: i64) -> Self;
     fn sum(integer: i64) -> Self::Sum;
     fn integer(sum: Self::Sum) -> i64;
     fn exactly(self) -> f64;
-    /// The mean as the type has it.
+    /// The mean, rounded as in the type.
     fn mean(sum: i64, count: usize) -> Self;
 }
 
@@ -63,7 +63,8 @@ macro_rules! bytes {
 
 bytes!(u8 i8);
 
-/// Rows of `dim` integers on the device, in units of 16 bytes, zero beyond `dim`; and the bytes of a row.
+/// Uploads rows of `dim` integers, padded with zeros to units of 16 bytes; returns the bytes per
+/// row too.
 fn upload<E: Value>(emulator: &Emulator, values: &[i64], dim: usize) -> (Allocation, usize) {
     let stride = dim.next_multiple_of(16 / size_of::<E>());
     let mut padded = vec![E::of(0); values.len() / dim * stride];
@@ -77,15 +78,15 @@ fn dot(a: &[i64], b: &[i64]) -> i64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-/// Seeds for case `number`: all of them for f16, one for each byte type, whose kernels have the
-/// same source.
+/// Seeds for case `number`: all for f16, one for each byte type, since their kernels have the same
+/// source.
 fn orders<E: Value>(number: usize) -> impl Iterator<Item = u64> {
     let all = size_of::<E>() > 1;
     SEEDS.into_iter().filter(move |&seed| all || number % SEEDS.len() == seed as usize)
 }
 
 fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors, centres, dimension, memberships, the range of values: few values make ties.
+    // Vectors, centres, dimension, probes, largest value. Few values make ties.
     let cases = [
         (1, 1, 1, 1, 9),
         (130, 3, 97, 8, 9),
@@ -99,10 +100,10 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         .into_iter()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
-    for (seed, (count, centre_count, dim, memberships, most)) in cases {
+    for (seed, (count, centre_count, dim, probes, most)) in cases {
         let vectors = integers(2 * count * dim, 0, most, seed + 1);
         let centres = integers(centre_count * dim, 0, most, seed + 2);
-        // Every third vector, from the last on, if there is a list.
+        // With a list: every third vector, from the last on.
         let listed = seed != 0;
         let ids: Vec<u32> = (0..count as u32)
             .map(|i| if listed { (2 * count as u32 - 1) - i * 3 % (2 * count as u32) } else { i })
@@ -114,7 +115,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         let norms: Vec<E::Sum> =
             (0..centre_count).map(|index| E::sum(dot(centre(index), centre(index)))).collect();
         let (biases, ids_there) = (emulator.upload(&norms), emulator.upload(&ids));
-        let nearest = room::<u32>(&emulator, count * memberships);
+        let nearest = room::<u32>(&emulator, count * probes);
         let arguments = Assign {
             vectors: vectors_there.view().read_only(),
             ids: ids_there.view().read_only(),
@@ -128,7 +129,7 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
             count: count as u32,
             guide_count: 0,
             centre_count: centre_count as u32,
-            memberships: memberships as u32,
+            probes: probes as u32,
             vector_stride: stride as u32,
             centre_stride: stride as u32,
             units: stride as u32 / 16,
@@ -143,9 +144,9 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
                 .map(|c| (dot(centre(c), centre(c)) - 2 * dot(vector, centre(c)), c as u32))
                 .collect();
             values.sort_unstable();
-            let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(memberships).collect();
-            expected.resize(memberships, NOWHERE);
-            let found = &found[index * memberships..][..memberships];
+            let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(probes).collect();
+            expected.resize(probes, NOWHERE);
+            let found = &found[index * probes..][..probes];
             assert_eq!(found, expected, "vector {index} of {count}, {centre_count} centres");
         }
     }
@@ -158,9 +159,9 @@ fn vectors_find_their_nearest_centres() {
     assign::<i8, cluster_assign_i8>();
 }
 
-/// With guides: the vectors of each are compared with the centres of its list.
+/// Compares the vectors of each guide with the centres of its list.
 fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors of each guide, centres, of which a list has so many, dimension, memberships.
+    // Vectors of each guide, centres, length of a list, dimension, probes.
     let cases: [(&[usize], usize, usize, usize, usize); 4] = [
         (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
         (&[0, 0, 127, 130], 300, 200, 97, 3),
@@ -171,7 +172,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         .into_iter()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
-    for (seed, (of_guides, centre_count, length, dim, memberships)) in cases {
+    for (seed, (of_guides, centre_count, length, dim, probes)) in cases {
         let count: usize = of_guides.iter().sum();
         let vectors = integers(count * dim, 0, 5, seed + 1);
         let centres = integers(centre_count * dim, 0, 5, seed + 2);
@@ -195,7 +196,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
         let biases = emulator.upload(&lists.iter().map(|&c| E::sum(norm(c))).collect::<Vec<_>>());
         let (ids_there, lists_there) = (emulator.upload(&ids), emulator.upload(&lists));
         let starts_there = emulator.upload(&starts);
-        let nearest = room::<u32>(&emulator, count * memberships);
+        let nearest = room::<u32>(&emulator, count * probes);
         for by_number in [false, true] {
             let arguments = Assign {
                 vectors: vectors_there.view().read_only(),
@@ -210,7 +211,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
                 count: count as u32,
                 guide_count: of_guides.len() as u32,
                 centre_count: length as u32,
-                memberships: memberships as u32,
+                probes: probes as u32,
                 vector_stride: stride as u32,
                 centre_stride: stride as u32,
                 units: stride as u32 / 16,
@@ -225,11 +226,10 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
                 let mut values: Vec<(i64, u32)> =
                     list(guide).into_iter().map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
                 values.sort_unstable();
-                let mut expected: Vec<u32> =
-                    values.into_iter().map(|value| value.1).take(memberships).collect();
-                expected.resize(memberships, NOWHERE);
+                let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(probes).collect();
+                expected.resize(probes, NOWHERE);
                 let row = if by_number { id as usize } else { place };
-                let found = &found[row * memberships..][..memberships];
+                let found = &found[row * probes..][..probes];
                 assert_eq!(found, expected, "vector {id}, place {place}, guide {guide}");
             }
         }
@@ -244,7 +244,7 @@ fn vectors_find_the_nearest_centres_of_their_lists() {
 }
 
 fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
-    // Guides, centres, dimension, centres in a list, the range of values: few values make ties.
+    // Guides, centres, dimension, length of a list, largest value. Few values make ties.
     let cases = [(1, 1, 1, 1, 9), (130, 300, 97, 70, 2), (3, 129, 300, 129, 9), (5, 700, 12, 256, 1)];
     let cases = cases.into_iter().enumerate();
     for (seed, case) in cases.flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case))) {
@@ -273,7 +273,7 @@ fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
         emulator.launch::<K>(grid, tile::THREADS, (arguments,)).unwrap();
         let lists = room::<u32>(&emulator, guide_count * length);
         let list_biases = room::<E::Sum>(&emulator, guide_count * length);
-        let arguments = Lists {
+        let arguments = CentreLists {
             values: values.view().read_only(),
             biases: biases.view::<u32>().read_only(),
             lists: lists.view(),
@@ -288,7 +288,7 @@ fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
             let mut expected: Vec<(i64, usize)> =
                 (0..centre_count).map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
             expected.sort_unstable();
-            // The head first, each part by number.
+            // The head comes first; each part is in the order of numbers.
             expected.truncate(length);
             let end_of_head = expected[(HEAD as usize).min(length) - 1].0;
             expected.sort_unstable_by_key(|&(value, c)| (value >= end_of_head, c));
@@ -327,7 +327,7 @@ fn means<E: Value, K: Kernel<Arguments = (Means<E::Sum>,)>>(low: i64) {
         let (vector_count, sample_count) = (70, 61);
         let vectors = integers(vector_count * dim, low, 40, seed);
         let ids: Vec<u32> = (0..sample_count as u32).map(|i| (i * 37 + 5) % vector_count as u32).collect();
-        // Centre 3 has none.
+        // Centre 3 has no vectors.
         let of: Vec<u64> = integers(sample_count, 0, centre_count as i64 - 1, seed + 3)
             .into_iter()
             .map(|c| if c == 3 { 0 } else { c as u64 })
@@ -411,10 +411,10 @@ fn the_sample_has_one_of_each_stretch() {
 }
 
 #[test]
-fn shuffled_numbers_are_each_there_once() {
+fn shuffled_is_a_permutation() {
     for n in [1, 2, 3, 4, 5, 127, 128, 129, 1000, 65_536, 65_537] {
         let mut numbers: Vec<u32> = (0..n).map(|index| shuffled(index, n)).collect();
-        // Any beginning is a fair sample: its mean is near that of all.
+        // Any prefix is a fair sample: its mean is near that of all numbers.
         if n >= 1000 {
             let mean = numbers[..500].iter().map(|&x| f64::from(x)).sum::<f64>() / 500.0 / f64::from(n);
             assert!((mean - 0.5).abs() < 0.05, "{mean} of {n}");
@@ -422,7 +422,7 @@ fn shuffled_numbers_are_each_there_once() {
         numbers.sort_unstable();
         assert!(numbers.into_iter().eq(0..n), "{n}");
     }
-    // As many as there are.
+    // The largest range.
     assert!(shuffled(5, u32::MAX) != shuffled(6, u32::MAX));
 }
 
@@ -432,7 +432,7 @@ fn values<T: Plain>(allocation: &Allocation) -> Vec<T> {
 
 #[test]
 fn members_are_cell_by_cell() {
-    // The sort between the kernels is that of the host; cells 0 and 5 are empty.
+    // The host sorts between the kernels. Cells 0 and 5 are empty.
     for (seed, (n, m)) in SEEDS.into_iter().zip([(1usize, 1usize), (300, 3), (700, 8)]) {
         let cells = 12u32;
         let cell = |i: usize, rank: usize| [1, 2, 3, 4, 6, 7, 8, 9, 10, 11][(i * i + rank) % 10];
@@ -443,7 +443,7 @@ fn members_are_cell_by_cell() {
             nearest: nearest_there.view().read_only(),
             keys: keys.view(),
             count: n as u32,
-            memberships: m as u32,
+            probes: m as u32,
         };
         let grid = [(n as u32).div_ceil(VALUE_THREADS), m as u32, 1];
         emulator.launch::<cluster_member_keys>(grid, VALUE_THREADS, (arguments,)).unwrap();
@@ -458,7 +458,7 @@ fn members_are_cell_by_cell() {
             starts: starts.view(),
             count: (n * m) as u32,
             cells,
-            memberships: m as u32,
+            probes: m as u32,
             padding: 0,
         };
         let grid = [((n * m) as u32).div_ceil(VALUE_THREADS), 1, 1];
@@ -487,7 +487,7 @@ fn keys_take_one_centre_after_another() {
                 nearest: nearest_there.view().read_only(),
                 keys: keys.view(),
                 count: n as u32,
-                memberships: m as u32,
+                probes: m as u32,
                 rank,
                 fresh: u32::from(rank == 2),
             };

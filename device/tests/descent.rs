@@ -1,4 +1,4 @@
-//! The kernels of descent.
+//! Tests of the kernels of descent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,19 @@ use emulator::Emulator;
 use tagore_device::block::element::TileElement;
 use tagore_device::descent::expand::*;
 use tagore_device::descent::join::*;
-use tagore_device::descent::key::{self, Key, NONE, UNVISITED};
 use tagore_device::descent::merge::*;
 use tagore_device::descent::renumber::*;
 use tagore_device::descent::sample::*;
 use tagore_device::descent::slots::{scramble, slot, unscramble};
+use tagore_device::key::{self, Key, NONE, UNVISITED};
 
 use crate::exact::Sum;
 use crate::{SEEDS, integers, room};
 
 const DRAW: u32 = 0x1234_5678;
 
-/// A list of up to `full` of `k` keys of nodes other than `node`, in order; a part of them is flagged.
+/// A sorted list of `k` slots with up to `full` keys of nodes other than `node`; about a third is
+/// unvisited.
 fn list(node: u32, nodes: u32, k: usize, full: usize, seed: u64) -> Vec<Key> {
     let values = integers(k, 0, 400, seed * 1000 + u64::from(node));
     let mut keys: Vec<Key> = (0..full.min(nodes as usize - 1))
@@ -35,7 +36,7 @@ fn list(node: u32, nodes: u32, k: usize, full: usize, seed: u64) -> Vec<Key> {
     keys
 }
 
-/// Puts ids where [`Sample`] says.
+/// Rows of ids, as [`Sample`] describes them.
 struct Rows(Vec<u32>);
 
 impl Rows {
@@ -43,7 +44,9 @@ impl Rows {
         Self(vec![u32::MAX; (nodes * ROW) as usize])
     }
 
-    fn bring(&mut self, node: u32, place: u32, id: u32, group: u32, bits: u32) {
+    /// Puts `id` in the row of `node`, and `node` in a slot of the group of `2^bits` places in that
+    /// of `id`.
+    fn bring(&mut self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
         self.0[(node * ROW + place) as usize] = id;
         let reverse = &mut self.0[(id * ROW + group + slot(node, DRAW, bits)) as usize];
         *reverse = (*reverse).min(scramble(node, DRAW));
@@ -67,7 +70,7 @@ fn nodes_bring_neighbours_and_reverse_neighbours() {
                 let (id, is_new) = (key::id(*key), key::is_unvisited(*key));
                 let (place, group) = if is_new { (&mut new, 0) } else { (&mut old, SAMPLE) };
                 if *key != NONE && *place < SAMPLE {
-                    sample.bring(node, group + *place, id, 2 * SAMPLE + group, SAMPLE_BITS);
+                    sample.bring(node, group + *place, id, (2 * SAMPLE + group, SAMPLE_BITS));
                     *place += 1;
                     *key = key::plain(*key);
                 }
@@ -75,7 +78,7 @@ fn nodes_bring_neighbours_and_reverse_neighbours() {
             for (place, key) in after_gather[node as usize].iter_mut().enumerate() {
                 if *key != NONE {
                     if (place as u32) < GATHER {
-                        gather.bring(node, place as u32, key::id(*key), GATHER, GATHER_BITS);
+                        gather.bring(node, place as u32, key::id(*key), (GATHER, GATHER_BITS));
                     }
                     *key |= UNVISITED;
                 }
@@ -123,16 +126,20 @@ fn a_random_start_brings_different_nodes() {
             let ids: Vec<u32> = row.iter().copied().filter(|&id| id != u32::MAX).collect();
             assert_eq!(ids.len(), (nodes as usize - 1).min(SAMPLE as usize));
             assert!(ids.iter().all(|&id| id < nodes && id != node));
-            assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "none comes twice");
+            assert_eq!(
+                ids.iter().collect::<BTreeSet<_>>().len(),
+                ids.len(),
+                "node {node}: found an id twice"
+            );
             for (place, &id) in row.iter().enumerate().filter(|id| *id.1 != u32::MAX) {
-                expected.bring(node, place as u32, id, 2 * SAMPLE, SAMPLE_BITS);
+                expected.bring(node, place as u32, id, (2 * SAMPLE, SAMPLE_BITS));
             }
         }
         assert_eq!(rows, expected.0);
     }
 }
 
-/// Vectors of small integers, with which everything is exact, and their biases.
+/// Vectors of small integers, so that all sums are exact, and their biases.
 struct Base {
     values: Vec<i64>,
     biases: Vec<i64>,
@@ -145,7 +152,7 @@ impl Base {
         Self { values, biases: integers(count, 0, 90, seed + 60), dim }
     }
 
-    /// How far `row` is from `node`, less what depends on the node alone.
+    /// The distance of `row` from `node`, less the part that depends on `node` alone.
     fn value(&self, node: u32, row: u32) -> f32 {
         let (a, b) = (node as usize * self.dim, row as usize * self.dim);
         let products = self.values[a..a + self.dim].iter().zip(&self.values[b..b + self.dim]);
@@ -157,75 +164,112 @@ impl Base {
     }
 }
 
+/// The ids that one node brings: new, old, reverse new, reverse old.
+type Groups = [Vec<u32>; 4];
+
+/// Rows of nodes that bring these numbers of ids per group, and the groups. Some reverse ids are
+/// forward ids as well.
+fn join_rows(counts: &[[usize; 4]], nodes: u32, seed: u64) -> (Vec<u32>, Vec<Groups>) {
+    let mut rows = Rows::new(counts.len() as u32).0;
+    let mut groups = Vec::new();
+    for (node, count) in counts.iter().enumerate() {
+        let mut ids: Vec<u32> = (0..nodes).collect();
+        ids.sort_by_key(|id| scramble(*id, node as u32 + 9 * seed as u32));
+        let mut groups_here = Groups::default();
+        for (group, &count) in count.iter().enumerate() {
+            let first = if group < 2 { group * 32 } else { group * 32 - 3 };
+            for place in 0..count.min(32) {
+                let id = ids[first + place];
+                let place = if group < 2 { place } else { 31 - place };
+                rows[node * ROW as usize + group * 32 + place] =
+                    if group < 2 { id } else { scramble(id, DRAW) };
+                groups_here[group].push(id);
+            }
+            if group >= 2 {
+                groups_here[group].reverse();
+            }
+        }
+        groups.push(groups_here);
+    }
+    (rows, groups)
+}
+
+/// The new and the old ids of a node, each id once: reverse ids that are forward ids are dropped.
+fn new_and_old(groups: &Groups) -> (Vec<u32>, Vec<u32>) {
+    let forward: BTreeSet<u32> = groups[0].iter().chain(&groups[1]).copied().collect();
+    let with_reverse = |group: usize| -> Vec<u32> {
+        let reverse = groups[group + 2].iter().filter(|id| !forward.contains(id));
+        groups[group].iter().chain(reverse).copied().collect()
+    };
+    (with_reverse(0), with_reverse(1))
+}
+
+/// The proposals of a join of these groups, and the number of pairs.
+fn expected_proposals(base: &Base, groups: &[Groups], bounds: &[f32]) -> (Vec<Key>, u64) {
+    let mut proposals = vec![NONE; bounds.len() * JOIN_PROPOSALS as usize];
+    let mut pairs = 0;
+    for groups in groups {
+        let (new, old) = new_and_old(groups);
+        if new.is_empty() {
+            continue;
+        }
+        pairs += (new.len() * (new.len() - 1) / 2 + new.len() * old.len()) as u64;
+        let mut propose = |node: u32, among: &[u32]| {
+            let keys = among.iter().filter(|&&id| id != node).map(|&id| base.key(node, id));
+            let Some(nearest) = keys.min() else { return };
+            if key::distance(nearest) < bounds[node as usize] {
+                let place = node * JOIN_PROPOSALS + slot(key::id(nearest), DRAW, JOIN_PROPOSAL_BITS);
+                proposals[place as usize] = proposals[place as usize].min(nearest);
+            }
+        };
+        // A new id gets the nearest of each 32, an old one the nearest new one.
+        for &node in &new {
+            new.chunks(32).chain(old.chunks(32)).for_each(|chunk| propose(node, chunk));
+        }
+        old.iter().for_each(|&node| propose(node, &new));
+    }
+    (proposals, pairs)
+}
+
+/// Compares proposals. Among candidates at the same distance the kernel may choose any.
+fn check_proposals(found: &[Key], expected: &[Key], base: &Base, seed: u64) {
+    for (place, &key) in found.iter().enumerate().filter(|key| *key.1 != NONE) {
+        let node = place as u32 / JOIN_PROPOSALS;
+        assert_eq!(key, base.key(node, key::id(key)), "node {node}");
+        assert_eq!(place as u32 % JOIN_PROPOSALS, slot(key::id(key), DRAW, JOIN_PROPOSAL_BITS));
+    }
+    let nearest = |keys: &[Key]| -> Vec<u32> {
+        let slots = keys.chunks(JOIN_PROPOSALS as usize);
+        slots.map(|slots| slots.iter().map(|key| (key >> 32) as u32).min().unwrap()).collect()
+    };
+    assert_eq!(nearest(found), nearest(expected), "seed {seed}");
+    let there = |keys: &[Key]| keys.iter().filter(|&&key| key != NONE).count();
+    let (found, expected) = (there(found), there(expected));
+    assert!(found.abs_diff(expected) * 20 <= expected, "{found} proposals, expected about {expected}");
+}
+
 fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: impl Fn(i64) -> E) {
     for (seed, units) in SEEDS.into_iter().zip([1usize, 11, 25]) {
         let nodes = 150u32;
         let base = Base::new(nodes as usize, units * 16 / size_of::<E>(), seed);
-        // New ids, old ones, and reverse ones of each, some of which are forward ones as well.
         let counts = [[0, 9, 4, 3], [1, 0, 0, 0], [32, 32, 30, 31], [20, 32, 9, 0], [33, 1, 7, 7]];
-        let mut rows = Rows::new(counts.len() as u32).0;
-        let mut groups = Vec::new();
-        for (node, count) in counts.iter().enumerate() {
-            let mut ids: Vec<u32> = (0..nodes).collect();
-            ids.sort_by_key(|id| scramble(*id, node as u32 + 9 * seed as u32));
-            let mut groups_here = [vec![], vec![], vec![], vec![]];
-            for (group, &count) in count.iter().enumerate() {
-                let first = if group < 2 { group * 32 } else { group * 32 - 3 };
-                for place in 0..count.min(32) {
-                    let id = ids[first + place];
-                    let place = if group < 2 { place } else { 31 - place };
-                    rows[node * ROW as usize + group * 32 + place] =
-                        if group < 2 { id } else { scramble(id, DRAW) };
-                    groups_here[group].push(id);
-                }
-                if group >= 2 {
-                    groups_here[group].reverse();
-                }
-            }
-            groups.push(groups_here);
-        }
-        // Everything is below the bound of some, and nothing below that of others.
+        let (rows, groups) = join_rows(&counts, nodes, seed);
+        // Everything is below some bounds, and nothing below others.
         let bounds: Vec<f32> =
             (0..nodes).map(|id| if id % 5 == 0 { -1e9 } else { [3e38, -60.0][id as usize % 2] }).collect();
-        let mut expected = vec![NONE; (nodes * CANDIDATES) as usize];
-        let mut pairs = 0;
-        for groups in &groups {
-            let forward: BTreeSet<u32> = groups[0].iter().chain(&groups[1]).copied().collect();
-            let with_reverse = |group: usize| -> Vec<u32> {
-                let reverse = groups[group + 2].iter().filter(|id| !forward.contains(id));
-                groups[group].iter().chain(reverse).copied().collect()
-            };
-            let (new, old) = (with_reverse(0), with_reverse(1));
-            if new.is_empty() {
-                continue;
-            }
-            pairs += (new.len() * (new.len() - 1) / 2 + new.len() * old.len()) as u64;
-            let mut offer = |node: u32, among: &[u32]| {
-                let keys = among.iter().filter(|&&id| id != node).map(|&id| base.key(node, id));
-                let Some(nearest) = keys.min() else { return };
-                if key::distance(nearest) < bounds[node as usize] {
-                    let place = node * CANDIDATES + slot(key::id(nearest), DRAW, CANDIDATE_BITS);
-                    expected[place as usize] = expected[place as usize].min(nearest);
-                }
-            };
-            // Each new one hears of the nearest of each 32, each old one of the nearest new one.
-            for &node in &new {
-                new.chunks(32).chain(old.chunks(32)).for_each(|chunk| offer(node, chunk));
-            }
-            old.iter().for_each(|&node| offer(node, &new));
-        }
+        let (expected, pairs) = expected_proposals(&base, &groups, &bounds);
         let emulator = Emulator::with_seed(seed);
         let there = emulator.upload(&base.values.iter().map(|&x| of(x)).collect::<Vec<E>>());
         let biases = emulator.upload(&base.biases.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>());
         let (rows_there, bounds_there) = (emulator.upload(&rows), emulator.upload(&bounds));
-        let candidates = emulator.upload(&vec![NONE; expected.len()]);
+        let proposals = emulator.upload(&vec![NONE; expected.len()]);
         let distances = emulator.upload(&vec![0u64; COUNTERS as usize]);
         let arguments = Join {
             vectors: there.view().read_only(),
             biases: biases.view().read_only(),
             rows: rows_there.view().read_only(),
             bounds: bounds_there.view().read_only(),
-            candidates: candidates.view(),
+            proposals: proposals.view(),
             distances: distances.view(),
             stride: units as u32 * 16,
             units: units as u32,
@@ -233,64 +277,45 @@ fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: im
             draw: DRAW,
         };
         emulator.launch::<K>([counts.len() as u32, 1, 1], JOIN_THREADS, (arguments,)).unwrap();
-        // Of candidates that are as near, which one is offered is the kernel's choice.
-        let distances_of =
-            |keys: Vec<Key>| -> Vec<u32> { keys.into_iter().map(|key| (key >> 32) as u32).collect() };
-        let found = candidates.values::<Key>().unwrap();
-        for (place, &key) in found.iter().enumerate().filter(|key| *key.1 != NONE) {
-            let node = place as u32 / CANDIDATES;
-            assert_eq!(key, base.key(node, key::id(key)), "node {node}");
-            assert_eq!(place as u32 % CANDIDATES, slot(key::id(key), DRAW, CANDIDATE_BITS));
-        }
-        let of_nodes = |keys: &[Key]| -> Vec<u32> {
-            keys.chunks(CANDIDATES as usize)
-                .map(|slots| *distances_of(slots.to_vec()).iter().min().unwrap())
-                .collect()
-        };
-        assert_eq!(of_nodes(&found), of_nodes(&expected), "seed {seed}");
-        let there = |keys: &[Key]| keys.iter().filter(|&&key| key != NONE).count();
-        assert!(
-            there(&found).abs_diff(there(&expected)) * 20 <= there(&expected),
-            "about as many candidates"
-        );
+        check_proposals(&proposals.values::<Key>().unwrap(), &expected, &base, seed);
         assert_eq!(distances.values::<u64>().unwrap().iter().sum::<u64>(), pairs);
     }
 }
 
 #[test]
-fn joined_nodes_hear_of_their_nearest() {
+fn joins_propose_the_nearest_ids() {
     join::<f16, descent_join_f16>(|x| f16::from_f32(x as f32));
     join::<u8, descent_join_u8>(|x| x as u8);
     join::<i8, descent_join_i8>(|x| x as i8);
 }
 
 #[test]
-fn candidates_are_merged_but_those_that_are_known() {
+fn proposals_are_merged_without_known_ids() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
         let nodes = 11u32;
         let full = |node: u32| [k, k / 2, 0][node as usize % 3];
         let lists: Vec<Vec<Key>> = (0..nodes).map(|node| list(node, 300, k, full(node), seed)).collect();
-        let slots = CANDIDATES as usize;
-        let mut candidates = vec![NONE; nodes as usize * slots];
+        let slots = JOIN_PROPOSALS as usize;
+        let mut proposals = vec![NONE; nodes as usize * slots];
         for node in 0..nodes as usize {
             let values = integers(slots, 0, 500, seed * 77 + node as u64);
             for (place, &value) in values.iter().enumerate().filter(|i| i.0 % (node + 1) != 1) {
-                // Ids of the list come again, with another value.
+                // Known ids have another value here.
                 let old = lists[node][place % k];
                 let is_known = place % 4 == 0 && place < k && old != NONE;
                 let id = if is_known { key::id(old) } else { 1000 + place as u32 };
-                candidates[node * slots + place] = key::pack(value as f32 + 0.5, id);
+                proposals[node * slots + place] = key::pack(value as f32 + 0.5, id);
             }
         }
-        candidates[3 * slots..4 * slots].fill(NONE);
+        proposals[3 * slots..4 * slots].fill(NONE);
         let emulator = Emulator::with_seed(seed);
         let lists_there = emulator.upload(&lists.concat());
-        let candidates_there = emulator.upload(&candidates);
+        let proposals_there = emulator.upload(&proposals);
         let bounds = emulator.upload(&vec![-1f32; nodes as usize]);
         let changes = emulator.upload(&vec![0u32; COUNTERS as usize]);
-        let arguments = MergeCandidates {
+        let arguments = MergeJoin {
             lists: lists_there.view(),
-            candidates: candidates_there.view(),
+            proposals: proposals_there.view(),
             bounds: bounds.view(),
             changes: changes.view(),
             nodes,
@@ -303,7 +328,7 @@ fn candidates_are_merged_but_those_that_are_known() {
         for node in 0..nodes as usize {
             let old = &lists[node];
             let known: BTreeSet<u32> = old.iter().filter(|&&k| k != NONE).map(|&k| key::id(k)).collect();
-            let new = candidates[node * slots..][..slots].iter();
+            let new = proposals[node * slots..][..slots].iter();
             let new = new.filter(|&&key| key != NONE && !known.contains(&key::id(key)));
             let mut expected: Vec<Key> = old.iter().copied().chain(new.map(|key| key | UNVISITED)).collect();
             expected.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
@@ -318,8 +343,52 @@ fn candidates_are_merged_but_those_that_are_known() {
             }
         }
         assert_eq!(changes.values::<u32>().unwrap().iter().sum::<u32>() as usize, added);
-        assert!(candidates_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
+        assert!(proposals_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
     }
+}
+
+/// The list of `node` after an expansion, and the number of distances computed for it.
+fn expanded(base: &Base, rows: &Rows, (node, old): (u32, &[Key]), most: usize) -> (Vec<Key>, u64) {
+    let unvisited = old.iter().filter(|&&key| key != NONE && key::is_unvisited(key));
+    let parents: Vec<u32> = unvisited.take(most).map(|&key| key::id(key)).collect();
+    let mut met: BTreeMap<u32, Key> = BTreeMap::new();
+    for &parent in &parents {
+        for (place, &id) in rows.0[(parent * ROW) as usize..][..ROW as usize].iter().enumerate() {
+            if id != u32::MAX {
+                let id = if place < GATHER as usize { id } else { unscramble(id, DRAW) };
+                met.insert(id, base.key(node, id));
+            }
+        }
+    }
+    met.remove(&node);
+    old.iter().filter(|&&key| key != NONE).for_each(|&key| _ = met.remove(&key::id(key)));
+    let computed = met.len() as u64;
+    let last = key::plain(old[old.len() - 1]);
+    let visited = |key: Key| key != NONE && parents.contains(&key::id(key));
+    let mut list: Vec<Key> = old
+        .iter()
+        .map(|&key| if visited(key) { key::plain(key) } else { key })
+        .chain(met.into_values().filter(|&key| key < last).map(|key| key | UNVISITED))
+        .collect();
+    list.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
+    list.truncate(old.len());
+    (list, computed)
+}
+
+/// Lists of all nodes, one of them empty, with the distances of `base`.
+fn expansion_lists(base: &Base, nodes: u32, k: usize, seed: u64) -> Vec<Vec<Key>> {
+    let list_of = |node: u32| {
+        let full = if node == 5 { 0 } else { k - node as usize % 2 };
+        let mut keys: Vec<Key> = list(node, nodes, k, full, seed)
+            .into_iter()
+            .filter(|&key| key != NONE)
+            .map(|old| base.key(node, key::id(old)) | (old & UNVISITED))
+            .collect();
+        keys.sort_by_key(|key| key::plain(*key));
+        keys.resize(k, NONE);
+        keys
+    };
+    (0..nodes).map(list_of).collect()
 }
 
 fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of: impl Fn(i64) -> E) {
@@ -327,25 +396,13 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
     {
         let nodes = 130u32;
         let base = Base::new(nodes as usize, units * 16 / size_of::<E>(), seed);
-        let lists: Vec<Vec<Key>> = (0..nodes)
-            .map(|node| {
-                let mut keys: Vec<Key> =
-                    list(node, nodes, k, if node == 5 { 0 } else { k - node as usize % 2 }, seed)
-                        .into_iter()
-                        .filter(|&key| key != NONE)
-                        .map(|old| base.key(node, key::id(old)) | (old & UNVISITED))
-                        .collect();
-                keys.sort_by_key(|key| key::plain(*key));
-                keys.resize(k, NONE);
-                keys
-            })
-            .collect();
+        let lists = expansion_lists(&base, nodes, k, seed);
         let mut rows = Rows::new(nodes);
         for node in 0..nodes {
             let mut ids: Vec<u32> = (0..nodes).filter(|&id| id != node).collect();
             ids.sort_by_key(|id| scramble(*id, node));
             for (place, &id) in ids.iter().take(20 + node as usize % 44).enumerate() {
-                rows.bring(node, place as u32, id, GATHER, GATHER_BITS);
+                rows.bring(node, place as u32, id, (GATHER, GATHER_BITS));
             }
         }
         let emulator = Emulator::with_seed(seed);
@@ -373,34 +430,8 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
         let (mut added, mut computed) = (0, 0);
         for node in 0..nodes {
             let old = &lists[node as usize];
-            let parents: Vec<u32> = old
-                .iter()
-                .filter(|&&key| key != NONE && key::is_unvisited(key))
-                .take(most as usize)
-                .map(|&key| key::id(key))
-                .collect();
-            let mut met: BTreeMap<u32, Key> = BTreeMap::new();
-            for &parent in &parents {
-                for (place, &id) in rows.0[(parent * ROW) as usize..][..ROW as usize].iter().enumerate() {
-                    if id != u32::MAX {
-                        let id = if place < GATHER as usize { id } else { unscramble(id, DRAW) };
-                        met.insert(id, base.key(node, id));
-                    }
-                }
-            }
-            met.remove(&node);
-            old.iter().filter(|&&key| key != NONE).for_each(|&key| _ = met.remove(&key::id(key)));
-            computed += met.len() as u64;
-            let last = key::plain(old[k - 1]);
-            let mut expected: Vec<Key> = old
-                .iter()
-                .map(
-                    |&key| if parents.contains(&key::id(key)) && key != NONE { key::plain(key) } else { key },
-                )
-                .chain(met.into_values().filter(|&key| key < last).map(|key| key | UNVISITED))
-                .collect();
-            expected.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
-            expected.truncate(k);
+            let (expected, computed_here) = expanded(&base, &rows, (node, old), most as usize);
+            computed += computed_here;
             let ids: BTreeSet<u32> = old.iter().map(|&key| key::id(key)).collect();
             added += expected.iter().filter(|&&key| key != NONE && !ids.contains(&key::id(key))).count();
             assert_eq!(after[node as usize * k..][..k], expected, "node {node}, seed {seed}");
@@ -411,7 +442,7 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
 }
 
 #[test]
-fn nodes_meet_the_neighbours_of_their_neighbours() {
+fn expansion_finds_neighbours_of_neighbours() {
     expand::<f16, descent_expand_f16>(|x| f16::from_f32(x as f32));
     expand::<u8, descent_expand_u8>(|x| x as u8);
     expand::<i8, descent_expand_i8>(|x| x as i8);

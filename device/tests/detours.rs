@@ -7,16 +7,17 @@ use cuda_std::launch::{Kernel, Limits};
 use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
-use emulator::Emulator;
-use tagore_device::descent::key::{self, Key, NONE};
+use emulator::{Allocation, Emulator};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::detours::*;
 use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
 use tagore_device::prune::places::{Places, table_words};
 
-use crate::{SEEDS, integers, room};
+use crate::device::TestDevice;
+use crate::{SEEDS, integers};
 
-/// Looks up four `ids` for each thread, of which every other one is found from place `least` on; `counts` gets how
-/// often each place is found.
+/// Looks up four `ids` per thread, the first and the third from place `least` on; counts how often
+/// each place is found.
 #[kernel(block = 32..=128, shared = 4 * (table_words(len) + len))]
 unsafe fn look_up(list: Global<u32>, len: u32, ids: Global<u32>, least: u32, counts: GlobalMut<u32>) {
     let (thread, threads) = (thread_idx_x(), block_dim_x());
@@ -40,7 +41,7 @@ unsafe fn look_up(list: Global<u32>, len: u32, ids: Global<u32>, least: u32, cou
 
 #[test]
 fn places_are_found_in_tables() {
-    // 1 / 0x9e3779b1 modulo 2^32: the multiples of it are hashed to small numbers, and share a slot.
+    // 1 / 0x9e3779b1 modulo 2^32: its multiples have small hashes and share a slot.
     let inverse = (0..5).fold(1u32, |x, _| x.wrapping_mul(2u32.wrapping_sub(x.wrapping_mul(0x9e37_79b1))));
     let id =
         |i: u32, spread: bool| if spread { i * 7 % 0x7fff_ffff } else { i.wrapping_mul(inverse) >> 1 << 1 };
@@ -62,20 +63,18 @@ fn places_are_found_in_tables() {
                 }
             }
             let emulator = Emulator::with_seed(seed);
-            // The largest table and its list are for this test alone.
+            // The largest table and its list exceed the default limit.
             let limits = Limits { shared: 128 << 10, ..emulator.limits() };
-            let emulator = emulator.with_limits(limits);
-            let (there, ids) = (emulator.upload(&list), emulator.upload(&asked));
-            let counts = emulator.upload(&vec![0u32; list.len()]);
-            let (there, ids) = (there.view::<u32>().read_only(), ids.view::<u32>().read_only());
-            let arguments = (there, len, ids, least, counts.view());
-            emulator.launch::<look_up>([1, 1, 1], block, arguments).unwrap();
+            let device = TestDevice::on(emulator.with_limits(limits));
+            let counts = device.upload(&vec![0u32; list.len()]);
+            let arguments = (device.input(&list), len, device.input(&asked), least, counts.view());
+            device.launch::<look_up>(1, block, arguments);
             assert_eq!(counts.values::<u32>().unwrap(), expected, "{len} ids, spread {spread}");
         }
     }
 }
 
-/// Lists of `k` nodes each, and candidates of each node: `count` at most, with ties.
+/// Lists of `k` ids per row, and up to `count` candidates per row, with ties.
 struct Case {
     rows: usize,
     k: usize,
@@ -85,7 +84,7 @@ struct Case {
 
 impl Case {
     fn new(rows: usize, k: usize, count: usize, seed: u64) -> Self {
-        // Steps that are few, so that lists have many in common.
+        // Neighbours are near, so that lists have many ids in common.
         let other = |row: usize, i: usize| ((row + 1 + i * (1 + seed as usize % 2)) % rows) as u32;
         let lists: Vec<Vec<u32>> = (0..rows)
             .map(|row| {
@@ -115,7 +114,7 @@ impl Case {
         Self { rows, k, lists, candidates }
     }
 
-    /// The `most` accepted candidates of a row, by definition.
+    /// The `most` accepted candidates of a row by definition, then NONE.
     fn accepted(&self, row: usize, strict: bool, limit: f32, most: usize) -> Vec<Key> {
         let candidates = &self.candidates[row];
         let detours = |place: usize| {
@@ -136,47 +135,53 @@ impl Case {
         keys
     }
 
-    fn run<K: Kernel<Arguments = (Detours,)>>(&self, seed: u64, most: usize, by_row: bool) {
-        let emulator = Emulator::with_seed(seed);
-        let (strict, limit) = (seed == 1, if seed == 2 { 2.0 } else { f32::INFINITY });
-        // From the last on, and not the first.
-        let nodes: Vec<u32> = (1..self.rows as u32).rev().step_by(self.rows.div_ceil(40)).collect();
-        let stride = self.candidates.iter().map(Vec::len).max().unwrap() + 3;
-        let count = stride - 3;
-        let padded = |rows: &mut dyn Iterator<Item = usize>| -> Vec<Key> {
-            let row = |row: usize| {
-                let mut keys = self.candidates[row].clone();
-                keys.resize(stride, NONE);
-                keys
-            };
-            rows.flat_map(row).collect()
+    /// The candidates of `rows`, `stride` slots each.
+    fn padded(&self, rows: impl Iterator<Item = usize>, stride: usize) -> Vec<Key> {
+        let row = |row: usize| {
+            let mut keys = self.candidates[row].clone();
+            keys.resize(stride, NONE);
+            keys
         };
-        let candidates = if by_row {
-            padded(&mut (0..self.rows))
-        } else {
-            padded(&mut nodes.iter().map(|&node| node as usize))
-        };
-        let list_stride = self.k.next_multiple_of(4).max(4);
-        let list_keys: Vec<Key> = (self.lists.iter())
+        rows.flat_map(row).collect()
+    }
+
+    /// The ids of the lists, `stride` per row, as `prune_ids` writes them.
+    fn ids(&self, device: &TestDevice, stride: usize) -> Allocation {
+        let keys: Vec<Key> = (self.lists.iter())
             .flat_map(|ids| (0..self.k).map(|i| ids.get(i).map_or(NONE, |&id| key::pack(0.5, id))))
             .collect();
-        let (keys, lists) = (emulator.upload(&list_keys), room::<u32>(&emulator, self.rows * list_stride));
+        let lists = device.room::<u32>(self.rows * stride);
         let ids = Ids {
-            keys: keys.view::<Key>().read_only(),
+            keys: device.input(&keys),
             ids: lists.view(),
             rows: self.rows as u32,
             width: self.k as u32,
-            stride: list_stride as u32,
+            stride: stride as u32,
             padding: 0,
         };
-        let grid = [(self.rows as u32).div_ceil(ID_ROWS), 1, 1];
-        emulator.launch::<prune_ids>(grid, ID_THREADS, (ids,)).unwrap();
-        let (there, order) = (emulator.upload(&candidates), emulator.upload(&nodes));
-        let forward = emulator.upload(&vec![7u64; self.rows * most]);
+        device.launch::<prune_ids>((self.rows as u32).div_ceil(ID_ROWS), ID_THREADS, (ids,));
+        lists
+    }
+
+    fn run<K: Kernel<Arguments = (Detours,)>>(&self, seed: u64, most: usize, by_row: bool) {
+        let (strict, limit) = (seed == 1, if seed == 2 { 2.0 } else { f32::INFINITY });
+        // Row 0 is left out; nodes come in descending order.
+        let nodes: Vec<u32> = (1..self.rows as u32).rev().step_by(self.rows.div_ceil(40)).collect();
+        let count = self.candidates.iter().map(Vec::len).max().unwrap();
+        let stride = count + 3;
+        let candidates = if by_row {
+            self.padded(0..self.rows, stride)
+        } else {
+            self.padded(nodes.iter().map(|&node| node as usize), stride)
+        };
+        let list_stride = self.k.next_multiple_of(4).max(4);
+        let device = TestDevice::new(seed);
+        let lists = self.ids(&device, list_stride);
+        let forward = device.upload(&vec![7u64; self.rows * most]);
         let detours = Detours {
-            candidates: there.view::<Key>().read_only(),
+            candidates: device.input(&candidates),
             lists: lists.view::<u32>().read_only(),
-            nodes: order.view::<u32>().read_only(),
+            nodes: device.input(&nodes),
             forward: forward.view(),
             stride: stride as u32,
             count: count as u32,
@@ -187,9 +192,9 @@ impl Case {
             limit,
             pass_short: 0,
         };
-        emulator.launch::<K>([nodes.len() as u32, 1, 1], DETOUR_THREADS, (detours,)).unwrap();
+        device.launch::<K>(nodes.len() as u32, DETOUR_THREADS, (detours,));
         let found = forward.values::<Key>().unwrap();
-        assert!(found[..most].iter().all(|&key| key == 7), "a row that was not asked for");
+        assert!(found[..most].iter().all(|&key| key == 7), "row 0 is not in `nodes` but was written");
         for row in nodes.into_iter().map(|node| node as usize) {
             let expected = self.accepted(row, strict, limit, most);
             assert_eq!(found[row * most..][..most], expected, "row {row}, {} rows, k {}", self.rows, self.k);

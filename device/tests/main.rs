@@ -6,6 +6,7 @@ mod cells;
 mod cluster;
 mod descent;
 mod detours;
+mod device;
 mod exact;
 mod path;
 mod prune;
@@ -17,16 +18,16 @@ use cuda_std::memory::Plain;
 use emulator::{Allocation, Emulator};
 use tagore_device::random::{Draws, Stage};
 
-/// Orders of lanes and blocks that every test tries.
+/// Seeds of the orders of lanes and blocks that every test tries.
 const SEEDS: [u64; 3] = [0, 1, 2];
 
-/// Integers from `low` to `high`, drawn.
+/// Random integers from `low` to `high`.
 fn integers(count: usize, low: i64, high: i64, seed: u64) -> Vec<i64> {
     let draws = Draws::new(seed, Stage::Test, 7, 0);
     (0..count as u64).map(|i| low + draws.below(i, (high - low + 1) as u64) as i64).collect()
 }
 
-/// Memory for `count` values that nobody has written.
+/// Allocates `count` unwritten values.
 fn room<T: Plain>(emulator: &Emulator, count: usize) -> Allocation {
     emulator.allocate((count * size_of::<T>()).max(1))
 }

@@ -2,117 +2,146 @@
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
-use emulator::Emulator;
 use tagore_device::block::exact::Metric;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::path::*;
 use tagore_device::search::beam::walk::*;
 
 use crate::beam::{Data, search};
+use crate::device::TestDevice;
 use crate::exact::{Value, exact_distance};
-use crate::{SEEDS, integers, room};
+use crate::{SEEDS, integers};
 
-fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
+const EXPANSIONS: u32 = 6;
+
+/// A base, lists of each node within its residue class modulo 3, and entry nodes.
+struct PathCase<T> {
     metric: Metric,
-    (n, dim, k, entries): (usize, usize, usize, usize),
-    limit: usize,
-    seed: u64,
-) {
-    const EXPANSIONS: u32 = 6;
-    let mut base = Data::<T>::new(n, dim, &[5], seed);
-    if dim == 1 {
-        // Many ties.
-        let stride = base.values.len() / n;
-        (0..n).for_each(|row| base.values[row * stride] = T::of((row * row % 5) as i64));
-    }
-    // Inner products: any coordinate that is added. Cosine: a zero vector. L2: nothing.
-    match metric {
-        Metric::L2 => base.lifts.fill(0.0),
-        Metric::InnerProduct => (0..n).for_each(|row| base.lifts[row] = row as f32 * 0.5),
-        Metric::Cosine => {}
-    }
-    let list = |node: usize, other: usize| {
-        key::pack(base.distance(metric, (base.row(node), base.lifts[node] < 0.0), other), other as u32)
-    };
-    // Candidates are ordered by squared L2 distances, but of inner products as the lists are.
-    let order = |node: usize, other: usize| {
-        if metric == Metric::InnerProduct {
-            return list(node, other);
+    base: Data<T>,
+    k: usize,
+    lists: Vec<Key>,
+    entries: Vec<u32>,
+    nodes: Vec<u32>,
+}
+
+impl<T: Value> PathCase<T> {
+    fn new(metric: Metric, (n, dim, k, entries): (usize, usize, usize, usize), seed: u64) -> Self {
+        let mut base = Data::<T>::new(n, dim, &[5], seed);
+        if dim == 1 {
+            // Many ties.
+            let stride = base.values.len() / n;
+            (0..n).for_each(|row| base.values[row * stride] = T::of((row * row % 5) as i64));
         }
-        let lift = |row: usize| base.lifts[row];
-        let squared = exact_distance(Metric::L2, base.row(node), base.row(other));
+        // Lifts: none for L2, any for inner products, a zero vector for cosine.
+        match metric {
+            Metric::L2 => base.lifts.fill(0.0),
+            Metric::InnerProduct => (0..n).for_each(|row| base.lifts[row] = row as f32 * 0.5),
+            Metric::Cosine => {}
+        }
+        let entries = integers(entries, 0, n as i64 - 1, seed).into_iter().map(|id| id as u32).collect();
+        let nodes = (0..n as u32).rev().step_by(5).collect();
+        let mut case = Self { metric, base, k, lists: Vec::new(), entries, nodes };
+        let lists = (0..n).flat_map(|node| case.list_of(node, n)).collect();
+        case.lists = lists;
+        case
+    }
+
+    /// The key of a pair by list distance.
+    fn list_key(&self, node: usize, other: usize) -> Key {
+        let row = (self.base.row(node), self.base.lifts[node] < 0.0);
+        key::pack(self.base.distance(self.metric, row, other), other as u32)
+    }
+
+    /// The key of a pair by order distance: squared L2, but list distance for inner products.
+    fn order_key(&self, node: usize, other: usize) -> Key {
+        if self.metric == Metric::InnerProduct {
+            return self.list_key(node, other);
+        }
+        let lift = |row: usize| self.base.lifts[row];
+        let squared = exact_distance(Metric::L2, self.base.row(node), self.base.row(other));
         let difference = lift(other) - lift(node);
-        let distance =
-            if lift(node).min(lift(other)) < 0.0 { 2.0 } else { squared + difference * difference };
-        key::pack(distance, other as u32)
-    };
-    let lists: Vec<Key> = (0..n)
-        .flat_map(|node| {
-            let mut keys: Vec<Key> = (0..n)
-                .filter(|&other| other != node && other % 3 == node % 3)
-                .map(|other| list(node, other))
-                .collect();
-            keys.sort_unstable();
-            // Some lists are short.
-            keys.truncate(k - node % 2);
-            keys.resize(k, NONE);
-            keys
-        })
-        .collect();
-    let entries: Vec<u32> =
-        integers(entries, 0, n as i64 - 1, seed).into_iter().map(|id| id as u32).collect();
-    let nodes: Vec<u32> = (0..n as u32).rev().step_by(5).collect();
-    let emulator = Emulator::with_seed(seed);
-    let (rows, _kept) = base.upload(&emulator);
-    let (lists_there, entries_there, nodes_there) =
-        (emulator.upload(&lists), emulator.upload(&entries), emulator.upload(&nodes));
-    let candidates = room::<Key>(&emulator, nodes.len() * limit);
-    let arguments = Paths {
-        walk: Walk {
-            base: rows,
-            graph: Graph {
-                ids: lists_there.view::<u32>().read_only(),
-                places: entries_there.view().read_only(),
-                degree: k as u32,
-                shift: 1,
-            },
-            entries: entries_there.view().read_only(),
-            entry_count: entries.len() as u32,
+        let is_zero = lift(node).min(lift(other)) < 0.0;
+        key::pack(if is_zero { 2.0 } else { squared + difference * difference }, other as u32)
+    }
+
+    /// The `k` slots of a node's list.
+    fn list_of(&self, node: usize, n: usize) -> Vec<Key> {
+        let others = (0..n).filter(|&other| other != node && other % 3 == node % 3);
+        let mut keys: Vec<Key> = others.map(|other| self.list_key(node, other)).collect();
+        keys.sort_unstable();
+        // Some lists are short.
+        keys.truncate(self.k - node % 2);
+        keys.resize(self.k, NONE);
+        keys
+    }
+
+    fn neighbors(&self, node: u32) -> Vec<u32> {
+        let list = &self.lists[node as usize * self.k..][..self.k];
+        list.iter().filter(|&&key| key != NONE).map(|&key| key as u32).collect()
+    }
+
+    /// The arguments of the search.
+    fn walk(&self, device: &TestDevice) -> BeamWalk<T> {
+        let (k, entries) = (self.k as u32, device.input(&self.entries));
+        BeamWalk {
+            base: self.base.rows(device),
+            graph: Graph { ids: device.input(&self.lists).cast(), places: entries, degree: k, shift: 1 },
+            entries,
+            entry_count: self.entries.len() as u32,
             entry_stride: 0,
             entry_shift: 0,
             beam: 32,
             width: 1,
             expansions: EXPANSIONS,
-            slots: path_slots(k as u32, entries.len() as u32, EXPANSIONS),
-            metric: metric as u32,
-        },
-        nodes: nodes_there.view().read_only(),
+            slots: path_slots(k, self.entries.len() as u32, EXPANSIONS),
+            metric: self.metric as u32,
+        }
+    }
+
+    /// The candidates of a node by definition.
+    fn expected(&self, node: u32, limit: usize) -> Vec<Key> {
+        let to = |id: u32| self.list_key(node as usize, id as usize);
+        let limits = (32, 1, EXPANSIONS as usize);
+        let (_, visited) = search(|node| self.neighbors(node), to, &self.entries, limits);
+        let visited = visited.into_iter().map(|key| key as u32);
+        let mut ids: Vec<u32> = visited.chain(self.neighbors(node)).filter(|&id| id != node).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut keys: Vec<Key> =
+            ids.into_iter().map(|id| self.order_key(node as usize, id as usize)).collect();
+        keys.sort_unstable();
+        keys.resize(limit, NONE);
+        keys
+    }
+}
+
+/// Collects with kernel `K`: `(n, dim, k, entries)`.
+fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
+    metric: Metric,
+    sizes: (usize, usize, usize, usize),
+    limit: usize,
+    seed: u64,
+) {
+    let case = PathCase::<T>::new(metric, sizes, seed);
+    let device = TestDevice::new(seed);
+    let candidates = device.room::<Key>(case.nodes.len() * limit);
+    let arguments = Paths {
+        walk: case.walk(&device),
+        nodes: device.input(&case.nodes),
         candidates: candidates.view(),
         limit: limit as u32,
         padding: 0,
     };
-    emulator.launch::<K>([nodes.len() as u32, 1, 1], PATH_THREADS, (arguments,)).unwrap();
+    device.launch::<K>(case.nodes.len() as u32, PATH_THREADS, (arguments,));
     let found = candidates.values::<Key>().unwrap();
-    for (found, &node) in found.chunks_exact(limit).zip(&nodes) {
-        let neighbors = |node: u32| -> Vec<u32> {
-            let list = &lists[node as usize * k..][..k];
-            list.iter().filter(|&&key| key != NONE).map(|&key| key as u32).collect()
-        };
-        let to = |id: u32| list(node as usize, id as usize);
-        let (_, met) = search(neighbors, to, &entries, (32, 1, EXPANSIONS as usize));
-        let mut ids: Vec<u32> = met.into_iter().map(|key| key as u32).chain(neighbors(node)).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let others = ids.into_iter().filter(|&id| id != node);
-        let mut expected: Vec<Key> = others.map(|id| order(node as usize, id as usize)).collect();
-        expected.sort_unstable();
-        expected.resize(limit, NONE);
-        assert_eq!(found, expected, "{metric:?}, {n} x {dim}, k = {k}, limit {limit}, node {node}");
+    for (found, &node) in found.chunks_exact(limit).zip(&case.nodes) {
+        let expected = case.expected(node, limit);
+        assert_eq!(found, expected, "{metric:?}, {sizes:?}, limit {limit}, node {node}, seed {seed}");
     }
 }
 
 #[test]
-fn candidates_are_what_a_search_meets_and_the_own_list() {
+fn candidates_are_the_visited_nodes_and_the_own_list() {
     for seed in SEEDS {
         check::<f32, prune_path_f32>(Metric::InnerProduct, (70, 97, 13, 1), 20, seed);
         check::<u8, prune_path_u8>(Metric::L2, (200, 20, 40, 1), 30, seed);

@@ -1,21 +1,21 @@
 //! The kernels that filter candidates.
 
 use cuda_std::launch::Kernel;
-use emulator::Emulator;
 use tagore_device::block::exact::Metric;
 use tagore_device::block::rows::Rows;
-use tagore_device::descent::key::{self, Key, NONE};
-use tagore_device::prune::filter::Filter;
+use tagore_device::key::{self, Key, NONE};
+use tagore_device::prune::filter::PruneFilter;
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::rule::{
     AlphaConvergent, Angle, Distance, Form, Rule, Spread, TauMonotonic, survives,
 };
 use tagore_device::rule_kernels;
 
+use crate::device::{TestDevice, part};
 use crate::exact::{Value, exact_distance, padded, padded_rows};
-use crate::{SEEDS, integers, room};
+use crate::{SEEDS, integers};
 
-/// A rule as a user has it: with parameters, and in both forms.
+/// A user's rule, with parameters and both forms.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Weighted {
@@ -44,21 +44,55 @@ rule_kernels! {
     Weighted: weighted_f32 weighted_f16 weighted_u8 weighted_i8;
 }
 
-/// The base, its lifts if it has any, and distances between its rows.
+/// A base with the distances between its rows.
 struct Base<T> {
     values: Vec<T>,
+    /// Empty for a base without lifts.
     lifts: Vec<f32>,
-    /// Inner products: the square of the norm that the lifts give all rows. Else -1.
+    /// Inner products: the square of the norm that lifts give all rows. Else -1.
     square: f32,
     dim: usize,
 }
 
 impl<T: Value> Base<T> {
+    const ROWS: usize = 50;
+
+    /// Seed 0: no lifts. Seed 1: any lifts. Seed 2: those of inner products.
+    fn new(dim: usize, seed: u64) -> Self {
+        let stride = padded::<T>(dim);
+        let mut values = padded_rows::<T>(Self::ROWS, dim, seed);
+        // Duplicates of each other, and of nodes.
+        for (copy, of) in [(1, 0), (2, 0), (30, 29), (31, 3)] {
+            values.copy_within(of * stride..(of + 1) * stride, copy * stride);
+        }
+        let lifts: Vec<f32> = match seed {
+            0 => Vec::new(),
+            _ => integers(Self::ROWS, -1, 3, seed).into_iter().map(|lift| lift as f32).collect(),
+        };
+        let mut base = Self { values, lifts, square: -1.0, dim };
+        if seed == 2 {
+            base.lift();
+        }
+        base
+    }
+
+    /// Uploads the rows.
+    fn rows(&self, device: &TestDevice) -> Rows<T> {
+        Rows {
+            values: device.input(&self.values),
+            lifts: device.input(&[&self.lifts[..], &[0.0]].concat()),
+            stride: padded::<T>(self.dim) as u32,
+            dim: self.dim as u32,
+            lifted: u32::from(!self.lifts.is_empty()),
+            square: self.square,
+        }
+    }
+
     fn row(&self, id: u32) -> &[T] {
         &self.values[id as usize * padded::<T>(self.dim)..][..self.dim]
     }
 
-    /// Takes the lifts of inner products.
+    /// Sets the lifts of inner products.
     fn lift(&mut self) {
         let rows = 0..(self.values.len() / padded::<T>(self.dim)) as u32;
         let squares: Vec<f64> =
@@ -68,7 +102,7 @@ impl<T: Value> Base<T> {
         self.square = largest as f32;
     }
 
-    /// What candidates are ordered by.
+    /// The key of a candidate, by order distance.
     fn key(&self, node: u32, id: u32) -> Key {
         let distance = if self.square < 0.0 {
             self.rule_distance(node, id)
@@ -78,7 +112,7 @@ impl<T: Value> Base<T> {
         key::pack(distance, id)
     }
 
-    /// The rule distance from `node` that is known from the key of a candidate.
+    /// The rule distance from `node` to a candidate, from its key.
     fn length(&self, node: u32, key: Key) -> f32 {
         let distance = key::distance(key);
         if self.square < 0.0 {
@@ -108,7 +142,7 @@ impl<T: Value> Base<T> {
         keys
     }
 
-    /// What a rule accepts of the candidates of `node`, by the definition of its form.
+    /// The candidates of `node` that a rule accepts, by the definition of its form.
     fn accepted(&self, (rule, t): (&dyn Rule, f32), node: u32, candidates: &[Key], most: usize) -> Vec<Key> {
         let mut accepted: Vec<Key> = Vec::new();
         let length = |key: Key| self.length(node, key);
@@ -138,28 +172,14 @@ impl<T: Value> Base<T> {
     }
 }
 
-/// Launches `K` for some nodes of bases of several sizes, and compares.
-fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
+/// Launches `K` for some nodes of bases of several sizes and compares with the definition.
+fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>(
     rule: R,
     threshold: f32,
     block: u32,
 ) {
     for (seed, (dim, count, most)) in SEEDS.into_iter().zip([(1, 70, 8), (97, 45, 20), (33, 9, 512)]) {
-        let rows = 50;
-        let stride = padded::<T>(dim);
-        let mut values = padded_rows::<T>(rows, dim, seed);
-        // Duplicates of each other, and of nodes.
-        for (copy, of) in [(1, 0), (2, 0), (30, 29), (31, 3)] {
-            values.copy_within(of * stride..(of + 1) * stride, copy * stride);
-        }
-        let lifts: Vec<f32> = match seed {
-            0 => Vec::new(),
-            _ => integers(rows, -1, 3, seed).into_iter().map(|lift| lift as f32).collect(),
-        };
-        let mut base = Base { values, lifts, square: -1.0, dim };
-        if seed == 2 {
-            base.lift();
-        }
+        let base = Base::<T>::new(dim, seed);
         let nodes = [0u32, 29, 3, 49];
         let candidates: Vec<Vec<Key>> = nodes
             .iter()
@@ -169,30 +189,20 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
         let padded_candidates: Vec<Key> = (candidates.iter())
             .flat_map(|keys| keys.iter().copied().chain(std::iter::repeat(NONE)).take(count))
             .collect();
-        let emulator = Emulator::with_seed(seed);
-        let (from, ids) = (emulator.upload(&padded_candidates), emulator.upload(&nodes));
-        let (there, lifts) =
-            (emulator.upload(&base.values), emulator.upload(&[&base.lifts[..], &[0.0]].concat()));
+        let device = TestDevice::new(seed);
         for pass_short in [0, 1] {
-            let forward = room::<Key>(&emulator, rows * most);
-            let filter = Filter {
-                rows: Rows {
-                    values: there.view().read_only(),
-                    lifts: lifts.view().read_only(),
-                    stride: stride as u32,
-                    dim: dim as u32,
-                    lifted: u32::from(!base.lifts.is_empty()),
-                    square: base.square,
-                },
-                nodes: ids.view().read_only(),
-                candidates: from.view().read_only(),
+            let forward = device.room::<Key>(Base::<T>::ROWS * most);
+            let filter = PruneFilter {
+                rows: base.rows(&device),
+                nodes: device.input(&nodes),
+                candidates: device.input(&padded_candidates),
                 forward: forward.view(),
                 stride: count as u32,
                 most: most as u32,
                 threshold: rule.prepare(threshold),
                 pass_short,
             };
-            emulator.launch::<K>([nodes.len() as u32, 1, 1], block, (filter, rule)).unwrap();
+            device.launch::<K>(nodes.len() as u32, block, (filter, rule));
             for (&node, candidates) in nodes.iter().zip(&candidates) {
                 let mut expected = if pass_short == 1 && candidates.len() <= most {
                     candidates.clone()
@@ -200,13 +210,13 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (Filter<T>, R)>>(
                     base.accepted((&rule, rule.prepare(threshold)), node, candidates, most)
                 };
                 expected.resize(most, NONE);
-                let mut found = vec![0; most * 8];
-                forward.download(node as usize * most * 8, &mut found).unwrap();
-                let found: Vec<Key> = found
-                    .chunks_exact(8)
-                    .map(|bytes| Key::from_le_bytes(bytes.try_into().unwrap()))
-                    .collect();
-                assert_eq!(found, expected, "{} of node {node}, seed {seed}, {pass_short}", K::NAME);
+                let found = part::<Key>(&forward, node as usize * most, most);
+                assert_eq!(
+                    found,
+                    expected,
+                    "{} of node {node}, seed {seed}, pass_short {pass_short}",
+                    K::NAME
+                );
             }
         }
     }
@@ -220,7 +230,7 @@ fn on_all_types<R: RuleKernels>(rule: R, threshold: f32) {
 }
 
 #[test]
-fn the_wavefront_accepts_what_the_definition_accepts() {
+fn the_wavefront_accepts_the_candidates_of_the_definition() {
     on_all_types(Distance, 1.0);
     on_all_types(Angle, 60.0);
     on_all_types(Spread, 0.0);

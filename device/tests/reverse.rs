@@ -1,13 +1,14 @@
 //! Reverse edges.
 
-use emulator::{Allocation, Emulator};
-use tagore_device::descent::key::{self, Key, NONE};
+use emulator::Allocation;
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::reverse::*;
 use tagore_device::sort::{scan_threads, sort_scan};
 
-use crate::{SEEDS, integers, room};
+use crate::device::TestDevice;
+use crate::{SEEDS, integers};
 
-/// Slots of `width` for each of `rows`, some of them empty; half of the edges go to row 0.
+/// `width` slots for each of `rows` rows, some empty. Every other row has an edge to row 0.
 fn forward(rows: usize, width: usize, seed: u64) -> Vec<Key> {
     let values = integers(2 * rows * width, 0, 5, seed);
     (0..rows)
@@ -23,78 +24,83 @@ fn forward(rows: usize, width: usize, seed: u64) -> Vec<Key> {
         .collect()
 }
 
-/// Sorts as the host does.
-fn sort(keys: &Allocation, count: usize, by: impl Fn(&u64) -> u64, emulator: &Emulator) -> Allocation {
+/// Sorts `count` keys by their upper half, stably, as the host does.
+fn sort(keys: &Allocation, count: usize, device: &TestDevice) -> Allocation {
     let mut values = keys.values::<u64>().unwrap();
     assert_eq!(values.len(), count);
-    values.sort_by_key(by);
-    emulator.upload(&values)
+    values.sort_by_key(|key| key >> 32);
+    device.upload(&values)
+}
+
+/// The edges of `forward` as (target, rank, source), in order.
+fn reversed(forward: &[Key], width: usize, by_place: bool) -> Vec<(u32, u32, u32)> {
+    let mut edges: Vec<(u32, u32, u32)> = (forward.iter().enumerate())
+        .filter(|edge| *edge.1 != NONE)
+        .map(|(slot, &key)| {
+            let rank = if by_place { (slot % width) as u32 } else { (key >> 32) as u32 };
+            (key as u32, rank, (slot / width) as u32)
+        })
+        .collect();
+    edges.sort_unstable();
+    edges
 }
 
 #[test]
-fn edges_are_turned_round() {
+fn edges_are_reversed() {
     for (rows, width) in [(1, 1), (5, 3), (300, 7), (130, 40)] {
         for (seed, by_place) in SEEDS.into_iter().zip([false, true, true]) {
-            let edges = forward(rows, width, seed);
-            let slots = rows * width;
-            // What is to come out: (target, rank, source).
-            let mut expected: Vec<(u32, u32, u32)> = (edges.iter().enumerate())
-                .filter(|edge| *edge.1 != NONE)
-                .map(|(slot, &key)| {
-                    let rank = if by_place { (slot % width) as u32 } else { (key >> 32) as u32 };
-                    (key as u32, rank, (slot / width) as u32)
-                })
-                .collect();
-            expected.sort_unstable();
-
-            let emulator = Emulator::with_seed(seed);
-            let forward = emulator.upload(&edges);
-            let blocks = (slots as u32).div_ceil(EDGE_SLOTS);
-            let (starts, total) = (room::<u32>(&emulator, blocks as usize), room::<u32>(&emulator, 1));
-            let keys = room::<u64>(&emulator, expected.len());
-            let arguments = Edges {
-                forward: forward.view::<Key>().read_only(),
-                starts: starts.view(),
-                keys: keys.view(),
-                rows: rows as u32,
-                width: width as u32,
-                by_place: u32::from(by_place),
-                padding: 0,
-            };
-            emulator.launch::<prune_edges_count>([blocks, 1, 1], EDGE_THREADS, (arguments,)).unwrap();
-            let scan = (starts.view(), total.view(), blocks);
-            emulator.launch::<sort_scan>([1, 1, 1], scan_threads(blocks), scan).unwrap();
-            let count = total.values::<u32>().unwrap()[0];
-            assert_eq!(count as usize, expected.len());
-            if count == 0 {
-                continue;
-            }
-            emulator.launch::<prune_edges>([blocks, 1, 1], EDGE_THREADS, (arguments,)).unwrap();
-            let mut keys = keys;
-            let grid = [count.div_ceil(EDGE_THREADS), 1, 1];
-            if !by_place {
-                keys = sort(&keys, expected.len(), |key| key >> 32, &emulator);
-                let arguments = (keys.view(), forward.view::<Key>().read_only(), count);
-                emulator.launch::<prune_edge_targets>(grid, EDGE_THREADS, arguments).unwrap();
-            }
-            let keys = sort(&keys, expected.len(), |key| key >> 32, &emulator);
-            let (found, offsets) = (room::<Key>(&emulator, expected.len()), room::<u32>(&emulator, rows + 1));
-            let sources = Sources {
-                keys: keys.view::<u64>().read_only(),
-                forward: forward.view::<Key>().read_only(),
-                sources: found.view(),
-                offsets: offsets.view(),
-                count,
-                rows: rows as u32,
-                width: width as u32,
-                by_place: u32::from(by_place),
-            };
-            emulator.launch::<prune_edge_sources>(grid, EDGE_THREADS, (sources,)).unwrap();
-            let key = |&(_, rank, source): &(u32, u32, u32)| u64::from(rank) << 32 | u64::from(source);
-            let expected_keys: Vec<Key> = expected.iter().map(key).collect();
-            assert_eq!(found.values::<Key>().unwrap(), expected_keys, "{rows} rows, seed {seed}");
-            let begin = |row: u32| expected.partition_point(|edge| edge.0 < row) as u32;
-            assert_eq!(offsets.values::<u32>().unwrap(), (0..=rows as u32).map(begin).collect::<Vec<_>>());
+            check(rows, width, by_place, seed);
         }
     }
+}
+
+fn check(rows: usize, width: usize, by_place: bool, seed: u64) {
+    let edges = forward(rows, width, seed);
+    let expected = reversed(&edges, width, by_place);
+    let device = TestDevice::new(seed);
+    let forward = device.input(&edges);
+    let blocks = ((rows * width) as u32).div_ceil(EDGE_SLOTS);
+    let (starts, total) = (device.room::<u32>(blocks as usize), device.room::<u32>(1));
+    let keys = device.room::<u64>(expected.len());
+    let arguments = Edges {
+        forward,
+        starts: starts.view(),
+        keys: keys.view(),
+        rows: rows as u32,
+        width: width as u32,
+        by_place: u32::from(by_place),
+        padding: 0,
+    };
+    device.launch::<prune_edges_count>(blocks, EDGE_THREADS, (arguments,));
+    device.launch::<sort_scan>(1, scan_threads(blocks), (starts.view(), total.view(), blocks));
+    let count = total.values::<u32>().unwrap()[0];
+    assert_eq!(count as usize, expected.len(), "edges of {rows} rows, seed {seed}");
+    if count == 0 {
+        return;
+    }
+    device.launch::<prune_edges>(blocks, EDGE_THREADS, (arguments,));
+    let mut keys = keys;
+    let blocks = count.div_ceil(EDGE_THREADS);
+    if !by_place {
+        keys = sort(&keys, expected.len(), &device);
+        device.launch::<prune_edge_targets>(blocks, EDGE_THREADS, (keys.view(), forward, count));
+    }
+    let keys = sort(&keys, expected.len(), &device);
+    let (found, offsets) = (device.room::<Key>(expected.len()), device.room::<u32>(rows + 1));
+    let sources = Sources {
+        keys: keys.view::<u64>().read_only(),
+        forward,
+        sources: found.view(),
+        offsets: offsets.view(),
+        count,
+        rows: rows as u32,
+        width: width as u32,
+        by_place: u32::from(by_place),
+    };
+    device.launch::<prune_edge_sources>(blocks, EDGE_THREADS, (sources,));
+    let key = |&(_, rank, source): &(u32, u32, u32)| u64::from(rank) << 32 | u64::from(source);
+    let expected_keys: Vec<Key> = expected.iter().map(key).collect();
+    assert_eq!(found.values::<Key>().unwrap(), expected_keys, "{rows} rows, seed {seed}");
+    let begin = |row: u32| expected.partition_point(|edge| edge.0 < row) as u32;
+    assert_eq!(offsets.values::<u32>().unwrap(), (0..=rows as u32).map(begin).collect::<Vec<_>>());
 }

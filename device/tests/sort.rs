@@ -5,47 +5,58 @@ use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
 use tagore_device::block::sort::{merge_block, rank, sort_block};
-use tagore_device::descent::key::{Key, NONE};
+use tagore_device::key::{Key, NONE};
 use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SCAN_THREADS, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan,
     sort_scatter,
 };
 
+use crate::device::TestDevice;
 use crate::{SEEDS, integers, room};
 
-/// Sorts `keys` and merges them into `list`; `ranks` gets the rank of each key in the list.
-#[kernel(block = 32..=256, shared = 8 * (2 * len + k))]
-unsafe fn sort_and_merge(
+/// Arguments of [`sort_and_merge`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SortAndMerge {
+    /// In: `len` keys.
     keys: Global<Key>,
-    len: u32,
+    /// In: `k` ascending keys.
     list: Global<Key>,
-    k: u32,
+    /// Out: `len` keys, ascending.
     sorted: GlobalMut<Key>,
+    /// Out: per sorted key its rank in `list`.
     ranks: GlobalMut<u32>,
+    /// Out: the least `k` of all keys, ascending.
     out: GlobalMut<Key>,
-) {
+    len: u32,
+    k: u32,
+}
+
+/// Sorts keys and merges them into a list.
+#[kernel(block = 32..=256, shared = 8 * (2 * p.len + p.k))]
+unsafe fn sort_and_merge(p: SortAndMerge) {
     let here: Shared<Key> = shared::dynamic(0);
-    let spare = here.offset(len as usize);
-    let old = spare.offset(len as usize);
+    let spare = here.offset(p.len as usize);
+    let old = spare.offset(p.len as usize);
     let mut i = thread_idx_x();
-    while i < len {
-        here.set(i as usize, keys.get(i as usize));
+    while i < p.len {
+        here.set(i as usize, p.keys.get(i as usize));
         i += block_dim_x();
     }
     let mut i = thread_idx_x();
-    while i < k {
-        old.set(i as usize, list.get(i as usize));
+    while i < p.k {
+        old.set(i as usize, p.list.get(i as usize));
         i += block_dim_x();
     }
     sync_threads();
-    let result = sort_block(here, spare, len);
+    let result = sort_block(here, spare, p.len);
     let mut i = thread_idx_x();
-    while i < len {
-        sorted.set(i as usize, result.get(i as usize));
-        ranks.set(i as usize, rank(old, k, result.get(i as usize)));
+    while i < p.len {
+        p.sorted.set(i as usize, result.get(i as usize));
+        p.ranks.set(i as usize, rank(old, p.k, result.get(i as usize)));
         i += block_dim_x();
     }
-    merge_block((old, k), (result, len), |place, key| out.set(place as usize, key));
+    merge_block((old, p.k), (result, p.len), |place, key| p.out.set(place as usize, key));
 }
 
 #[test]
@@ -64,20 +75,19 @@ fn keys_are_sorted_and_merged() {
             list.truncate(full);
             list.sort_unstable();
             list.resize(k, NONE);
-            let emulator = Emulator::with_seed(seed);
-            let (keys, old) = (emulator.upload(&all), emulator.upload(&list));
-            let (sorted, ranks, out) =
-                (room::<Key>(&emulator, len), room::<u32>(&emulator, len), room::<Key>(&emulator, k));
-            let arguments = (
-                keys.view::<Key>().read_only(),
-                len as u32,
-                old.view::<Key>().read_only(),
-                k as u32,
-                sorted.view(),
-                ranks.view(),
-                out.view(),
-            );
-            emulator.launch::<sort_and_merge>([1, 1, 1], block, arguments).unwrap();
+            let device = TestDevice::new(seed);
+            let (sorted, ranks) = (device.room::<Key>(len), device.room::<u32>(len));
+            let out = device.room::<Key>(k);
+            let arguments = SortAndMerge {
+                keys: device.input(&all),
+                list: device.input(&list),
+                sorted: sorted.view(),
+                ranks: ranks.view(),
+                out: out.view(),
+                len: len as u32,
+                k: k as u32,
+            };
+            device.launch::<sort_and_merge>(1, block, (arguments,));
             let mut expected = all.clone();
             expected.sort_unstable();
             if len > 0 {
@@ -92,7 +102,7 @@ fn keys_are_sorted_and_merged() {
     }
 }
 
-/// Sorts as the host does: digit by digit, from one buffer to the other and back.
+/// Sorts as the host does: digit by digit, between two buffers in turn.
 fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<u64> {
     let emulator = Emulator::with_seed(seed);
     let blocks = (keys.len() as u32).div_ceil(SORT_KEYS);
@@ -121,12 +131,12 @@ fn sorted_on_device(keys: &[u64], bits: std::ops::Range<u32>, seed: u64) -> Vec<
 
 #[test]
 fn keys_in_global_memory_are_sorted_stably() {
-    // The rest of a key is the place where it was: equal digits keep their order.
+    // The other bits of a key are its original place, so the test sees the order of equal digits.
     let cases = [(1, 20..28), (1023, 20..23), (1024, 20..33), (1025, 28..44), (4096, 20..21), (9000, 20..29)];
     for (len, bits) in cases {
         for seed in SEEDS {
             let width = bits.end - bits.start;
-            // All different, few that come often, all equal.
+            // Distinct digits, three digits, one digit.
             let most = [(1i64 << width) - 1, 2.min((1 << width) - 1), 0][seed as usize];
             let keys: Vec<u64> = integers(len, 0, most, seed + len as u64)
                 .into_iter()
@@ -145,7 +155,7 @@ fn keys_in_global_memory_are_sorted_stably() {
 
 #[test]
 fn more_blocks_than_threads_scan_them_are_summed() {
-    // Counts alone: so many keys would take the emulator long.
+    // Counts alone: sorting that many keys is slow on the emulator.
     let emulator = Emulator::with_seed(1);
     let blocks = 2 * SCAN_THREADS + 77;
     let values: Vec<u32> =

@@ -1,17 +1,18 @@
-//! The rows of an index from forward and reverse edges.
+//! Rows of an index from forward and reverse edges.
 
-use emulator::Emulator;
-use tagore_device::descent::key::{self, Key, NONE};
+use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::store::*;
 
-use crate::{SEEDS, integers, room};
+use crate::device::TestDevice;
+use crate::{SEEDS, integers};
 
-/// The distance of two nodes, the same in both directions; ties abound.
+/// The distance of two nodes, symmetric and with many ties.
 fn distance(a: usize, b: usize) -> f32 {
     (a.abs_diff(b) % 50) as f32
 }
 
-/// Forward keys, `width` per row, in any order, and reverse keys, ascending; row 2 has none, row 0 a lot.
+/// Forward keys in any order, `width` per row, and ascending reverse keys. Row 2 has none, row 0
+/// all.
 struct Edges {
     forward: Vec<Vec<Key>>,
     reverse: Vec<Vec<Key>>,
@@ -64,22 +65,19 @@ fn rows_are_filled_in_turn() {
     for (rows, width, degree, first) in [(5, 1, 1, 1), (40, 7, 7, 4), (200, 33, 33, 17), (90, 20, 40, 20)] {
         for seed in SEEDS {
             let edges = Edges::new(rows, width, seed);
-            let emulator = Emulator::with_seed(seed);
-            let (forward, offsets) = (emulator.upload(&edges.padded()), emulator.upload(&edges.offsets()));
-            let reverse = emulator.upload(&edges.reverse.concat());
-            let ids = room::<u32>(&emulator, rows * degree);
+            let device = TestDevice::new(seed);
+            let ids = device.room::<u32>(rows * degree);
             let store = Store {
-                forward: forward.view::<Key>().read_only(),
-                reverse: reverse.view::<Key>().read_only(),
-                offsets: offsets.view::<u32>().read_only(),
+                forward: device.input(&edges.padded()),
+                reverse: device.input(&edges.reverse.concat()),
+                offsets: device.input(&edges.offsets()),
                 ids: ids.view(),
                 rows: rows as u32,
                 width: width as u32,
                 degree: degree as u32,
                 first: first as u32,
             };
-            let grid = [(rows as u32).div_ceil(STORE_ROWS), 1, 1];
-            emulator.launch::<prune_store>(grid, STORE_THREADS, (store,)).unwrap();
+            device.launch::<prune_store>((rows as u32).div_ceil(STORE_ROWS), STORE_THREADS, (store,));
             let found = ids.values::<u32>().unwrap();
             for row in 0..rows {
                 let forward = &edges.forward[row];
@@ -103,24 +101,20 @@ fn forward_and_reverse_edges_are_merged() {
     for (rows, width) in [(5, 1), (80, 7), (700, 50)] {
         for seed in SEEDS {
             let edges = Edges::new(rows, width, seed);
-            // Few rows are enough; the second has the most.
+            // A few nodes are enough; node 0 has the most edges.
             let nodes = [4u32, 0, 2, rows as u32 - 1];
-            let emulator = Emulator::with_seed(seed);
-            let (forward, offsets) = (emulator.upload(&edges.padded()), emulator.upload(&edges.offsets()));
-            let reverse = emulator.upload(&edges.reverse.concat());
-            let (order, merged) =
-                (emulator.upload(&nodes), room::<Key>(&emulator, nodes.len() * MERGED as usize));
-            let merge = Merge {
-                forward: forward.view::<Key>().read_only(),
-                reverse: reverse.view::<Key>().read_only(),
-                offsets: offsets.view::<u32>().read_only(),
-                nodes: order.view::<u32>().read_only(),
+            let device = TestDevice::new(seed);
+            let merged = device.room::<Key>(nodes.len() * MERGED as usize);
+            let merge = MergeReverse {
+                forward: device.input(&edges.padded()),
+                reverse: device.input(&edges.reverse.concat()),
+                offsets: device.input(&edges.offsets()),
+                nodes: device.input(&nodes),
                 merged: merged.view(),
                 width: width as u32,
                 padding: 0,
             };
-            let grid = [nodes.len() as u32, 1, 1];
-            emulator.launch::<prune_merge>(grid, MERGE_THREADS, (merge,)).unwrap();
+            device.launch::<prune_merge>(nodes.len() as u32, MERGE_THREADS, (merge,));
             let found = merged.values::<Key>().unwrap();
             for (node, found) in nodes.into_iter().zip(found.chunks_exact(MERGED as usize)) {
                 let (forward, reverse) = (&edges.forward[node as usize], &edges.reverse[node as usize]);

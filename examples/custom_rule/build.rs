@@ -1,4 +1,4 @@
-//! Compiles the rule's kernels to PTX, if there is a compiler that can.
+//! Compiles the rule's kernels to PTX, if a suitable compiler is installed.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! What the targets do: read bytes as an index over the base of the golden files, and look at what came of it.
+//! Shared body of the targets: import bytes as an index over the base of the golden files, and
+//! check the result.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -6,7 +7,7 @@ use std::sync::LazyLock;
 use tagore::{Index, IndexFormat, Metric, Progress, Vectors};
 use tempfile::TempDir;
 
-/// In memory where that is to be had: a target writes its file thousands of times a second.
+/// In shared memory if available: a target writes its file thousands of times per second.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     folder.expect("a folder for the file under test")
@@ -15,14 +16,15 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
 static BASE: LazyLock<Vectors> =
     LazyLock::new(|| Vectors::from_u8(vec![0, 0, 1, 0, 2, 0, 3, 0, 200, 7], 2).expect("five rows"));
 
-/// Reads a format of one file.
+/// Imports a format of one file.
 pub fn read_one(format: IndexFormat, data: &[u8]) {
     let path = path(&format!("x.{format}"));
     write(&path, data);
     read(format, &path);
 }
 
-/// Reads a format of several files: before each but the last are two bytes, its length; of none there is no file.
+/// Imports a format of several files. Two bytes before each file but the last give its length; a
+/// length of zero means no file.
 pub fn read_several(format: IndexFormat, mut data: &[u8]) {
     let names: &[&str] = match format {
         IndexFormat::Csr => &["x.indptr.npy", "x.indices.npy"],
@@ -40,7 +42,7 @@ pub fn read_several(format: IndexFormat, mut data: &[u8]) {
             data
         };
         if file.is_empty() {
-            // Not there either if there was none before.
+            // The file may be missing already.
             let _ = std::fs::remove_file(path(name));
         } else {
             write(&path(name), file);
@@ -57,13 +59,13 @@ fn write(path: &Path, data: &[u8]) {
     std::fs::write(path, data).expect("the file under test is written");
 }
 
-/// What is read is sound, and what is not is refused in one line.
+/// Checks that an import is sound, or its error one line.
 fn read(format: IndexFormat, path: &Path) {
     let silent = Progress::silent();
     match Index::import(path, format, &BASE, Metric::L2, &silent) {
         Ok(index) => {
-            index.verify(&silent).expect("an index that was read is sound");
-            index.statistics(&silent).expect("nothing cancels it");
+            index.verify(&silent).expect("a sound index");
+            index.statistics(&silent).expect("no cancellation");
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }

@@ -4,17 +4,17 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
 
 use super::cpu::Centres;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::vectors::gpu::{OnDevice, POINTS, Preparation, ROWS, Rounding, Side};
-use crate::vectors::{Matrix, Rows, Vectors};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet, Side};
+use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
 /// Centres of each vector.
 const MEMBERSHIPS: usize = 2;
 
-/// Finds the two nearest (L2) of centres. A device rounds vectors and centres to f16, so that it may take another
-/// centre than the CPU where two are about as near.
+/// Finds the two nearest (L2) of centres. A device rounds vectors and centres to f16, so that it
+/// may take another centre than the CPU where two are about as near.
 pub(crate) enum Assigner {
     Cpu,
     Device(Box<DeviceAssigner>),
@@ -27,8 +27,8 @@ pub(crate) struct Nearest<'a> {
 }
 
 impl Assigner {
-    /// An assigner on `gpu`, if there is one, of vectors of f32 like those of `sample`. The device gets room for as
-    /// many vectors at a time, and as many centres, as `room` says.
+    /// An assigner on `gpu`, if there is one, of vectors of f32 like those of `sample`. The device
+    /// gets room for as many vectors at a time, and as many centres, as `room` says.
     ///
     /// # Errors
     /// If it has none.
@@ -53,7 +53,8 @@ impl Assigner {
 }
 
 impl Nearest<'_> {
-    /// The two nearest centres of each of `vectors`, the nearest first; of equally near ones the first.
+    /// The two nearest centres of each of `vectors`, the nearest first; of equally near ones the
+    /// first.
     ///
     /// # Errors
     /// If the device fails, or the work is cancelled.
@@ -75,12 +76,12 @@ impl Nearest<'_> {
 /// The rows of vectors of f32.
 fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
     match vectors.rows() {
-        Rows::F32(rows) => Ok(rows),
+        TypedRows::F32(rows) => Ok(rows),
         _ => Err(Error::mismatch("vectors to be clustered", vectors.element_type(), "f32")),
     }
 }
 
-/// What is on the device: centres, a piece of the vectors, and what is found.
+/// Device buffers: centres, a piece of the vectors, and their nearest centres.
 pub(crate) struct DeviceAssigner {
     gpu: Gpu,
     /// The most vectors of a piece.
@@ -94,20 +95,21 @@ pub(crate) struct DeviceAssigner {
 impl DeviceAssigner {
     fn new(gpu: Gpu, sample: &Vectors, (piece, centres): (usize, usize)) -> Result<Self> {
         let (rows, count, dim) = (floats(sample)?, sample.len(), sample.dim());
-        let plan = Side::<f32>::plan(Plan::new(), POINTS, piece, dim);
+        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim);
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
             .with::<u32>("nearest centres", MEMBERSHIPS * piece)
             .reserve(&gpu)?;
-        let rounding = Rounding::of(Metric::L2, (rows, count), (rows, count), |row| row);
+        let all = RowSet { rows, count };
+        let rounding = Rounding::of(Metric::L2, all, all, |row| row);
         let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
             (memory.buffer("mean")?, memory.buffer("largest norm")?);
         mean.upload(&rounding.mean)?;
         largest.fill(0)?;
         Ok(Self {
             piece,
-            vectors: Side::new(&memory, POINTS, dim)?,
+            vectors: Side::new(&memory, QUERIES, dim)?,
             centres: Side::new(&memory, ROWS, dim)?,
             rounded: Rounded { mean, largest, scale: rounding.row_scale, dim },
             nearest: memory.buffer("nearest centres")?,
@@ -115,7 +117,8 @@ impl DeviceAssigner {
         })
     }
 
-    /// Finds the nearest of the first `centres` centres of as many vectors as `nearest` has places for.
+    /// Finds the nearest of the first `centres` centres of as many vectors as `nearest` has places
+    /// for.
     fn assign<'r>(
         &mut self,
         row: impl Fn(usize) -> &'r [f32] + Sync,
@@ -125,7 +128,7 @@ impl DeviceAssigner {
         let count = nearest.len();
         self.rounded.upload(&self.gpu, &mut self.vectors, count, row)?;
         let vectors = self.vectors.tiles();
-        // What says which vectors and centres, where they are not the first.
+        // Ids and lists, unused here.
         let none = self.nearest.view();
         let assign = Assign::<f32> {
             vectors: vectors.vectors,
@@ -140,21 +143,21 @@ impl DeviceAssigner {
             count: count as u32,
             guide_count: 0,
             centre_count: centres as u32,
-            memberships: MEMBERSHIPS as u32,
+            probes: MEMBERSHIPS as u32,
             vector_stride: vectors.stride,
             centre_stride: vectors.stride,
             units: vectors.units(),
             weight: f32::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count as u32, 0), 1, 1];
-        // SAFETY: the sides hold so many prepared vectors and centres, and there is room for what is found; all
-        // outlive the work, which the download waits for.
+        // SAFETY: the sides hold so many prepared vectors and centres, and there is room for what
+        // is found; all outlive the work, which the download waits for.
         unsafe { self.gpu.launch::<cluster_assign_f16>(blocks, tile::THREADS, (assign,))? };
         self.nearest.download(bytemuck::cast_slice_mut(nearest))
     }
 }
 
-/// How vectors become f16.
+/// Rounding of vectors to f16.
 struct Rounded {
     mean: Buffer<f32>,
     largest: Buffer<u32>,
@@ -206,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_device_finds_the_centres_that_the_cpu_finds() {
-        // Clumps that are further from each other the further they are out: no two centres are equally near.
+        // Clumps that are further from each other the further they are out: no two centres are
+        // equally near.
         let clump = |i: usize| [0.0, 20.0, 42.0, 66.0, 92.0, 120.0][i % 6] + (i / 6 % 3) as f32 * 0.1;
         let values: Vec<f32> = (0..300).flat_map(|i| [clump(i), 1000.0, -clump(i)]).collect();
         let vectors = Vectors::from_f32(values, 3).unwrap();

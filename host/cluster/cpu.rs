@@ -10,9 +10,9 @@ use crate::progress::{Progress, StageProgress};
 use crate::vectors::distance::{SquaredL2, one_to_many};
 use crate::vectors::{Matrix, Vectors};
 
-/// Puts each of `vectors` into the clusters of its two nearest of `clusters` centres, the nearest first, which k-means
-/// (Lloyd) finds on the sample that a device would draw. There are at least two clusters, and at most as many as
-/// vectors, which are finite.
+/// Puts each of `vectors` into the clusters of its two nearest of `clusters` centres, the nearest
+/// first, which k-means (Lloyd) finds on the sample that a device would draw. There are at least
+/// two clusters, and at most as many as vectors, which are finite.
 pub(crate) fn nearest_two(
     vectors: &Vectors,
     clusters: usize,
@@ -37,8 +37,8 @@ pub(crate) struct Centres {
 }
 
 impl Centres {
-    /// The centres that Lloyd's algorithm finds in [`ROUNDS`] rounds on a sample: how many vectors, and which.
-    /// `nearest` gives the two nearest centres of each.
+    /// The centres that Lloyd's algorithm finds in [`ROUNDS`] rounds on a sample: how many vectors,
+    /// and which. `nearest` gives the two nearest centres of each.
     pub(crate) fn find(
         vectors: &Vectors,
         clusters: usize,
@@ -92,7 +92,8 @@ impl Centres {
         distances
     }
 
-    /// The two nearest centres of each of `count` vectors, which `row` names; of equally near ones the first.
+    /// The two nearest centres of each of `count` vectors, which `row` names; of equally near ones
+    /// the first.
     pub(crate) fn nearest_two(
         &self,
         vectors: &Vectors,
@@ -117,8 +118,8 @@ impl Centres {
         Ok(nearest)
     }
 
-    /// Moves each centre to the mean of those of the sample, whose vectors `row` names, that are nearest to it; to the
-    /// vector that `empty` names if there are none.
+    /// Moves each centre to the mean of those of the sample, whose vectors `row` names, that are
+    /// nearest to it; to the vector that `empty` names if there are none.
     pub(crate) fn set_means(
         &mut self,
         vectors: &Vectors,
@@ -146,7 +147,8 @@ impl Centres {
     }
 }
 
-/// The places of the two smallest of at least two distances, of equal ones the first; the smaller is named first.
+/// The places of the two smallest of at least two distances, of equal ones the first; the smaller
+/// is named first.
 fn least_two(distances: &[f32]) -> [u32; 2] {
     let (mut least, mut second) = if distances[1] < distances[0] { (1, 0) } else { (0, 1) };
     for (place, &distance) in distances.iter().enumerate().skip(2) {

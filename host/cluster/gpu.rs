@@ -3,61 +3,83 @@
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::tile;
 use tagore_device::cluster::{
-    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, RANK_BITS, VALUE_THREADS, assign_blocks,
-    cluster_ids, cluster_keys, cluster_member_keys, cluster_members, cluster_sample,
+    Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, Pairs, RANK_BITS, VALUE_THREADS,
+    assign_blocks, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_ids, cluster_keys,
+    cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
+    cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8, cluster_sample,
 };
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
 
-use super::Sizes;
-use super::guides::Lists;
-use crate::gpu::sort::{SortRoom, sort};
-use crate::gpu::{Buffer, Gpu, Plan, Reservation};
-use crate::vectors::gpu::{OnDevice, Side, TileVectors};
+use super::ClusteringSizes;
+use super::guides::CentreLists;
+use crate::gpu::sort::SortRoom;
+use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
+use crate::vectors::gpu::{Side, TileRows, TileVectors, stage_kernels};
 use crate::{Metric, Result};
+
+stage_kernels! {
+    /// Kernels of clustering.
+    pub(crate) trait ClusterKernels {
+        Assign (Assign<Self::Sum>,):
+            cluster_assign_f16 cluster_assign_f16 cluster_assign_u8 cluster_assign_i8;
+        Pairs (Pairs<Self::Sum>,): cluster_pairs_f16 cluster_pairs_f16 cluster_pairs_u8 cluster_pairs_i8;
+        Mean (Means<Self::Sum>,): cluster_mean_f16 cluster_mean_f16 cluster_mean_u8 cluster_mean_i8;
+    }
+}
 
 /// Of so many of a vector's nearest centres is its place in the order.
 const ORDER_RANKS: usize = 3;
 
+/// The names of the buffers of centres: vectors, and their squared norms.
+#[derive(Clone, Copy)]
+pub(super) struct CentreNames {
+    pub vectors: &'static str,
+    pub norms: &'static str,
+}
+
 /// Centres, or guides: tile vectors, and their squared norms.
-pub(crate) struct Centres<T: OnDevice> {
+pub(crate) struct Centres<T: ClusterKernels> {
     pub vectors: Buffer<u8>,
     pub norms: Buffer<T::Sum>,
     pub count: usize,
 }
 
-impl<T: OnDevice> Centres<T> {
+impl<T: ClusterKernels> Centres<T> {
     /// Adds `count` centres, and their norms, to a plan.
-    pub(super) fn plan(plan: Plan, names: (&'static str, &'static str), count: usize, dim: usize) -> Plan {
-        plan.with::<u8>(names.0, count * Side::<T>::tile_bytes(dim)).with::<T::Sum>(names.1, count)
+    pub(super) fn plan(plan: MemoryPlan, names: CentreNames, count: usize, dim: usize) -> MemoryPlan {
+        plan.with::<u8>(names.vectors, count * Side::<T>::tile_bytes(dim)).with::<T::Sum>(names.norms, count)
     }
 
     /// Takes what was planned.
-    pub(super) fn new(
-        memory: &Reservation,
-        names: (&'static str, &'static str),
-        count: usize,
-    ) -> Result<Self> {
-        Ok(Self { vectors: memory.buffer(names.0)?, norms: memory.buffer(names.1)?, count })
+    pub(super) fn new(memory: &Reservation, names: CentreNames, count: usize) -> Result<Self> {
+        Ok(Self { vectors: memory.buffer(names.vectors)?, norms: memory.buffer(names.norms)?, count })
     }
 }
 
-/// What is worked with.
-pub(super) struct Work<'a, T: OnDevice> {
+/// Vectors of a sample, and those of them that have keys.
+#[derive(Clone, Copy)]
+struct SampleCounts {
+    vectors: usize,
+    keys: usize,
+}
+
+/// A clustering at work: its vectors, and its buffers.
+pub(super) struct KMeans<'a, T: ClusterKernels> {
     pub gpu: &'a Gpu,
     pub tiles: TileVectors,
-    pub sizes: Sizes,
+    pub sizes: ClusteringSizes,
     dim: usize,
     seed: u64,
     pub sample: Buffer<u32>,
     pub nearest: Buffer<u32>,
-    /// Where the members of cells begin; before, the vectors of guides.
+    /// Offsets of the members of cells; earlier, of the vectors of guides.
     pub starts: Buffer<u32>,
     /// The order of all vectors; before, the vectors in the order of their guides.
     pub order: Buffer<u32>,
     pub keys: Buffer<u64>,
     spare: Buffer<u64>,
     room: SortRoom,
-    pub lists: Option<Lists<T>>,
+    pub lists: Option<CentreLists<T>>,
 }
 
 /// Vectors whose nearest centres are wanted.
@@ -67,7 +89,7 @@ pub(super) struct Wanted {
     pub ids: Option<Global<u32>>,
     pub count: usize,
     /// Of each vector.
-    pub memberships: usize,
+    pub probes: usize,
     /// Whether the centres of a vector stand at its number, and not at its place among the ids.
     pub by_number: bool,
 }
@@ -77,20 +99,20 @@ pub(super) fn threads(count: usize) -> [u32; 3] {
     [count.div_ceil(VALUE_THREADS as usize) as u32, 1, 1]
 }
 
-impl<'a, T: OnDevice> Work<'a, T> {
+impl<'a, T: ClusterKernels> KMeans<'a, T> {
     pub(super) fn new(
         gpu: &'a Gpu,
-        tiles: TileVectors,
-        (sizes, dim): (Sizes, usize),
+        rows: TileRows,
+        sizes: ClusteringSizes,
         seed: u64,
         memory: &Reservation,
     ) -> Result<Self> {
-        let lists = if sizes.has_lists() { Some(Lists::new(memory)?) } else { None };
+        let lists = if sizes.has_lists() { Some(CentreLists::new(memory)?) } else { None };
         Ok(Self {
             gpu,
-            tiles,
+            tiles: rows.tiles,
             sizes,
-            dim,
+            dim: rows.dim,
             seed,
             sample: memory.buffer("sample")?,
             nearest: memory.buffer("nearest centres")?,
@@ -103,8 +125,8 @@ impl<'a, T: OnDevice> Work<'a, T> {
         })
     }
 
-    /// Finds centres by k-means on a sample, whose vectors are compared with all of them, or with those near
-    /// their guides.
+    /// Finds centres by k-means on a sample, whose vectors are compared with all of them, or with
+    /// those near their guides.
     pub(super) fn k_means(
         &mut self,
         centres: &mut Centres<T>,
@@ -118,31 +140,30 @@ impl<'a, T: OnDevice> Work<'a, T> {
             self.group_sample(sample, guides)?;
         }
         let ids = if guides.is_some() { self.order.view() } else { self.sample.view() };
-        self.means(centres, ids, (sample, 0), 0)?;
+        self.means(centres, ids, SampleCounts { vectors: sample, keys: 0 }, 0)?;
         for round in 1..=self.sizes.rounds {
             let vectors = self.tiles.vectors;
-            let wanted = Wanted { vectors, ids: Some(ids), count: sample, memberships: 1, by_number: false };
+            let wanted = Wanted { vectors, ids: Some(ids), count: sample, probes: 1, by_number: false };
             match guides {
                 Some(guides) => self.assign_near(&wanted, centres, guides, self.sizes.guide_list)?,
                 None => self.assign(&wanted, centres)?,
             }
             self.keys(sample, 1, 0, true)?;
             self.sort(sample, ID_BITS, centres.count)?;
-            self.means(centres, ids, (sample, sample), round)?;
+            self.means(centres, ids, SampleCounts { vectors: sample, keys: sample }, round)?;
         }
         Ok(())
     }
 
-    /// Numbers the centres so that those that are near each other follow one another: by the nearest of the first
-    /// few, the second and the third nearest. They move to `to`.
+    /// Numbers the centres so that those that are near each other follow one another: by the
+    /// nearest of the first few, the second and the third nearest. They move to `to`.
     pub(super) fn arrange(&mut self, centres: &Centres<T>, to: &mut Centres<T>) -> Result<()> {
         let count = centres.count;
         let first = (count as f64).sqrt() as usize;
-        let memberships = first.min(ORDER_RANKS);
-        let wanted =
-            Wanted { vectors: centres.vectors.view(), ids: None, count, memberships, by_number: false };
+        let probes = first.min(ORDER_RANKS);
+        let wanted = Wanted { vectors: centres.vectors.view(), ids: None, count, probes, by_number: false };
         self.launch_assign(&wanted, centres, first, None)?;
-        self.sort_by_nearest(count, memberships, first)?;
+        self.sort_by_nearest(count, probes, first)?;
         let arguments = (self.keys.view(), self.sample.view_mut(), count as u32);
         let renumber = Renumber {
             from: centres.vectors.view().cast(),
@@ -156,19 +177,20 @@ impl<'a, T: OnDevice> Work<'a, T> {
             units: self.tiles.units(),
         };
         let grid = [(count as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers outlive the work.
+        // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers
+        // outlive the work.
         unsafe {
             self.gpu.launch::<cluster_ids>(threads(count), VALUE_THREADS, arguments)?;
             self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))
         }
     }
 
-    /// Sorts keys of `count` vectors by their nearest of `centres` centres, `memberships` each.
-    fn sort_by_nearest(&mut self, count: usize, memberships: usize, centres: usize) -> Result<()> {
+    /// Sorts keys of `count` vectors by their nearest of `centres` centres, `probes` each.
+    fn sort_by_nearest(&mut self, count: usize, probes: usize, centres: usize) -> Result<()> {
         // By the least important first, as the sort is stable.
-        let ranks = memberships.min(ORDER_RANKS);
+        let ranks = probes.min(ORDER_RANKS);
         for rank in (0..ranks).rev() {
-            self.keys(count, memberships, rank, rank + 1 == ranks)?;
+            self.keys(count, probes, rank, rank + 1 == ranks)?;
             self.sort(count, ID_BITS, centres)?;
         }
         Ok(())
@@ -179,8 +201,8 @@ impl<'a, T: OnDevice> Work<'a, T> {
         self.launch_assign(wanted, centres, centres.count, None)
     }
 
-    /// Finds the nearest of the first `compared` centres; or of lists of so many, of each of `guides` guides, whose
-    /// vectors begin at the `starts`.
+    /// Finds the nearest of the first `compared` centres; or of lists of so many, of each of
+    /// `guides` guides, whose vectors begin at the `starts`.
     pub(super) fn launch_assign(
         &mut self,
         wanted: &Wanted,
@@ -204,15 +226,15 @@ impl<'a, T: OnDevice> Work<'a, T> {
             count,
             guide_count,
             centre_count: compared as u32,
-            memberships: wanted.memberships as u32,
+            probes: wanted.probes as u32,
             vector_stride: stride,
             centre_stride: stride,
             units,
             weight: T::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count, guide_count), 1, 1];
-        // SAFETY: ids are vectors and lists hold centres; the buffers hold what the sizes say, and outlive the
-        // work.
+        // SAFETY: ids are vectors and lists hold centres; the buffers hold what the sizes say, and
+        // outlive the work.
         unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
         let (vectors, centres) = (wanted.count as u64, centres.count as u64);
         let bytes = (vectors + centres) * (u64::from(stride) + 4);
@@ -220,13 +242,13 @@ impl<'a, T: OnDevice> Work<'a, T> {
         Ok(())
     }
 
-    /// Makes centres of the means of the sorted keys of the sample, whose vectors are `ids`, in round `round`; both
-    /// counts are given.
+    /// Moves the centres to the means of the sample, whose vectors are `ids` and whose keys are
+    /// sorted. In round 0 there are no keys, and each centre is a vector of the sample.
     fn means(
         &mut self,
         centres: &mut Centres<T>,
         ids: Global<u32>,
-        (sample, keys): (usize, usize),
+        counts: SampleCounts,
         round: u32,
     ) -> Result<()> {
         let count = centres.count as u32;
@@ -237,8 +259,8 @@ impl<'a, T: OnDevice> Work<'a, T> {
             centres: centres.vectors.view_mut(),
             biases: centres.norms.view_mut(),
             seed: self.seed,
-            sample_count: sample as u32,
-            key_count: keys as u32,
+            sample_count: counts.vectors as u32,
+            key_count: counts.keys as u32,
             centre_count: count,
             stride: self.tiles.stride,
             round,
@@ -248,13 +270,13 @@ impl<'a, T: OnDevice> Work<'a, T> {
         unsafe { self.gpu.launch::<T::Mean>([count, 1, 1], MEAN_THREADS, (means,)) }
     }
 
-    /// Makes keys of the centre of rank `rank` of `count` vectors that have `memberships` each.
-    fn keys(&mut self, count: usize, memberships: usize, rank: usize, fresh: bool) -> Result<()> {
+    /// Makes keys of the centre of rank `rank` of `count` vectors that have `probes` each.
+    fn keys(&mut self, count: usize, probes: usize, rank: usize, fresh: bool) -> Result<()> {
         let keys = Keys {
             nearest: self.nearest.view(),
             keys: self.keys.view_mut(),
             count: count as u32,
-            memberships: memberships as u32,
+            probes: probes as u32,
             rank: rank as u32,
             fresh: u32::from(fresh),
         };
@@ -265,13 +287,13 @@ impl<'a, T: OnDevice> Work<'a, T> {
     /// Sorts keys by the cell, one of `cells`, which is above `shift`.
     pub(super) fn sort(&mut self, count: usize, shift: u32, cells: usize) -> Result<()> {
         let bits = shift..shift + usize::BITS - (cells - 1).leading_zeros();
-        sort(self.gpu, &mut self.keys, &mut self.spare, &mut self.room, count, bits)
+        self.room.sort(self.gpu, &mut self.keys, &mut self.spare, count, bits)
     }
 
     /// Orders the vectors.
     pub(super) fn order(&mut self) -> Result<()> {
-        let Sizes { n, cells, memberships, .. } = self.sizes;
-        self.sort_by_nearest(n, memberships, cells)?;
+        let ClusteringSizes { n, cells, probes, .. } = self.sizes;
+        self.sort_by_nearest(n, probes, cells)?;
         let arguments = (self.keys.view(), self.order.view_mut(), n as u32);
         // SAFETY: as for `launch_assign`.
         unsafe { self.gpu.launch::<cluster_ids>(threads(n), VALUE_THREADS, arguments) }
@@ -279,29 +301,29 @@ impl<'a, T: OnDevice> Work<'a, T> {
 
     /// Puts the members in order, and finds where each rank of each cell begins.
     pub(super) fn members(&mut self, members: &mut Buffer<u32>) -> Result<()> {
-        let Sizes { n, cells, memberships, .. } = self.sizes;
-        self.find_members(members.view_mut(), n, cells, memberships)
+        let ClusteringSizes { n, cells, probes, .. } = self.sizes;
+        self.find_members(members.view_mut(), n, cells, probes)
     }
 
-    /// Puts `count` vectors, of which each has `memberships` of `cells` cells, into `members`, cell by cell, and finds
-    /// where each rank of each cell begins.
+    /// Puts `count` vectors, of which each has `probes` of `cells` cells, into `members`, cell by
+    /// cell, and finds where each rank of each cell begins.
     pub(super) fn find_members(
         &mut self,
         members: GlobalMut<u32>,
         count: usize,
         cells: usize,
-        memberships: usize,
+        probes: usize,
     ) -> Result<()> {
         let keys = MemberKeys {
             nearest: self.nearest.view(),
             keys: self.keys.view_mut(),
             count: count as u32,
-            memberships: memberships as u32,
+            probes: probes as u32,
         };
-        let grid = [threads(count)[0], memberships as u32, 1];
+        let grid = [threads(count)[0], probes as u32, 1];
         // SAFETY: as for `launch_assign`.
         unsafe { self.gpu.launch::<cluster_member_keys>(grid, VALUE_THREADS, (keys,))? };
-        let count = count * memberships;
+        let count = count * probes;
         self.sort(count, ID_BITS + RANK_BITS, cells)?;
         let members = Members {
             keys: self.keys.view(),
@@ -309,7 +331,7 @@ impl<'a, T: OnDevice> Work<'a, T> {
             starts: self.starts.view_mut(),
             count: count as u32,
             cells: cells as u32,
-            memberships: memberships as u32,
+            probes: probes as u32,
             padding: 0,
         };
         // SAFETY: as for `launch_assign`.

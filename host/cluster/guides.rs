@@ -1,28 +1,27 @@
 //! Vectors that are compared with a list of centres each, where there are too many for all.
 //!
-//! A vector's guide is the nearest of a few, and its list names the centres near the guide: the nearest of them
-//! is the vector's own for most, and near it for the others. In the end that centre is the guide, and its list
-//! names the centres near it.
+//! A vector's guide is the nearest of a few, and its list names the centres near the guide: the
+//! nearest of them is the vector's own for most, and near it for the others. In the end that centre
+//! is the guide, and its list names the centres near it.
 
 use tagore_device::block::tile;
-use tagore_device::cluster::{LIST_THREADS, Lists as Listing, Pairs, cluster_lists};
+use tagore_device::cluster::{self as device, LIST_THREADS, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::gpu::{Centres, Wanted, Work};
-use super::{Known, Sizes};
-use crate::gpu::{Buffer, Plan, Reservation};
-use crate::vectors::gpu::OnDevice;
+use super::gpu::{Centres, ClusterKernels, KMeans, Wanted};
+use super::{ClusteringSizes, Known};
+use crate::gpu::{Buffer, MemoryPlan, Reservation};
 use crate::{Metric, Result};
 
 /// Of each guide as many centres, by their numbers, and their squared norms.
-pub(super) struct Lists<T: OnDevice> {
+pub(super) struct CentreLists<T: ClusterKernels> {
     pub centres: Buffer<u32>,
     pub norms: Buffer<T::Sum>,
 }
 
-impl<T: OnDevice> Lists<T> {
+impl<T: ClusterKernels> CentreLists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
-    pub(super) fn plan(plan: Plan, sizes: &Sizes) -> Plan {
+    pub(super) fn plan(plan: MemoryPlan, sizes: &ClusteringSizes) -> MemoryPlan {
         let all = if sizes.guides > 0 { sizes.cells } else { 0 };
         let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
@@ -34,11 +33,11 @@ impl<T: OnDevice> Lists<T> {
     }
 }
 
-impl<T: OnDevice> Work<'_, T> {
+impl<T: ClusterKernels> KMeans<'_, T> {
     /// Puts the sample in the order of guides.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
-        let wanted = Wanted { vectors, ids, count: sample, memberships: 1, by_number: false };
+        let wanted = Wanted { vectors, ids, count: sample, probes: 1, by_number: false };
         self.assign(&wanted, guides)?;
         self.group(sample, guides.count)?;
         let grid = [sample.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
@@ -47,13 +46,15 @@ impl<T: OnDevice> Work<'_, T> {
         unsafe { self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, arguments) }
     }
 
-    /// Puts the first `count` vectors, whose nearest of `guides` guides was found, in the order of those.
+    /// Puts the first `count` vectors, whose nearest of `guides` guides was found, in the order of
+    /// those.
     fn group(&mut self, count: usize, guides: usize) -> Result<()> {
         let order = self.order.view_mut();
         self.find_members(order, count, guides, 1)
     }
 
-    /// Finds the nearest centres of vectors that are in the order of guides, among `length` centres near each.
+    /// Finds the nearest centres of vectors that are in the order of guides, among `length` centres
+    /// near each.
     pub(super) fn assign_near(
         &mut self,
         wanted: &Wanted,
@@ -65,24 +66,26 @@ impl<T: OnDevice> Work<'_, T> {
         self.launch_assign(wanted, centres, length, Some(guides.count))
     }
 
-    /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those in its list.
+    /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those
+    /// in its list.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
-        let Sizes { n, memberships, guide_list, centre_list, .. } = self.sizes;
+        let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
-        let all = Wanted { vectors, ids: None, count: n, memberships, by_number: false };
+        let all = Wanted { vectors, ids: None, count: n, probes, by_number: false };
         let Some(guides) = guides else { return self.assign(&all, centres) };
-        self.assign(&Wanted { memberships: 1, ..all }, guides)?;
+        self.assign(&Wanted { probes: 1, ..all }, guides)?;
         let grouped = Wanted { ids: Some(self.order.view()), by_number: true, ..all };
         self.group(n, guides.count)?;
-        self.assign_near(&Wanted { memberships: 1, ..grouped }, centres, guides, guide_list)?;
+        self.assign_near(&Wanted { probes: 1, ..grouped }, centres, guides, guide_list)?;
         self.group(n, centres.count)?;
         self.assign_near(&grouped, centres, centres, centre_list)
     }
 
-    /// Finds the nearest centres of all vectors among those that are near the centre of their known cell.
+    /// Finds the nearest centres of all vectors among those that are near the centre of their known
+    /// cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
-        let Sizes { n, memberships, centre_list, .. } = self.sizes;
-        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, memberships, by_number: false };
+        let ClusteringSizes { n, probes, centre_list, .. } = self.sizes;
+        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
         self.starts.upload(known.starts)?;
         self.assign_near(&all, centres, known.centres, centre_list)
     }
@@ -106,7 +109,7 @@ impl<T: OnDevice> Work<'_, T> {
                 units,
                 weight: T::weight(Metric::L2),
             };
-            let listing = Listing {
+            let listing = device::CentreLists {
                 values: self.keys.view().cast(),
                 biases: centres.norms.view().cast(),
                 lists: lists.centres.view_mut().offset(first * length),
@@ -115,8 +118,8 @@ impl<T: OnDevice> Work<'_, T> {
                 length: length as u32,
             };
             let grid = [tiles(centres.count), tiles(here), 1];
-            // SAFETY: there is room for the distances of `here` guides, and for the lists of all; everything
-            // outlives the work.
+            // SAFETY: there is room for the distances of `here` guides, and for the lists of all;
+            // everything outlives the work.
             unsafe {
                 self.gpu.launch::<T::Pairs>(grid, tile::THREADS, (pairs,))?;
                 self.gpu.launch::<cluster_lists>([here as u32, 1, 1], LIST_THREADS, (listing,))?;

@@ -1,23 +1,25 @@
-//! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell with it.
+//! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell
+//! with it.
 //!
 //! On a device all of it works on vectors that are there already: k-means (Lloyd) on a sample, the
-//! nearest centres of every vector, and the orders of the vectors by them. The host asks for what is next and
-//! waits once, in the end. The same seed gives the same bytes: sums and places depend on the data alone. Without a
-//! device there are the clusters of every vector alone.
+//! nearest centres of every vector, and the orders of the vectors by them. The host asks for what
+//! is next and waits once, in the end. The same seed gives the same bytes: sums and places depend
+//! on the data alone. Without a device there are the clusters of every vector alone.
 
 pub(crate) mod assigner;
 pub(crate) mod cpu;
 mod gpu;
 mod guides;
 
-use tagore_device::cluster::MAX_MEMBERSHIPS;
+use tagore_device::cluster::MAX_PROBES;
 
-use self::gpu::{Centres, Work};
-use self::guides::Lists;
+pub(crate) use self::gpu::ClusterKernels;
+use self::gpu::{CentreNames, Centres, KMeans};
+use self::guides::CentreLists;
 use crate::Result;
 use crate::gpu::sort::SortRoom;
-use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{OnDevice, TileVectors};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::gpu::TileRows;
 
 /// Vectors of the sample per centre.
 const SAMPLE_PER_CELL: usize = 48;
@@ -25,31 +27,31 @@ const SAMPLE_PER_CELL: usize = 48;
 /// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
 pub(crate) const ROUNDS: u32 = 5;
 
-/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as its list.
+/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as
+/// its list.
 const GUIDES: f64 = 4.0;
 
-/// The names of the buffers of centres: their vectors, and the squared norms of those.
-const CENTRES: (&str, &str) = ("centres", "centre norms");
-const SPARE_CENTRES: (&str, &str) = ("spare centres", "spare centre norms");
+const CENTRES: CentreNames = CentreNames { vectors: "centres", norms: "centre norms" };
+const SPARE_CENTRES: CentreNames = CentreNames { vectors: "spare centres", norms: "spare centre norms" };
+const GUIDE_CENTRES: CentreNames = CentreNames { vectors: "guides", norms: "guide norms" };
 
 /// The names of the buffers of centres in [`Cells`].
-pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.0, SPARE_CENTRES.1];
-const GUIDE_CENTRES: (&str, &str) = ("guides", "guide norms");
+pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.vectors, SPARE_CENTRES.norms];
 
-/// What is asked for.
+/// A clustering request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clustering {
-    /// Centres, each with its cell; no more than there are vectors.
+    /// Centres, each with its cell; at most the number of vectors.
     pub cells: usize,
-    /// Cells that each vector is in: those of its nearest centres.
-    pub memberships: usize,
-    /// The most centres that all vectors are compared with. Of more, a vector is compared with lists.
+    /// Nearest cells that each vector probes; it is assigned to the first of them.
+    pub probes: usize,
+    /// The most centres that all vectors are compared with. Of more, a vector is compared with
+    /// lists.
     pub most: usize,
-    /// Centres in the list of a guide, and in that of a centre.
-    pub lists: (usize, usize),
+    pub lists: ListLengths,
     /// Whether the order of the vectors is wanted.
     pub ordered: bool,
-    /// How many other cells are known.
+    /// Cells of an earlier clustering, if known.
     pub known: usize,
     /// Vectors of the sample per centre.
     pub sample_per_cell: usize,
@@ -57,14 +59,23 @@ pub(crate) struct Clustering {
     pub rounds: u32,
 }
 
+/// Lengths of lists of near centres.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListLengths {
+    /// Of a guide.
+    pub guide: usize,
+    /// Of a centre.
+    pub centre: usize,
+}
+
 impl Clustering {
     /// With the sizes of lists that are best where there are many centres, and no order.
-    pub(crate) fn new(cells: usize, memberships: usize) -> Self {
+    pub(crate) fn new(cells: usize, probes: usize) -> Self {
         Self {
             cells,
-            memberships,
+            probes,
             most: 4096,
-            lists: (512, 1024),
+            lists: ListLengths { guide: 512, centre: 1024 },
             ordered: false,
             known: 0,
             sample_per_cell: SAMPLE_PER_CELL,
@@ -73,36 +84,38 @@ impl Clustering {
     }
 }
 
-/// Which vectors are in which cell: each in the cells of its nearest centres.
-pub(crate) struct Cells<T: OnDevice> {
-    /// The members of all cells, cell by cell; within a cell those whose nearest centre is the cell's, then
-    /// those whose second nearest it is, and so on; of each rank in an order of which every beginning is a
-    /// fair sample.
+/// The vectors of each cell: those assigned to it, then those that probe it.
+pub(crate) struct Cells<T: ClusterKernels> {
+    /// Vectors, cell by cell and rank by rank: rank 0 holds the vectors whose nearest centre is the
+    /// cell's, rank 1 those whose second nearest it is, and so on. Within a rank, every beginning
+    /// of the order is a fair sample.
     pub members: Buffer<u32>,
-    /// Where the members of rank `r` of cell `c` begin, at `c * memberships + r`, and the end of the last.
+    /// Offsets in `members`: rank `r` of cell `c` begins at `starts[c * probes + r]`. One more
+    /// entry ends the last rank.
     pub starts: Vec<usize>,
-    /// All vectors, if that was asked for, by their nearest centre, then the second and the third, then by number:
-    /// those that follow one another are near each other.
+    /// If requested: all vectors by nearest centre, then the second, the third and the number.
+    /// Vectors that follow one another are near each other.
     pub order: Option<Buffer<u32>>,
-    /// Cells that each vector is in.
-    pub memberships: usize,
+    /// Cells that each vector probes.
+    pub probes: usize,
     /// Of each cell.
     pub centres: Centres<T>,
 }
 
-/// Other cells of the same vectors, which are in the order of these cells: they tell which centres are near a vector.
-pub(crate) struct Known<'a, T: OnDevice> {
+/// Other cells of the same vectors, which are in the order of these cells: they tell which centres
+/// are near a vector.
+pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
-    /// Where the vectors whose nearest centre is that of a cell begin, and the end of the last.
+    /// Offsets of the vectors assigned to each cell, and the end of the last.
     pub starts: &'a [u32],
 }
 
-/// How much there is of everything.
+/// Sizes of a clustering, after clamping to the data.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct ClusteringSizes {
     n: usize,
     cells: usize,
-    memberships: usize,
+    probes: usize,
     sample: usize,
     /// Other cells that are known.
     known: usize,
@@ -115,27 +128,27 @@ struct Sizes {
     centre_list: usize,
 }
 
-impl Sizes {
+impl ClusteringSizes {
     fn new(n: usize, asked: Clustering) -> Self {
         let cells = asked.cells.clamp(1, n.max(1));
-        // No vector is in a cell twice.
-        let memberships = asked.memberships.clamp(1, cells.min(MAX_MEMBERSHIPS as usize));
+        // No vector probes a cell twice.
+        let probes = asked.probes.clamp(1, cells.min(MAX_PROBES as usize));
         let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
         let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
         let guides = guides.min(cells);
         // A list has as many as a vector needs.
-        let list = |length: usize| length.clamp(memberships, cells);
+        let list = |length: usize| length.clamp(probes, cells);
         Self {
             n,
             cells,
-            memberships,
+            probes,
             sample: sample(cells),
             known: asked.known,
             guides,
             guide_sample: sample(guides),
             rounds: asked.rounds,
-            guide_list: list(asked.lists.0),
-            centre_list: list(asked.lists.1),
+            guide_list: list(asked.lists.guide),
+            centre_list: list(asked.lists.centre),
         }
     }
 
@@ -144,15 +157,20 @@ impl Sizes {
         self.guides > 0 || self.known > 0
     }
 
-    /// A key of each membership.
+    /// Keys: one per vector and probe.
     fn keys(&self) -> usize {
-        self.n * self.memberships
+        self.n * self.probes
     }
 }
 
 /// Adds the device memory that [`cells`] takes to a plan; of it the members and the order stay.
-pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Clustering) -> Plan {
-    let sizes = Sizes::new(n, asked);
+pub(crate) fn plan<T: ClusterKernels>(
+    plan: MemoryPlan,
+    n: usize,
+    dim: usize,
+    asked: Clustering,
+) -> MemoryPlan {
+    let sizes = ClusteringSizes::new(n, asked);
     let keys = sizes.keys();
     let mut plan = plan
         .with::<u32>("members", keys)
@@ -160,7 +178,7 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Cluster
         .with::<u32>("sample", sizes.sample)
         // Of vectors, and of centres in their own order.
         .with::<u32>("nearest centres", keys.max(3 * sizes.cells))
-        .with::<u32>("starts", (sizes.cells * sizes.memberships).max(sizes.known) + 1)
+        .with::<u32>("starts", (sizes.cells * sizes.probes).max(sizes.known) + 1)
         .with::<u64>("keys", keys)
         .with::<u64>("spare keys", keys);
     plan = Centres::<T>::plan(plan, CENTRES, sizes.cells, dim);
@@ -169,32 +187,31 @@ pub(crate) fn plan<T: OnDevice>(plan: Plan, n: usize, dim: usize, asked: Cluster
         plan = Centres::<T>::plan(plan, GUIDE_CENTRES, sizes.guides, dim);
     }
     if sizes.has_lists() {
-        plan = Lists::<T>::plan(plan, &sizes);
+        plan = CentreLists::<T>::plan(plan, &sizes);
     }
     SortRoom::plan(plan, keys)
 }
 
-/// Puts each of the first `n` of `tiles`, of `dim` components, into the cells of its nearest centres,
-/// which k-means (Lloyd) finds on a sample: one vector drawn from each stretch. There are at most as many
-/// centres as vectors, and memberships as centres.
-pub(crate) fn cells<T: OnDevice>(
+/// Puts each vector into the cells of its nearest centres. K-means (Lloyd) finds the centres on a
+/// sample of one vector per stretch. There are at most as many centres as vectors, and as many
+/// probes as centres.
+pub(crate) fn cells<T: ClusterKernels>(
     gpu: &Gpu,
-    tiles: TileVectors,
-    n: usize,
-    dim: usize,
+    rows: TileRows,
     asked: Clustering,
     seed: u64,
     known: Option<Known<'_, T>>,
 ) -> Result<Cells<T>> {
-    let sizes = Sizes::new(n, asked);
-    let Sizes { cells, memberships, .. } = sizes;
+    let TileRows { count: n, dim, .. } = rows;
+    let sizes = ClusteringSizes::new(n, asked);
+    let ClusteringSizes { cells, probes, .. } = sizes;
     if sizes.keys() > u32::MAX as usize {
-        return Err(gpu.error(format_args!("{n} vectors in {memberships} cells each are too many")));
+        return Err(gpu.error(format_args!("{n} vectors in {probes} cells each are too many")));
     }
-    let memory = plan::<T>(Plan::new(), n, dim, asked).reserve(gpu)?;
-    let mut work = Work::<T>::new(gpu, tiles, (sizes, dim), seed, &memory)?;
+    let memory = plan::<T>(MemoryPlan::new(), n, dim, asked).reserve(gpu)?;
+    let mut work = KMeans::<T>::new(gpu, rows, sizes, seed, &memory)?;
     let mut members = memory.buffer("members")?;
-    let mut starts = vec![0u32; cells * memberships + 1];
+    let mut starts = vec![0u32; cells * probes + 1];
     let mut centres = Centres::<T>::new(&memory, SPARE_CENTRES, cells)?;
     if n > 0 {
         let mut found = Centres::<T>::new(&memory, CENTRES, cells)?;
@@ -217,7 +234,7 @@ pub(crate) fn cells<T: OnDevice>(
         work.starts.download(&mut starts)?;
     }
     let starts = starts.into_iter().map(|start| start as usize).collect();
-    Ok(Cells { members, starts, order: asked.ordered.then_some(work.order), memberships, centres })
+    Ok(Cells { members, starts, order: asked.ordered.then_some(work.order), probes, centres })
 }
 
 #[cfg(test)]
@@ -225,22 +242,22 @@ mod tests {
     use tagore_device::cluster::shuffled;
 
     use super::*;
-    use crate::vectors::gpu::{Preparation, ROWS, Side};
+    use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Side};
     use crate::vectors::{Element, Synth, Vectors};
 
-    /// What cells are, on the host.
+    /// Cells on the host.
     #[derive(PartialEq, Debug)]
     struct Found {
         members: Vec<u32>,
         starts: Vec<usize>,
         order: Vec<u32>,
-        memberships: usize,
+        probes: usize,
     }
 
     /// Vectors on the device, prepared.
     fn side<T: OnDevice>(gpu: &Gpu, values: &[T], dim: usize) -> Side<T> {
         let n = values.len() / dim;
-        let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
+        let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest", 1)
             .reserve(gpu)
@@ -266,22 +283,23 @@ mod tests {
         side
     }
 
-    fn found<T: OnDevice>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
+    fn found<T: ClusterKernels>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
         let gpu = Gpu::emulated(lanes);
         let n = values.len() / dim;
         let side = side(&gpu, values, dim);
         let mut cells =
-            cells::<T>(&gpu, side.tiles(), n, dim, Clustering { ordered: true, ..asked }, 7, None).unwrap();
-        let memberships = cells.memberships;
-        let (mut members, mut order) = (vec![0; n * memberships], vec![0; n]);
+            cells::<T>(&gpu, side.tiles().rows(n, dim), Clustering { ordered: true, ..asked }, 7, None)
+                .unwrap();
+        let probes = cells.probes;
+        let (mut members, mut order) = (vec![0; n * probes], vec![0; n]);
         cells.members.download(&mut members).unwrap();
         cells.order.take().unwrap().download(&mut order).unwrap();
-        Found { members, starts: cells.starts, order, memberships }
+        Found { members, starts: cells.starts, order, probes }
     }
 
     /// Checks what must hold of cells, whatever the centres.
     fn check(found: &Found, n: usize, count: usize) {
-        let m = found.memberships;
+        let m = found.probes;
         assert_eq!(found.starts.len(), count * m + 1);
         assert!(found.starts.is_sorted() && found.starts[0] == 0 && found.starts[count * m] == n * m);
         // Every vector is in one cell of each rank, and in none twice.
@@ -308,7 +326,7 @@ mod tests {
         assert_eq!(found.order, order);
     }
 
-    fn run_as<T: OnDevice + Element>(values: &[T], dim: usize, asked: Clustering) -> Found {
+    fn run_as<T: ClusterKernels + Element>(values: &[T], dim: usize, asked: Clustering) -> Found {
         let one = found(0, values, dim, asked);
         assert!(one == found(5, values, dim, asked), "the order of lanes shows");
         let n = values.len() / dim;
@@ -316,8 +334,8 @@ mod tests {
         one
     }
 
-    fn run<T: OnDevice + Element>(values: &[T], dim: usize, (cells, memberships): (usize, usize)) -> Found {
-        run_as(values, dim, Clustering::new(cells, memberships))
+    fn run<T: ClusterKernels + Element>(values: &[T], dim: usize, (cells, probes): (usize, usize)) -> Found {
+        run_as(values, dim, Clustering::new(cells, probes))
     }
 
     fn bytes(vectors: &Vectors) -> Vec<u8> {
@@ -338,16 +356,18 @@ mod tests {
 
     #[test]
     fn lists_give_the_nearest_that_they_hold() {
-        // Centres are as long on the device; and there is not room for the distances of all at once.
+        // Centres are as long on the device; and there is not room for the distances of all at
+        // once.
         let (n, dim) = (290, 32);
-        let asked = Clustering { most: 20, lists: (16, 24), ..Clustering::new(60, 6) };
+        let asked =
+            Clustering { most: 20, lists: ListLengths { guide: 16, centre: 24 }, ..Clustering::new(60, 6) };
         let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
         let gpu = Gpu::emulated(1);
-        let (side, sizes) = (side(&gpu, &values, dim), Sizes::new(n, asked));
+        let (side, sizes) = (side(&gpu, &values, dim), ClusteringSizes::new(n, asked));
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
-        let memory = plan::<u8>(Plan::new(), n, dim, asked).reserve(&gpu).unwrap();
-        let mut work = Work::<u8>::new(&gpu, side.tiles(), (sizes, dim), 3, &memory).unwrap();
+        let memory = plan::<u8>(MemoryPlan::new(), n, dim, asked).reserve(&gpu).unwrap();
+        let mut work = KMeans::<u8>::new(&gpu, side.tiles().rows(n, dim), sizes, 3, &memory).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
         work.k_means(&mut guides, sizes.guide_sample, None).unwrap();
@@ -385,7 +405,7 @@ mod tests {
         let asked = Clustering::new(count, 4);
         let ordered = Clustering { ordered: true, ..asked };
         let mut first =
-            cells::<u8>(&gpu, side(&gpu, &values, dim).tiles(), n, dim, ordered, 7, None).unwrap();
+            cells::<u8>(&gpu, side(&gpu, &values, dim).tiles().rows(n, dim), ordered, 7, None).unwrap();
         let mut order = vec![0u32; n];
         first.order.take().unwrap().download(&mut order).unwrap();
         let values: Vec<u8> =
@@ -397,14 +417,17 @@ mod tests {
         }
         let side = side(&gpu, &values, dim);
         let members = |asked: Clustering, known| {
-            let found = cells::<u8>(&gpu, side.tiles(), n, dim, asked, 9, known).unwrap();
+            let found = cells::<u8>(&gpu, side.tiles().rows(n, dim), asked, 9, known).unwrap();
             let mut members = vec![0; n * 4];
             found.members.download(&mut members).unwrap();
             (members, found.starts)
         };
         let listed = |length: usize| {
             let known = Known { centres: &first.centres, starts: &starts };
-            members(Clustering { known: count, lists: (16, length), ..asked }, Some(known))
+            members(
+                Clustering { known: count, lists: ListLengths { guide: 16, centre: length }, ..asked },
+                Some(known),
+            )
         };
         // Lists of all centres lose nothing; shorter ones little.
         let all = members(asked, None);
@@ -427,11 +450,12 @@ mod tests {
         let gpu = Gpu::emulated(0);
         let side = side(&gpu, &values, 16);
         for most in [5, 50] {
-            let asked = Clustering { most, lists: (4, 12), ..Clustering::new(9, 3) };
-            let planned = plan::<u8>(Plan::new(), 200, 16, asked).bytes();
+            let asked =
+                Clustering { most, lists: ListLengths { guide: 4, centre: 12 }, ..Clustering::new(9, 3) };
+            let planned = plan::<u8>(MemoryPlan::new(), 200, 16, asked).bytes();
             let before = gpu.measure().unwrap().end().unwrap().peak_bytes;
             let work = gpu.measure().unwrap();
-            drop(cells::<u8>(&gpu, side.tiles(), 200, 16, asked, 7, None).unwrap());
+            drop(cells::<u8>(&gpu, side.tiles().rows(200, 16), asked, 7, None).unwrap());
             assert_eq!(work.end().unwrap().peak_bytes - before, planned);
         }
     }
@@ -440,10 +464,15 @@ mod tests {
     fn vectors_with_lists_are_in_their_cells() {
         let vectors = Synth::new(300, 20, 3).unwrap().base();
         let values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
-        let asked = Clustering { most: 5, lists: (4, 12), ..Clustering::new(20, 8) };
+        let asked =
+            Clustering { most: 5, lists: ListLengths { guide: 4, centre: 12 }, ..Clustering::new(20, 8) };
         run_as(&values, 20, asked);
         // Lists of all; equal vectors.
-        run_as(&[3u8; 3 * 50], 3, Clustering { cells: 7, lists: (99, 99), ..asked });
+        run_as(
+            &[3u8; 3 * 50],
+            3,
+            Clustering { cells: 7, lists: ListLengths { guide: 99, centre: 99 }, ..asked },
+        );
     }
 
     #[test]
@@ -456,14 +485,15 @@ mod tests {
 
     #[test]
     fn few_vectors_and_equal_ones_have_cells() {
-        assert_eq!(run(&[1.5f32, 2.0], 2, (4, 6)).memberships, 1);
-        assert_eq!(run(&[3u8; 3 * 5], 3, (4, 6)).memberships, 4);
-        assert_eq!(run(&[-3i8; 130], 1, (2, 8)).memberships, 2);
+        assert_eq!(run(&[1.5f32, 2.0], 2, (4, 6)).probes, 1);
+        assert_eq!(run(&[3u8; 3 * 5], 3, (4, 6)).probes, 4);
+        assert_eq!(run(&[-3i8; 130], 1, (2, 8)).probes, 2);
     }
 
     #[test]
     fn clusters_that_are_far_apart_are_found() {
-        // Eight clumps at the corners of a cube, each a cell of its own after a few rounds, or of two.
+        // Eight clumps at the corners of a cube, each a cell of its own after a few rounds, or of
+        // two.
         let corner = |i: usize, axis: usize| if i >> axis & 1 == 1 { 100 } else { 0 };
         let values: Vec<u8> =
             (0..400).flat_map(|i| (0..3).map(move |axis| corner(i, axis) + (i / 8 % 5) as u8)).collect();

@@ -6,10 +6,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
-use super::lists::{Lists, SharedLists};
+use super::lists::{NeighbourLists, SharedLists};
 use super::reverse::Reverse;
 use super::table::{IdTable, fill};
 use super::{DescentStats, Iterations};
@@ -25,31 +25,31 @@ pub(super) const SAMPLE: usize = 24;
 /// The nearest of a node's list, and of its reverse list, that phase 2 gathers.
 pub(super) const GATHER: usize = 64;
 
-/// What a descent is run with, checked and complete.
-pub(super) struct Plan {
+/// Arguments of a descent, checked and complete.
+pub(super) struct CpuDescent {
     pub k: usize,
     pub iterations: Iterations,
     pub expand: usize,
     pub seed: u64,
 }
 
-/// Runs both phases; `space` has more than `plan.k` nodes.
+/// Runs both phases; `space` has more than `settings.k` nodes.
 pub(super) fn descend(
     space: &Space<'_>,
-    plan: &Plan,
+    settings: &CpuDescent,
     progress: &Progress,
 ) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
-    let (most_join, most_refine) = plan.iterations.limits();
-    let descent = Descent { space, plan, progress, distances: AtomicU64::new(0) };
-    let mut lists = descent.start(Lists::new(nodes, plan.k))?;
+    let (most_join, most_refine) = settings.iterations.limits();
+    let descent = Descent { space, settings, progress, distances: AtomicU64::new(0) };
+    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k))?;
     let mut stats = DescentStats::default();
     let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
     let at_start = computed(&descent);
     while stats.iterations.0 < most_join {
         lists = descent.join(lists, stats.iterations.0)?;
         stats.iterations.0 += 1;
-        if plan.iterations == Iterations::Auto && lists.unvisited_share() < STOP_JOIN {
+        if settings.iterations == Iterations::Auto && lists.unvisited_share() < STOP_JOIN {
             break;
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn descend(
         let now = lists.last_keys();
         let changed = now.iter().zip(&before).filter(|(now, then)| now != then).count();
         before = now;
-        if plan.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
+        if settings.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
             break;
         }
     }
@@ -71,8 +71,8 @@ pub(super) fn descend(
     Ok((lists.into_keys(), stats))
 }
 
-/// `auto` leaves phase 1 once a smaller share than this of the list entries is new. Waiting longer costs
-/// a third of the time or more and gains 0.002 of recall (docs/measurements.md).
+/// `auto` leaves phase 1 once a smaller share than this of the list entries is new. Waiting longer
+/// costs a third of the time or more and gains 0.002 of recall (docs/measurements.md).
 const STOP_JOIN: f64 = 0.35;
 
 /// `auto` ends phase 2 once a smaller share than this of the lists still changes.
@@ -80,7 +80,7 @@ const STOP_REFINE: f64 = 0.1;
 
 struct Descent<'a> {
     space: &'a Space<'a>,
-    plan: &'a Plan,
+    settings: &'a CpuDescent,
     progress: &'a Progress,
     distances: AtomicU64,
 }
@@ -105,7 +105,7 @@ impl Descent<'_> {
 
     /// Computes the distances from `node` to `scratch.others` and offers each to both lists.
     fn offer_all(&self, lists: &SharedLists, node: u32, others: &[u32], distances: &mut Vec<f32>) {
-        self.space.list_distances(self.space.point(node), others, distances);
+        self.space.list_distances(self.space.query(node), others, distances);
         for (&other, &distance) in others.iter().zip(distances.iter()) {
             lists.offer(other, node, distance);
         }
@@ -120,13 +120,13 @@ impl Descent<'_> {
     }
 
     /// Gives every node random neighbours, all different.
-    fn start(&self, lists: Lists) -> Result<Lists> {
+    fn start(&self, lists: NeighbourLists) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let wanted = lists.k();
         let shared = lists.share();
         let scratch = || self.scratch();
         for_each_node(nodes, &self.progress.stage("start", nodes as u64), scratch, |scratch, node| {
-            let draws = Draws::new(self.plan.seed, Stage::Start, 0, u64::from(node));
+            let draws = Draws::new(self.settings.seed, Stage::Start, 0, u64::from(node));
             scratch.visited.clear();
             scratch.visited.insert(node);
             scratch.others.clear();
@@ -146,14 +146,14 @@ impl Descent<'_> {
 
     /// One iteration of phase 1: every node compares the new neighbours it has sampled, forward and
     /// reverse, with each other and with its old ones.
-    fn join(&self, mut lists: Lists, iteration: u32) -> Result<Lists> {
+    fn join(&self, mut lists: NeighbourLists, iteration: u32) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let (new, old) = sample(&mut lists);
         let reverse = |table: &IdTable, part: u32| {
             Reverse::new(nodes, |source, visit| {
                 // A random rank: which of many reverse neighbours are taken is a fair draw.
                 let draws =
-                    Draws::new(self.plan.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
+                    Draws::new(self.settings.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
                 for (index, &target) in table.row(source).iter().enumerate() {
                     visit(target, draws.bits(index as u64) as u32);
                 }
@@ -188,9 +188,9 @@ impl Descent<'_> {
 
     /// One iteration of phase 2: every node meets the lists and reverse lists of its nearest
     /// neighbours that it has not used before.
-    fn refine(&self, mut lists: Lists) -> Result<Lists> {
+    fn refine(&self, mut lists: NeighbourLists) -> Result<NeighbourLists> {
         let nodes = self.space.len();
-        let used = expand(&mut lists, self.plan.expand);
+        let used = expand(&mut lists, self.settings.expand);
         let near = nearest(&lists, GATHER);
         let reverse = Reverse::new(nodes, |source, visit| {
             near.row(source).iter().zip(0..).for_each(|(&target, rank)| visit(target, rank));
@@ -216,7 +216,7 @@ impl Descent<'_> {
 
 /// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each; the
 /// former count as visited from here on.
-fn sample(lists: &mut Lists) -> (IdTable, IdTable) {
+fn sample(lists: &mut NeighbourLists) -> (IdTable, IdTable) {
     let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE), IdTable::new(lists.len(), SAMPLE));
     (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
         let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
@@ -232,7 +232,7 @@ fn sample(lists: &mut Lists) -> (IdTable, IdTable) {
 }
 
 /// The `count` nearest unvisited neighbours of each node, which count as visited from here on.
-fn expand(lists: &mut Lists, count: usize) -> IdTable {
+fn expand(lists: &mut NeighbourLists, count: usize) -> IdTable {
     let mut used = IdTable::new(lists.len(), count);
     (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
         let unvisited = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k));
@@ -246,7 +246,7 @@ fn expand(lists: &mut Lists, count: usize) -> IdTable {
 }
 
 /// The nearest neighbours of each node, at most `count`, as they are now.
-fn nearest(lists: &Lists, count: usize) -> IdTable {
+fn nearest(lists: &NeighbourLists, count: usize) -> IdTable {
     let mut near = IdTable::new(lists.len(), count.min(lists.k()));
     (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {
         fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));

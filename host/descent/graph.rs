@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;
@@ -76,13 +76,13 @@ impl KnnGraph {
         &self.distances[node * self.k..][..self.k]
     }
 
-    /// What building it took.
+    /// Statistics of the descent that built it.
     pub fn stats(&self) -> &DescentStats {
         &self.stats
     }
 
-    /// Writes one file in the layout of a ground truth: the numbers of nodes and neighbours, the ids, the distances. The file
-    /// appears only when it is complete.
+    /// Writes one file in the layout of a ground truth: the numbers of nodes and neighbours, the
+    /// ids, the distances. The file appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written, or its extension is that of a format of ids alone.

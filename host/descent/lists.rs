@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 /// One sorted list of at most `k` keys per node; empty slots hold [`key::NONE`].
-pub(super) struct Lists {
+pub(super) struct NeighbourLists {
     k: usize,
     keys: Vec<Key>,
 }
 
-impl Lists {
+impl NeighbourLists {
     pub(super) fn new(nodes: usize, k: usize) -> Self {
         Self { k, keys: vec![key::NONE; nodes * k] }
     }
@@ -66,14 +66,14 @@ impl Lists {
     }
 }
 
-/// [`Lists`] that any thread can offer neighbours to.
+/// [`NeighbourLists`] that any thread can offer neighbours to.
 ///
 /// A list ends as the `k` smallest of what it held and all that was offered to it, whatever the
 /// order of the offers: that is why the result does not depend on the number of threads.
 ///
-/// Most offers are of neighbours that the list holds already. They are found without a lock, so that
-/// the processor waits for many lists at once, which it does not across a lock: this halves the time
-/// of a descent.
+/// Most offers are of neighbours that the list holds already. They are found without a lock, so
+/// that the processor waits for many lists at once, which it does not across a lock: this halves
+/// the time of a descent.
 pub(super) struct SharedLists {
     k: usize,
     keys: Vec<AtomicU64>,
@@ -116,8 +116,8 @@ impl SharedLists {
     }
 
     /// Closes the lists.
-    pub(super) fn into_lists(self) -> Lists {
-        Lists { k: self.k, keys: self.keys.into_iter().map(AtomicU64::into_inner).collect() }
+    pub(super) fn into_lists(self) -> NeighbourLists {
+        NeighbourLists { k: self.k, keys: self.keys.into_iter().map(AtomicU64::into_inner).collect() }
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
             expected.truncate(16);
             for rotation in [0, 50, 111] {
                 offers.rotate_left(rotation);
-                let shared = Lists::new(1, 16).share();
+                let shared = NeighbourLists::new(1, 16).share();
                 offers.par_iter().for_each(|&(id, d)| shared.offer(0, id, d));
                 let lists = shared.into_lists();
                 assert_eq!(lists.row(0), expected, "seed {seed}, rotation {rotation}");
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn an_old_neighbour_stays_old_when_offered_again() {
         let keys = vec![key::pack(1.0, 4), key::pack(2.0, 2), key::NONE];
-        let shared = Lists { k: 3, keys }.share();
+        let shared = NeighbourLists { k: 3, keys }.share();
         shared.offer(0, 2, 2.0);
         shared.offer(0, 1, 2.0);
         shared.offer(0, 0, 3.0);

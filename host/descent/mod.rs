@@ -3,31 +3,34 @@
 mod cpu;
 pub(crate) mod gpu;
 mod graph;
+mod iterations;
 mod lists;
 mod plan;
 pub(crate) mod reverse;
 mod sample;
+mod start;
+mod stats;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Instant;
 
-use tagore_device::descent::key::MAX_NODES;
+use tagore_device::key::MAX_NODES;
 
 pub use gpu::CellSettings;
-pub(crate) use gpu::{GpuLists, Then};
+pub(crate) use gpu::{DeviceGraph, GpuLists};
 pub use graph::KnnGraph;
+pub use iterations::{Iterations, MAX_ITERATIONS};
 pub use plan::{DevicePlan, PlannedStage};
 pub(crate) use plan::{most_knn, with_kept};
 pub use sample::KnnSample;
-pub(crate) use sample::{Sampling, sampled};
+pub(crate) use sample::sampled;
+pub use start::Start;
+pub use stats::DescentStats;
 
-use crate::gpu::{Gpu, KernelTime, Measurement};
+use crate::gpu::Gpu;
 use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
-use crate::vectors::gpu::{Base, OnDevice};
 use crate::vectors::shape::{device_type, own_type, with_type};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
@@ -37,135 +40,6 @@ pub const DEFAULT_KNN: usize = 96;
 
 /// Most neighbours per node.
 pub const MAX_KNN: usize = 1024;
-
-/// How long the two phases run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Iterations {
-    /// Until few lists change.
-    #[default]
-    Auto,
-    /// Numbers of iterations of phase 1 and of phase 2, each at most [`MAX_ITERATIONS`].
-    Fixed(u32, u32),
-}
-
-/// Most iterations of each phase: far beyond the 50 within which lists stop changing.
-pub const MAX_ITERATIONS: u32 = 1000;
-
-impl Iterations {
-    /// The most iterations of each phase.
-    fn limits(self) -> (u32, u32) {
-        match self {
-            Self::Auto => (20, 30),
-            Self::Fixed(join, refine) => (join, refine),
-        }
-    }
-
-    /// Refuses more iterations than there may be.
-    fn check(self) -> Result<()> {
-        match self {
-            Self::Fixed(join, refine) if join.max(refine) > MAX_ITERATIONS => {
-                Err(Error::argument("iterations", self, EXPECTED_ITERATIONS))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What [`Iterations`] may be, for errors.
-const EXPECTED_ITERATIONS: &str = "auto, or A,B such as 6,6, each at most 1000";
-
-impl fmt::Display for Iterations {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.pad("auto"),
-            Self::Fixed(join, refine) => f.pad(&format!("{join},{refine}")),
-        }
-    }
-}
-
-impl FromStr for Iterations {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::argument("iterations", text, EXPECTED_ITERATIONS);
-        if text == "auto" {
-            return Ok(Self::Auto);
-        }
-        let (join, refine) = text.split_once(',').ok_or_else(wrong)?;
-        let number = |text: &str| text.trim().parse().map_err(|_| wrong());
-        let iterations = Self::Fixed(number(join)?, number(refine)?);
-        iterations.check().map(|()| iterations)
-    }
-}
-
-/// Where descent starts from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
-    /// Whatever is fastest for the device, the size and the metric: all pairs for small data.
-    #[default]
-    Auto,
-    /// Random neighbours, as in the paper.
-    Random,
-    /// Cells of near vectors: the members of each are compared with one another and with vectors near it; on a GPU.
-    Cells,
-}
-
-impl fmt::Display for Start {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Auto => "auto",
-            Self::Random => "random",
-            Self::Cells => "cells",
-        })
-    }
-}
-
-impl FromStr for Start {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "auto" => Ok(Self::Auto),
-            "random" => Ok(Self::Random),
-            "cells" => Ok(Self::Cells),
-            _ => Err(Error::argument("start", name, "auto, random or cells")),
-        }
-    }
-}
-
-/// What a descent did. Times of compiling and of kernels, and the peak of memory, are those of the device from
-/// the descent's begin to its end: of several at once on one device each has a part of the others'.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DescentStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
-    pub device: String,
-    /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
-    pub device_name: Option<String>,
-    /// Distances computed: between nodes at the start, in both phases, and for `completed`.
-    pub distances: u64,
-    /// Of these, distances computed in phase 1.
-    pub join_distances: u64,
-    /// Of these, distances computed in phase 2.
-    pub refine_distances: u64,
-    /// Nodes whose lists descent left short of `k`, and whose neighbours were searched for exactly instead.
-    pub completed: u64,
-    /// Iterations run of phase 1 and of phase 2.
-    pub iterations: (u32, u32),
-    /// Wall time of the descent, without reading or checking the data.
-    pub seconds: f64,
-    /// Seconds of copies to and from a device, beside these.
-    pub copy: f64,
-    /// Seconds of compiling kernels, of all of these.
-    pub jit: f64,
-    /// Keys that each iteration of phase 1, then of phase 2, added to the lists; of a GPU alone.
-    pub added: Vec<u64>,
-    /// The most bytes of device memory that were taken at once.
-    pub peak_gpu_bytes: u64,
-    /// [`peak_host_bytes`] when it ended.
-    pub peak_host_bytes: Option<u64>,
-    /// The kernels' times; empty on the CPU.
-    pub kernels: Vec<KernelTime>,
-}
 
 /// Builds a k-NN graph.
 ///
@@ -227,13 +101,13 @@ impl Descent {
         self
     }
 
-    /// How long the phases run; until they converge unless set.
+    /// Sets the iterations; the default is to run until the lists converge.
     pub fn iterations(mut self, iterations: Iterations) -> Self {
         self.iterations = iterations;
         self
     }
 
-    /// Where the lists start from.
+    /// Sets the start.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -245,7 +119,7 @@ impl Descent {
         self
     }
 
-    /// How a start from cells is made.
+    /// Sets the parameters of a start from cells.
     pub fn cells(mut self, cells: CellSettings) -> Self {
         self.settings = cells;
         self
@@ -257,7 +131,7 @@ impl Descent {
         self
     }
 
-    /// Where it runs.
+    /// Sets the device.
     pub fn device(self, device: Device) -> Self {
         Self { device, fork: None, ..self }
     }
@@ -278,8 +152,9 @@ impl Descent {
         self.build_in(&Space::new(base, self.metric, &self.progress)?, k)
     }
 
-    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32 values are looked at
-    /// ([`DataShape::of`]), since those that are bytes go to the device as bytes.
+    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32
+    /// values are looked at ([`DataShape::of`]), since those that are bytes go to the device as
+    /// bytes.
     ///
     /// # Errors
     /// As [`build`](Self::build), but for values that are not finite.
@@ -305,7 +180,7 @@ impl Descent {
         Ok(k)
     }
 
-    /// What building the graph of such data on a GPU takes.
+    /// The plan of such a graph on a GPU.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
         let shape = self.shape_on_gpu(data, k);
         // All pairs are of the vectors as they are.
@@ -314,25 +189,30 @@ impl Descent {
         with_type!(element, T => shape.plan::<T>())
     }
 
-    fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::Shape {
+    fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
         let &Self { metric, start, iterations, settings, .. } = self;
         let copied = if device_type(data, metric) == own_type(data, metric) { 0 } else { data.dim };
-        gpu::Shape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
+        gpu::DescentShape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
     }
 
-    /// The stages of a build of such data on the CPU with so many threads, and their buffers on the host, beside those of
-    /// the space.
+    /// The stages of a build of such data on the CPU with so many threads, and their buffers on the
+    /// host, beside those of the space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
         let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
-        plan::stages_on_cpu(data.rows, k, (self.expand, all_pairs), threads)
+        plan::stages_on_cpu(data.rows, k, self.expand, all_pairs, threads)
     }
 
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
         // Below this size all pairs cost less than the joins would.
-        self.start == Start::Auto && nodes <= ALL_PAIRS || nodes <= k + 1
+        match self.start {
+            Start::AllPairs => true,
+            Start::Auto => nodes <= ALL_PAIRS.max(k + 1),
+            Start::Random | Start::Cells => nodes <= k + 1,
+        }
     }
 
-    /// What the graph depends on beside its data and the neighbours per node, by the names of the command line.
+    /// What the graph depends on beside its data and the neighbours per node, by the names of the
+    /// command line.
     pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
         let parameters = [
             ("metric", self.metric.to_string()),
@@ -341,9 +221,8 @@ impl Descent {
             ("expand", self.expand.to_string()),
             ("seed", self.seed.to_string()),
         ];
-        let CellSettings { nodes_per_cell, memberships, clusterings } = self.settings;
-        let settings =
-            [("nodes-per-cell", nodes_per_cell), ("memberships", memberships), ("clusterings", clusterings)];
+        let CellSettings { nodes_per_cell, probes, clusterings } = self.settings;
+        let settings = [("nodes-per-cell", nodes_per_cell), ("probes", probes), ("clusterings", clusterings)];
         let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
         parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -362,13 +241,15 @@ impl Descent {
         Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
     }
 
-    /// This descent on a fork of its device, if that is a GPU: several can be at work there at the same time.
+    /// This descent on a fork of its device, if that is a GPU: several can be at work there at the
+    /// same time.
     pub(crate) fn forked(self) -> Result<Self> {
         let fork = self.device.gpu()?.map(|gpu| gpu.fork()).transpose()?;
         Ok(Self { fork, ..self })
     }
 
-    /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and nothing is reported.
+    /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and
+    /// nothing is reported.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
         let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
         Self { knn, progress: self.progress.unwatched(), ..self.clone() }
@@ -414,17 +295,13 @@ impl Descent {
         }
     }
 
-    /// Builds the graph on a GPU, and leaves it there for what comes then; `k` is not 0.
-    pub(crate) fn build_then<N: Then>(
-        &self,
-        gpu: &Gpu,
-        space: &Space<'_>,
-        k: usize,
-        next: N,
-    ) -> Result<N::Output> {
+    /// Builds the graph on a GPU and leaves it there; `k` is not 0.
+    pub(crate) fn build_on_device(&self, gpu: &Gpu, space: &Space<'_>, k: usize) -> Result<DeviceGraph> {
         self.check_parameters()?;
         let measurement = gpu.measure()?;
-        self.on_gpu(gpu, space, k).run_then(Measured { gpu, measurement, next })
+        let mut graph = self.on_gpu(gpu, space, k).run_on_device()?;
+        graph.stats.measured(gpu, measurement)?;
+        Ok(graph)
     }
 
     fn on_gpu<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>, k: usize) -> gpu::Build<'a> {
@@ -446,12 +323,13 @@ impl Descent {
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         if self.start == Start::Cells {
-            return Err(Error::argument("start", "cells", "auto or random on the CPU"));
+            return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
         }
         let (keys, mut stats) = if self.compares_all_pairs_on_cpu(nodes, k) {
             (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
         } else {
-            let plan = cpu::Plan { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
+            let plan =
+                cpu::CpuDescent { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
             cpu::descend(space, &plan, &self.progress)?
         };
         if stats.distances == 0 {
@@ -465,72 +343,8 @@ impl Descent {
     }
 }
 
-/// Ends what the descent is measured by before anything else is done.
-struct Measured<'a, N> {
-    gpu: &'a Gpu,
-    measurement: Measurement,
-    next: N,
-}
-
-impl<N: Then> Then for Measured<'_, N> {
-    type Output = N::Output;
-
-    fn then<T: OnDevice>(
-        self,
-        base: Base<T>,
-        lists: GpuLists,
-        mut stats: DescentStats,
-    ) -> Result<Self::Output> {
-        stats.measured(self.gpu, self.measurement)?;
-        self.next.then(base, lists, stats)
-    }
-}
-
-impl DescentStats {
-    /// Takes what was measured of a descent on `gpu`.
-    fn measured(&mut self, gpu: &Gpu, measurement: Measurement) -> Result<()> {
-        let measured = measurement.end()?;
-        gpu.name().clone_into(&mut self.device);
-        self.device_name = gpu.device_name().map(str::to_owned);
-        self.jit = measured.jit_seconds;
-        self.kernels = measured.kernels;
-        self.peak_gpu_bytes = measured.peak_bytes;
-        self.peak_host_bytes = peak_host_bytes();
-        self.log();
-        Ok(())
-    }
-
-    fn log(&self) {
-        let Self { device, distances, iterations: (join, refine), seconds, .. } = self;
-        tracing::info!(device, seconds, distances, join, refine, "the k-NN graph is there");
-    }
-}
-
 /// Numbers of nodes up to which a build works in another way than beyond, on the CPU or on a GPU.
 pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS];
 
 /// The most nodes for which `Start::Auto` compares all pairs.
 const ALL_PAIRS: usize = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{ElementType, Synth};
-
-    #[test]
-    fn iterations_have_a_limit() {
-        let base = Synth::new(40, 3, 1).unwrap().base();
-        let data = DataShape::new(40, 3, ElementType::F32).unwrap();
-        for (join, refine) in [(1001, 0), (0, 1001), (u32::MAX, u32::MAX)] {
-            let fixed = Iterations::Fixed(join, refine);
-            let descent = Descent::new().knn(3).device(Device::Cpu).iterations(fixed);
-            let parsed = format!("{join},{refine}").parse::<Iterations>().unwrap_err();
-            for error in [parsed, descent.build(&base).unwrap_err(), descent.plan_for(&data).unwrap_err()] {
-                let expected = format!("iterations: found {join},{refine}, expected {EXPECTED_ITERATIONS}");
-                assert_eq!(error.to_string(), expected);
-            }
-        }
-        assert_eq!("1000, 0".parse::<Iterations>().unwrap(), Iterations::Fixed(MAX_ITERATIONS, 0));
-        assert!(EXPECTED_ITERATIONS.ends_with(&MAX_ITERATIONS.to_string()));
-    }
-}

@@ -1,16 +1,16 @@
-//! What a build will take of memory, before it runs.
+//! The memory plan of a descent, before it runs.
 
 use std::fmt;
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 
 use super::Start;
 use super::cpu::{GATHER, SAMPLE};
 use super::reverse::Reverse;
-use crate::gpu::{Gpu, Plan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::all_pairs_plan;
 use crate::search::visited::Visited;
-use crate::{ElementType, Error};
+use crate::{ElementType, Error, Remedy};
 
 /// The buffers that are there at once in one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,23 +18,25 @@ pub struct PlannedStage {
     /// The stage, in the order in which they run.
     pub name: &'static str,
     /// Those that the stage works with, and those that stay for later ones.
-    pub buffers: Plan,
+    pub buffers: MemoryPlan,
 }
 
 impl PlannedStage {
-    /// The error of a stage that does not fit the `free` bytes of a device, and what would.
-    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, ways: &[String]) -> Error {
-        let (largest, bytes) = self.buffers.largest();
-        gpu.error(format_args!(
-            "needs {} bytes of memory in stage {} (largest buffer: {largest}, {bytes}), free {free}: {}",
-            self.buffers.bytes(),
-            self.name,
-            ways.join("; ")
-        ))
+    /// The error of a stage that needs more than the `free` bytes of a device.
+    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, remedies: Vec<Remedy>) -> Error {
+        Error::DeviceMemory {
+            device: gpu.name().to_owned(),
+            stage: self.name,
+            required: self.buffers.bytes(),
+            largest: self.buffers.largest(),
+            free,
+            remedies,
+        }
     }
 }
 
-/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take more.
+/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take
+/// more.
 pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut most, mut too_many) = (0, k);
     while too_many - most > 1 {
@@ -44,24 +46,25 @@ pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> 
     (most > 0).then_some(most)
 }
 
-/// What the k-NN graph of a data set will take of a GPU's memory, and of the host's.
+/// Memory of a GPU and of the host for the k-NN graph of a data set.
 ///
-/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit what the stages before
-/// have had.
+/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit
+/// what the stages before have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Where descent starts from; `Auto` stands for all pairs.
+    /// The start of descent; never `Auto`.
     pub start: Start,
     /// Neighbours per node.
     pub k: usize,
     /// Nodes.
     pub nodes: usize,
-    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to 255.
+    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to
+    /// 255.
     pub element: ElementType,
     /// The stages, in their order.
     pub stages: Vec<PlannedStage>,
-    /// What the library holds on the host in the end, beside the data set.
-    pub host: Plan,
+    /// Host memory at the end, beside the data set.
+    pub host: MemoryPlan,
 }
 
 impl DevicePlan {
@@ -104,30 +107,34 @@ impl fmt::Display for DevicePlan {
     }
 }
 
-/// What the allocator keeps of smaller buffers that were given back, on the CPU: a share of what there is, up to a limit, since
-/// it returns larger ones to the system. Measured (docs/measurements.md).
+/// What the allocator keeps of smaller buffers that were given back, on the CPU: a share of what
+/// there is, up to a limit, since it returns larger ones to the system. Measured
+/// (docs/measurements.md).
 const KEPT: (u64, u64) = (8, 24 << 20);
 
 /// `buffers`, and what the allocator keeps beside them.
-pub(crate) fn with_kept(buffers: Plan) -> Plan {
+pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
 
-/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on the host.
+/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on
+/// the host.
 pub(super) fn stages_on_cpu(
     n: usize,
     k: usize,
-    (expand, all_pairs): (usize, bool),
+    expand: usize,
+    all_pairs: bool,
     threads: usize,
 ) -> Vec<PlannedStage> {
-    let lists = Plan::new().with::<Key>("lists", n * k);
+    let lists = MemoryPlan::new().with::<Key>("lists", n * k);
     let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
     let mut stages = Vec::new();
     if all_pairs {
         stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
     } else {
-        // While edges are turned round, the lists have no bounds and locks, which take less than what that takes.
+        // While edges are turned round, the lists have no bounds and locks, which take less than
+        // what that takes.
         let join = lists
             .clone()
             .with::<u32>("samples", 2 * n * SAMPLE)

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 
-/// How many edges go to every node, until they are turned round.
+/// In-degrees of all nodes, until their edges are turned round.
 pub(crate) struct Incoming {
     counts: Vec<AtomicU32>,
 }
@@ -32,8 +32,8 @@ fn for_each_edge(
 }
 
 impl Incoming {
-    /// Counts the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)` for each edge of `source`,
-    /// the same ones each time it is called.
+    /// Counts the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)` for
+    /// each edge of `source`, the same ones each time it is called.
     pub(crate) fn count(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
         let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
         for_each_edge(nodes, edges_of, |_, target, _| {
@@ -60,7 +60,8 @@ impl Incoming {
         pieces
     }
 
-    /// Turns round the edges to the nodes of a range, once; `edges_of` is what they were counted with.
+    /// Turns round the edges to the nodes of a range, once; `edges_of` is what they were counted
+    /// with.
     pub(crate) fn turn(
         &self,
         range: Range<usize>,
@@ -97,9 +98,9 @@ impl Incoming {
 }
 
 impl Reverse {
-    /// What turning round `edges` edges of `nodes` nodes takes of the host's memory.
-    pub(crate) fn plan(nodes: usize, edges: usize) -> Plan {
-        Plan::new()
+    /// Host memory for turning round `edges` edges of `nodes` nodes.
+    pub(crate) fn plan(nodes: usize, edges: usize) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u64>("reverse edges", edges)
             .with::<usize>("reverse offsets", nodes + 1)
             .with::<u32>("reverse counts", nodes)
@@ -135,7 +136,8 @@ mod tests {
         assert!(sources(2).is_empty());
         assert_eq!(sources(3), [0, 2, 1]);
 
-        // In pieces they are the same; no piece has more edges than were allowed, unless it is one node.
+        // In pieces they are the same; no piece has more edges than were allowed, unless it is one
+        // node.
         for (most, expected) in [(0, vec![0..1, 1..2, 2..3, 3..4]), (5, vec![0..3, 3..4])] {
             let incoming = Incoming::count(4, edges_of);
             assert_eq!(incoming.pieces(most), expected);

@@ -1,13 +1,13 @@
 //! The lists of some nodes of a k-NN graph, which can be judged when the graph is gone.
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
-use super::{GpuLists, KnnGraph, Then};
+use super::{GpuLists, KnnGraph};
 use crate::Result;
-use crate::vectors::gpu::{Base, OnDevice};
 
-/// The distances in the lists of some nodes of a k-NN graph: what [`KnnTruth`](crate::KnnTruth) compares.
+/// The distances in the lists of some nodes of a k-NN graph: what [`KnnTruth`](crate::KnnTruth)
+/// compares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnnSample {
     k: usize,
@@ -21,6 +21,17 @@ impl KnnSample {
     pub(crate) fn of(graph: &KnnGraph, nodes: &[u32]) -> Self {
         let distances = nodes.iter().flat_map(|&node| graph.distances(node as usize)).copied().collect();
         Self { k: graph.k(), nodes: nodes.to_vec(), distances }
+    }
+
+    /// The lists of `nodes` of a graph on a device.
+    pub(crate) fn on_device(lists: &GpuLists, nodes: &[u32]) -> Result<Self> {
+        let k = lists.k;
+        let mut keys: Vec<Key> = vec![key::NONE; nodes.len() * k];
+        for (&node, row) in nodes.iter().zip(keys.chunks_exact_mut(k)) {
+            lists.keys.download_from(node as usize * k, row)?;
+        }
+        let distances = keys.into_iter().map(key::distance).collect();
+        Ok(Self { k, nodes: nodes.to_vec(), distances })
     }
 
     /// Neighbours per node.
@@ -38,32 +49,6 @@ impl KnnSample {
         // The only list of a single node is empty.
         let k = self.k;
         (0..self.nodes.len()).map(move |index| &self.distances[index * k..][..k])
-    }
-}
-
-/// Keeps the lists of some nodes of a graph on a device, before what comes next takes it.
-pub(crate) struct Sampling<'a, N> {
-    pub nodes: &'a [u32],
-    pub next: N,
-}
-
-impl<N: Then> Then for Sampling<'_, N> {
-    type Output = (KnnSample, N::Output);
-
-    fn then<T: OnDevice>(
-        self,
-        base: Base<T>,
-        lists: GpuLists,
-        stats: super::DescentStats,
-    ) -> Result<Self::Output> {
-        let k = lists.k;
-        let mut keys: Vec<Key> = vec![key::NONE; self.nodes.len() * k];
-        for (&node, row) in self.nodes.iter().zip(keys.chunks_exact_mut(k)) {
-            lists.keys.download_from(node as usize * k, row)?;
-        }
-        let distances = keys.into_iter().map(key::distance).collect();
-        let sample = KnnSample { k, nodes: self.nodes.to_vec(), distances };
-        Ok((sample, self.next.then(base, lists, stats)?))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the distances of a ground truth are.
+//! Conventions for the distances in a ground truth.
 
 use std::fmt;
 
@@ -6,39 +6,39 @@ use super::truth_check::{Tolerance, check_shape, sample};
 use crate::search::Searcher;
 use crate::{GroundTruth, Metric, Progress, Result, Vectors};
 
-/// What the distances in a file of ground truth are: programs write different functions of one distance.
+/// The function of a distance that a program wrote to a ground truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DistanceConvention {
-    /// Squared Euclidean distances, as [`Metric::L2`] has them.
+    /// Squared Euclidean distance, as [`Metric::L2`].
     SquaredL2,
-    /// Euclidean distances.
+    /// Euclidean distance.
     L2,
-    /// −⟨q, x⟩, as [`Metric::InnerProduct`] has them.
+    /// −⟨q, x⟩, as [`Metric::InnerProduct`].
     NegatedInnerProduct,
     /// ⟨q, x⟩.
     InnerProduct,
     /// 1 − ⟨q, x⟩.
     OneMinusInnerProduct,
-    /// 1 − cos, as [`Metric::Cosine`] has them.
+    /// 1 − cos, as [`Metric::Cosine`].
     OneMinusCosine,
     /// cos.
     Cosine,
     /// −cos.
     NegatedCosine,
-    /// Squared Euclidean distances of unit vectors, 2 − 2 cos.
+    /// Squared Euclidean distance of unit vectors, 2 − 2 cos.
     SquaredUnitL2,
-    /// Euclidean distances of unit vectors.
+    /// Euclidean distance of unit vectors.
     UnitL2,
     /// None of these.
     Unknown,
 }
 
-/// A convention, and the list distance that a distance stands for.
+/// A convention, and its map from a stored distance to a list distance.
 type Known = (DistanceConvention, fn(f64) -> f64);
 
 impl DistanceConvention {
-    /// That of [`Metric`], of results and of ground truth that this library writes.
+    /// The convention of `metric`, which results and this library's files follow.
     pub const fn of(metric: Metric) -> Self {
         match metric {
             Metric::L2 => Self::SquaredL2,
@@ -64,7 +64,7 @@ impl DistanceConvention {
         }
     }
 
-    /// Those of a metric, ours first.
+    /// The conventions of a metric, this library's first.
     fn known(metric: Metric) -> &'static [Known] {
         match metric {
             Metric::L2 => &[(Self::SquaredL2, |d| d), (Self::L2, |d| d * d)],
@@ -91,11 +91,12 @@ impl fmt::Display for DistanceConvention {
 }
 
 impl Searcher<'_> {
-    /// The convention of the distances in `truth`, in the first `k` places of at most 64 of its rows; none if it has no
-    /// distances.
+    /// Detects the convention of the distances in `truth` from the first `k` distances of at most
+    /// 64 queries. None if `truth` has no distances.
     ///
     /// # Errors
-    /// If the queries do not fit the base, or `truth` has another number of rows, fewer than `k` places or an unknown id.
+    /// If the queries do not match the base, or `truth` has another number of rows, fewer than `k`
+    /// neighbours or an unknown id.
     pub fn distance_convention(
         &self,
         queries: &Vectors,
@@ -108,20 +109,21 @@ impl Searcher<'_> {
         if !truth.has_distances() {
             return Ok(None);
         }
-        let mut known = DistanceConvention::known(space.metric()).to_vec();
+        let mut candidates = DistanceConvention::known(space.metric()).to_vec();
         let mut distances = Vec::new();
         for query in sample(truth.len(), usize::MAX) {
             let query = query as usize;
             let ids = &truth.ids(query)[..k];
-            space.list_distances(prepared.point(query), ids, &mut distances);
+            space.list_distances(prepared.query(query), ids, &mut distances);
             let nearest = distances.iter().copied().fold(f32::INFINITY, f32::min);
             let tolerance = Tolerance::new(self, (&prepared, query), ids, nearest);
-            let told = truth.distances(query).unwrap_or_default();
-            known.retain(|(_, ours)| {
-                let mut pairs = told.iter().zip(&distances);
-                pairs.all(|(&told, &distance)| tolerance.equal(ours(f64::from(told)), f64::from(distance)))
+            let stored = truth.distances(query).unwrap_or_default();
+            candidates.retain(|(_, ours)| {
+                let mut pairs = stored.iter().zip(&distances);
+                pairs
+                    .all(|(&stored, &distance)| tolerance.equal(ours(f64::from(stored)), f64::from(distance)))
             });
         }
-        Ok(Some(known.first().map_or(DistanceConvention::Unknown, |known| known.0)))
+        Ok(Some(candidates.first().map_or(DistanceConvention::Unknown, |candidate| candidate.0)))
     }
 }

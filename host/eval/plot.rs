@@ -1,4 +1,4 @@
-//! Recall against throughput, drawn as SVG.
+//! Plots of recall against throughput, as SVG.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use plotters::prelude::*;
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Result};
 
-/// One line of a plot.
+/// A line in a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub name: String,
-    /// (recall, queries per second), in the order in which they are joined.
+    /// Points (recall, queries per second), in the order of the line.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -20,7 +20,7 @@ const SIZE: (u32, u32) = (880, 560);
 pub(crate) const TEXT: RGBColor = RGBColor(60, 60, 60);
 pub(crate) const GRID: RGBColor = RGBColor(228, 228, 228);
 
-/// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
+/// Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -31,8 +31,8 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(90, 90, 90),
 ];
 
-/// Writes an SVG of recall@`k` (right is better) against queries per second (up is better,
-/// logarithmic), one line a series.
+/// Writes an SVG plot of recall@`k` against queries per second on a logarithmic axis, one line per
+/// series. Up and right is better.
 ///
 /// # Errors
 /// If a point is not finite, or the file cannot be written.
@@ -40,7 +40,7 @@ pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[
     save_svg(path.as_ref(), |svg| draw(svg, title, k, series))
 }
 
-/// Checks points before they are drawn: an axis to infinity has no end of labels.
+/// Checks that points are finite: an axis to infinity would have endless labels.
 pub(crate) fn check_finite(what: &'static str, name: &str, points: &[(f64, f64)]) -> Result<()> {
     match points.iter().find(|(x, y)| !x.is_finite() || !y.is_finite()) {
         Some((x, y)) => Err(Error::argument(what, format_args!("({x}, {y}) in {name}"), "finite numbers")),
@@ -48,7 +48,7 @@ pub(crate) fn check_finite(what: &'static str, name: &str, points: &[(f64, f64)]
     }
 }
 
-/// Writes what `draw` draws.
+/// Renders `draw` and writes the SVG.
 pub(crate) fn save_svg(
     path: &Path,
     draw: impl FnOnce(&mut String) -> std::result::Result<(), Box<dyn std::error::Error>>,
@@ -126,29 +126,29 @@ fn recall_range(series: &[Series]) -> (f64, f64) {
     range_of(series.iter().flat_map(|s| &s.points).map(|point| point.0))
 }
 
-/// The range of an axis of recalls: the data and a margin, ending a little past 1 at most.
+/// The range of an axis of recalls: the data plus a margin, at most a little past 1.
 pub(crate) fn range_of(recalls: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let (low, high) = (recalls.clone().fold(1.0, f64::min), recalls.fold(0.0, f64::max).max(0.01));
     let margin = ((high - low) * 0.06).max(0.001);
     ((low - margin).max(-0.01), (high + margin).min(1.002))
 }
 
-/// The range of the throughput axis: the data and a margin, at least a factor of two. What has no place on a logarithmic
-/// axis, or needs too long a one, is drawn at its end.
+/// The range of the throughput axis: the data plus a margin, at least a factor of two. Values
+/// without a place on the logarithmic axis, or too far out, are drawn at its end.
 fn rate_range(series: &[Series]) -> (f64, f64) {
     let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.clamp(1e-3, 1e15));
     let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
     if low > high { (1.0, 10.0) } else { (low / 1.3, high * 1.5) }
 }
 
-/// 1, 2 and 5 times the powers of ten that lie in a range.
+/// The ticks of a range: 1, 2 and 5 times powers of ten.
 fn ticks((low, high): (f64, f64)) -> Vec<f64> {
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let steps = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(decade)));
     steps.filter(|tick| (low..=high).contains(tick)).collect()
 }
 
-/// 1500 as 1.5k, 2000000 as 2M.
+/// Formats 1500 as 1.5k, 2000000 as 2M.
 fn thousands(value: f64) -> String {
     let (scaled, unit) = match value {
         v if v >= 1e6 => (v / 1e6, "M"),
@@ -185,9 +185,9 @@ mod tests {
         }
     }
 
-    // An axis to infinity was given labels for ever.
+    // An axis to infinity made labels without end.
     #[test]
-    fn points_that_are_not_finite_are_refused_by_the_name_of_their_series() {
+    fn infinite_points_are_refused_with_their_series() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plot.svg");
         for bad in [
@@ -201,7 +201,7 @@ mod tests {
                 .map(|(name, point)| Series { name: name.to_owned(), points: vec![(0.4, 2.0), point] });
             let error = recall_qps_plot(&path, "title", 10, &series).unwrap_err();
             assert!(
-                matches!(&error, Error::Argument { what: "series", found, .. } if found.ends_with("in bad")),
+                matches!(&error, Error::Argument { parameter: "series", found, .. } if found.ends_with("in bad")),
                 "{error}"
             );
             assert!(!path.exists());

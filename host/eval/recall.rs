@@ -1,11 +1,11 @@
-//! Recall against exact search, allowing for ties (a result counts if it is not farther than the
-//! k-th true neighbour, whatever its id), and by ids.
+//! Recall against exact search, by distance (a result counts if it is no farther than the k-th true
+//! neighbour, so ties count) and by id.
 
 use std::time::Instant;
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
-use super::truth_check::CheckedTruth;
+use super::truth_check::{CheckedTruth, TruthCheck};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::index::Index;
 use crate::search::exact::ExactSearch;
@@ -13,70 +13,90 @@ use crate::search::{SearchResult, Searcher};
 use crate::vectors::space::Space;
 use crate::{Device, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
-/// How an index does at one beam width.
+/// Quality and speed of an index at one beam.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// The beam width.
+    /// The beam.
     pub beam: usize,
-    /// Neighbours asked for per query.
+    /// Neighbours per query.
     pub k: usize,
-    /// The share of the k results that are not farther than the k-th true neighbour, 0 to 1: of rows at the same distance any
-    /// counts.
+    /// Recall@k by distance, 0 to 1: the share of the k results no farther than the k-th true
+    /// neighbour. Of rows at equal distance any counts.
     pub recall: f64,
-    /// The share of the k true ids found, 0 to 1: of rows at the same distance those of the ground truth alone count.
+    /// Recall@k by id, 0 to 1: the share of the k true ids found. Of rows at equal distance only
+    /// those in the ground truth count.
     pub recall_ids: f64,
-    /// Queries per second from queries to results in the host's memory, all threads together; the median of several runs
-    /// if they are short.
+    /// Queries per second on all threads, from queries to results in host memory; the median of
+    /// several runs if they are short.
     pub qps: f64,
-    /// On a GPU, queries per second from queries to results on the device: those of the kernel alone, in the run that `qps`
-    /// is of.
+    /// On a GPU, queries per second of the kernel alone, with queries and results on the device, in
+    /// the run of `qps`.
     pub device_qps: Option<f64>,
-    /// On a GPU, bytes of the base that the kernel reads a second at the least.
+    /// On a GPU, a lower bound on the bytes of the base that the kernel reads per second.
     pub device_bytes: Option<f64>,
-    /// Distances computed per query, those to the entry points included.
+    /// Distances computed per query, including those to the entry points.
     pub distances: f64,
 }
 
-/// Searches on the CPU with each of `beams` and compares with `truth`: [`Searcher::new`] and [`Searcher::evaluate`] in one.
+/// Queries with their exact nearest neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct TestQueries<'a> {
+    /// The queries.
+    pub queries: &'a Vectors,
+    /// At least `k` ids per query, nearest first.
+    pub truth: &'a GroundTruth,
+    /// Neighbours searched per query.
+    pub k: usize,
+}
+
+impl<'a> TestQueries<'a> {
+    /// `queries`, of which a search returns `k` neighbours each.
+    pub fn new(queries: &'a Vectors, truth: &'a GroundTruth, k: usize) -> Self {
+        Self { queries, truth, k }
+    }
+}
+
+/// Searches on the CPU with each of `beams` and measures recall: [`Searcher::new`] and
+/// [`Searcher::evaluate`] in one.
 ///
 /// # Errors
-/// As those two.
+/// As these two.
 pub fn evaluate(
     index: &Index,
     base: &Vectors,
-    queries: &Vectors,
-    truth: &GroundTruth,
-    k: usize,
+    test: TestQueries<'_>,
     beams: &[usize],
     progress: &Progress,
 ) -> Result<Vec<Evaluation>> {
-    Searcher::new(index, base, progress)?.evaluate(queries, truth, k, beams, progress)
+    Searcher::new(index, base, progress)?.evaluate(test, beams, progress)
 }
 
 impl Searcher<'_> {
-    /// Searches with each of `beams` and compares with `truth`, whose rows hold at least `k` ids, nearest first.
+    /// Searches with each of `beams` and compares the results with the ground truth.
     ///
-    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of the queries (fewer
-    /// for a large base without a GPU); its distances may follow any convention ([`Searcher::distance_convention`]).
+    /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of
+    /// the queries (fewer for a large base without a GPU); its distances may follow any convention
+    /// ([`Searcher::distance_convention`]).
     ///
     /// # Errors
-    /// As [`Searcher::search`], or if `truth` does not belong to these queries and this base: it has another number of rows,
-    /// an id is unknown or there twice, or a row of the base is nearer, by more than 1e-4 of the distance (1e-3 for a base in
-    /// f16) and by the metric of the index, than the one in its place.
+    /// As [`Searcher::search`], or if the truth does not belong to these queries and this base: it
+    /// has another number of rows, an id is unknown or there twice, or a row of the base is nearer,
+    /// by more than 1e-4 of the distance (1e-3 for a base in f16) and by the metric of the index,
+    /// than the one in its place.
     pub fn evaluate(
         &self,
-        queries: &Vectors,
-        truth: &GroundTruth,
-        k: usize,
+        test: TestQueries<'_>,
         beams: &[usize],
         progress: &Progress,
     ) -> Result<Vec<Evaluation>> {
+        let TestQueries { queries, truth, k } = test;
         let space = self.space();
         let prepared = space.queries(queries, progress)?;
         if queries.is_empty() {
             return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
         }
-        let truth = CheckedTruth::new(self, queries, &prepared, truth, k, progress)?;
+        let check = TruthCheck { searcher: self, queries, prepared: &prepared, truth, k };
+        let truth = CheckedTruth::new(&check, progress)?;
         let count = queries.len() as f64;
         let evaluation = |&beam: &usize| {
             let (result, seconds) = timed(|| self.run(&prepared, k, beam, progress))?;
@@ -101,8 +121,8 @@ impl Searcher<'_> {
     }
 }
 
-/// What `search` finds and the seconds it takes: of a short run, which may be disturbed by anything,
-/// the median of several.
+/// What `search` finds and the seconds it takes: of a short run, which may be disturbed by
+/// anything, the median of several.
 fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64)> {
     const RUNS: usize = 5;
     const LONG: f64 = 1.0;
@@ -118,61 +138,73 @@ fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64
     }
 }
 
-/// How many of the distances found (nearest first) reach the k-th true one.
+/// The number of distances in `found`, ascending, that are at most the k-th true one.
 pub(super) fn hits(found: &[f32], farthest: f32) -> usize {
     found.partition_point(|&distance| distance <= farthest)
 }
 
-/// The exact neighbours of some nodes, which k-NN graphs of the same base are compared with.
+/// A seeded random sample of nodes, whose exact neighbours are searched.
+#[derive(Clone, Debug)]
+pub struct RecallSample {
+    /// Nodes of the sample: all nodes if the base has no more. The default is 1000.
+    pub nodes: usize,
+    /// Seed of the sample.
+    pub seed: u64,
+    /// Device of the exact search.
+    pub device: Device,
+    /// Progress of the exact search.
+    pub progress: Progress,
+}
+
+impl Default for RecallSample {
+    fn default() -> Self {
+        Self { nodes: 1000, seed: 0, device: Device::Auto, progress: Progress::silent() }
+    }
+}
+
+/// The exact neighbours of sampled nodes, to compare k-NN graphs of one base with.
 ///
 /// ```
-/// use tagore::{Descent, Device, KnnTruth, Metric, Progress, Synth};
+/// use tagore::{Descent, KnnTruth, Metric, RecallSample, Synth};
 /// let base = Synth::new(300, 8, 1)?.base();
-/// let truth = KnnTruth::new(&base, Metric::L2, 10, 100, 0, Device::Cpu, &Progress::silent())?;
+/// let truth = KnnTruth::new(&base, Metric::L2, 10, &RecallSample { nodes: 100, ..RecallSample::default() })?;
 /// let graph = Descent::new().knn(10).build(&base)?;
 /// assert!(truth.recall(&graph, &[1, 10])?[1] > 0.9);
 /// # Ok::<(), tagore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct KnnTruth {
-    /// The number of nodes of the base.
+    /// Number of rows of the base.
     of: usize,
     metric: Metric,
     k: usize,
     nodes: Vec<u32>,
-    /// `k` to a node.
+    /// `k` keys per node.
     keys: Vec<Key>,
 }
 
 impl KnnTruth {
-    /// Finds the `k` nearest neighbours, by exact search on `device`, of `sample` seeded random nodes of `base`, or
-    /// of all nodes if there are no more.
+    /// Finds the `k` nearest neighbours of the nodes of `sample` by exact search.
     ///
     /// # Errors
-    /// If `sample` is 0, `k` is not below the rows of `base` or too large for the device, a value is not finite, or the
-    /// work is cancelled.
-    pub fn new(
-        base: &Vectors,
-        metric: Metric,
-        k: usize,
-        sample: usize,
-        seed: u64,
-        device: Device,
-        progress: &Progress,
-    ) -> Result<Self> {
+    /// If the sample has no nodes, `k` is not below the rows of `base` or too large for the device,
+    /// a value is not finite, or the work is cancelled.
+    pub fn new(base: &Vectors, metric: Metric, k: usize, sample: &RecallSample) -> Result<Self> {
         let of = base.len();
-        if sample == 0 {
-            return Err(Error::argument("sample", sample, "at least 1"));
+        let &RecallSample { nodes, seed, device, ref progress } = sample;
+        if nodes == 0 {
+            return Err(Error::argument("nodes", nodes, "at least 1"));
         }
         if k >= of {
             let expected = format!("less than the {of} rows of {}", base.describe());
             return Err(Error::argument("k", k, expected));
         }
         let search = ExactSearch::new(k).device(device).progress(progress.clone());
-        Self::of_nodes(&Space::new(base, metric, progress)?, sampled(of, sample, seed), k, &search)
+        Self::of_nodes(&Space::new(base, metric, progress)?, sampled(of, nodes, seed), k, &search)
     }
 
-    /// Finds the `k` nearest neighbours of `nodes` by `search`, which is one for as many.
+    /// Finds the `k` nearest neighbours of `nodes` with `search`, an exact search for that many
+    /// queries.
     pub(crate) fn of_nodes(
         space: &Space<'_>,
         nodes: Vec<u32>,
@@ -183,43 +215,43 @@ impl KnnTruth {
         Ok(Self { of: space.len(), metric: space.metric(), k, nodes, keys })
     }
 
-    /// How many nodes are compared.
+    /// The number of sampled nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether no nodes are compared.
+    /// Whether there are no sampled nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The recall of `graph` at each of `ks`, at most its own k and that of the truth.
+    /// The recall of `graph` at each of `ks`, capped at the graph's k and at this k.
     ///
     /// # Errors
-    /// If the graph is of another number of nodes, or of another metric.
+    /// If the graph has another number of nodes or another metric.
     pub fn recall(&self, graph: &KnnGraph, ks: &[usize]) -> Result<Vec<f64>> {
         if graph.len() != self.of {
-            let expected = format!("{} as the base has", self.of);
+            let expected = format!("{} as in the base", self.of);
             return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
         }
         if graph.metric() != self.metric {
-            let expected = format!("{} as of the true neighbours", self.metric);
+            let expected = format!("{} as in the exact search", self.metric);
             return Err(Error::mismatch("k-NN graph", format_args!("metric {}", graph.metric()), expected));
         }
         Ok(self.recall_of_sample(&KnnSample::of(graph, &self.nodes), ks))
     }
 
-    /// The recall at each of `ks` of the lists of these nodes.
+    /// The recall of the lists of `sample` at each of `ks`.
     pub(crate) fn recall_of_sample(&self, sample: &KnnSample, ks: &[usize]) -> Vec<f64> {
         debug_assert_eq!(sample.nodes(), self.nodes);
         let most = sample.k().min(self.k);
         ks.iter().map(|&at| self.recall_at(at.min(most), sample.lists())).collect()
     }
 
-    /// The recall at `at` of a list of distances for each node, nearest first.
+    /// The recall at `at` of one list of distances per node, nearest first.
     pub(crate) fn recall_at(&self, at: usize, lists: impl Iterator<Item = impl AsRef<[f32]>>) -> f64 {
         if at == 0 {
-            // Of a single node there is nothing to miss.
+            // A single node has no neighbours to miss.
             return 1.0;
         }
         let found = lists.zip(self.keys.chunks_exact(self.k)).map(|(list, truth)| {
@@ -230,25 +262,16 @@ impl KnnTruth {
     }
 }
 
-/// The recall of a k-NN graph at each of `ks` (at most its k), over `sample` seeded random nodes
-/// compared with exact search on `device`, or over all nodes if there are no more.
+/// The recall of a k-NN graph at each of `ks` (at most its k), over the nodes of `sample`.
 ///
 /// # Errors
-/// If `sample` is 0, the graph is not one of `base`, or the work is cancelled.
-pub fn knn_recall(
-    graph: &KnnGraph,
-    base: &Vectors,
-    sample: usize,
-    ks: &[usize],
-    seed: u64,
-    device: Device,
-    progress: &Progress,
-) -> Result<Vec<f64>> {
+/// If the sample has no nodes, the graph is not one of `base`, or the work is cancelled.
+pub fn knn_recall(graph: &KnnGraph, base: &Vectors, ks: &[usize], sample: &RecallSample) -> Result<Vec<f64>> {
     if graph.len() != base.len() {
-        let expected = format!("{} as the base has", base.len());
+        let expected = format!("{} as in the base", base.len());
         return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
     }
-    KnnTruth::new(base, graph.metric(), graph.k(), sample, seed, device, progress)?.recall(graph, ks)
+    KnnTruth::new(base, graph.metric(), graph.k(), sample)?.recall(graph, ks)
 }
 
 #[cfg(test)]
@@ -257,12 +280,12 @@ mod tests {
 
     // The mean of no recalls was NaN.
     #[test]
-    fn a_sample_of_none_is_refused() {
+    fn an_empty_sample_is_refused() {
         let base = crate::Synth::new(50, 4, 1).unwrap().base();
         let graph = crate::Descent::new().knn(5).device(Device::Cpu).build(&base).unwrap();
-        let progress = Progress::silent();
-        let error = knn_recall(&graph, &base, 0, &[5], 0, Device::Cpu, &progress).unwrap_err();
-        assert_eq!(error.to_string(), "sample: found 0, expected at least 1");
+        let none = RecallSample { nodes: 0, ..RecallSample::default() };
+        let error = knn_recall(&graph, &base, &[5], &none).unwrap_err();
+        assert_eq!(error.to_string(), "nodes: found 0, expected at least 1");
     }
 
     #[test]

@@ -1,52 +1,49 @@
-//! Whether a ground truth belongs to these queries, this base and this metric.
+//! The check that a ground truth belongs to these queries, this base and this metric.
 //!
-//! Its ids decide, its distances do not: honest files hold square roots, unnegated inner products, other rounding, or no
-//! distances at all. So the ids are scored anew. An exact search of a sample of the queries must find no row that is
-//! nearer, place by place, by more than rounding.
+//! Only its ids are checked. Distances in correct files may be square roots, inner products of
+//! either sign, rounded otherwise, or missing. So the ids are scored anew, and an exact search for
+//! a sample of the queries must find no row that is nearer, place by place, beyond rounding.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use crate::descent::sampled;
 use crate::search::Searcher;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Element, Rows, spread_rows, with_matrix};
+use crate::vectors::{Element, TypedRows, spread_rows, with_matrix};
 use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
-/// Queries that exact search answers, and their seed.
+/// Queries in the sample, and the seed of their draw.
 const SAMPLE: usize = 64;
 const SEED: u64 = 0;
 
-/// Multiply-adds of exact search on the CPU, a few seconds of one core. A GPU does what is more; without one the sample shrinks,
-/// to one query at the least.
+/// Multiply-adds of the exact search on the CPU: a few seconds on one core. A larger search runs on
+/// a GPU; without one the sample shrinks, to one query at least.
 const CPU_WORK: u64 = 1 << 32;
 
 /// A ground truth that passed the check.
 pub(super) struct CheckedTruth {
     k: usize,
-    /// The list distance of each query's k-th neighbour.
+    /// List distance of each query's k-th neighbour.
     farthest: Vec<f32>,
     /// The k ids of each query, ascending.
     ids: Vec<u32>,
 }
 
 impl CheckedTruth {
-    /// Checks the first `k` places of `truth`; `prepared` are `queries`.
-    pub(super) fn new(
-        searcher: &Searcher<'_>,
-        queries: &Vectors,
-        prepared: &Queries<'_>,
-        truth: &GroundTruth,
-        k: usize,
-        progress: &Progress,
-    ) -> Result<Self> {
+    /// Runs `check`.
+    ///
+    /// # Errors
+    /// If the ground truth does not belong to the queries and the base, or the work is cancelled.
+    pub(super) fn new(check: &TruthCheck<'_>, progress: &Progress) -> Result<Self> {
+        let TruthCheck { searcher, prepared, truth, k, .. } = *check;
         let space = searcher.space();
         check_shape(space, prepared.len(), truth, k)?;
         let scored: Vec<(f32, f64)> = (0..truth.len())
             .into_par_iter()
             .map_init(Vec::new, |distances, query| {
-                space.list_distances(prepared.point(query), &truth.ids(query)[..k], distances);
+                space.list_distances(prepared.query(query), &truth.ids(query)[..k], distances);
                 (distances.iter().copied().fold(f32::NEG_INFINITY, f32::max), disorder(distances))
             })
             .collect();
@@ -55,19 +52,18 @@ impl CheckedTruth {
         for (query, ids) in ids.chunks_exact(k).enumerate() {
             if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
                 let found = format!("id {} twice for query {query}", pair[0]);
-                return Err(Error::mismatch(truth.describe(), found, format_args!("{k} different ids")));
+                return Err(Error::mismatch(truth.describe(), found, format_args!("{k} distinct ids")));
             }
         }
-        // A list that is out of order cannot be exact: the worst is looked at, whatever the sample.
+        // A list out of order cannot be exact, so the worst one joins the sample.
         let worst = scored.iter().enumerate().max_by(|a, b| a.1.1.total_cmp(&b.1.1));
         let suspect = worst.filter(|(_, scored)| scored.1 > RELATIVE).map(|(query, _)| query as u32);
-        let check = Check { searcher, queries, prepared, truth, k };
         check.compare_with_exact_search(suspect, progress)?;
         Ok(Self { k, farthest: scored.into_iter().map(|scored| scored.0).collect(), ids })
     }
 
-    /// How many of the ids and distances found for `query`, nearest first, are not farther than its k-th true neighbour, and
-    /// how many are the ids of the truth.
+    /// Counts the results of `query`, nearest first, that are no farther than its k-th true
+    /// neighbour, and the results with an id of the truth.
     pub(super) fn hits(&self, query: usize, ids: &[u32], distances: &[f32]) -> (usize, usize) {
         let truth = &self.ids[query * self.k..][..self.k];
         let by_id = ids.iter().filter(|id| truth.binary_search(id).is_ok()).count();
@@ -75,10 +71,10 @@ impl CheckedTruth {
     }
 }
 
-/// Checks that `truth` has a row for each of `queries` and that its first `k` places hold rows of the base.
+/// Checks that `truth` has one row for each of `queries`, whose first `k` ids are rows of the base.
 pub(super) fn check_shape(space: &Space<'_>, queries: usize, truth: &GroundTruth, k: usize) -> Result<()> {
     if truth.len() != queries {
-        let expected = format!("{queries} as there are queries");
+        let expected = format!("{queries}, one per query");
         return Err(Error::mismatch(truth.describe(), format_args!("{} rows", truth.len()), expected));
     }
     if k == 0 || k > truth.k() {
@@ -94,31 +90,31 @@ pub(super) fn check_shape(space: &Space<'_>, queries: usize, truth: &GroundTruth
     Ok(())
 }
 
-/// The queries of the sample, at most `count`.
+/// The sampled queries, at most `count`.
 pub(super) fn sample(queries: usize, count: usize) -> Vec<u32> {
     sampled(queries, count.min(SAMPLE), SEED)
 }
 
-/// How far a list is from ascending order: the largest step back, as a share of the distances.
+/// Disorder of a list: its largest decrease, relative to the distances.
 fn disorder(distances: &[f32]) -> f64 {
     let step = |pair: &[f32]| {
         let (before, after) = (f64::from(pair[0]), f64::from(pair[1]));
         (before - after) / before.abs().max(after.abs())
     };
-    // The largest of numbers: 0 / 0, of equal zeros, is none.
+    // `f64::max` ignores the NaN of 0 / 0, from equal zeros.
     distances.windows(2).map(step).fold(0.0, f64::max)
 }
 
-/// What exact search finds for some queries.
+/// The exact search of some queries.
 struct Exact {
     queries: Vec<u32>,
     k: usize,
-    /// `k` to a query.
+    /// `k` keys per query.
     keys: Vec<Key>,
 }
 
 impl Exact {
-    /// Each query, the ids of its nearest rows and their distances.
+    /// Per query: its number, the ids of its nearest rows, and their distances.
     fn lists(&self) -> impl Iterator<Item = (usize, Vec<u32>, Vec<f32>)> {
         self.queries.iter().zip(self.keys.chunks_exact(self.k)).map(|(&query, keys)| {
             let ids = keys.iter().map(|&key| key as u32).collect();
@@ -127,15 +123,17 @@ impl Exact {
     }
 }
 
-struct Check<'a> {
-    searcher: &'a Searcher<'a>,
-    queries: &'a Vectors,
-    prepared: &'a Queries<'a>,
-    truth: &'a GroundTruth,
-    k: usize,
+/// A check of the first `k` neighbours of `truth`.
+pub(super) struct TruthCheck<'a> {
+    pub searcher: &'a Searcher<'a>,
+    pub queries: &'a Vectors,
+    /// `queries`, prepared for the searcher's space.
+    pub prepared: &'a Queries<'a>,
+    pub truth: &'a GroundTruth,
+    pub k: usize,
 }
 
-impl<'a> Check<'a> {
+impl<'a> TruthCheck<'a> {
     fn list(&self, query: usize) -> &'a [u32] {
         &self.truth.ids(query)[..self.k]
     }
@@ -161,7 +159,7 @@ impl<'a> Check<'a> {
         let mut distances = Vec::new();
         for (query, ids, nearest) in exact.lists() {
             let list = self.list(query);
-            space.list_distances(self.prepared.point(query), list, &mut distances);
+            space.list_distances(self.prepared.query(query), list, &mut distances);
             let Some(place) = self.tolerance(query, &nearest).first_miss(&distances, &nearest) else {
                 continue;
             };
@@ -180,31 +178,32 @@ impl<'a> Check<'a> {
         Tolerance::new(self.searcher, (self.prepared, query), self.list(query), nearest[0])
     }
 
-    /// Why the list of `query` is not the exact one, `ids`, as far as that is cheap to tell, and what to do.
+    /// The likely reason why the list of `query` differs from the exact ids, and the remedy, as far
+    /// as cheap tests tell.
     fn cause(&self, query: usize, ids: &[u32], exact: &Exact) -> String {
-        // One list may be in another row by chance, most of a few are not.
+        // One list may match another row by chance; most of a few do not.
         let rows: Vec<_> =
             exact.lists().take(9).map(|(query, _, nearest)| self.row_of(query, &nearest)).collect();
         if 2 * rows.iter().flatten().count() > rows.len() {
-            return "the rows are in another order than the queries: put them in the same".to_owned();
+            return "the rows are in another order than the queries: reorder them".to_owned();
         }
         let own = self.searcher.space().metric();
         let others =
             [Metric::L2, Metric::InnerProduct, Metric::Cosine].into_iter().filter(|&metric| metric != own);
         match others.into_iter().find(|&metric| self.is_nearest_by(metric, query, ids)) {
-            Some(metric) => format!("the list is that of {metric}: make the ground truth by {own}"),
+            Some(metric) => format!("the list is ordered by {metric}: make the ground truth by {own}"),
             None => "these are not the nearest rows of this base: make the ground truth of this base and these queries"
                 .to_owned(),
         }
     }
 
-    /// A row of the truth that holds the neighbours of `query`.
+    /// The row of the truth that holds the neighbours of `query`.
     fn row_of(&self, query: usize, nearest: &[f32]) -> Option<usize> {
-        let (space, point) = (self.searcher.space(), self.prepared.point(query));
+        let (space, point) = (self.searcher.space(), self.prepared.query(query));
         let tolerance = self.tolerance(query, nearest);
         let mut distances = Vec::new();
         (0..self.truth.len()).find(|&row| {
-            // Most rows are told by their first id.
+            // Most rows are ruled out by their first id.
             [1, self.k].into_iter().all(|places| {
                 space.list_distances(point, &self.list(row)[..places], &mut distances);
                 tolerance.first_miss(&distances, nearest).is_none()
@@ -212,7 +211,8 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Whether the list of `query` is the nearest by `metric` of the list itself, `exact` and some rows of the base.
+    /// Whether the list of `query` is the nearest by `metric` among itself, the `exact` ids and
+    /// some rows of the base.
     fn is_nearest_by(&self, metric: Metric, query: usize, exact: &[u32]) -> bool {
         let base = self.searcher.base();
         let list = self.list(query);
@@ -227,7 +227,7 @@ impl<'a> Check<'a> {
         let Ok(queries) = space.queries(&queries, &Progress::silent()) else { return false };
         let mut distances = Vec::new();
         let all: Vec<u32> = (0..ids.len() as u32).collect();
-        space.list_distances(queries.point(0), &all, &mut distances);
+        space.list_distances(queries.query(0), &all, &mut distances);
         let mut nearest = distances.clone();
         nearest.sort_unstable_by(f32::total_cmp);
         let noise = noise(&space, (&queries, 0), &all[..self.k], nearest[0]);
@@ -236,20 +236,20 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What distances may differ by, as a share of them: files of other programs are rounded.
+/// Tolerance of a distance, relative: files of other programs are rounded.
 const RELATIVE: f64 = 1e-4;
 
-/// As [`RELATIVE`], of a base in f16, whose truth may be that of the f32 vectors that it was rounded from.
+/// Tolerance for a base in f16, whose truth may come from the f32 vectors before rounding.
 const RELATIVE_OF_F16: f64 = 1e-3;
 
-/// What distances of a query may differ by.
+/// The tolerance for distances of one query.
 pub(super) struct Tolerance {
     relative: f64,
     noise: f64,
 }
 
 impl Tolerance {
-    /// The tolerance between a query, whose nearest row is at `nearest`, and the rows `ids`.
+    /// The tolerance of a query whose nearest row is at distance `nearest`, for the rows `ids`.
     pub(super) fn new(
         searcher: &Searcher<'_>,
         query: (&Queries<'_>, usize),
@@ -260,12 +260,12 @@ impl Tolerance {
         Self { relative, noise: noise(searcher.space(), query, ids, nearest) }
     }
 
-    /// Whether `found` is one and the same distance as `expected`.
+    /// Whether `found` and `expected` are equal within the tolerance.
     pub(super) fn equal(&self, found: f64, expected: f64) -> bool {
         (found - expected).abs() <= self.allowance(expected)
     }
 
-    /// The first place where `found` is farther than the exact distance.
+    /// The first place where `found` is farther than `exact`.
     fn first_miss(&self, found: &[f32], exact: &[f32]) -> Option<usize> {
         let farther = |(&found, &exact): (&f32, &f32)| {
             f64::from(found) > f64::from(exact) + self.allowance(f64::from(exact))
@@ -282,8 +282,8 @@ fn relative(element: ElementType) -> f64 {
     if element == ElementType::F16 { RELATIVE_OF_F16 } else { RELATIVE }
 }
 
-/// What is left where large terms cancel: |q|² + |x|² − 2⟨q, x⟩ in f32 is off by a few roundings of the norms, however near
-/// x is.
+/// Error of |q|² + |x|² − 2⟨q, x⟩ in f32, where large terms cancel: a few roundings of the norms,
+/// however near x is.
 fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32], nearest: f32) -> f64 {
     let own = square(queries.rows(), query);
     let largest = ids.iter().map(|&id| square(space.rows(), id as usize)).fold(0.0, f64::max);
@@ -292,15 +292,16 @@ fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32]
         Metric::InnerProduct => (own * largest).sqrt(),
         Metric::Cosine => 1.0,
     };
-    // Of vectors near to each other and far from the origin the norms say nothing: a row at random must still be too far.
+    // For vectors near each other and far from the origin the norms give too large a bound: random
+    // rows must still count as too far.
     let rows: Vec<u32> = spread_rows(space.len()).map(|row| row as u32).collect();
     let mut distances = Vec::new();
-    space.list_distances(queries.point(query), &rows, &mut distances);
+    space.list_distances(queries.query(query), &rows, &mut distances);
     let mean = distances.iter().copied().map(f64::from).sum::<f64>() / rows.len() as f64;
     (8.0 * f64::from(f32::EPSILON) * scale).min((mean - f64::from(nearest)).max(0.0) / 100.0)
 }
 
 /// The square of the norm of a row.
-fn square(rows: Rows<'_>, index: usize) -> f64 {
+fn square(rows: TypedRows<'_>, index: usize) -> f64 {
     with_matrix!(rows, m => m.row(index).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
 }

@@ -15,6 +15,14 @@ use crate::Result;
 const COPY: usize = 1 << 20;
 
 /// `len` values of `T` on a device.
+///
+/// Dropping a buffer frees its memory in the order of its device's stream, behind all work given to
+/// that device before. So launches that use a buffer need not be waited for before it is dropped. A
+/// [fork](Gpu::fork) is in another order: wait for its work first.
+///
+/// Until the work is done, the driver's pool gives the freed memory only to buffers of at most that
+/// size. For a larger one it takes more from the device. [`Gpu::synchronize`] before the drop keeps
+/// the peak as planned.
 pub(crate) struct Buffer<T> {
     allocation: Box<dyn Allocation>,
     gpu: Gpu,
@@ -46,14 +54,16 @@ impl<T: Pod> Buffer<T> {
         self.allocation.address() + (index * size_of::<T>()) as u64
     }
 
-    /// The values as a kernel reads them. The view must not outlive the buffer.
+    /// The values as a kernel reads them. No launch may follow with the view once the buffer is
+    /// dropped.
     pub(crate) fn view(&self) -> Global<T> {
-        // SAFETY: the memory is there as long as the buffer; the launch answers for what is done with
-        // it.
+        // SAFETY: the memory is there as long as the buffer; the launch answers for what is done
+        // with it.
         unsafe { Global::new(self.address(0)) }
     }
 
-    /// The values as a kernel reads and writes them. The view must not outlive the buffer.
+    /// The values as a kernel reads and writes them. No launch may follow with the view once the
+    /// buffer is dropped.
     pub(crate) fn view_mut(&mut self) -> GlobalMut<T> {
         // SAFETY: as above.
         unsafe { GlobalMut::new(self.address(0)) }
@@ -79,8 +89,8 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Copies `count` rows of `stride` values to the first places; `row` gives the values of each, of
-    /// which there may be fewer than `stride`: the rest is zero.
+    /// Copies `count` rows of `stride` values to the first places; `row` gives the values of each,
+    /// of which there may be fewer than `stride`: the rest is zero.
     ///
     /// # Panics
     /// If the rows do not fit.
@@ -102,7 +112,7 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// How many values there is room for.
+    /// The number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -1,4 +1,5 @@
-//! What a block may take on devices of each compute capability, and kinds of GPUs for plans without one.
+//! What a block may take on devices of each compute capability, and kinds of GPUs for plans without
+//! one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +14,8 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// The capabilities with their limits, by the CUDA programming guide: A100; RTX 30, A10, A40; RTX 40, L4, L40S;
-    /// H100, H200; B200; RTX 50.
+    /// The capabilities with their limits, by the CUDA programming guide: A100; RTX 30, A10, A40;
+    /// RTX 40, L4, L40S; H100, H200; B200; RTX 50.
     pub const ALL: [Self; 6] = [
         Self::of((8, 0), 166_912),
         Self::LEAST,
@@ -36,10 +37,12 @@ impl Capability {
         self.shared
     }
 
-    /// What the emulator emulates unless it is told otherwise: `TAGORE_EMULATED`, such as `9.0`, or 8.9.
+    /// What the emulator emulates unless it is told otherwise: `TAGORE_EMULATED`, such as `9.0`, or
+    /// 8.9.
     ///
     /// # Errors
     /// If the variable is set to something else.
+    #[cfg(feature = "emulator")]
     pub(crate) fn emulated() -> Result<Self> {
         match std::env::var("TAGORE_EMULATED") {
             Ok(version) => version.parse(),

@@ -1,15 +1,19 @@
-//! Tests that the emulator does what the hardware does, on random inputs: each result is compared with a
-//! plain definition on the emulator, and with the emulator on a CUDA device where there is one.
+//! Tests that the emulator does what the hardware does, on random inputs: each result is compared
+//! with a plain definition on the emulator, and with the emulator on a CUDA device where there is
+//! one.
 
 use bytemuck::Pod;
-use cuda_std::f16;
-use cuda_std::memory::Quad;
-use tagore_device::check::{
+use cuda_check::{
     HALF_RESULTS, WARP_RESULTS, check_half, check_product_f16, check_product_i8, check_product_u8, check_warp,
 };
+use cuda_std::f16;
+use cuda_std::memory::Quad;
 use tagore_device::random::{Draws, Stage};
 
-use super::{Buffer, Gpu, Plan};
+use super::{Buffer, Gpu, MemoryPlan};
+
+#[path = "../../tests/skip.rs"]
+mod skip;
 
 /// Blocks of each launch.
 const BLOCKS: usize = 200;
@@ -17,9 +21,10 @@ const BLOCKS: usize = 200;
 /// The emulator, under two orders, and the CUDA device if there is one.
 fn devices() -> Vec<Gpu> {
     let mut devices = vec![Gpu::emulated(0), Gpu::emulated(1)];
+    #[cfg(feature = "cuda")]
     match Gpu::cuda(0) {
-        Ok(gpu) => devices.push(gpu),
-        Err(_) => eprintln!("skipped: no CUDA device"),
+        Ok(gpu) => devices.push(gpu.with_ptx(include_str!(env!("TAGORE_CHECK_PTX_FILE")))),
+        Err(error) => skip::no_cuda_device(&error.to_string()),
     }
     devices
 }
@@ -42,7 +47,7 @@ fn run_seed() -> u64 {
 }
 
 fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-    let plan = Plan::new().with::<T>("values", values.len());
+    let plan = MemoryPlan::new().with::<T>("values", values.len());
     let mut buffer = plan.reserve(gpu).unwrap().buffer("values").unwrap();
     buffer.upload(values).unwrap();
     buffer

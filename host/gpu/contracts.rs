@@ -1,21 +1,22 @@
-//! Every kernel's launch contract over all parameters that the host launches it with, against the limits of every compute
-//! capability.
+//! Every kernel's launch contract over all parameters that the host launches it with, against the
+//! limits of every compute capability.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
-use tagore_device::check::{check_half, check_product_f16, check_product_i8, check_product_u8, check_warp};
+use tagore_device::block::tile_walk::Tiles;
 use tagore_device::cluster::{
-    Assign, MAX_MEMBERSHIPS, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
+    Assign, MAX_PROBES, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
     cluster_sample,
 };
 use tagore_device::descent::cells::{
-    CellFilter, Finish, Meet, MergeNoted, MergeOffers, cells_merge_noted, cells_merge_offers,
+    CrossCellJoin, Finish, IntraCellJoin, MergeCandidates, MergeProposals, cells_merge_candidates,
+    cells_merge_proposals,
 };
 use tagore_device::descent::expand::Expand;
-use tagore_device::descent::merge::{MergeCandidates, descent_merge};
+use tagore_device::descent::merge::{MergeJoin, descent_merge};
 use tagore_device::descent::renumber::{renumber_ids, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
 use tagore_device::lists::lengths::Lengths;
@@ -28,24 +29,26 @@ use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::path::Paths;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
-use tagore_device::prune::store::{MERGED, Merge, Store, prune_merge, prune_store};
-use tagore_device::search::beam::search::Search;
-use tagore_device::search::beam::walk::{Graph, Walk};
+use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
+use tagore_device::search::beam::search::BeamSearch;
+use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use tagore_device::search::exact::{
-    Filter, Settle, Tiles, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    ExactFilter, ExactSettle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 
 use super::Capability;
 use crate::descent::MAX_KNN;
+use crate::descent::gpu::DescentKernels;
 use crate::descent::gpu::cells::ROUND;
 use crate::descent::gpu::phases::MOST_EXPANDED;
 use crate::index::MAX_LAYER_BEAM;
+use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
-use crate::prune::gpu::Shape;
+use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};
-use crate::search::gpu::{MAX_BEAM, slots};
-use crate::vectors::gpu::{OnDevice, Side};
+use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
+use crate::vectors::gpu::Side;
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
 /// The longest lists of descent.
@@ -90,13 +93,8 @@ impl Launched {
     }
 }
 
-/// What depends on nothing, or on lists alone.
+/// Kernels with constant shared memory, or shared memory by lists alone.
 fn of_lists(launched: &mut Launched) {
-    launched.constant::<check_half>();
-    launched.constant::<check_warp>();
-    launched.constant::<check_product_f16>();
-    launched.constant::<check_product_i8>();
-    launched.constant::<check_product_u8>();
     launched.constant::<cluster_ids>();
     launched.constant::<cluster_keys>();
     launched.constant::<cluster_lists>();
@@ -121,18 +119,22 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<sort_scan>();
     launched.constant::<sort_scatter>();
     for k in 1..=MAX_DESCENT_K {
-        launched.kernel::<descent_merge>((MergeCandidates { k, ..zeroed() },));
-        launched.kernel::<cells_merge_offers>((MergeOffers { k, ..zeroed() },));
-        launched.kernel::<cells_merge_noted>((MergeNoted { capacity: ROUND as u32, k, ..zeroed() },));
+        launched.kernel::<descent_merge>((MergeJoin { k, ..zeroed() },));
+        launched.kernel::<cells_merge_proposals>((MergeProposals { k, ..zeroed() },));
+        launched.kernel::<cells_merge_candidates>((MergeCandidates {
+            capacity: ROUND as u32,
+            k,
+            ..zeroed()
+        },));
     }
     for degree in 1..=MAX_DEGREE as u32 {
         launched.kernel::<prune_store>((Store { width: degree, degree, ..zeroed() },));
-        launched.kernel::<prune_merge>((Merge { width: degree, ..zeroed() },));
+        launched.kernel::<prune_merge>((MergeReverse { width: degree, ..zeroed() },));
     }
 }
 
-/// What depends on the vectors.
-fn of_vectors<T: OnDevice>(launched: &mut Launched) {
+/// Kernels with shared memory by vectors.
+fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Launched) {
     launched.constant::<T::Join>();
     launched.constant::<T::Pairs>();
     launched.constant::<T::Mean>();
@@ -141,11 +143,11 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
     for dim in 1..=MAX_DIM {
         let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
         let tiles = Tiles { units, ..zeroed() };
-        launched.kernel::<T::Filter>((Filter { tiles, ..zeroed() },));
-        launched.kernel::<T::CellFilter>((CellFilter { tiles, ..zeroed() },));
-        launched.kernel::<T::Meet>((Meet { tiles, ..zeroed() },));
-        for memberships in 1..=MAX_MEMBERSHIPS {
-            launched.kernel::<T::Assign>((Assign { units, memberships, ..zeroed() },));
+        launched.kernel::<T::Filter>((ExactFilter { tiles, ..zeroed() },));
+        launched.kernel::<T::IntraCellJoin>((IntraCellJoin { tiles, ..zeroed() },));
+        launched.kernel::<T::CrossCellJoin>((CrossCellJoin { tiles, ..zeroed() },));
+        for probes in 1..=MAX_PROBES {
+            launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }
         let rows = Rows { dim: dim as u32, ..zeroed() };
         for k in turns(MAX_DESCENT_K as usize) {
@@ -157,7 +159,7 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
         }
         for k in turns(MAX_K) {
             let (capacity, k) = (capacity(k) as u32, k as u32);
-            launched.kernel::<T::Settle>((Settle { dim: dim as u32, capacity, k, ..zeroed() },));
+            launched.kernel::<T::Settle>((ExactSettle { dim: dim as u32, capacity, k, ..zeroed() },));
         }
         for degree in turns(MAX_DEGREE) {
             let degree = degree as u32;
@@ -168,14 +170,14 @@ fn of_vectors<T: OnDevice>(launched: &mut Launched) {
 }
 
 /// Beam search: the host chooses the table by the device.
-fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
+fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
     for dim in [1, 128, MAX_DIM] {
         for degree in turns(MAX_DEGREE) {
             for beam in turns(MAX_BEAM) {
                 for width in 1..=MAX_WIDTH {
-                    let slots =
-                        slots(capability.shared_memory(), (dim, degree), (beam, width)).expect("it fits");
-                    let walk = Walk {
+                    let shape = BeamShape { dim, degree, beam, width };
+                    let slots = shape.slots(capability.shared_memory()).expect("it fits");
+                    let walk = BeamWalk {
                         base: Rows { dim: dim as u32, ..zeroed() },
                         graph: Graph { degree: degree as u32, ..zeroed() },
                         beam: beam as u32,
@@ -183,7 +185,7 @@ fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
                         slots,
                         ..zeroed()
                     };
-                    let arguments = (Search { walk, ..zeroed() },);
+                    let arguments = (BeamSearch { walk, ..zeroed() },);
                     launched.kernel::<T::Beam64>(arguments);
                     if beam <= MAX_LAYER_BEAM && width == 1 {
                         launched.kernel::<T::BeamLayer>(arguments);
@@ -198,12 +200,12 @@ fn of_search<T: OnDevice>(launched: &mut Launched, capability: Capability) {
 }
 
 fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32, u32)) {
-    fn arguments<T: Copy>(stride: u32, dim: u32) -> filter::Filter<T>
+    fn arguments<T: Copy>(stride: u32, dim: u32) -> filter::PruneFilter<T>
     where
-        filter::Filter<T>: Copy,
+        filter::PruneFilter<T>: Copy,
         Rows<T>: Copy,
     {
-        filter::Filter { stride, rows: Rows { dim, ..zeroed() }, ..zeroed() }
+        filter::PruneFilter { stride, rows: Rows { dim, ..zeroed() }, ..zeroed() }
     }
     launched.kernel::<R::F32>((arguments(stride, dim), rule));
     launched.kernel::<R::F16>((arguments(stride, dim), rule));
@@ -212,9 +214,9 @@ fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32
 }
 
 /// The steps of pruning that `shape` takes for vectors of type `T`.
-fn of_pruning<T: OnDevice>(
+fn of_pruning<T: PruneKernels>(
     launched: &mut Launched,
-    shape: &Shape,
+    shape: &PruneShape,
     (dim, k): (u32, u32),
     strategy: &Strategy,
 ) {
@@ -222,7 +224,7 @@ fn of_pruning<T: OnDevice>(
     let most = strategy.max_degree() as u32;
     match strategy.collect {
         crate::Collect::Path => {
-            let walk = Walk {
+            let walk = BeamWalk {
                 base: rows,
                 graph: Graph { degree: k, ..zeroed() },
                 entry_count: shape.entries() as u32,
@@ -237,7 +239,7 @@ fn of_pruning<T: OnDevice>(
         }
     }
     for candidates in [shape.limit() as u32, MERGED] {
-        let serial = filter::Filter { rows, stride: candidates, most, ..zeroed() };
+        let serial = filter::PruneFilter { rows, stride: candidates, most, ..zeroed() };
         launched.kernel::<<T as RuleElement>::Serial>((serial, Distance));
         match strategy.filter {
             crate::Filter::Rank => {
@@ -267,9 +269,10 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                     for (k, dim) in
                         turns(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
                     {
-                        let shape = Shape::new(&strategy, (1 << 20, dim), k, Metric::L2);
+                        let shape = PruneShape::new(&strategy, 1 << 20, dim, k, Metric::L2);
                         if shape.block_bytes() > capability.shared_memory() {
-                            // Only long lists of paths, and more candidates than any strategy has by itself.
+                            // Only long lists of paths, and more candidates than any strategy has
+                            // by itself.
                             assert!(
                                 collect == crate::Collect::Path && k > 384,
                                 "{strategy:?}, K = {k}, {dim}"

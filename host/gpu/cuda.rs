@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cuda_std::launch::Limits;
+use cust::error::CudaError;
 use cust::event::EventFlags;
 use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
@@ -30,7 +31,7 @@ pub(crate) struct CudaMachine {
     launches: Mutex<Launches>,
 }
 
-/// What all streams of a device share.
+/// The state that all streams of a device share.
 #[derive(Debug)]
 struct OpenDevice {
     name: String,
@@ -43,7 +44,8 @@ struct OpenDevice {
     times: Mutex<Times>,
     /// Pinned memory that streams have left, which others begin with: it takes long to get.
     spare: Mutex<Vec<Staging>>,
-    /// Where memory comes from; none where the device has no pools, and allocations wait for all work.
+    /// Where memory comes from; none where the device has no pools, and allocations wait for all
+    /// work.
     pool: Option<MemoryPool>,
     allocations: AtomicUsize,
     /// When spans begin to count.
@@ -59,8 +61,8 @@ struct Kernels {
     jit_seconds: f64,
 }
 
-/// A kernel: where the PTX that holds it begins, which is never freed, and its name there. So kernels of users may
-/// have any names.
+/// A kernel: where the PTX that holds it begins, which is never freed, and its name there. So
+/// kernels of users may have any names.
 type Entry = (usize, &'static str);
 
 /// Pinned memory, and when the copy from it was over.
@@ -155,7 +157,8 @@ impl CudaMachine {
             let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)?;
             epoch.record(&stream)?;
             let pool = has_pool.then(|| MemoryPool::of(&context)).transpose()?;
-            // What is freed is soon asked for again: getting it from the system takes longer than some kernels.
+            // What is freed is soon asked for again: getting it from the system takes longer than
+            // some kernels.
             pool.as_ref().map_or(Ok(()), |pool| pool.keep(u64::MAX))?;
             CudaResult::Ok((epoch, stream, pool))
         };
@@ -306,13 +309,19 @@ impl Machine for CudaMachine {
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
         let bytes = bytes.max(1);
-        let buffer = match self.device.pool {
-            // SAFETY: kernels and copies write what is read; the launch answers for that, and for those in other
-            // streams.
+        let allocate = || match self.device.pool {
+            // SAFETY: kernels and copies write what is read; the launch answers for that, and for
+            // those in other streams.
             Some(_) => unsafe { DeviceBuffer::uninitialized_async(bytes, &self.stream) },
             // SAFETY: as above.
             None => unsafe { DeviceBuffer::uninitialized(&self.device.context, bytes) },
         };
+        let mut buffer = allocate();
+        if matches!(&buffer, Err(failure) if failure.error() == CudaError::OutOfMemory) {
+            // Pending work may still use the memory of dropped buffers. The pool has it afterwards.
+            self.check(self.device.context.synchronize())?;
+            buffer = allocate();
+        }
         let buffer = Some(self.check(buffer)?);
         self.device.allocations.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Memory { buffer, device: Arc::clone(&self.device) }))
@@ -328,8 +337,8 @@ impl Machine for CudaMachine {
             // The copy before the last was made from this memory.
             self.check(copied.synchronize())?;
             fill(offset, &mut memory[..len]);
-            // SAFETY: the memory stays as it is until the event below has happened, and the range was
-            // allocated by this machine.
+            // SAFETY: the memory stays as it is until the event below has happened, and the range
+            // was allocated by this machine.
             self.check(unsafe { memcpy_htod_async(address + offset as u64, &memory[..len], &self.stream) })?;
             self.check(copied.record(&self.stream))?;
         }
@@ -344,9 +353,9 @@ impl Machine for CudaMachine {
             if next < pieces {
                 let Staging { memory, copied } = &mut staging[next % PIECES];
                 let from = address + (next * PIECE) as u64;
-                // SAFETY: the range was allocated by this machine. The memory is next looked at when the event
-                // has happened: what was uploaded from it before comes first in the stream, and what was
-                // downloaded to it has been taken.
+                // SAFETY: the range was allocated by this machine. The memory is next looked at
+                // when the event has happened: what was uploaded from it before comes first in the
+                // stream, and what was downloaded to it has been taken.
                 self.check(unsafe { memcpy_dtoh_async(&mut memory[..len(next)], from, &self.stream) })?;
                 self.check(copied.record(&self.stream))?;
             }

@@ -11,7 +11,7 @@ use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
 use super::{Capability, Overhead};
 use crate::{Error, Result};
 
-/// What counts as free memory: tests that need a lot are tests of something else.
+/// Free memory of the emulator: no test needs more.
 const FREE: u64 = 1 << 30;
 
 /// Bytes of a piece of an upload, about: small, so that pieces are tested too.

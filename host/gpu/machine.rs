@@ -1,4 +1,4 @@
-//! What runs kernels: a device of the CUDA driver, or something that behaves like one.
+//! Machines that run kernels: devices of the CUDA driver, and the emulator.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -9,13 +9,17 @@ use cuda_std::launch::Limits;
 use super::Overhead;
 use crate::Result;
 
-/// Memory of a machine; dropping it frees it, after the work that was given to the machine before.
+/// Memory of a machine. Dropping it frees it behind all work given to the machine before.
 pub(crate) trait Allocation: Send + Sync {
     /// The address of its first byte, a multiple of 256.
     fn address(&self) -> u64;
 }
 
 /// A launch whose contract has been checked.
+#[cfg_attr(
+    not(all(feature = "cuda", feature = "emulator")),
+    expect(dead_code, reason = "each kind of device reads some of the fields")
+)]
 pub(crate) struct Launch<'a> {
     /// The name of the kernel.
     pub kernel: &'static str,
@@ -38,22 +42,22 @@ pub(crate) struct Launch<'a> {
 pub struct KernelTime {
     /// The kernel.
     pub kernel: &'static str,
-    /// How often it was launched.
+    /// Launches.
     pub launches: u64,
     /// Seconds on the device, all launches together.
     pub seconds: f64,
-    /// Bytes that had to come from or go to memory at the least, all launches together; 0 where that was not
-    /// counted.
+    /// Bytes that had to come from or go to memory at the least, all launches together; 0 where
+    /// that was not counted.
     pub bytes: u64,
-    /// Arithmetic operations that had to be done, a multiply-add as two, all launches together; 0 where that
-    /// was not counted.
+    /// Arithmetic operations that had to be done, a multiply-add as two, all launches together; 0
+    /// where that was not counted.
     pub operations: u64,
 }
 
-/// What fills a piece of an upload: it gets the offset and the room.
+/// Fills a piece of an upload, given its offset and its room.
 pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 
-/// What takes a piece of a download: it gets the offset and the bytes.
+/// Takes a piece of a download, given its offset and its bytes.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 /// When something ran on a device, in seconds since it was opened.
@@ -61,18 +65,19 @@ pub(crate) type Span = (f64, f64);
 
 /// Something that runs kernels. All work runs in the order in which it is given.
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
-    /// The same device, whose work is in no order with that given to this one, if it can do more than one thing at a time.
+    /// The same device, whose work is in no order with that given to this one, if it can do more
+    /// than one thing at a time.
     fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
         Ok(None)
     }
 
-    /// What to call it, such as `cuda:0`.
+    /// The name, such as `cuda:0`.
     fn name(&self) -> &str;
 
     /// The device's own name, such as `NVIDIA H200`, if it has one.
     fn device_name(&self) -> Option<&str>;
 
-    /// What can be launched.
+    /// Limits of launches.
     fn limits(&self) -> Limits;
 
     /// Multiprocessors.
@@ -84,18 +89,18 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Bytes of memory that are free.
     fn free_memory(&self) -> Result<u64>;
 
-    /// What it takes beside the memory that is allocated.
+    /// Memory beside allocations.
     fn overhead(&self) -> Overhead;
 
     /// Allocates at least one byte.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;
 
-    /// Copies `bytes` bytes, which `fill` provides in pieces whose offsets and lengths are multiples of
-    /// `unit`, to `address`.
+    /// Copies `bytes` bytes, which `fill` provides in pieces whose offsets and lengths are
+    /// multiples of `unit`, to `address`.
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
 
-    /// Copies `bytes` bytes from `address`, once all work before is done, to `take`, in pieces one after
-    /// another.
+    /// Copies `bytes` bytes from `address`, once all work before is done, to `take`, in pieces one
+    /// after another.
     fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
 
     /// Sets `bytes` bytes.
@@ -113,7 +118,8 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Seconds spent compiling kernels so far.
     fn jit_seconds(&self) -> f64;
 
-    /// The time of every kernel so far, once all work is done; of forks, those that their own `times` or end has added.
+    /// The time of every kernel so far, once all work is done; of forks, those that their own
+    /// `times` or end has added.
     fn times(&self) -> Result<Vec<KernelTime>>;
 
     /// Remembers from here on when kernels ran, or forgets it.

@@ -1,4 +1,4 @@
-//! What a piece of work took of a device.
+//! Measurements of work on a device.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -8,17 +8,17 @@ use super::machine::Span;
 use super::{Gpu, KernelTime};
 use crate::Result;
 
-/// What clones of a device count together.
+/// Counters that clones of a device share.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Bytes of buffers, now and at most.
     now: AtomicU64,
     peak: AtomicU64,
-    /// What launches said that they have to do.
+    /// Work of the launches, by kernel.
     work: Mutex<Vec<Work>>,
 }
 
-/// What the launches of a kernel have to do at least.
+/// The least work of the launches of a kernel.
 #[derive(Clone, Debug)]
 struct Work {
     kernel: &'static str,
@@ -58,7 +58,8 @@ impl Counts {
     }
 }
 
-/// A piece of work that is being measured. Other work on the device at the same time is measured with it.
+/// A piece of work that is being measured. Other work on the device at the same time is measured
+/// with it.
 pub(crate) struct Measurement {
     gpu: Gpu,
     jit_seconds: f64,
@@ -66,16 +67,17 @@ pub(crate) struct Measurement {
     watching: bool,
 }
 
-/// What a piece of work took of a device.
+/// The kernels, times and memory of a piece of work.
 #[derive(Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct KernelMeasurement {
     /// Seconds of compiling kernels.
     pub jit_seconds: f64,
     /// The kernels that were launched.
     pub kernels: Vec<KernelTime>,
     /// The most bytes of buffers at once, those that were there before included.
     pub peak_bytes: u64,
-    /// Seconds in which kernels ran, whether one or several; 0 unless they were watched, and on the emulator.
+    /// Seconds in which kernels ran, whether one or several; 0 unless they were watched, and on the
+    /// emulator.
     pub busy_seconds: f64,
 }
 
@@ -90,8 +92,8 @@ impl Measurement {
         Ok(Self { gpu: gpu.clone(), jit_seconds: gpu.machine.jit_seconds(), times, watching })
     }
 
-    /// What the work took, once all of it is done.
-    pub(crate) fn end(self) -> Result<Measured> {
+    /// Ends the measurement, once all work is done.
+    pub(crate) fn end(self) -> Result<KernelMeasurement> {
         let mut kernels = self.gpu.times()?;
         for before in self.times {
             if let Some(now) = kernels.iter_mut().find(|now| now.kernel == before.kernel) {
@@ -107,7 +109,7 @@ impl Measurement {
             busy_seconds = covered(self.gpu.machine.spans());
             self.gpu.machine.watch(false);
         }
-        Ok(Measured {
+        Ok(KernelMeasurement {
             busy_seconds,
             jit_seconds: self.gpu.machine.jit_seconds() - self.jit_seconds,
             kernels,
@@ -131,14 +133,14 @@ fn covered(mut spans: Vec<Span>) -> f64 {
 mod tests {
     use tagore_device::cluster::{VALUE_THREADS, cluster_sample};
 
-    use super::super::{Buffer, Plan};
+    use super::super::{Buffer, MemoryPlan};
     use super::*;
 
     #[test]
     fn work_is_measured_from_its_start_to_its_end() {
         let gpu = Gpu::emulated(0);
         let draw = |count: usize| {
-            let memory = Plan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
+            let memory = MemoryPlan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
             let mut ids: Buffer<u32> = memory.buffer("ids").unwrap();
             let arguments = (ids.view_mut(), count as u32, count as u32, 1);
             // SAFETY: there is room for as many ids.

@@ -8,6 +8,7 @@ mod check;
 mod contracts;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "emulator")]
 mod emulated;
 mod machine;
 mod measure;
@@ -15,6 +16,7 @@ mod measure;
 mod opened;
 mod overhead;
 mod plan;
+#[cfg(feature = "cuda")]
 mod ptx;
 mod rates;
 pub(crate) mod sort;
@@ -32,7 +34,7 @@ use machine::{Launch, Machine};
 use measure::Counts;
 pub(crate) use measure::Measurement;
 pub use overhead::Overhead;
-pub use plan::Plan;
+pub use plan::MemoryPlan;
 pub(crate) use plan::Reservation;
 pub use rates::Rates;
 pub use survey::{GpuDevice, Survey, kernels, survey};
@@ -66,15 +68,24 @@ impl Gpu {
         Err(Error::Device { device: format!("cuda:{ordinal}"), problem })
     }
 
-    /// The emulator, whose lanes run in an order drawn from `seed`, with the limits of `capability`; as it is unless
-    /// another is asked for if there is none.
+    /// The emulator, whose lanes run in an order drawn from `seed`, with the limits of
+    /// `capability`; as it is unless another is asked for if there is none.
     ///
     /// # Errors
     /// If `TAGORE_EMULATED` is wrong.
+    #[cfg(feature = "emulator")]
     pub(crate) fn emulated_as(capability: Option<Capability>, seed: u64) -> Result<Self> {
         let name = capability.map_or("emulated".to_owned(), |capability| format!("emulated:{capability}"));
         let limits = capability.map_or_else(Capability::emulated, Ok)?;
         Ok(Self::new(emulated::EmulatedMachine::new(name, limits, seed)))
+    }
+
+    /// The error of a build without the emulator.
+    #[cfg(not(feature = "emulator"))]
+    pub(crate) fn emulated_as(capability: Option<Capability>, _: u64) -> Result<Self> {
+        let device = capability.map_or("emulated".to_owned(), |capability| format!("emulated:{capability}"));
+        let problem = "this program was built without the feature emulator".to_owned();
+        Err(Error::Device { device, problem })
     }
 
     /// The emulator as it is unless another capability is asked for.
@@ -83,19 +94,21 @@ impl Gpu {
         Self::emulated_as(None, seed).unwrap()
     }
 
+    #[cfg(any(feature = "cuda", feature = "emulator"))]
     fn new(machine: impl Machine + 'static) -> Self {
         Self { machine: Arc::new(machine), counts: Arc::default(), ptx: None }
     }
 
-    /// The same device, whose work is in no order with that given to this one: while one copies, the other may launch
-    /// kernels. What one has written, the other sees once it has been waited for.
+    /// A second stream on the same device, unordered with this one: while one copies, the other may
+    /// run kernels. What one has written, the other may read once the first has been waited for;
+    /// the same holds for dropping a [`Buffer`] that the other uses.
     pub(crate) fn fork(&self) -> Result<Self> {
         let machine = self.machine.fork()?.unwrap_or_else(|| Arc::clone(&self.machine));
         Ok(Self { machine, ..self.clone() })
     }
 
-    /// The same device, whose launches take kernels from `ptx` and not from the program's own; on the emulator the
-    /// kernels are functions all the same.
+    /// The same device, whose launches take kernels from `ptx` and not from the program's own; on
+    /// the emulator the kernels are functions all the same.
     pub(crate) fn with_ptx(&self, ptx: &'static str) -> Self {
         Self { ptx: Some(ptx), ..self.clone() }
     }
@@ -105,7 +118,7 @@ impl Gpu {
         self.machine.takes_ptx()
     }
 
-    /// What to call it, such as `cuda:0`.
+    /// The name, such as `cuda:0`.
     pub(crate) fn name(&self) -> &str {
         self.machine.name()
     }
@@ -130,18 +143,19 @@ impl Gpu {
         self.machine.free_memory()
     }
 
-    /// What it takes beside buffers.
+    /// Memory beside buffers.
     pub(crate) fn overhead(&self) -> Overhead {
         self.machine.overhead()
     }
 
-    /// Waits until all work is done.
+    /// Waits until all work of this stream is done. Needed to time work, and before large buffers
+    /// are dropped and larger ones allocated; see [`Buffer`].
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.machine.synchronize()
     }
 
-    /// Begins to measure what work takes, once all work before is done. The peak of memory counts from
-    /// here, also for measurements that began earlier.
+    /// Begins to measure what work takes, once all work before is done. The peak of memory counts
+    /// from here, also for measurements that began earlier.
     pub(crate) fn measure(&self) -> Result<Measurement> {
         Measurement::start(self, false)
     }
@@ -151,7 +165,8 @@ impl Gpu {
         Measurement::start(self, true)
     }
 
-    /// Says what launches of `K` have to do at least: bytes to and from memory, and arithmetic operations.
+    /// Says what launches of `K` have to do at least: bytes to and from memory, and arithmetic
+    /// operations.
     pub(crate) fn count_work<K: Kernel>(&self, bytes: u64, operations: u64) {
         self.counts.add_work(K::NAME, bytes, operations);
     }
@@ -172,12 +187,14 @@ impl Gpu {
     /// Launches kernel `K`: every launch goes through here.
     ///
     /// # Safety
-    /// - The arguments hold what the kernel's documentation says, and the buffers that they view are
-    ///   not dropped before work that follows has been waited for.
+    /// - The arguments hold what the kernel's documentation says.
+    /// - The buffers that they view exist at the launch. Those of this device may be dropped right
+    ///   after it, since memory is freed behind the launch; those of a fork not before this device
+    ///   has been waited for.
     ///
     /// # Errors
-    /// If the launch is outside the kernel's contract or the device's limits, with what was requested
-    /// and what is allowed; if the kernel cannot be compiled; or if earlier work failed.
+    /// If the launch is outside the kernel's contract or the device's limits, with what was
+    /// requested and what is allowed; if the kernel cannot be compiled; or if earlier work failed.
     pub(crate) unsafe fn launch<K: Kernel>(
         &self,
         grid: [u32; 3],
@@ -186,7 +203,8 @@ impl Gpu {
     ) -> Result<()> {
         let contract = K::contract(&arguments);
         contract.check(K::NAME, grid, block, &self.machine.limits()).map_err(|error| self.error(error))?;
-        // SAFETY: only a machine that makes a lane current calls this; the caller answers for the rest.
+        // SAFETY: only a machine that makes a lane current calls this; the caller answers for the
+        // rest.
         let lane = || unsafe { K::run(arguments) };
         let launch = |arguments: &mut [_]| {
             let shared = contract.shared;

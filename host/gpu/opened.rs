@@ -1,4 +1,5 @@
-//! The machines that this process has opened: a device has one context, whose kernels are compiled once.
+//! The machines that this process has opened: a device has one context, whose kernels are compiled
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,8 +19,8 @@ impl Opened {
         Self { devices: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Device number `ordinal`, by `open` if it has not been opened, or has failed since: who has a failed one
-    /// keeps it, and learns of the failure from every call.
+    /// Device number `ordinal`, by `open` if it has not been opened, or has failed since: who has a
+    /// failed one keeps it, and learns of the failure from every call.
     pub(super) fn get(&self, ordinal: u32, open: impl FnOnce() -> Result<Gpu>) -> Result<Gpu> {
         // Held while a device is opened, so that it is opened once.
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +38,7 @@ impl Opened {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Buffer, Plan};
+    use super::super::{Buffer, MemoryPlan};
     use super::*;
 
     #[test]
@@ -55,7 +56,7 @@ mod tests {
         let (first, one) = get(3).unwrap();
         assert_eq!((one, get(3).unwrap().1, get(4).unwrap().1, get(3).unwrap().1), (1, 1, 2, 2));
         // Nothing has written what is read.
-        let memory = Plan::new().with::<u32>("values", 4).reserve(&first).unwrap();
+        let memory = MemoryPlan::new().with::<u32>("values", 4).reserve(&first).unwrap();
         let buffer: Buffer<u32> = memory.buffer("values").unwrap();
         assert!(buffer.download(&mut [0; 4]).is_err() && first.has_failed());
         assert_eq!((get(3).unwrap().1, get(3).unwrap().1), (3, 3));

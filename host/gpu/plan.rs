@@ -10,11 +10,11 @@ use crate::{Error, Result};
 
 /// Named buffers and their sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct MemoryPlan {
     buffers: Vec<(&'static str, u64)>,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// No buffers.
     pub fn new() -> Self {
         Self::default()
@@ -72,7 +72,7 @@ impl Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in &self.buffers {
             writeln!(f, "{name:<24} {bytes:>16}")?;
@@ -84,7 +84,7 @@ impl fmt::Display for Plan {
 /// A plan that fits the device.
 pub(crate) struct Reservation {
     gpu: Gpu,
-    plan: Plan,
+    plan: MemoryPlan,
 }
 
 impl Reservation {
@@ -109,12 +109,12 @@ mod tests {
     #[test]
     fn a_plan_adds_up() {
         let plan =
-            Plan::new().with::<f32>("rows", 100).with::<u64>("lists", 7).with::<u8>("huge", usize::MAX);
+            MemoryPlan::new().with::<f32>("rows", 100).with::<u64>("lists", 7).with::<u8>("huge", usize::MAX);
         assert_eq!(plan.buffers()[..2], [("rows", 400), ("lists", 56)]);
         assert_eq!(plan.bytes(), u64::MAX);
         assert!(plan.to_string().lines().count() == 4);
         assert_eq!(plan.largest().0, "huge");
-        let both = plan.only(&["rows", "lists"]).and(&Plan::new().with::<u8>("more", 3));
+        let both = plan.only(&["rows", "lists"]).and(&MemoryPlan::new().with::<u8>("more", 3));
         assert_eq!((both.bytes(), both.largest()), (459, ("rows", 400)));
     }
 }

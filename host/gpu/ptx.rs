@@ -1,10 +1,10 @@
 //! The PTX of the kernels that this program carries.
 
 /// The PTX that the build found or made, of all stages.
-#[cfg(feature = "cuda")]
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
 
-/// The module of one kernel: all of `ptx` but the other entries. What is not used is then not compiled.
+/// The module of one kernel: all of `ptx` but the other entries. What is not used is then not
+/// compiled.
 pub(crate) fn module(ptx: &str, kernel: &str) -> String {
     let mut module = String::with_capacity(ptx.len());
     let mut skipping = false;
@@ -22,7 +22,6 @@ pub(crate) fn module(ptx: &str, kernel: &str) -> String {
 }
 
 /// What the header of the PTX says of its compiler, and its target.
-#[cfg(feature = "cuda")]
 pub(crate) fn description(ptx: &str) -> String {
     let field =
         |name: &str| ptx.lines().find_map(|line| line.strip_prefix(name)).map_or("unknown", str::trim);
@@ -30,7 +29,6 @@ pub(crate) fn description(ptx: &str) -> String {
 }
 
 /// The least compute capability that the PTX runs on, as (major, minor).
-#[cfg(feature = "cuda")]
 pub(crate) const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What devices reach at best, to judge kernels by.
+//! Peak rates of devices, to judge kernels by.
 
 /// The peak rates of a device, by its maker's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -7,13 +7,14 @@ pub struct Rates {
     pub bytes: f64,
     /// Operations a second of dense products of f16 on tensor cores, a multiply-add as two.
     pub f16: f64,
-    /// Operations a second of dense products of 8-bit integers on tensor cores, a multiply-add as two.
+    /// Operations a second of dense products of 8-bit integers on tensor cores, a multiply-add as
+    /// two.
     pub int8: f64,
 }
 
 /// Kernels that compute on tensor cores, by how their names begin.
 const ON_TENSOR_CORES: [&str; 5] =
-    ["descent_join_", "cells_filter_", "cells_meet_", "cluster_assign_", "exact_filter_"];
+    ["descent_join_", "cells_intra_join_", "cells_cross_join_", "cluster_assign_", "exact_filter_"];
 
 impl Rates {
     /// Those of a device, by its name, such as `NVIDIA H200`; none if they are not known.
@@ -27,8 +28,8 @@ impl Rates {
         Some(Self { bytes, f16, int8 })
     }
 
-    /// Operations a second that a kernel of the library reaches at best; none for one that does not use tensor
-    /// cores.
+    /// Operations a second that a kernel of the library reaches at best; none for one that does not
+    /// use tensor cores.
     pub fn operations(self, kernel: &str) -> Option<f64> {
         if !ON_TENSOR_CORES.iter().any(|name| kernel.starts_with(name)) {
             return None;
@@ -45,7 +46,7 @@ mod tests {
     fn kernels_are_judged_by_what_they_compute_on() {
         let rates = Rates::of("NVIDIA H200").unwrap();
         assert_eq!(rates.operations("descent_join_f16"), Some(rates.f16));
-        assert_eq!(rates.operations("cells_filter_i8"), Some(rates.int8));
+        assert_eq!(rates.operations("cells_intra_join_i8"), Some(rates.int8));
         assert_eq!(rates.operations("descent_expand_f16"), None);
         assert_eq!(Rates::of("NVIDIA H2000"), None);
     }

@@ -1,4 +1,4 @@
-//! The native file: a header page, then sections aligned to pages (`docs/formats.md`).
+//! The native index file: a header page, then page-aligned sections (`docs/formats.md`).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -7,54 +7,22 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::header::{
+    ADJACENCY, BLOCK, CHECKSUMS, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE, REPEATED,
+    SECTIONS, Sections, header,
+};
 use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
 use crate::search::beam::{Graph, Start};
 use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
-use crate::{ElementType, Error, MAX_DEGREE, Result};
+use crate::{Error, Result};
 
-const MAGIC: &[u8; 8] = b"TAGOREIX";
-/// Files of version 1 have no sections of layers and repeated rows, and are read too.
-const VERSION: u32 = 2;
-
-/// Sections begin at multiples of this; the header fills the first page.
-const PAGE: usize = 4096;
-
-/// Bytes under one checksum.
-const BLOCK: usize = 1 << 20;
-
-/// Nodes written between two looks at whether the work was cancelled.
+/// Nodes written between two checks for cancellation.
 const AT_A_TIME: usize = 1 << 16;
 
-/// The sections, in the order in which they lie in the file.
-const SECTIONS: [&str; 7] =
-    ["description", "entry points", "degrees", "adjacency", "layers", "repeated rows", "checksums"];
-const DESCRIPTION: usize = 0;
-const ENTRIES: usize = 1;
-const DEGREES: usize = 2;
-const ADJACENCY: usize = 3;
-const LAYERS: usize = 4;
-const REPEATED: usize = 5;
-const CHECKSUMS: usize = 6;
-
-// Offsets in the header.
-const AT_VERSION: usize = 8;
-const AT_NODES: usize = 16;
-const AT_MAX_DEGREE: usize = 24;
-const AT_ENTRIES: usize = 28;
-const AT_BASE_ROWS: usize = 32;
-const AT_BASE_DIM: usize = 40;
-const AT_BASE_ELEMENT: usize = 44;
-const AT_BASE_HASH: usize = 48;
-const AT_FILE_BYTES: usize = 56;
-const AT_SECTIONS: usize = 64;
-const SECTION_BYTES: usize = 16;
-/// CRC-32 of all of the page before it.
-const AT_CRC: usize = PAGE - 4;
-
-/// The description section, as JSON.
+/// The description section, a JSON object.
 #[derive(Serialize, Deserialize)]
 struct Json {
     kind: String,
@@ -63,39 +31,29 @@ struct Json {
     parameters: std::collections::BTreeMap<String, String>,
 }
 
-const fn element_tag(element: ElementType) -> u32 {
-    match element {
-        ElementType::F32 => 0,
-        ElementType::F16 => 1,
-        ElementType::U8 => 2,
-        ElementType::I8 => 3,
-    }
-}
-
-const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
-
 impl Index {
-    /// Writes the index. The file appears when it is complete; one of that name stays until then.
+    /// Writes the index. The file appears only when it is complete; until then an older file at
+    /// `path` stays.
     ///
     /// # Errors
-    /// If the file cannot be written, or this index is one of a damaged file.
+    /// If the file cannot be written, or the index was opened from a damaged file.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.write(path.as_ref(), &[], &Progress::silent())
     }
 
-    /// As [`save`](Self::save), and deletes the `stale` files, such as a report of the older index,
-    /// right before the new one takes its place.
+    /// Writes the index like [`save`](Self::save), and deletes the `stale` files, such as a report
+    /// on the older index, right before the new file appears.
     ///
     /// # Errors
-    /// As [`save`](Self::save), or if a file cannot be deleted.
+    /// As [`save`](Self::save), or if a stale file cannot be deleted.
     pub fn save_replacing(&self, path: impl AsRef<Path>, stale: &[PathBuf]) -> Result<()> {
         self.write(path.as_ref(), stale, &Progress::silent())
     }
 
-    /// As [`save_replacing`](Self::save_replacing), with a handle that watches and cancels it.
+    /// [`save_replacing`](Self::save_replacing) with progress and cancellation.
     pub(super) fn write(&self, path: &Path, stale: &[PathBuf], progress: &Progress) -> Result<()> {
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
-            // Damage must not get checksums that fit it.
+            // A damaged block must not get a new checksum.
             mapped.check_blocks(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
@@ -111,12 +69,13 @@ impl Index {
         file.commit(self.start(), &self.repeated, stale)
     }
 
-    /// Opens an index file and maps its rows. The header is checked, and that the sections are what
-    /// it says; [`verify`](Self::verify) checks the rest. The file must not be changed or cut short
+    /// Opens an index file and maps its rows. Only the header and the bounds of the sections are
+    /// checked; [`verify`](Self::verify) checks the rest. The file must not be changed or truncated
     /// while it is open.
     ///
     /// # Errors
-    /// If the file cannot be opened or is not an index of this version, its header is damaged, or it has no entry points.
+    /// If the file cannot be opened, is no index of a known version, has a damaged header, or has
+    /// no entry points.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = map(path)?;
@@ -137,10 +96,10 @@ impl Index {
         };
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
         let layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
-            .map_err(|found| Error::file(path, found, "layers one behind the other"))?;
+            .map_err(|found| Error::file(path, found, "contiguous layers"))?;
         let repeated =
             Repeated::read(bytemuck::cast_slice(&map[header.sections[REPEATED].clone()]), header.nodes)
-                .map_err(|found| Error::file(path, found, "each repeated row and the first row like it"))?;
+                .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
@@ -157,7 +116,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Whether the file at `path` begins as an index file does.
+    /// Whether the file at `path` starts with the magic bytes of an index file.
     pub fn is_index(path: &Path) -> bool {
         use std::io::Read;
         let mut magic = [0; MAGIC.len()];
@@ -165,24 +124,25 @@ impl Index {
     }
 }
 
-/// An index file while it is written: after [`create`](Self::create) come degrees and padded rows, in any number of
-/// pieces, of which none has to be in memory with another, and in the end what searches begin with.
+/// An index file being written. After [`create`](Self::create) come degrees and padded rows in
+/// pieces of any size, so that only one piece need be in memory; [`commit`](Self::commit) adds the
+/// entry points.
 pub(crate) struct IndexFile {
     file: AtomicFile,
     sections: [Section; SECTIONS.len()],
     fingerprint: Fingerprint,
-    /// Nodes, and the largest degree.
+    /// Number of nodes and largest degree.
     shape: (usize, usize),
 }
 
-/// The rows of an index file that is still written.
+/// The rows of an index file that is not committed yet.
 pub(crate) struct WrittenRows {
     mapped: MappedAdjacency,
     max_degree: usize,
 }
 
 impl WrittenRows {
-    /// Tells the system how rows are read from here on.
+    /// Advises the kernel of the access pattern from here on.
     pub(crate) fn advise(&self, access: Access) {
         self.mapped.advise(access);
     }
@@ -195,12 +155,12 @@ impl Graph for WrittenRows {
     }
 }
 
-/// A section while it is written.
+/// A section being written.
 struct Section {
     bytes: Range<usize>,
     written: usize,
     checksums: Vec<u32>,
-    /// Of the block that is not full yet.
+    /// Running checksum of the incomplete last block.
     block: crc32fast::Hasher,
 }
 
@@ -209,7 +169,7 @@ impl Section {
         Self { bytes, written: 0, checksums: Vec::new(), block: crc32fast::Hasher::new() }
     }
 
-    /// Counts `content` as written.
+    /// Adds `content` to the checksums and the length.
     fn add(&mut self, content: &[u8]) {
         let room = self.written.next_multiple_of(BLOCK) - self.written;
         let (first, rest) = content.split_at(room.min(content.len()));
@@ -227,9 +187,9 @@ impl Section {
         self.checksums.push(std::mem::take(&mut self.block).finalize());
     }
 
-    /// The checksums of all blocks, once all has been written.
+    /// Checksums of all blocks of the complete section.
     fn end(&mut self) -> &[u32] {
-        debug_assert_eq!(self.written, self.bytes.len(), "a section is not whole");
+        debug_assert_eq!(self.written, self.bytes.len(), "an incomplete section");
         if !self.written.is_multiple_of(BLOCK) {
             self.end_block();
         }
@@ -238,8 +198,8 @@ impl Section {
 }
 
 impl IndexFile {
-    /// Bytes of the file of an index without layers and repeated rows. The description and the
-    /// entry points fill no more than a page each.
+    /// File size in bytes of an index without layers and repeated rows, whose description and entry
+    /// points take at most one page each.
     pub(crate) fn bytes(nodes: usize, max_degree: usize) -> usize {
         let lengths = [PAGE, PAGE, 4 * nodes, 4 * nodes * max_degree, 0, 0];
         let checksums = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
@@ -248,7 +208,7 @@ impl IndexFile {
     }
 
     /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids. It has room for
-    /// `entries` entry points, and for as many more as fit their last page.
+    /// `entries` entry points, rounded up to whole pages.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -262,11 +222,11 @@ impl IndexFile {
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
-        // The lengths of the other sections are known in the end.
+        // `commit` sets the lengths of the other sections.
         let lengths = [description.len(), 4 * entries, 4 * nodes, 4 * nodes * max_degree, 0, 0, 0];
         let (ranges, end) = placed(PAGE, lengths);
         let mut file = AtomicFile::create(path)?;
-        // What is written nowhere, up to the pages, is zero.
+        // Unwritten bytes, up to the next page, are zero.
         file.set_len(end as u64)?;
         let sections = ranges.map(Section::new);
         let mut file = Self { file, sections, fingerprint, shape: (nodes, max_degree) };
@@ -274,7 +234,7 @@ impl IndexFile {
         Ok(file)
     }
 
-    /// Appends the degrees of the next nodes, and their rows.
+    /// Appends degrees and rows of the next nodes.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -283,7 +243,7 @@ impl IndexFile {
         self.write(ADJACENCY, bytemuck::cast_slice(rows))
     }
 
-    /// The rows, once all nodes have been appended.
+    /// Maps the rows. All nodes must have been appended.
     ///
     /// # Errors
     /// If the file cannot be written or mapped.
@@ -293,18 +253,18 @@ impl IndexFile {
         Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.shape.1 })
     }
 
-    /// Writes where searches begin and which rows of the base are `repeated`, puts the file in its
-    /// place and deletes the `stale` files right before; all nodes have been appended.
+    /// Writes the entry points, layers and `repeated` rows, deletes the `stale` files and puts the
+    /// file in place. All nodes must have been appended.
     ///
     /// # Errors
-    /// If the file cannot be written or a file cannot be deleted.
+    /// If the file cannot be written, or a stale file cannot be deleted.
     pub(crate) fn commit(mut self, start: Start<'_>, repeated: &Repeated, stale: &[PathBuf]) -> Result<()> {
         let Start { entries, layers } = start;
         let layers = Layer::words(layers);
         let section = &mut self.sections[ENTRIES].bytes;
         let (begin, room) = (section.start, section.len().next_multiple_of(PAGE));
         if size_of_val(entries).next_multiple_of(PAGE) != room {
-            let expected = format!("as many as fit {room} bytes");
+            let expected = format!("a number filling {room} bytes");
             return Err(Error::argument("entry points", entries.len(), expected));
         }
         *section = begin..begin + size_of_val(entries);
@@ -327,7 +287,7 @@ impl IndexFile {
         self.file.commit_replacing(stale)
     }
 
-    /// Appends to a section.
+    /// Appends `content` to a section.
     fn write(&mut self, section: usize, content: &[u8]) -> Result<()> {
         let section = &mut self.sections[section];
         self.file.seek((section.bytes.start + section.written) as u64)?;
@@ -336,8 +296,9 @@ impl IndexFile {
     }
 }
 
-/// Where sections of these lengths lie from byte `begin` on, and where the last of them ends.
-fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> ([Range<usize>; SECTIONS.len()], usize) {
+/// Byte ranges of page-aligned sections of these lengths, the first at `begin`, and the end of the
+/// last page.
+fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> (Sections, usize) {
     let mut end = begin;
     let ranges = lengths.map(|length| {
         let begin = end;
@@ -347,143 +308,11 @@ fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> ([Range<usize>; SEC
     (ranges, end)
 }
 
-fn header(
-    fingerprint: Fingerprint,
-    (nodes, max_degree): (usize, usize),
-    entries: usize,
-    (sections, file_bytes): (&[Range<usize>; SECTIONS.len()], usize),
-) -> [u8; PAGE] {
-    let mut header = [0; PAGE];
-    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, MAGIC);
-    put(AT_VERSION, &VERSION.to_le_bytes());
-    put(AT_NODES, &(nodes as u64).to_le_bytes());
-    put(AT_MAX_DEGREE, &(max_degree as u32).to_le_bytes());
-    put(AT_ENTRIES, &(entries as u32).to_le_bytes());
-    put(AT_BASE_ROWS, &fingerprint.rows.to_le_bytes());
-    put(AT_BASE_DIM, &fingerprint.dim.to_le_bytes());
-    put(AT_BASE_ELEMENT, &element_tag(fingerprint.element).to_le_bytes());
-    put(AT_BASE_HASH, &fingerprint.hash.to_le_bytes());
-    for (section, bytes) in sections.iter().enumerate() {
-        let at = AT_SECTIONS + section * SECTION_BYTES;
-        put(at, &(bytes.start as u64).to_le_bytes());
-        put(at + 8, &(bytes.len() as u64).to_le_bytes());
-    }
-    put(AT_FILE_BYTES, &(file_bytes as u64).to_le_bytes());
-    let crc = crc32fast::hash(&header[..AT_CRC]);
-    header[AT_CRC..].copy_from_slice(&crc.to_le_bytes());
-    header
-}
-
-/// A header that has been checked against the size of its file.
-struct Header {
-    nodes: usize,
-    max_degree: usize,
-    fingerprint: Fingerprint,
-    sections: [Range<usize>; SECTIONS.len()],
-}
-
-impl Header {
-    fn read(path: &Path, map: &[u8]) -> Result<Self> {
-        let page = map.get(..PAGE).ok_or_else(|| {
-            Error::file(path, format_args!("{} bytes", map.len()), format_args!("a header of {PAGE}"))
-        })?;
-        let u32_at = |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
-        let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
-        if page[..MAGIC.len()] != *MAGIC {
-            return Err(Error::file(path, "another kind of file", "a tagore index"));
-        }
-        let version = u32_at(AT_VERSION);
-        if !(1..=VERSION).contains(&version) {
-            let (found, expected) = (format!("version {version}"), format!("version 1 to {VERSION}"));
-            return Err(Error::file(path, found, expected));
-        }
-        if crc32fast::hash(&page[..AT_CRC]) != u32_at(AT_CRC) {
-            return Err(Error::file(path, "a damaged header", "one that matches its checksum"));
-        }
-        if u64_at(AT_FILE_BYTES) != map.len() as u64 {
-            let expected = format!("{} as its header says", u64_at(AT_FILE_BYTES));
-            return Err(Error::file(path, format_args!("{} bytes", map.len()), expected));
-        }
-        let element = ELEMENTS.get(u32_at(AT_BASE_ELEMENT) as usize).copied().ok_or_else(|| {
-            Error::file(path, format_args!("element type {}", u32_at(AT_BASE_ELEMENT)), "0 to 3")
-        })?;
-        let fingerprint = Fingerprint {
-            rows: u64_at(AT_BASE_ROWS),
-            dim: u32_at(AT_BASE_DIM),
-            element,
-            hash: u64_at(AT_BASE_HASH),
-        };
-        let (nodes, max_degree) = (u64_at(AT_NODES), u64::from(u32_at(AT_MAX_DEGREE)));
-        // Without nodes the size of the file says nothing of the degree, which statistics are as long as.
-        if max_degree > nodes.max(MAX_DEGREE as u64) {
-            let found = format!("a largest degree of {max_degree} for {nodes} nodes");
-            return Err(Error::file(path, found, format_args!("at most {}", nodes.max(MAX_DEGREE as u64))));
-        }
-        // Where a section lies; one that a file of version 1 has not is empty.
-        let entry = |section: usize| match (version, section) {
-            (1, LAYERS | REPEATED) => None,
-            (1, CHECKSUMS) => Some(LAYERS),
-            _ => Some(section),
-        };
-        let entry = |section: usize| {
-            entry(section).map(|place| {
-                let at = AT_SECTIONS + place * SECTION_BYTES;
-                (u64_at(at), u64_at(at + 8))
-            })
-        };
-        let length = |section: usize| entry(section).map_or(0, |(_, length)| length);
-        let blocks: u64 = (0..CHECKSUMS).map(|section| length(section).div_ceil(BLOCK as u64)).sum();
-        let lengths = [
-            Some(length(DESCRIPTION)),
-            Some(4 * u64::from(u32_at(AT_ENTRIES))),
-            nodes.checked_mul(4),
-            nodes.checked_mul(4 * max_degree),
-            // Whole words and pairs of words, of any number.
-            Some(length(LAYERS) / 4 * 4),
-            Some(length(REPEATED) / 8 * 8),
-            blocks.checked_mul(4),
-        ];
-        // Each section must begin where the one before it ends, and have the length that follows
-        // from n and the degree: nothing overlaps and nothing lies outside the file.
-        let mut end = PAGE as u64;
-        let mut sections = [const { 0..0 }; SECTIONS.len()];
-        for (section, expected) in lengths.into_iter().enumerate() {
-            let Some((offset, length)) = entry(section) else {
-                sections[section] = end as usize..end as usize;
-                continue;
-            };
-            if offset != end || Some(length) != expected || length > map.len() as u64 - end {
-                let found = format!("section {} at {offset}, {length} bytes", SECTIONS[section]);
-                let expected = expected.map_or("too many".to_owned(), |bytes| bytes.to_string());
-                return Err(Error::file(path, found, format_args!("it at {end}, {expected} bytes")));
-            }
-            sections[section] = offset as usize..(offset + length) as usize;
-            end = (offset + length).next_multiple_of(PAGE as u64).min(map.len() as u64);
-        }
-        if end != map.len() as u64 {
-            return Err(Error::file(
-                path,
-                format_args!("{} bytes", map.len()),
-                format_args!("{end} for its sections"),
-            ));
-        }
-        if nodes != fingerprint.rows || nodes > u64::from(u32::MAX) {
-            return Err(Error::file(
-                path,
-                format_args!("{nodes} nodes"),
-                format_args!("{} as the base", fingerprint.rows),
-            ));
-        }
-        Ok(Self { nodes: nodes as usize, max_degree: max_degree as usize, fingerprint, sections })
-    }
-}
-
 /// The sections of an open file.
 #[derive(Debug)]
 pub(super) struct MappedAdjacency {
     map: MappedFile,
-    sections: [Range<usize>; SECTIONS.len()],
+    sections: Sections,
 }
 
 impl MappedAdjacency {
@@ -493,22 +322,22 @@ impl MappedAdjacency {
         (self.u32s(DEGREES), self.u32s(ADJACENCY))
     }
 
-    /// Runs `read`, which reads rows that are far apart.
+    /// Runs `read`, which reads distant rows, without read-ahead.
     pub(super) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
         far_apart(&self.map, read)
     }
 
     fn u32s(&self, section: usize) -> &[u32] {
-        // Sections lie on pages, and the map begins on one.
+        // Sections start on pages, and so does the map, so the cast is aligned.
         bytemuck::cast_slice(&self.map[self.sections[section].clone()])
     }
 
-    /// Tells the system how rows are read from here on.
+    /// Advises the kernel of the access pattern from here on.
     pub(super) fn advise(&self, access: Access) {
         advise(&self.map, access);
     }
 
-    /// Compares the checksum of every block with the one in the file.
+    /// Compares the checksum of each block with the file's.
     pub(super) fn check_blocks(&self, path: &Path, progress: &Progress) -> Result<()> {
         let mut checksums = self.u32s(CHECKSUMS);
         let stage = progress.stage("check", checksums.len() as u64);
@@ -524,7 +353,7 @@ impl MappedAdjacency {
                     return Ok(());
                 }
                 let found = format!("damage in block {block} of section {name}");
-                Err(Error::file(path, found, "blocks that match their checksums"))
+                Err(Error::file(path, found, "blocks matching their checksums"))
             })?;
         }
         let padded = |section: &Range<usize>| {
@@ -535,7 +364,7 @@ impl MappedAdjacency {
             None => Ok(()),
             Some(section) => Err(Error::file(
                 path,
-                format_args!("bytes behind section {}", SECTIONS[section]),
+                format_args!("nonzero bytes behind section {}", SECTIONS[section]),
                 "zeros up to the next page",
             )),
         }
@@ -549,11 +378,11 @@ fn block_checksums(content: &[u8]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Metric;
+    use crate::{ElementType, Metric};
 
     #[test]
-    fn pieces_of_any_size_make_the_same_file() {
-        // Rows of three blocks, and a bit; degrees of less than one.
+    fn the_file_does_not_depend_on_the_pieces() {
+        // Rows fill three blocks and part of a fourth; degrees fill less than one.
         let (nodes, degree) = (100_003, 8);
         let degrees: Vec<u32> = (0..nodes).map(|node| node as u32 % 9).collect();
         let rows: Vec<u32> = (0..(nodes * degree) as u32).collect();

@@ -1,23 +1,23 @@
-//! What identifies a data set.
+//! Identification of data sets by shape and sampled content.
 
 use crate::vectors::{spread_rows, with_matrix};
 use crate::{ElementType, Error, Result, Vectors};
 
-/// What identifies a data set: its shape and a hash of rows spread over it.
+/// Identifies a data set by its shape and a hash of rows spread over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// The number of rows.
+    /// Number of rows.
     pub rows: u64,
     /// Components per row.
     pub dim: u32,
-    /// The type of the components.
+    /// Type of the components.
     pub element: ElementType,
-    /// 64-bit FNV-1a of the bytes of at most 1,024 rows, the first and the last among them.
+    /// 64-bit FNV-1a of the bytes of at most 1,024 evenly spread rows, first and last included.
     pub hash: u64,
 }
 
 impl Fingerprint {
-    /// The fingerprint of `vectors`.
+    /// Computes the fingerprint of `vectors`.
     pub fn of(vectors: &Vectors) -> Self {
         let rows = vectors.len();
         let hash_row =
@@ -26,22 +26,18 @@ impl Fingerprint {
         Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
     }
 
-    /// An error that says in what `base`, a data set called `name`, is not the one of `index`.
+    /// Fails if `base`, the fingerprint of the data set `name`, differs from this one, of `index`.
     pub(super) fn check(&self, base: &Self, index: &str, name: &str) -> Result<()> {
         let shape = |f: &Self| format!("{} x {} {}", f.rows, f.dim, f.element);
         if (base.rows, base.dim, base.element) != (self.rows, self.dim, self.element) {
             return Err(Error::mismatch(
                 name,
                 shape(base),
-                format_args!("{} as {index} was built over", shape(self)),
+                format_args!("{} as in the data set of {index}", shape(self)),
             ));
         }
         if base.hash != self.hash {
-            return Err(Error::mismatch(
-                name,
-                "other values",
-                format_args!("the data that {index} was built over"),
-            ));
+            return Err(Error::mismatch(name, "other values", format_args!("the data set of {index}")));
         }
         Ok(())
     }

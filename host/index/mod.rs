@@ -1,8 +1,9 @@
-//! The graph index: its type, the native file, the formats of other systems.
+//! The graph index, its native file, and the formats of other systems.
 
 mod file;
 mod fingerprint;
 mod formats;
+mod header;
 mod layer;
 mod statistics;
 
@@ -23,21 +24,21 @@ use crate::search::beam::Start;
 use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, Metric, Progress, Result, Vectors};
 
-/// What an index is and how it was made.
+/// How an index was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The kind, such as `nsg`.
     pub kind: String,
-    /// The metric it was built for.
+    /// The metric.
     pub metric: Metric,
-    /// The seed it was built with.
+    /// The seed.
     pub seed: u64,
-    /// The parameters it was built with, by the names of the command line.
+    /// The build parameters, named as on the command line.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// A graph index over a data set: at most `max_degree` neighbours per node, entry points, and what
-/// made it. The vectors are not part of it; ids are rows of the data set.
+/// A graph index over a data set: at most `max_degree` neighbours per node, entry points, and a
+/// description. Ids are rows of the data set; the vectors are not part of the index.
 #[derive(Debug)]
 pub struct Index {
     description: Description,
@@ -45,18 +46,28 @@ pub struct Index {
     max_degree: usize,
     nodes: usize,
     entries: Vec<u32>,
-    /// The lowest first.
+    /// Lowest first.
     layers: Vec<Layer>,
     repeated: Repeated,
     adjacency: Adjacency,
     path: Option<PathBuf>,
-    /// Set once all ids have been found below n.
+    /// Set once all ids are known to be below n.
     checked: OnceLock<()>,
 }
 
-/// The beginning of a text of a file, for errors: a file may hold any.
+/// The first 64 bytes of text from a file, for errors.
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(64)]
+}
+
+/// The rows of a graph in memory.
+pub(crate) struct PaddedRows {
+    /// Slots per row.
+    pub max_degree: usize,
+    /// One per node.
+    pub degrees: Vec<u32>,
+    /// `max_degree` ids per node, padded with `u32::MAX`.
+    pub neighbors: Vec<u32>,
 }
 
 /// A degree per node, and rows of `max_degree` ids padded with `u32::MAX`.
@@ -67,27 +78,26 @@ enum Adjacency {
 }
 
 impl Index {
+    /// Makes an index of a graph that its builder guarantees to be valid.
     pub(crate) fn new(
         description: Description,
         fingerprint: Fingerprint,
-        max_degree: usize,
-        degrees: Vec<u32>,
-        neighbors: Vec<u32>,
+        rows: PaddedRows,
         entries: Vec<u32>,
     ) -> Self {
-        let index = Self::owned(description, fingerprint, max_degree, degrees, neighbors, entries);
+        let index = Self::owned(description, fingerprint, rows, entries);
         debug_assert!(index.check_graph(&Progress::silent()).is_ok());
         index
     }
 
+    /// Makes an index of an unchecked graph.
     fn owned(
         description: Description,
         fingerprint: Fingerprint,
-        max_degree: usize,
-        degrees: Vec<u32>,
-        neighbors: Vec<u32>,
+        rows: PaddedRows,
         entries: Vec<u32>,
     ) -> Self {
+        let PaddedRows { max_degree, degrees, neighbors } = rows;
         Self {
             description,
             fingerprint,
@@ -102,11 +112,11 @@ impl Index {
         }
     }
 
-    /// An index of a graph that was made elsewhere: `rows[i]` are the neighbours of node i of `base`.
+    /// Makes an index of a given graph: `rows[i]` are the neighbours of node i of `base`.
     ///
     /// # Errors
-    /// If there are not as many rows as `base` has, there is no entry point, or a row or the entry
-    /// points hold an id that does not exist, a node's own id, or an id twice.
+    /// If the number of rows differs from `base`, there is no entry point, or the rows or entry
+    /// points hold an unknown id, a node's own id, or a repeated id.
     pub fn from_rows(
         description: Description,
         base: &Vectors,
@@ -114,7 +124,7 @@ impl Index {
         entries: Vec<u32>,
     ) -> Result<Self> {
         if rows.len() != base.len() {
-            return Err(Error::mismatch("rows", rows.len(), format_args!("{} as the base has", base.len())));
+            return Err(Error::mismatch("rows", rows.len(), format_args!("{} as in the base", base.len())));
         }
         let max_degree = rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut neighbors = vec![u32::MAX; rows.len() * max_degree];
@@ -122,7 +132,8 @@ impl Index {
             neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
         }
         let degrees = rows.iter().map(|row| row.len() as u32).collect();
-        let index = Self::owned(description, Fingerprint::of(base), max_degree, degrees, neighbors, entries);
+        let rows = PaddedRows { max_degree, degrees, neighbors };
+        let index = Self::owned(description, Fingerprint::of(base), rows, entries);
         index.check_graph(&Progress::silent())?;
         Ok(index)
     }
@@ -137,13 +148,13 @@ impl Index {
         self.nodes == 0
     }
 
-    /// The largest degree a node may have, R.
+    /// The largest degree allowed, R.
     pub fn max_degree(&self) -> usize {
         self.max_degree
     }
 
-    /// The neighbours of `node`. Those of a file that was damaged are cut to [`max_degree`]
-    /// (`verify` finds the damage).
+    /// The neighbours of `node`. In a damaged file, too large a degree is cut to [`max_degree`];
+    /// `verify` reports the damage.
     ///
     /// [`max_degree`]: Self::max_degree
     ///
@@ -156,7 +167,8 @@ impl Index {
         &neighbors[node * self.max_degree..][..degree]
     }
 
-    /// Rows of [`max_degree`](Self::max_degree) ids; an error if there is anything but `u32::MAX` behind the last.
+    /// All rows, [`max_degree`](Self::max_degree) ids each. Fails unless all slots behind a row's
+    /// neighbours are `u32::MAX`.
     pub(crate) fn padded_rows(&self) -> Result<&[u32]> {
         let (_, rows) = self.parts();
         let stride = self.max_degree;
@@ -166,7 +178,7 @@ impl Index {
         match (0..self.nodes).into_par_iter().find_first(is_bad) {
             Some(node) => {
                 let found = format!("a wrong row {node}");
-                Err(Error::mismatch(self.describe(), found, "as many ids as its degree"))
+                Err(Error::mismatch(self.describe(), found, "ids, then padding"))
             }
             None => Ok(rows),
         }
@@ -178,27 +190,26 @@ impl Index {
         edges as f64 / self.nodes.max(1) as f64
     }
 
-    /// The nodes that a search begins at: in the highest of the [`layers`](Self::layers), if there
-    /// are any.
+    /// The entry points: nodes of the highest of the [`layers`](Self::layers), if there are any.
     pub fn entries(&self) -> &[u32] {
         &self.entries
     }
 
-    /// The layers above the index, the lowest first. There are none where searches from the entry
-    /// points find their way without.
+    /// The layers above the index, lowest first. Empty if searches find their way from the entry
+    /// points alone.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
 
-    /// The index with these layers above it; its entry points are nodes of the highest.
+    /// Adds layers; the entry points must be nodes of the highest.
     pub(crate) fn with_layers(self, layers: Vec<Layer>) -> Self {
         let index = Self { layers, ..self };
         debug_assert!(index.check_entries().is_ok());
         index
     }
 
-    /// The rows of the base that are not nodes of the graph because they repeat an earlier row.
-    /// Empty if the graph was built over all rows.
+    /// The rows of the base that repeat an earlier row and are no nodes of the graph. Empty if the
+    /// graph was built over all rows.
     ///
     /// A search that finds the first row of a group of equal rows also returns the others, at the
     /// same distance. A repeated row has the [`neighbors`](Self::neighbors) of the first row of its
@@ -222,21 +233,22 @@ impl Index {
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
         let fingerprint = Fingerprint::of(base);
-        let index = Self::new(self.description, fingerprint, stride, degrees, neighbors, entries);
+        let rows = PaddedRows { max_degree: stride, degrees, neighbors };
+        let index = Self::new(self.description, fingerprint, rows, entries);
         Self { repeated, ..index }.with_layers(layers)
     }
 
-    /// Where searches begin.
+    /// The entry points and layers of a search.
     pub(crate) fn start(&self) -> Start<'_> {
         Start { entries: &self.entries, layers: &self.layers }
     }
 
-    /// The nodes of the index itself that searches may begin at.
+    /// The nodes of the index itself where searches may start.
     pub(crate) fn first_nodes(&self) -> &[u32] {
         self.layers.first().map_or(&self.entries, Layer::nodes)
     }
 
-    /// The metric it was built for.
+    /// The metric.
     pub fn metric(&self) -> Metric {
         self.description.metric
     }
@@ -246,17 +258,17 @@ impl Index {
         &self.description.kind
     }
 
-    /// What it is and how it was made.
+    /// How the index was built.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// What identifies the data set it was built over.
+    /// The fingerprint of the data set.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// What to call this index in an error.
+    /// The name of this index in an error: its file, or `index`.
     pub(crate) fn describe(&self) -> String {
         self.path.as_ref().map_or_else(|| "index".to_owned(), |path| path.display().to_string())
     }
@@ -270,7 +282,7 @@ impl Index {
         }
     }
 
-    /// Tells the system how rows are read from here on, if they are mapped from a file.
+    /// Advises the kernel of the access pattern from here on, if rows are mapped from a file.
     pub(crate) fn advise(&self, access: Access) {
         if let Adjacency::Mapped(mapped) = &self.adjacency {
             mapped.advise(access);
@@ -280,12 +292,12 @@ impl Index {
     /// Checks that this index was built over `base`.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], saying what differs.
+    /// [`Error::Mismatch`] with the difference.
     pub fn check_base(&self, base: &Vectors) -> Result<()> {
         self.fingerprint.check(&Fingerprint::of(base), &self.describe(), &base.describe())
     }
 
-    /// Checks, once, that every id can be followed.
+    /// Checks, once, that a search can follow every id.
     pub(crate) fn check_ids(&self, progress: &Progress) -> Result<()> {
         if self.checked.get().is_none() {
             let n = self.nodes as u32;
@@ -307,7 +319,7 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that no edge leads to a repeated row: a search would find it twice.
+    /// Checks that no edge leads to a repeated row: a search would return it twice.
     fn check_repeated(&self, progress: &Progress) -> Result<()> {
         if self.repeated.is_empty() {
             return Ok(());
@@ -320,17 +332,17 @@ impl Index {
                 None => Ok(()),
                 Some(node) => {
                     let found = format!("a repeated row among the neighbours of node {node}");
-                    Err(Error::mismatch(self.describe(), found, "none of them"))
+                    Err(Error::mismatch(self.describe(), found, "no repeated rows"))
                 }
             }
         })
     }
 
-    /// Checks that there are entry points, and no more than nodes.
+    /// Checks that there is at least one entry point and at most one per node.
     fn check_entry_count(&self) -> Result<()> {
         let (entries, nodes) = (self.entries.len(), self.nodes);
         if entries == 0 && nodes > 0 {
-            let expected = "at least one, where searches begin: build or export the index again";
+            let expected = "at least one: build or export the index again";
             return Err(Error::mismatch(self.describe(), "no entry points", expected));
         }
         if entries > nodes {
@@ -348,18 +360,18 @@ impl Index {
                 Err(Error::mismatch(self.describe(), format_args!("entry point {entry}"), expected))
             }
             None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.repeated.contains(id)) => {
-                let found = "a repeated row where searches begin";
-                Err(Error::mismatch(self.describe(), found, "rows that repeat no other"))
+                let found = "a repeated row as an entry point";
+                Err(Error::mismatch(self.describe(), found, "the first row of its group"))
             }
             None => Layer::check(&self.layers, self.nodes, &self.entries, &self.describe()),
         }
     }
 
-    /// Reads all of the index and checks it: the checksums of a file, and that every row holds
-    /// different ids of other nodes and nothing behind them.
+    /// Reads and checks the whole index: the checksums of a file, and that every row holds distinct
+    /// ids of other nodes, padded with `u32::MAX`.
     ///
     /// # Errors
-    /// For the first fault found, or if the work is cancelled.
+    /// For the first fault, or if the work is cancelled.
     pub fn verify(&self, progress: &Progress) -> Result<()> {
         if let Adjacency::Mapped(mapped) = &self.adjacency {
             mapped.check_blocks(self.path.as_deref().unwrap_or(Path::new("index")), progress)?;
@@ -375,10 +387,10 @@ impl Index {
         })
     }
 
-    /// Checks the entry points, and 1,024 rows spread over all: however large the index is, this takes no time.
+    /// Checks the entry points and 1,024 evenly spread rows: constant time for any size.
     ///
     /// # Errors
-    /// For the first fault found.
+    /// For the first fault.
     pub fn spot_check(&self) -> Result<()> {
         self.check_entries()?;
         let known = |node: usize| self.neighbors(node).iter().all(|&id| (id as usize) < self.nodes);
@@ -389,19 +401,19 @@ impl Index {
         })
     }
 
-    /// An error if there is a `bad` row.
+    /// Fails for a `bad` row.
     fn check_rows(&self, bad: Option<usize>) -> Result<()> {
         match bad {
             None => Ok(()),
             Some(node) => Err(Error::mismatch(
                 self.describe(),
                 format_args!("a wrong row {node}"),
-                "different ids of other nodes, as many as its degree",
+                "distinct ids of other nodes, then padding",
             )),
         }
     }
 
-    /// Whether the row of `node` holds different ids of other nodes, as many as its degree.
+    /// Whether the row of `node` holds distinct ids of other nodes, as many as its degree.
     fn is_good(&self, node: usize) -> bool {
         let (degrees, neighbors) = self.parts();
         let row = &neighbors[node * self.max_degree..][..self.max_degree];

@@ -1,4 +1,4 @@
-//! What a graph looks like.
+//! Statistics of a graph.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,38 +7,38 @@ use rayon::prelude::*;
 use super::Index;
 use crate::{Progress, Result};
 
-/// Words of 64 nodes that a thread looks through at least: less is not worth waking it for.
+/// Fewest words of 64 nodes per thread; fewer do not pay for waking it.
 const SCANNED: usize = 64;
 
 /// Counts over a whole index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
-    /// Edges in all.
+    /// Number of edges.
     pub edges: u64,
     /// The smallest degree.
     pub min_degree: usize,
-    /// The largest degree that a node has.
+    /// The largest degree found.
     pub max_degree: usize,
-    /// Nodes of each degree, from 0 to the largest that the index allows.
+    /// Number of nodes of each degree, from 0 to the largest allowed.
     pub degrees: Vec<u64>,
-    /// Edges of a node to itself.
+    /// Edges from a node to itself.
     pub self_edges: u64,
-    /// Edges that a row holds more than once.
+    /// Repeated edges: second and later occurrences of an id in a row.
     pub duplicate_edges: u64,
-    /// Nodes that no path from the entry points leads to.
+    /// Nodes that no path from the entry points reaches.
     pub unreachable: u64,
 }
 
-/// Nodes that a thread counts at least.
+/// Fewest nodes counted per thread.
 const AT_ONCE: usize = 4096;
 
-/// What is counted of some nodes.
+/// Counts over some of the nodes.
 #[derive(Default)]
 struct Counts {
     degrees: Vec<u64>,
     self_edges: u64,
     duplicate_edges: u64,
-    /// Scratch: the neighbours of a node, in order.
+    /// Scratch: a node's neighbours, sorted.
     row: Vec<u32>,
 }
 
@@ -61,7 +61,7 @@ impl Counts {
 }
 
 impl Index {
-    /// Counts degrees, wrong edges, and nodes that cannot be reached.
+    /// Counts degrees, edges, faulty edges and unreachable nodes.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -86,11 +86,11 @@ impl Index {
         })
     }
 
-    /// Nodes that no path from the entry points leads to. A repeated row is reached with the row it
-    /// repeats.
+    /// Counts the nodes that no path from the entry points reaches. A repeated row is reached with
+    /// the first row of its group.
     ///
-    /// Takes two bits of memory per node, and reads rows in the order of the file, scan after scan, until one finds
-    /// nothing new: an index may be larger than memory, and a queue of nodes, in no order, would read it at random.
+    /// Takes two bits of memory per node and scans rows in file order until a scan finds nothing
+    /// new. An index may be larger than memory, where a queue of nodes would read it at random.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -101,15 +101,15 @@ impl Index {
             // An unknown id, in a damaged index, leads nowhere.
             for id in ids.iter().map(|&id| id as usize).filter(|&id| id < self.len()) {
                 let (word, bit) = (&reached[id / 64], 1 << (id % 64));
-                // Most have been reached before, and looking is cheaper than writing.
+                // Most nodes were reached before, and a load is cheaper than a write.
                 if word.load(Ordering::Relaxed) & bit == 0 {
                     word.fetch_or(bit, Ordering::Relaxed);
                 }
             }
         };
-        // The nodes whose rows have been read.
+        // Nodes whose rows have been read.
         let mut followed = vec![0u64; words];
-        // Threads decide which scan reads a row, but not which rows have been read in the end.
+        // Timing decides which scan reads a row, but not the set of rows read in the end.
         let follow = |(word, followed): (usize, &mut u64)| {
             let before = *followed;
             loop {
@@ -142,6 +142,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::PaddedRows;
     use crate::{Description, ElementType, Fingerprint, Metric, Vectors};
 
     fn description() -> Description {
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_followed_to_their_ends_and_islands_are_counted() {
+    fn unreachable_nodes_are_counted() {
         let n = 1000u32;
         let base = Vectors::from_u8(vec![0; n as usize], 1).unwrap();
         let unreachable = |rows: &[Vec<u32>], entries: &[u32]| {
@@ -158,7 +159,7 @@ mod tests {
                 .unreachable(&Progress::silent())
                 .unwrap()
         };
-        // Against the order of scans, a node at a time, and in leaps that leave nodes out.
+        // One node per scan, against its direction, and in leaps that skip nodes.
         let back: Vec<Vec<u32>> = (0..n).map(|node| node.checked_sub(1).into_iter().collect()).collect();
         assert_eq!(unreachable(&back, &[n - 1]), 0);
         assert_eq!(unreachable(&back, &[400, 600]), 399);
@@ -169,12 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn wrong_edges_are_counted() {
+    fn faulty_edges_are_counted() {
         let fingerprint = Fingerprint { rows: 5, dim: 1, element: ElementType::U8, hash: 0 };
         let none = u32::MAX;
-        // A self edge; an edge three times; an unknown id; nothing; an edge that leads on.
+        // A self edge; an edge three times; an unknown id; no edge; a plain edge.
         let rows = [0, 1, none, 2, 2, 2, 9, 1, none, none, none, none, 3, none, none];
-        let index = Index::owned(description(), fingerprint, 3, vec![2, 3, 2, 0, 1], rows.to_vec(), vec![0]);
+        let (degrees, neighbors) = (vec![2, 3, 2, 0, 1], rows.to_vec());
+        let rows = PaddedRows { max_degree: 3, degrees, neighbors };
+        let index = Index::owned(description(), fingerprint, rows, vec![0]);
         let statistics = index.statistics(&Progress::silent()).unwrap();
         assert_eq!(statistics.degrees, [1, 1, 2, 1]);
         assert_eq!((statistics.edges, statistics.min_degree, statistics.max_degree), (8, 0, 3));

@@ -33,4 +33,6 @@ mod store;
 
 pub use partition::OverlapStats;
 pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits, Order};
+#[cfg(test)]
+pub(crate) use run::ListKernels;
 pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};

@@ -1,10 +1,10 @@
 //! Collect: the candidates of one node (paper section 5.1).
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::strategy::Collect;
 use crate::descent::KnnGraph;
-use crate::search::beam::{BeamSearch, Graph, Limits, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Graph, Start};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
@@ -12,7 +12,7 @@ use crate::vectors::space::Space;
 pub(crate) const HOP: usize = 32;
 
 /// Path collection keeps a beam of so many nodes and expands at most so many.
-pub(crate) const PATH: Limits = Limits { beam: 32, expansions: 10 };
+pub(crate) const PATH: BeamLimits = BeamLimits { beam: 32, expansions: 10 };
 
 impl Graph for KnnGraph {
     fn neighbors(&self, node: u32) -> &[u32] {
@@ -73,7 +73,9 @@ impl<'a> Collector<'a> {
                 }
             }
             Collect::Path => {
-                self.search.run(space, *graph, space.point(node), Start::at(self.entries), PATH, |key| {
+                let start = Start::at(self.entries);
+                let task = BeamTask { query: space.query(node), start, limits: PATH };
+                self.search.run(space, *graph, task, |key| {
                     let id = key as u32;
                     if visited.insert(id) {
                         ids.push(id);

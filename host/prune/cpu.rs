@@ -1,16 +1,20 @@
 //! Collect-Filter-Store on the CPU (paper section 5.1, Algorithm 2).
 
-use tagore_device::descent::key::{self, Key};
+use std::time::Instant;
+
+use tagore_device::key::{self, Key};
 use tagore_device::prune::store::MERGED;
 use tagore_device::random::{Draws, Stage};
 
 use super::collect::Collector;
 use super::filter::Pruner;
-use super::rows::Rows;
+use super::rows::GraphRows;
 use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
+use super::{PruneStats, Pruned};
 use crate::Result;
 use crate::descent::KnnGraph;
 use crate::descent::reverse::Incoming;
+use crate::memory::peak_host_bytes;
 use crate::parallel::for_each_row;
 use crate::progress::Progress;
 use crate::search::visited::Visited;
@@ -19,20 +23,21 @@ use crate::vectors::space::Space;
 /// Pieces in which the edges of full rows are turned round.
 const PIECES: usize = 8;
 
-/// The most edges that are turned round at a time: far fewer than rows have room for, of which one never knows how much a
-/// rule uses. To a single node there may go an edge from every other.
-pub(super) fn turned_at_once(nodes: usize, degree: usize) -> usize {
+/// The most edges that are turned round at a time: far fewer than rows have room for, of which one
+/// never knows how much a rule uses. To a single node there may go an edge from every other.
+pub(crate) fn turned_at_once(nodes: usize, degree: usize) -> usize {
     nodes * (degree / PIECES).max(1)
 }
 
-/// Prunes `graph` into an index of at most `strategy.degree` edges per node: rows and entry points.
-pub(super) fn prune(
+/// Prunes `graph` into rows of at most `strategy.degree` edges.
+pub(crate) fn prune(
     space: &Space<'_>,
     graph: &KnnGraph,
     strategy: &Strategy,
     seed: u64,
     progress: &Progress,
-) -> Result<(Rows, Vec<u32>)> {
+) -> Result<Pruned> {
+    let began = Instant::now();
     let nodes = space.len();
     let entries = entries(space, strategy.entry, seed, progress)?;
     let stage = progress.stage("prune", 2 * nodes as u64);
@@ -77,7 +82,14 @@ pub(super) fn prune(
             }
         })?;
     }
-    Ok((Rows::from_padded(ids, degree), entries))
+    let rows = GraphRows::from_padded(ids, degree);
+    let stats = PruneStats {
+        device: "cpu".to_owned(),
+        seconds: began.elapsed().as_secs_f64(),
+        peak_host_bytes: peak_host_bytes(),
+        ..PruneStats::default()
+    };
+    Ok(Pruned { rows, entries, stats })
 }
 
 /// Fills one row after another.
@@ -121,8 +133,8 @@ impl<'a> Storer<'a> {
         space.order_distances(node, edges, distances);
         let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
         keys.sort_unstable();
-        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is accepted is nearly always
-        // among them.
+        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is
+        // accepted is nearly always among them.
         keys.truncate(MERGED as usize);
         if keys.len() > row.len() {
             pruner.filter(node, &keys, row.len(), accepted);
@@ -132,7 +144,7 @@ impl<'a> Storer<'a> {
     }
 }
 
-/// Where an index is entered.
+/// The entry points of an index.
 fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     match entry {
         Entry::Medoid => Ok(vec![space.medoid(progress)?]),

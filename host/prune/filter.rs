@@ -1,6 +1,6 @@
 //! Filter: which candidates become neighbours (paper section 5.1).
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::prune::rule::{Form, Rule, survives};
 
 use super::strategy::Strategy;

@@ -4,21 +4,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::descent::key;
+use tagore_device::key;
 
-use super::rows::Rows;
+use super::rows::GraphRows;
 use crate::Result;
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 use crate::progress::Progress;
-use crate::search::beam::{BeamSearch, Limits, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Start};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
 /// The search for the reached nodes nearest to an unreached one.
-const NEAREST: Limits = Limits { beam: 64, expansions: usize::MAX };
+const NEAREST: BeamLimits = BeamLimits { beam: 64, expansions: usize::MAX };
 
-/// So many unreached nodes are searched for at a time, on the same graph: enough for all threads, and few whose
-/// search is of no use since the node hangs on another of them.
+/// So many unreached nodes are searched for at a time, on the same graph: enough for all threads,
+/// and few whose search is of no use since the node hangs on another of them.
 const SEARCHES: usize = 256;
 
 /// Fewer nodes than this are not worth waking threads for.
@@ -27,10 +27,10 @@ const FEW: usize = 256;
 /// A node that has no parent in the tree yet.
 const UNREACHED: u32 = u32::MAX;
 
-/// What [`connect`] takes of the host's memory for `n` nodes with so many threads.
-pub(super) fn plan(n: usize, threads: usize) -> Plan {
+/// Host memory of [`connect`] for `n` nodes on `threads` threads.
+pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
     // Of a level that has most of the nodes, parts and the whole.
-    Plan::new()
+    MemoryPlan::new()
         .with::<u32>("parents", n)
         .with::<bool>("reached", n)
         .with::<u32>("levels", 2 * n)
@@ -46,21 +46,23 @@ pub(super) fn plan(n: usize, threads: usize) -> Plan {
 /// leaves all that was reached reached.
 ///
 /// The result does not depend on the number of threads.
-pub(super) fn connect(
+pub(crate) fn connect(
     space: &Space<'_>,
-    rows: &mut Rows,
+    rows: &mut GraphRows,
     entries: &[u32],
     progress: &Progress,
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
     let tree = Tree::from_entries(rows, entries);
-    // One for each thread that ever searches: a search marks visited nodes in memory for all of them.
+    // One for each thread that ever searches: a search marks visited nodes in memory for all of
+    // them.
     let searches = Mutex::new(Vec::new());
     let free = || searches.lock().unwrap_or_else(PoisonError::into_inner);
-    let search = |rows: &Rows, node: u32| -> Vec<u32> {
+    let search = |rows: &GraphRows, node: u32| -> Vec<u32> {
         let taken = free().pop();
         let mut search = taken.unwrap_or_else(|| BeamSearch::new(nodes as usize));
-        search.run(space, rows, space.point(node), Start::at(entries), NEAREST, |_| ());
+        let task = BeamTask { query: space.query(node), start: Start::at(entries), limits: NEAREST };
+        search.run(space, rows, task, |_| ());
         let found = search.found().map(|key| key as u32).collect();
         free().push(search);
         found
@@ -77,8 +79,8 @@ pub(super) fn connect(
                 continue;
             }
             progress.check()?;
-            // What was found is still reached, but may since have taken others; what is found now may have edges
-            // that carry the tree, and no other. Some reached node has room.
+            // What was found is still reached, but may since have taken others; what is found now
+            // may have edges that carry the tree, and no other. Some reached node has room.
             let parent = attach(space, rows, &tree, node, near)
                 .or_else(|| {
                     let near = search(rows, node);
@@ -96,8 +98,9 @@ pub(super) fn connect(
     }
 }
 
-/// Gives the nearest of `reached` that can take it an edge to `node`, and returns it; none if none can.
-fn attach(space: &Space<'_>, rows: &mut Rows, tree: &Tree, node: u32, reached: Vec<u32>) -> Option<u32> {
+/// Gives the nearest of `reached` that can take it an edge to `node`, and returns it; none if none
+/// can.
+fn attach(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, node: u32, reached: Vec<u32>) -> Option<u32> {
     let mut distances = Vec::new();
     space.rule_distances(node, &reached, &mut distances);
     let mut keys: Vec<u64> = reached.iter().zip(&distances).map(|(&id, &d)| key::pack(d, id)).collect();
@@ -108,7 +111,7 @@ fn attach(space: &Space<'_>, rows: &mut Rows, tree: &Tree, node: u32, reached: V
 }
 
 /// Replaces the longest edge of `parent` that does not carry the tree by one to `node`.
-fn replace_longest(space: &Space<'_>, rows: &mut Rows, tree: &Tree, parent: u32, node: u32) -> bool {
+fn replace_longest(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, parent: u32, node: u32) -> bool {
     let neighbors = rows.row(parent).to_vec();
     let mut distances = Vec::new();
     space.rule_distances(parent, &neighbors, &mut distances);
@@ -129,7 +132,7 @@ struct Tree {
 
 impl Tree {
     /// The tree of all that can be reached from `entries`.
-    fn from_entries(rows: &Rows, entries: &[u32]) -> Self {
+    fn from_entries(rows: &GraphRows, entries: &[u32]) -> Self {
         let nodes = rows.len();
         let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(UNREACHED)).collect();
         let reached = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
@@ -150,14 +153,14 @@ impl Tree {
     }
 
     /// Hangs `node` on `parent` and goes on growing from there.
-    fn reach(&self, rows: &Rows, node: u32, parent: u32) {
+    fn reach(&self, rows: &GraphRows, node: u32, parent: u32) {
         self.parents[node as usize].store(parent, Ordering::Relaxed);
         self.grow(rows, vec![node]);
     }
 
-    /// Grows the tree from nodes that have parents, level by level. The parent of a node is the smallest of the
-    /// level before that has an edge to it: threads may come in any order.
-    fn grow(&self, rows: &Rows, mut level: Vec<u32>) {
+    /// Grows the tree from nodes that have parents, level by level. The parent of a node is the
+    /// smallest of the level before that has an edge to it: threads may come in any order.
+    fn grow(&self, rows: &GraphRows, mut level: Vec<u32>) {
         let look = |mut next: Vec<u32>, &node: &u32| {
             for &neighbor in rows.row(node) {
                 if !self.is_reached(neighbor)
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
     use crate::vectors::{Metric, Vectors};
 
-    fn reachable(rows: &Rows, entries: &[u32]) -> usize {
+    fn reachable(rows: &GraphRows, entries: &[u32]) -> usize {
         let tree = Tree::from_entries(rows, entries);
         (0..rows.len() as u32).filter(|&node| tree.is_reached(node)).count()
     }
@@ -198,7 +201,7 @@ mod tests {
     fn check(n: usize, degree: usize, entries: &[u32], edges: impl Fn(u32) -> Vec<u32>) {
         let base = Vectors::from_f32((0..n).map(|i| i as f32).collect(), 1).unwrap();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let mut rows = Rows::new(n, degree);
+        let mut rows = GraphRows::new(n, degree);
         for node in 0..n as u32 {
             edges(node).into_iter().for_each(|id| assert!(rows.push(node, id)));
         }
@@ -243,7 +246,7 @@ mod tests {
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let mut rows = Rows::from_padded(ids.clone(), 5);
+                let mut rows = GraphRows::from_padded(ids.clone(), 5);
                 let tree = Tree::from_entries(&rows, &[7, 3]);
                 let parents: Vec<u32> = (0..n as u32).map(|node| tree.parent(node)).collect();
                 let attached = connect(&space, &mut rows, &[7, 3], &Progress::silent()).unwrap();

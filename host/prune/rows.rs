@@ -5,13 +5,13 @@ use rayon::prelude::*;
 use crate::search::beam::Graph;
 
 /// A row of at most `stride` different ids per node; unused slots hold `u32::MAX`.
-pub(crate) struct Rows {
+pub(crate) struct GraphRows {
     stride: usize,
     degrees: Vec<u32>,
     ids: Vec<u32>,
 }
 
-impl Rows {
+impl GraphRows {
     #[cfg(test)]
     pub(crate) fn new(nodes: usize, stride: usize) -> Self {
         Self { stride, degrees: vec![0; nodes], ids: vec![u32::MAX; nodes * stride] }
@@ -54,7 +54,7 @@ impl Rows {
     }
 }
 
-impl Graph for Rows {
+impl Graph for GraphRows {
     fn neighbors(&self, node: u32) -> &[u32] {
         self.row(node)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cuda_std::launch::Kernel;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::filter;
 use tagore_device::prune::kernels::{AnyFilter, RuleKernels};
 use tagore_device::prune::rule::{Angle, Distance, Form, Rule, Spread, TauMonotonic};
@@ -19,7 +19,7 @@ pub(super) trait AnyRule: Send + Sync {
     /// The threshold as the rule takes it.
     fn prepare(&self, threshold: f32) -> f32;
 
-    /// How it selects.
+    /// The form of its selection.
     fn form(&self) -> Form;
 
     /// Filters the candidates of `node` on the CPU; see [`Pruner::filter`].
@@ -72,20 +72,21 @@ impl<R: RuleKernels> AnyRule for R {
     }
 }
 
-/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its row, and edges.
+/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its
+/// row, and edges.
 ///
 /// # Safety
 /// - As [`Gpu::launch`].
 unsafe fn launch<T, K, R>(
     gpu: &Gpu,
-    arguments: (filter::Filter<T>, R),
+    arguments: (filter::PruneFilter<T>, R),
     nodes: u32,
     threads: u32,
 ) -> Result<()>
 where
-    K: Kernel<Arguments = (filter::Filter<T>, R)>,
+    K: Kernel<Arguments = (filter::PruneFilter<T>, R)>,
 {
-    let filter::Filter { rows, stride, most, .. } = &arguments.0;
+    let filter::PruneFilter { rows, stride, most, .. } = &arguments.0;
     let row_bytes = u64::from(rows.stride) * size_of::<T>() as u64;
     let bytes = u64::from(*stride) * (8 + row_bytes) + u64::from(*most) * 8;
     gpu.count_work::<K>(u64::from(nodes) * bytes, 0);

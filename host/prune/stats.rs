@@ -1,30 +1,12 @@
-//! What a build did.
+//! Statistics of pruning.
 
-use crate::descent::{DescentStats, KnnSample};
 use crate::gpu::KernelTime;
 
-/// What building an index took.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct BuildStats {
-    /// Neighbours per node of the k-NN graph.
-    pub knn: usize,
-    /// The k-NN graph; of a graph that was there already, what it says of itself.
-    pub descent: DescentStats,
-    /// Pruning.
-    pub prune: PruneStats,
-    /// Lists of the k-NN graph, of the nodes that [`Builder::sample`](crate::Builder::sample) asked for.
-    /// Empty if repeated rows were left out of the graph.
-    pub sample: KnnSample,
-    /// Rows that were left out of the graph since they repeat an earlier one; see
-    /// [`Index::repeated`](crate::Index::repeated).
-    pub repeated: u64,
-}
-
-/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the device meanwhile, as
-/// for [`DescentStats`].
+/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the
+/// device meanwhile, as for [`DescentStats`](crate::DescentStats).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PruneStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
@@ -50,7 +32,7 @@ pub struct PruneStats {
 }
 
 impl PruneStats {
-    pub(super) fn log(&self) {
+    pub(crate) fn log(&self) {
         let Self { device, seconds, attached, .. } = self;
         tracing::info!(device, seconds, attached, "the graph is pruned");
     }

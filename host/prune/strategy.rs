@@ -10,18 +10,18 @@ use super::rule::CustomRule;
 use crate::gpu::Gpu;
 use crate::{Error, Result};
 
-/// How candidates are collected from the k-NN graph (paper section 5.1, Collect).
+/// The source of candidates in the k-NN graph (paper section 5.1, Collect).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collect {
     /// A node's own list.
     OneHop,
     /// Its own list and the lists of its nearest neighbours.
     TwoHop,
-    /// What a short beam search for the node from the entry points meets, and its own list.
+    /// The nodes that a short beam search from the entry points visits, and its own list.
     Path,
 }
 
-/// How candidates are filtered (paper section 5.1, Filter).
+/// The filter of candidates (paper section 5.1, Filter).
 #[derive(Clone, Debug)]
 pub enum Filter {
     /// By distance: NSG's rule, Vamana's with a threshold alpha above 1.
@@ -32,10 +32,11 @@ pub enum Filter {
     Spread,
     /// By detours: CAGRA's count. The threshold, if any, is the most detours an edge may have.
     Rank,
-    /// By distance with a shift: tau-MNG's rule. The threshold is tau, in the unit of the data; at 0 it is NSG's rule.
+    /// By distance with a shift: tau-MNG's rule. The threshold is tau, in the unit of the data; at
+    /// 0 it is NSG's rule.
     TauMonotonic,
-    /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the data; at 0 it is
-    /// Vamana's rule, with an alpha of distances that are not squared.
+    /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the
+    /// data; at 0 it is Vamana's rule, with an alpha of distances that are not squared.
     AlphaConvergent(AlphaConvergent),
     /// A rule of the user's; see [`Strategy::custom`].
     Custom(CustomRule),
@@ -95,17 +96,18 @@ impl FromStr for Collect {
     }
 }
 
-/// How forward and reverse edges become a row.
+/// The making of a row from forward and reverse edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward edges. Reverse edges
-    /// come by their rank in the list they come from if detours were counted, else nearest first.
+    /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward
+    /// edges. Reverse edges come by their rank in the list they come from if detours were counted,
+    /// else nearest first.
     Interleave,
     /// NSG, NSSG, Vamana: forward and reverse edges together, filtered once more if too many.
     Refilter,
 }
 
-/// Where searches begin.
+/// Entry points of searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The node nearest to the mean.
@@ -114,7 +116,7 @@ pub(crate) enum Entry {
     Random,
 }
 
-/// How many random nodes an index is entered at.
+/// The number of random entry points.
 pub(crate) const RANDOM_ENTRIES: usize = 32;
 
 /// The largest degree.
@@ -123,7 +125,7 @@ pub const MAX_DEGREE: usize = 512;
 /// The most candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;
 
-/// What alpha can be.
+/// The range of alpha.
 const ALPHAS: RangeInclusive<f32> = 0.01..=100.0;
 
 /// A kind of index and its parameters.
@@ -205,15 +207,16 @@ impl Strategy {
         Self { kind: "dpg".into(), filter: Filter::Spread, candidates: 48, ..Self::cagra() }
     }
 
-    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3 tau. What tau
-    /// should be depends on the scale of the data: about the distance from a query to its nearest neighbour. The
-    /// [`threshold`](Self::threshold) is 0 unless it is set, which is NSG's rule.
+    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3
+    /// tau. What tau should be depends on the scale of the data: about the distance from a query to
+    /// its nearest neighbour. The [`threshold`](Self::threshold) is 0 unless it is set, which is
+    /// NSG's rule.
     pub fn tau_mng() -> Self {
         Self { kind: "tau-mng".into(), ..Self::nsg().filter(Filter::TauMonotonic) }
     }
 
-    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with an alpha of distances that are not squared, 1.1, but a
-    /// neighbour shuts out only what is nearer to it by another `(alpha + 1) tau`. The
+    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with an alpha of distances that are not squared,
+    /// 1.1, but a neighbour shuts out only what is nearer to it by another `(alpha + 1) tau`. The
     /// [`threshold`](Self::threshold) is tau, 0 unless it is set.
     pub fn alpha_cng() -> Self {
         Self {
@@ -224,9 +227,10 @@ impl Strategy {
 
     /// A rule of the user's on top of NSG's other steps; `threshold` is passed to the rule.
     ///
-    /// The rule's kernels are made by `tagore_device::rule_kernels!` in a crate of the user's. Compiled to PTX by
-    /// `cuda_builder`, they are `ptx`, and filter on a CUDA device. Without `ptx` the index is pruned on the CPU there,
-    /// with the same result; on the emulator they run as they are. `examples/custom_rule` shows all of it.
+    /// The rule's kernels are made by `tagore_device::rule_kernels!` in a crate of the user's.
+    /// Compiled to PTX by `cuda_builder`, they are `ptx`, and filter on a CUDA device. Without
+    /// `ptx` the index is pruned on the CPU there, with the same result; on the emulator they run
+    /// as they are. `examples/custom_rule` shows all of it.
     pub fn custom(name: &str, rule: impl RuleKernels, ptx: Option<&'static str>, threshold: f32) -> Self {
         Self {
             kind: name.into(),
@@ -297,8 +301,8 @@ impl Strategy {
         self
     }
 
-    /// Sets how candidates are filtered, with the threshold that filter has by default: 1 (distance),
-    /// 60 (angle), 0 (tau-MNG's and alpha-CNG's), none (spread, rank).
+    /// Sets how candidates are filtered, with the threshold that filter has by default: 1
+    /// (distance), 60 (angle), 0 (tau-MNG's and alpha-CNG's), none (spread, rank).
     pub fn filter(mut self, filter: Filter) -> Self {
         self.threshold = match filter {
             Filter::Distance => Some(1.0),

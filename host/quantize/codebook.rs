@@ -1,4 +1,4 @@
-//! The centres of one chunk: k-means, and the nearest centre.
+//! The codebook of one chunk: its k-means centres and the nearest-centre search.
 
 use rayon::prelude::*;
 use tagore_device::cluster::drawn;
@@ -8,22 +8,22 @@ use super::CENTRES;
 use crate::Result;
 use crate::progress::StageProgress;
 
-/// Rounds of Lloyd's algorithm, as many as DiskANN makes.
+/// Iterations of Lloyd's algorithm, as in DiskANN.
 pub(super) const ROUNDS: u32 = 12;
 
-/// Points that one task assigns at a time.
+/// Points assigned per task.
 const BLOCK: usize = 1024;
 
-/// The centres of a chunk of `width` dimensions, dimension by dimension, so that a point meets all of them at once:
-/// centre `c` has the values `values[d][c]`.
+/// The centres of a chunk of `width` dimensions, stored by dimension (`values[d][c]` for centre
+/// `c`), so that one loop compares a point with all centres.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Codebook {
     values: Vec<[f32; CENTRES]>,
 }
 
 impl Codebook {
-    /// The centres that Lloyd's algorithm finds for `points`, `width` values to each. Centres with no points begin
-    /// anew at a point; of fewer points than centres, or equal ones, some centres are the same.
+    /// Runs Lloyd's algorithm on `points`, `width` values each. An empty centre restarts at a
+    /// point. With fewer distinct points than centres, some centres are equal.
     pub(super) fn train(
         points: &[f32],
         width: usize,
@@ -80,7 +80,7 @@ impl Codebook {
         self.values.iter().map(move |values| values[centre])
     }
 
-    /// The nearest centre of `point`, of equally near ones the first.
+    /// The centre nearest to `point`; of equally near ones the first.
     pub(super) fn nearest(&self, point: &[f32]) -> u8 {
         let mut distances = [0f32; CENTRES];
         for (&x, centres) in point.iter().zip(&self.values) {
@@ -92,7 +92,8 @@ impl Codebook {
     }
 }
 
-/// The first of the smallest values: their minimum lane by lane, which the compiler makes vectors of, then its place.
+/// The first index of the smallest value. The compiler vectorises the minimum over lanes; a second
+/// pass finds its place.
 fn least(values: &[f32; CENTRES]) -> u8 {
     const LANES: usize = 16;
     let mut lanes = [f32::INFINITY; LANES];

@@ -1,5 +1,5 @@
-//! Product quantization (Jégou, Douze and Schmid 2011): a vector as one byte for each chunk of its dimensions, the number
-//! of the nearest of 256 centres of that chunk.
+//! Product quantization (Jégou, Douze and Schmid 2011): codes a vector as one byte per chunk of its
+//! dimensions, the number of the nearest of the chunk's 256 centres.
 
 mod codebook;
 
@@ -11,24 +11,25 @@ use codebook::{Codebook, ROUNDS};
 use crate::vectors::Vectors;
 use crate::{Progress, Result};
 
-/// Centres per chunk: as many as a byte numbers.
+/// Centres per chunk: the values of a byte.
 pub(crate) const CENTRES: usize = 256;
 
-/// Vectors that are worth training on: more move the centres hardly.
+/// Size of the training sample; more vectors hardly move the centres.
 pub(crate) const SAMPLE: usize = 65_536;
 
-/// The centres of all chunks.
+/// The codebooks of all chunks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ProductQuantizer {
     codebooks: Vec<Codebook>,
 }
 
 impl ProductQuantizer {
-    /// Finds the centres of `chunks` chunks, which is 1 to the dimension, by k-means on `sample`, which holds at least one
-    /// vector, all of them finite. The same sample and seed give the same centres on any number of threads.
+    /// Trains `chunks` codebooks (1 to the dimension) by k-means on `sample`, which must hold at
+    /// least one vector and only finite values. The same sample and seed give the same centres on
+    /// any number of threads.
     ///
     /// # Errors
-    /// If the work was cancelled.
+    /// If the work is cancelled.
     pub(crate) fn train(sample: &Vectors, chunks: usize, seed: u64, progress: &Progress) -> Result<Self> {
         let stage = progress.stage("quantizer", chunks as u64 * u64::from(ROUNDS));
         let train = |chunk: usize| {
@@ -42,7 +43,7 @@ impl ProductQuantizer {
         Ok(Self { codebooks })
     }
 
-    /// The dimension at which each chunk begins, and the end of the last.
+    /// The first dimension of each chunk, then the number of dimensions.
     pub(crate) fn offsets(&self) -> Vec<u32> {
         let ends = self.codebooks.iter().scan(0, |end, book| {
             *end += book.width() as u32;
@@ -51,12 +52,12 @@ impl ProductQuantizer {
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// The centres as whole vectors: number `c` has the values of centre `c` of every chunk.
+    /// The centres as whole vectors: vector `c` joins centre `c` of every chunk.
     pub(crate) fn centres(&self) -> Vec<f32> {
         (0..CENTRES).flat_map(|c| self.codebooks.iter().flat_map(move |book| book.centre(c))).collect()
     }
 
-    /// Writes the byte of every chunk of `vector`.
+    /// Writes one byte per chunk of `vector` to `codes`.
     pub(crate) fn encode(&self, vector: &[f32], codes: &mut [u8]) {
         let mut rest = vector;
         for (code, book) in codes.iter_mut().zip(&self.codebooks) {
@@ -67,7 +68,7 @@ impl ProductQuantizer {
     }
 }
 
-/// The dimension at which `chunk` begins: chunks are as equal as can be, the longer ones first.
+/// The first dimension of `chunk`. Chunk lengths differ by at most one, the longer chunks first.
 fn start(dim: usize, chunks: usize, chunk: usize) -> usize {
     dim / chunks * chunk + (dim % chunks).min(chunk)
 }
@@ -81,7 +82,7 @@ mod tests {
         ProductQuantizer::train(sample, chunks, 1, &Progress::silent()).unwrap()
     }
 
-    /// The mean squared distance between vectors and what their codes stand for.
+    /// The mean squared distance between vectors and their decoded codes.
     fn error(quantizer: &ProductQuantizer, vectors: &Vectors) -> f64 {
         let (centres, offsets) = (quantizer.centres(), quantizer.offsets());
         let mut codes = vec![0; offsets.len() - 1];
@@ -112,7 +113,7 @@ mod tests {
     fn training_helps() {
         let base = Synth::new(3000, 16, 2).unwrap().base();
         let whole = error(&train(&base, 4), &base);
-        // The first 256 vectors as centres: what k-means begins with, about.
+        // The first 256 vectors as centres are about where k-means starts.
         let first =
             Vectors::from_f32((0..256).flat_map(|row| base.row(row).into_owned()).collect(), 16).unwrap();
         let untrained = error(&train(&first, 4), &base);
@@ -120,15 +121,15 @@ mod tests {
     }
 
     #[test]
-    fn clumps_are_their_own_centres() {
-        // 200 places, each often: every code stands for its vector.
+    fn repeated_values_become_centres() {
+        // 200 distinct values, so each becomes a centre.
         let values: Vec<f32> = (0..4000).map(|i| (i % 200) as f32 * 3.0).collect();
         let base = Vectors::from_f32(values, 1).unwrap();
         assert_eq!(error(&train(&base, 1), &base), 0.0);
     }
 
     #[test]
-    fn few_and_equal_vectors_are_kept_exactly() {
+    fn few_or_equal_vectors_are_coded_exactly() {
         for base in [
             Vectors::from_f32(vec![1.5, -2.0, 7.0], 3).unwrap(),
             Vectors::from_u8(vec![9; 97 * 300], 97).unwrap(),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_alone_decides() {
+    fn the_result_depends_only_on_the_seed() {
         let base = Synth::new(2000, 9, 3).unwrap().base();
         let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let one = pool(1).install(|| train(&base, 4));

@@ -1,4 +1,4 @@
-//! What a build took.
+//! Time and memory of a build.
 
 use std::collections::BTreeMap;
 
@@ -7,52 +7,52 @@ use serde::Serialize;
 use crate::outofcore::{OutOfCoreStats, Task};
 use crate::{BuildStats, Builder, Device, peak_host_bytes};
 
-/// What building an index took.
+/// Time and memory of a build.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BuildCost {
-    /// What built it, such as `cpu` or `cuda:0`; several are apart by commas.
+    /// Device, such as `cpu` or `cuda:0`; several are separated by commas.
     pub device: String,
-    /// The GPU's own name, such as `NVIDIA H200`.
+    /// The GPU's product name, such as `NVIDIA H200`.
     pub device_name: Option<String>,
-    /// Threads.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// All parameters, by the names of the command line.
+    /// All parameters, named as on the command line.
     pub parameters: BTreeMap<String, String>,
-    /// The stages, in the order in which they ran.
+    /// The stages in order.
     pub stages: Vec<StageCost>,
-    /// Seconds of compiling kernels, which are in those of the stages; not known out of core.
+    /// Seconds of kernel compilation, included in the stages' times; unknown out of core.
     pub jit_seconds: Option<f64>,
-    /// The most bytes of device memory that were taken at once.
+    /// Peak device memory in bytes.
     pub peak_gpu_bytes: u64,
-    /// Clusters, if it was built out of core.
+    /// Number of clusters, out of core.
     pub clusters: Option<usize>,
-    /// Its tasks, if it was built out of core; not in the JSON.
+    /// Tasks, out of core; not in the JSON.
     #[serde(skip)]
     pub tasks: Vec<Task>,
 }
 
-/// What a stage of a build took.
+/// Time and memory of a stage.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageCost {
     /// The stage, such as `descent`.
     pub stage: &'static str,
-    /// Seconds of wall time.
+    /// Wall time in seconds.
     pub seconds: f64,
-    /// The most bytes of device memory that were taken at once in this stage; none if none was asked for.
+    /// Peak device memory of this stage in bytes; none if it allocated none.
     pub peak_gpu_bytes: Option<u64>,
-    /// [`peak_host_bytes`] at the end of the stage: the most since the process began.
+    /// [`peak_host_bytes`] at the end of the stage: the peak since the process started.
     pub peak_host_bytes: Option<u64>,
 }
 
 impl StageCost {
-    /// A stage on the host that has just ended.
+    /// A host stage that has just ended.
     pub fn ended(stage: &'static str, seconds: f64) -> Self {
         Self { stage, seconds, peak_gpu_bytes: None, peak_host_bytes: peak_host_bytes() }
     }
 }
 
 impl BuildCost {
-    /// What `builder` took in memory.
+    /// The cost of an in-memory build.
     pub fn in_memory(builder: &Builder, stats: &BuildStats) -> Self {
         let BuildStats { knn, descent, prune, .. } = stats;
         let stage = |stage, seconds, gpu: u64, host| StageCost {
@@ -84,7 +84,7 @@ impl BuildCost {
         }
     }
 
-    /// What a build out of core took.
+    /// The cost of an out-of-core build.
     pub fn out_of_core(stats: &OutOfCoreStats) -> Self {
         let stage =
             |stage, seconds| StageCost { stage, seconds, peak_gpu_bytes: None, peak_host_bytes: None };

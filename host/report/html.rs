@@ -1,11 +1,11 @@
-//! A report as a page of HTML that needs no other file.
+//! A report as a self-contained HTML page.
 
 use std::error::Error;
 use std::fmt::Write;
 
 use super::{BuildCost, Report, plots, timeline};
 
-/// Width of the bar of the longest stage, in pixels.
+/// Width of the longest stage's bar, in pixels.
 const BAR: f64 = 260.0;
 
 const STYLE: &str = "
@@ -17,7 +17,7 @@ table { border-collapse: collapse } td, th { padding: .15em 1.2em .15em 0; text-
 th { color: #777 } .n { text-align: right } .warning { color: #b00020; font-weight: bold } svg { max-width: 100%; height: auto }
 .side { display: flex; flex-wrap: wrap; gap: 1em } footer { margin-top: 2em; color: #777 }";
 
-/// The page.
+/// Renders the page.
 pub(super) fn page(report: &Report) -> Result<String, Box<dyn Error>> {
     let Report { index, n, dim, element, metric, .. } = report;
     let title = escaped(&format!("{index}, {n} x {dim} {element}, {metric}"));
@@ -56,7 +56,7 @@ pub(super) fn page(report: &Report) -> Result<String, Box<dyn Error>> {
     Ok(page)
 }
 
-/// What matters most.
+/// Writes the key figures.
 fn figures(page: &mut String, report: &Report) -> std::fmt::Result {
     page.push_str("<dl>\n");
     let mut figure = |name: &str, value: String| writeln!(page, "<div><dt>{name}</dt><dd>{value}</dd></div>");
@@ -74,23 +74,23 @@ fn figures(page: &mut String, report: &Report) -> std::fmt::Result {
         figure("seconds", format!("{seconds:.2}"))?;
     }
     figure("mean degree", format!("{:.2} of {}", report.mean_degree, report.max_degree))?;
-    figure("nodes not reached", report.unreachable.to_string())?;
+    figure("unreachable nodes", report.unreachable.to_string())?;
     figure("self edges", report.self_edges.to_string())?;
     figure("duplicate edges", report.duplicate_edges.to_string())?;
     page.push_str("</dl>\n");
     Ok(())
 }
 
-/// What building took: a row for each stage, and out of core when each task ran.
+/// Writes the table of stages; out of core, also the time of each task.
 fn stages(page: &mut String, build: &BuildCost) -> Result<(), Box<dyn Error>> {
     let device = match &build.device_name {
         Some(name) => format!("{} ({name})", build.device),
         None => build.device.clone(),
     };
-    writeln!(page, "<h2>Building, on {}, {} threads</h2>", escaped(&device), build.threads)?;
+    writeln!(page, "<h2>Build on {}, {} threads</h2>", escaped(&device), build.threads)?;
     page.push_str(
-        "<table>\n<tr><th>stage</th><th class=\"n\">seconds</th><th></th><th class=\"n\">device MiB at most</th>\
-         <th class=\"n\">host MiB at most, so far</th></tr>\n",
+        "<table>\n<tr><th>stage</th><th class=\"n\">seconds</th><th></th><th class=\"n\">peak device MiB</th>\
+         <th class=\"n\">peak host MiB so far</th></tr>\n",
     );
     let longest = build.stages.iter().map(|stage| stage.seconds).fold(1e-9, f64::max);
     let mebibytes =
@@ -117,7 +117,7 @@ fn stages(page: &mut String, build: &BuildCost) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! Recall of an index and of the k-NN graph that it comes from, over a sample.
+//! Recall of an index and of its k-NN graph, over a sample.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::eval::KnnTruth;
 use crate::search::exact::ExactSearch;
 use crate::{Device, Index, Progress, Result, Searcher, Vectors};
 
-/// Neighbours asked for per query.
+/// Neighbours per query.
 const K: usize = 10;
 
-/// Beam widths, and the one that the index is judged at.
+/// Beams; the report judges the index at the last.
 const BEAMS: [usize; 3] = [20, 50, BEAM];
 const BEAM: usize = 100;
 
-/// How a report measures.
+/// Settings of a report's measurements.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// Random nodes that searches are compared with exact search for; those of a [`KnnSample`] that is not empty are taken
-    /// instead. With none nothing is searched.
+    /// Number of random nodes to query by index and by exact search; 0 to skip both. The nodes of a
+    /// [`KnnSample`] that is not empty take precedence.
     pub nodes: usize,
-    /// The seed that they are drawn from.
+    /// Seed of the sample.
     pub seed: u64,
-    /// Where exact search runs.
+    /// Device of exact search.
     pub exact_on: Device,
-    /// Where the index is searched; a GPU must have room for index and base.
+    /// Device of index searches; a GPU must have room for index and base.
     pub search_on: Device,
-    /// Device memory that exact search may use, in bytes; all that is free if not given.
+    /// Limit of device memory for exact search, in bytes; default: all free memory.
     pub gpu_memory: Option<u64>,
-    /// The handle that is told of progress and may cancel.
+    /// Handle for progress and cancellation.
     pub progress: Progress,
 }
 
@@ -47,14 +47,15 @@ impl Default for Measure {
 }
 
 impl Measure {
-    /// Measures on `device`. The emulator would take hours to find what the CPU finds.
+    /// Sets both devices, with the CPU in place of the emulator, which would take hours for the
+    /// same result.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         let device = if device.is_emulated() { Device::Cpu } else { device };
         Self { exact_on: device, search_on: device, ..self }
     }
 
-    /// The recall of `lists` and of searches. One exact search is the truth of both.
+    /// The recall of `lists` and of searches, both from one exact search.
     pub(super) fn quality(
         &self,
         index: &Index,
@@ -84,7 +85,7 @@ impl Measure {
         Ok((knn, Some(search)))
     }
 
-    /// Searches for `nodes` at every beam width.
+    /// Searches for `nodes` at every beam.
     fn search(
         &self,
         searcher: &Searcher<'_>,
@@ -94,7 +95,7 @@ impl Measure {
     ) -> Result<SearchQuality> {
         let queries = searcher.space().queries(rows, &self.progress)?;
         let at = |beam: usize| {
-            // One more, for the query itself.
+            // One more neighbour, for the query itself.
             let found = searcher.run(&queries, k + 1, beam, &self.progress)?;
             let others = nodes.iter().enumerate().map(|(query, &node)| {
                 let pairs = found.ids(query).iter().zip(found.distances(query));

@@ -1,10 +1,12 @@
-//! What became of a build, and what it took: a report that a program or a person can hold an index to
-//! (`docs/report.md`).
+//! Reports on an index's quality and build cost, for programs and people (`docs/report.md`).
 
 mod cost;
+#[cfg(feature = "plots")]
 mod html;
 mod measure;
+#[cfg(feature = "plots")]
 mod plots;
+#[cfg(feature = "plots")]
 mod timeline;
 
 use std::collections::BTreeMap;
@@ -16,17 +18,18 @@ use serde::{Serialize, Serializer};
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
+#[cfg(feature = "plots")]
 pub use timeline::timeline_plot;
 
 use crate::atomic_file::AtomicFile;
 use crate::descent::KnnSample;
 use crate::{ElementType, Error, Index, Metric, Result, Vectors, gpu};
 
-/// Below this share of nodes that can be reached, and this recall, an index is not sound.
+/// Thresholds of the warnings: share of reachable nodes, and recall.
 const LEAST_REACHABLE: f64 = 0.999;
 const LEAST_RECALL: f64 = 0.9;
 
-/// How good an index is, and what building it took. As JSON its keys are those of `docs/report.md`.
+/// Quality and build cost of an index. The JSON keys are those of `docs/report.md`.
 ///
 /// ```
 /// use tagore::{Builder, BuildCost, Measure, Report, Strategy, Synth};
@@ -41,102 +44,103 @@ const LEAST_RECALL: f64 = 0.9;
 /// ```
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The version of this library.
+    /// Version of this library.
     pub version: &'static str,
-    /// The kernels that it carries.
+    /// Version of its kernels.
     pub kernels: String,
-    /// The kind, such as `nsg`.
+    /// Kind, such as `nsg`.
     pub index: String,
-    /// Nodes.
+    /// Number of nodes.
     pub n: usize,
-    /// Components of a vector.
+    /// Components per vector.
     pub dim: u32,
-    /// Their type.
+    /// Type of the components.
     #[serde(rename = "type", serialize_with = "name")]
     pub element: ElementType,
-    /// The metric that the index was built for.
+    /// Metric of the index.
     #[serde(serialize_with = "name")]
     pub metric: Metric,
-    /// The seed that it was built with.
+    /// Seed of the build.
     pub seed: u64,
-    /// The parameters that the index says it was built with.
+    /// Build parameters recorded in the index.
     pub parameters: BTreeMap<String, String>,
-    /// The entry points.
+    /// Entry points.
     pub entries: Vec<u32>,
-    /// Rows that are no nodes of the graph, since they repeat an earlier row.
+    /// Number of rows that repeat an earlier row and are no nodes of the graph.
     pub repeated: u64,
-    /// The largest degree that a node may have.
+    /// Largest degree allowed.
     pub max_degree: usize,
-    /// The mean degree.
+    /// Mean degree.
     pub mean_degree: f64,
-    /// Nodes of each degree, from 0 to the largest that they may have.
+    /// Number of nodes of each degree, from 0 to the largest allowed.
     pub degrees: Vec<u64>,
-    /// Edges in all.
+    /// Number of edges.
     pub edges: u64,
-    /// Edges of a node to itself.
+    /// Edges from a node to itself.
     pub self_edges: u64,
-    /// Edges that a row holds more than once.
+    /// Repeated edges: second and later occurrences of an id in a row.
     pub duplicate_edges: u64,
-    /// Nodes that no path from the entry points leads to.
+    /// Nodes that no path from the entry points reaches.
     pub unreachable: u64,
-    /// The share of the others, 0 to 1.
+    /// Share of reachable nodes, 0 to 1.
     pub reachable: f64,
-    /// The k-NN graph that the index was pruned from, if lists of it were kept.
+    /// Quality of the k-NN graph under the index, if a sample of its lists was kept.
     pub knn: Option<KnnQuality>,
-    /// What searches find, if there was a base to search.
+    /// Quality of searches, if the base was given.
     pub search: Option<SearchQuality>,
-    /// Seconds that this report took.
+    /// Seconds spent on this report.
     pub seconds: f64,
-    /// What building the index took, if it has just been built.
+    /// Cost of the build, for an index just built.
     pub build: Option<BuildCost>,
 }
 
-/// How good a k-NN graph is.
+/// Quality of a k-NN graph.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KnnQuality {
-    /// Random nodes whose lists were compared with exact search.
+    /// Number of random nodes compared with exact search.
     pub nodes: usize,
     /// Neighbours per node.
     pub k: usize,
-    /// The share of the true neighbours, 0 to 1, at 10 and at `k`.
+    /// Recall, 0 to 1, at 10 and at `k`.
     pub recall: BTreeMap<usize, f64>,
 }
 
-/// What searches find: the queries are random rows of the base, none of which is its own neighbour.
+/// Quality of searches. Queries are random rows of the base; a query is not its own neighbour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SearchQuality {
-    /// Queries.
+    /// Number of queries.
     pub queries: usize,
-    /// Neighbours asked for per query: 10, or all others if there are fewer.
+    /// Neighbours per query: 10, or all others if there are fewer.
     pub k: usize,
-    /// The beam width that the index is judged at.
+    /// The beam that the index is judged at.
     pub beam: usize,
-    /// The share of the true neighbours found at that beam, 0 to 1.
+    /// Recall at that beam, 0 to 1.
     pub recall: f64,
-    /// What searched, such as `cpu` or `cuda:0`.
+    /// Device of the searches, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Every beam width.
+    /// Results of all beams.
     pub beams: Vec<BeamQuality>,
 }
 
-/// What searches find at a beam width.
+/// Quality of searches at one beam.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BeamQuality {
-    /// The beam width.
+    /// The beam.
     pub beam: usize,
-    /// The share of the true neighbours found, 0 to 1.
+    /// Recall, 0 to 1.
     pub recall: f64,
     /// Distances computed per query.
     pub distances: f64,
 }
 
 impl Report {
-    /// Counts what `index` is like; with `base`, which it was built over, also searches it, and compares the lists of `knn`
-    /// with exact search, if there are any. All of the index is read, and of the base what exact search of
-    /// [`Measure::nodes`] queries reads: all of it.
+    /// Counts nodes and edges of `index`. With its `base`, also searches it, and compares the lists
+    /// of `knn`, if any, with exact search. Reads all of the index and, for a sample of
+    /// [`Measure::nodes`] queries, all of the base.
     ///
     /// # Errors
-    /// If the index has no nodes or is not of `base`, a device is not there or has no room, or the work is cancelled.
+    /// If the index has no nodes or does not belong to `base`, a device is missing or has too
+    /// little memory, or the work is cancelled.
     pub fn of(index: &Index, base: Option<&Vectors>, knn: &KnnSample, measure: &Measure) -> Result<Self> {
         if index.is_empty() {
             return Err(Error::mismatch(index.describe(), "0 nodes", "at least 1"));
@@ -176,14 +180,13 @@ impl Report {
         })
     }
 
-    /// What is wrong with the index, if anything is: a sentence for each, which says what it means
-    /// and what to do. Nodes that cannot be reached count from one in 1,000 on, and a recall@10 at
-    /// beam 100 of less than 0.9.
+    /// Warnings, one sentence each: the fault, its effect and the remedy. They cover more than one
+    /// unreachable node in 1,000, and recall@10 below 0.9 at beam 100.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.reachable < LEAST_REACHABLE {
             warnings.push(format!(
-                "{} of {} nodes cannot be reached: no search finds them; build nsg, vamana or nssg, which reach all, or \
+                "{} of {} nodes cannot be reached: no search finds them; build nsg, vamana or nssg instead, or \
                  raise the degree",
                 self.unreachable, self.n
             ));
@@ -198,7 +201,7 @@ impl Report {
                 "search with a wider beam, or raise the degree"
             };
             warnings.push(format!(
-                "searches of beam {beam} find {:.1} % of the {k} nearest: {remedy}",
+                "searches at beam {beam} find {:.1} % of the {k} nearest: {remedy}",
                 100.0 * recall
             ));
         }
@@ -216,10 +219,11 @@ impl Report {
         write(path, &json)
     }
 
-    /// Writes the report as a page of HTML that needs no other file, with its plots in it.
+    /// Writes the report as a self-contained HTML page with plots.
     ///
     /// # Errors
     /// If the file cannot be written.
+    #[cfg(feature = "plots")]
     pub fn save_html(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let page =

@@ -11,11 +11,11 @@ type Drawn = Result<String, Box<dyn Error>>;
 
 const SIZE: (u32, u32) = (520, 300);
 
-/// What the axes of a plot are.
+/// Axes of a plot.
 struct Axes {
     x: (&'static str, std::ops::Range<f64>),
     y: (String, std::ops::Range<f64>),
-    /// Digits behind the point of y.
+    /// Decimals of y labels.
     digits: usize,
 }
 
@@ -54,11 +54,11 @@ macro_rules! plot {
     }};
 }
 
-/// Nodes of each degree.
+/// Plots the number of nodes of each degree.
 pub(super) fn degrees(degrees: &[u64]) -> Drawn {
     let last = degrees.iter().rposition(|&nodes| nodes > 0).unwrap_or(0) as f64;
     let first = degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0) as f64;
-    // Labels are whole numbers: fewer degrees than labels would have the same twice.
+    // Labels are whole numbers: with fewer degrees than labels some would repeat.
     let first = first.min(last - 8.0);
     let most = degrees.iter().max().map_or(1.0, |&nodes| nodes as f64);
     let axes =
@@ -70,7 +70,7 @@ pub(super) fn degrees(degrees: &[u64]) -> Drawn {
     plot!(axes, bars)
 }
 
-/// Recall at each beam width.
+/// Plots recall by beam.
 pub(super) fn recall(search: &SearchQuality) -> Drawn {
     let points = || search.beams.iter().map(|at| (at.beam as f64, at.recall));
     let widest = points().map(|point| point.0).fold(1.0, f64::max);

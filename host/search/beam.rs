@@ -1,17 +1,17 @@
 //! Greedy beam search over a graph.
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use super::visited::Visited;
 use crate::index::Layer;
-use crate::vectors::space::{Point, Space};
+use crate::vectors::space::{Query, Space};
 
-/// What a search walks on.
+/// A graph to search.
 pub(crate) trait Graph: Sync {
     fn neighbors(&self, node: u32) -> &[u32];
 }
 
-/// Where searches of a graph begin.
+/// The start of searches of a graph.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     /// Nodes of the highest layer, or of the graph if there are no layers.
@@ -42,13 +42,21 @@ struct Slot {
     expanded: bool,
 }
 
-/// How far a search goes.
+/// Limits of a search.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct BeamLimits {
     /// Nodes kept at a time (L).
     pub beam: usize,
     /// Nodes whose neighbours are looked at.
     pub expansions: usize,
+}
+
+/// One search.
+#[derive(Clone, Copy)]
+pub(crate) struct BeamTask<'a> {
+    pub query: Query<'a>,
+    pub start: Start<'a>,
+    pub limits: BeamLimits,
 }
 
 impl BeamSearch {
@@ -62,39 +70,38 @@ impl BeamSearch {
         }
     }
 
-    /// Searches from `start` for the nodes nearest to `point`: layer after layer, the graph last.
+    /// Searches for the nodes nearest to the query: layer after layer, the graph last.
     /// Calls `met` with the key (list distance, id) of every node of the graph whose distance is
     /// computed.
     pub(crate) fn run(
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
-        point: Point<'_>,
-        start: Start<'_>,
-        limits: Limits,
+        task: BeamTask<'_>,
         mut met: impl FnMut(Key),
     ) {
+        let BeamTask { query, start, limits } = task;
         self.visited.clear();
         self.beam.clear();
         let mut layers = start.layers.iter().rev();
         let Some(top) = layers.next() else {
-            self.visit(space, point, start.entries, limits.beam, &mut met);
-            return self.walk(space, graph, point, limits, &mut met);
+            self.visit(space, query, start.entries, limits.beam, &mut met);
+            return self.walk(space, graph, query, limits, &mut met);
         };
-        self.visit(space, point, start.entries, top.beam(), &mut |_| ());
-        self.walk_layer(space, top, point);
+        self.visit(space, query, start.entries, top.beam(), &mut |_| ());
+        self.walk_layer(space, top, query);
         for layer in layers {
             self.keep(layer.beam());
-            self.walk_layer(space, layer, point);
+            self.walk_layer(space, layer, query);
         }
         self.keep(limits.beam);
         self.beam.iter().for_each(|slot| met(slot.key));
-        self.walk(space, graph, point, limits, &mut met);
+        self.walk(space, graph, query, limits, &mut met);
     }
 
-    fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, point: Point<'_>) {
-        let limits = Limits { beam: layer.beam(), expansions: usize::MAX };
-        self.walk(space, layer, point, limits, &mut |_| ());
+    fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {
+        let limits = BeamLimits { beam: layer.beam(), expansions: usize::MAX };
+        self.walk(space, layer, query, limits, &mut |_| ());
     }
 
     /// Makes what was found in one layer, up to `width` nodes, the beam that the next begins with.
@@ -113,8 +120,8 @@ impl BeamSearch {
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
-        point: Point<'_>,
-        limits: Limits,
+        query: Query<'_>,
+        limits: BeamLimits,
         met: &mut impl FnMut(Key),
     ) {
         let mut cursor = 0;
@@ -125,7 +132,7 @@ impl BeamSearch {
             let current = cursor + next;
             self.beam[current].expanded = true;
             let neighbors = graph.neighbors(self.beam[current].key as u32);
-            let lowest = self.visit(space, point, neighbors, limits.beam, met);
+            let lowest = self.visit(space, query, neighbors, limits.beam, met);
             cursor = if lowest <= current { lowest } else { current + 1 };
         }
     }
@@ -135,14 +142,14 @@ impl BeamSearch {
     fn visit(
         &mut self,
         space: &Space<'_>,
-        point: Point<'_>,
+        query: Query<'_>,
         ids: &[u32],
         width: usize,
         met: &mut impl FnMut(Key),
     ) -> usize {
         self.fresh.clear();
         self.fresh.extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
-        space.list_distances(point, &self.fresh, &mut self.distances);
+        space.list_distances(query, &self.fresh, &mut self.distances);
         self.computed += self.fresh.len() as u64;
         let mut lowest = usize::MAX;
         for (&id, &distance) in self.fresh.iter().zip(&self.distances) {

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
-use super::beam::{BeamSearch, Graph, Limits};
+use super::beam::{BeamLimits, BeamSearch, BeamTask, Graph};
 use crate::index::Index;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
@@ -18,7 +18,8 @@ impl Graph for Index {
     }
 }
 
-/// The `k` nearest keys of each query, [`key::NONE`] behind the last, and how many distances were computed.
+/// The `k` nearest keys of each query, [`key::NONE`] behind the last, and how many distances were
+/// computed.
 pub(super) fn search(
     index: &Index,
     space: &Space<'_>,
@@ -30,12 +31,13 @@ pub(super) fn search(
     space.advise(Access::AtRandom);
     let stage = progress.stage("search", queries.len() as u64);
     let computed = AtomicU64::new(0);
-    let limits = Limits { beam, expansions: usize::MAX };
+    let limits = BeamLimits { beam, expansions: usize::MAX };
     let mut keys = vec![key::NONE; queries.len() * k];
     let scratch = || BeamSearch::new(index.len());
     for_each_row(&mut keys, k, &stage, scratch, |search, query, row| {
         let before = search.computed();
-        search.run(space, index, queries.point(query as usize), index.start(), limits, |_| ());
+        let task = BeamTask { query: queries.query(query as usize), start: index.start(), limits };
+        search.run(space, index, task, |_| ());
         row.iter_mut().zip(search.found()).for_each(|(slot, key)| *slot = key);
         computed.fetch_add(search.computed() - before, Ordering::Relaxed);
     })?;

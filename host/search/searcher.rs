@@ -1,7 +1,7 @@
 //! An index that is searched.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::search::beam::search::SEARCH_THREADS;
 
 use super::cpu;
@@ -110,8 +110,8 @@ impl<'a> Searcher<'a> {
     /// under cosine. Searches run on the CPU.
     ///
     /// # Errors
-    /// If `index` was built over other data or holds an unknown id, a value is not finite or too large or too small for
-    /// the metric, or the work is cancelled.
+    /// If `index` was built over other data or holds an unknown id, a value is not finite or too
+    /// large or too small for the metric, or the work is cancelled.
     pub fn new(index: &'a Index, base: &'a Vectors, progress: &Progress) -> Result<Self> {
         index.check_base(base)?;
         index.check_ids(progress)?;
@@ -119,8 +119,8 @@ impl<'a> Searcher<'a> {
         Ok(Self { index, base, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
     }
 
-    /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto` takes a GPU if there is
-    /// one and the index is not a small one.
+    /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto`
+    /// takes a GPU if there is one and the index is not a small one.
     ///
     /// # Errors
     /// If the device is not there, or has no room for index and base.
@@ -131,9 +131,10 @@ impl<'a> Searcher<'a> {
         Ok(self)
     }
 
-    /// How many nodes a search on a GPU expands in a step, 1 to [`MAX_WIDTH`]. With 1, as from the start, it finds what the
-    /// CPU finds, bit for bit. With more a query takes fewer and larger steps, is answered sooner where few queries are
-    /// asked at once, and finds nearly the same, or a little more.
+    /// How many nodes a search on a GPU expands in a step, 1 to [`MAX_WIDTH`]. With 1, as from the
+    /// start, it finds what the CPU finds, bit for bit. With more a query takes fewer and larger
+    /// steps, is answered sooner where few queries are asked at once, and finds nearly the same, or
+    /// a little more.
     ///
     /// # Errors
     /// If it is out of that range.
@@ -145,7 +146,8 @@ impl<'a> Searcher<'a> {
         Ok(self)
     }
 
-    /// How many queries are put on a GPU at once, at least 1: 65,536 from the start. With 1 each is answered by itself.
+    /// How many queries are put on a GPU at once, at least 1: 65,536 from the start. With 1 each is
+    /// answered by itself.
     pub fn batch(mut self, queries: usize) -> Self {
         self.batch = queries.max(1);
         self
@@ -161,13 +163,13 @@ impl<'a> Searcher<'a> {
         self.on_gpu.as_ref().and_then(|on_gpu| on_gpu.gpu().device_name())
     }
 
-    /// Finds the `k` nearest rows of the base for each of `queries` by beam search, in parallel over
-    /// queries. `beam` (the L of the literature) is how many nodes the search keeps: a wider beam
-    /// finds more of the true neighbours and computes more distances.
+    /// Finds the `k` nearest rows of the base for each of `queries` by beam search, in parallel
+    /// over queries. `beam` (the L of the literature) is how many nodes the search keeps: a wider
+    /// beam finds more of the true neighbours and computes more distances.
     ///
     /// # Errors
-    /// If the queries do not fit the base, `k` is not in 1..=n, `beam` is below `k` or wider than the device can, a value
-    /// is not finite, the device has no room, or the work is cancelled.
+    /// If the queries do not fit the base, `k` is not in 1..=n, `beam` is below `k` or wider than
+    /// the device can, a value is not finite, the device has no room, or the work is cancelled.
     pub fn search(
         &self,
         queries: &Vectors,
@@ -203,10 +205,11 @@ impl<'a> Searcher<'a> {
         }
         // More than all nodes are never in it.
         let beam = beam.min(n);
-        let limits = gpu::Limits { k, beam, width: self.width, batch: self.batch };
+        let limits = gpu::BatchLimits { k, beam, width: self.width, batch: self.batch };
         let (mut keys, computed, kernels) = match &self.on_gpu {
             Some(on_gpu) if self.device != Device::Auto || on_gpu.can(&self.space, limits) => {
-                on_gpu.search(&self.space, queries, limits, progress)?
+                let found = on_gpu.search(&self.space, queries, limits, progress)?;
+                (found.keys, found.computed, found.kernels)
             }
             _ => {
                 let (keys, computed) = cpu::search(self.index, &self.space, queries, (k, beam), progress)?;

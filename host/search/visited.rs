@@ -1,6 +1,6 @@
 //! The set of nodes that a search or a gather has met.
 
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 
 /// A set of node ids that is cleared in time proportional to what it holds.
 pub(crate) struct Visited {
@@ -9,9 +9,9 @@ pub(crate) struct Visited {
 }
 
 impl Visited {
-    /// What `sets` sets for ids below `nodes` take.
-    pub(crate) fn plan(nodes: usize, sets: usize) -> Plan {
-        Plan::new().with::<u64>("visited nodes", sets * nodes.div_ceil(64))
+    /// Memory of `sets` sets for ids below `nodes`.
+    pub(crate) fn plan(nodes: usize, sets: usize) -> MemoryPlan {
+        MemoryPlan::new().with::<u64>("visited nodes", sets * nodes.div_ceil(64))
     }
 
     /// An empty set for ids below `nodes`.

@@ -1,21 +1,21 @@
-//! What the system is told of how mapped files are read. All of it is advice: without it reading is slower.
+//! Read-ahead advice on mapped files. It changes speed only, never results.
 
 use std::ops::Range;
 
 use super::mapped::MappedFile;
 
-/// How a mapped file is read from here on.
+/// The access pattern of a mapped file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access {
-    /// From one end to the other.
+    /// Sequential.
     InOrder,
-    /// Here and there: what would be read around each place would push out what is needed, if not all fits memory.
+    /// Random: read-ahead would evict pages in use if memory is short.
     AtRandom,
-    /// In ways of which nothing is known: the system guesses.
+    /// Unknown: default read-ahead.
     Somehow,
 }
 
-/// Says how `map` is read.
+/// Advises the kernel of the access pattern of `map`.
 pub(crate) fn advise(map: &MappedFile, access: Access) {
     #[cfg(unix)]
     let _ = map.map().advise(match access {
@@ -27,7 +27,8 @@ pub(crate) fn advise(map: &MappedFile, access: Access) {
     let _ = (map, access);
 }
 
-/// Runs `read`, which reads pages of `map` that are far apart: with each of them mebibytes might be read ahead.
+/// Runs `read`, which reads distant pages of `map`, without read-ahead: the default can read
+/// mebibytes per page.
 pub(crate) fn far_apart<R>(map: &MappedFile, read: impl FnOnce() -> R) -> R {
     advise(map, Access::AtRandom);
     let result = read();
@@ -35,7 +36,7 @@ pub(crate) fn far_apart<R>(map: &MappedFile, read: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Has the system begin to read these bytes of `map`.
+/// Starts reading these bytes of `map` in the background.
 pub(super) fn prefetch(map: &MappedFile, bytes: Range<usize>) {
     #[cfg(unix)]
     let _ = map.map().advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());

@@ -1,8 +1,8 @@
-//! The distance kernel: one row against many, compiled once per instruction set.
+//! Distances from one row to many, compiled once per instruction set.
 
 use super::{Element, Matrix};
 
-/// What a kernel computes of two rows.
+/// A function of two rows.
 pub(crate) trait Product {
     fn of<T: Element>(a: &[T], b: &[T]) -> f32;
 }
@@ -27,10 +27,10 @@ impl Product for Dot {
     }
 }
 
-/// Writes to `out[i]` the product of `row` with row `ids[i]` of `matrix`.
+/// Computes `P` of `row` and each row `ids[i]` of `matrix` into `out[i]`.
 ///
-/// Every instruction set gives the same bytes (see [`Element`]); which one runs is found out at run
-/// time. `row` and the matrix have one dimension, `ids` and `out` one length.
+/// All instruction sets give the same bytes (see [`Element`]); the best one is chosen at run time.
+/// `row` and the matrix have the same dimension, `ids` and `out` the same length.
 pub(crate) fn one_to_many<P: Product, T: Element>(
     row: &[T],
     matrix: Matrix<'_, T>,
@@ -48,7 +48,7 @@ pub(crate) fn one_to_many<P: Product, T: Element>(
     }
 }
 
-/// The instruction sets that the kernel is compiled for.
+/// The instruction sets of the kernel.
 enum InstructionSet {
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -58,7 +58,7 @@ enum InstructionSet {
 }
 
 impl InstructionSet {
-    /// The best one of this processor; asked once, then remembered by the standard library.
+    /// The best instruction set of this processor; std caches the detection.
     #[inline]
     fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -75,7 +75,7 @@ impl InstructionSet {
     }
 }
 
-/// The instruction set that distances are computed with here, such as `AVX2`.
+/// The instruction set for distances on this processor, such as `AVX2`.
 pub fn instruction_set() -> &'static str {
     match InstructionSet::here() {
         #[cfg(target_arch = "x86_64")]
@@ -125,7 +125,7 @@ mod tests {
     use half::f16;
     use tagore_device::random::{Draws, Stage};
 
-    // The definition: sixteen sums, added up as a tree, no product fused with a sum.
+    // The definition: sixteen sums, added as a tree, no product fused with a sum.
     fn reference(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
         let mut sums = vec![0f32; 16];
         for i in 0..a.len() {
@@ -150,7 +150,8 @@ mod tests {
             let expected = |found: &[f32], term: fn(f32, f32) -> f32, what: &str| {
                 for (i, &id) in ids.iter().enumerate() {
                     let exact = reference(&f32s(1), &f32s(id as usize), term);
-                    // Integers are summed exactly, the reference rounds: equal as long as it is exact.
+                    // Integers are summed exactly, but the reference rounds: equal as long as it is
+                    // exact.
                     if exact < 16_777_216.0 || T::TYPE.size() > 1 {
                         assert_eq!(found[i].to_bits(), exact.to_bits(), "{what} {} dim {dim}", T::TYPE);
                     }

@@ -1,4 +1,4 @@
-//! Element types of vectors, and how the distance kernels read them.
+//! Element types of vectors and their distance kernels.
 
 use std::fmt;
 use std::str::FromStr;
@@ -58,25 +58,25 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A component type the kernels are compiled for.
+/// A component type with distance kernels.
 pub(crate) trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
     const TYPE: ElementType;
 
-    /// The value as f32, exactly; defined for finite values.
+    /// Widens the value to f32, exactly; for finite values.
     fn to_f32(self) -> f32;
 
-    /// The nearest value of this type, or none if `value` is out of range.
+    /// Rounds `value` to this type; none if it is out of range.
     fn from_f32(value: f32) -> Option<Self>;
 
-    /// Sum of squared differences of two rows of one length.
+    /// Sum of squared differences of two rows of the same length.
     fn squared_l2(a: &[Self], b: &[Self]) -> f32;
 
-    /// Sum of products of two rows of one length.
+    /// Sum of products of two rows of the same length.
     fn dot(a: &[Self], b: &[Self]) -> f32;
 }
 
-/// Independent sums per row of floats. Their number and the tree that adds them up are fixed, and a
-/// product is never fused with a sum: the same bytes on every machine and every instruction set.
+/// Independent sums per row of floats. Their number and the tree that adds them are fixed, and
+/// products are never fused with sums, so every machine and instruction set gives the same bytes.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -88,14 +88,14 @@ fn lanes<T: Element>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
         add_terms(&mut sums, x, y, &term);
     }
     if !a_rest.is_empty() {
-        // The terms of zeros are zero and change no sum.
+        // Padding zeros add zero terms, which change no sum.
         let (mut x, mut y) = ([T::zeroed(); LANES], [T::zeroed(); LANES]);
         x[..a_rest.len()].copy_from_slice(a_rest);
         y[..b_rest.len()].copy_from_slice(b_rest);
         add_terms(&mut sums, &x, &y, &term);
     }
-    // Without this the compiler looks at the tree below first and cuts the sums into vectors of two
-    // and four, which takes three times as long (`cargo bench -- exact_search`).
+    // Without `black_box` the compiler splits the sums into vectors of two and four to suit the
+    // tree below, which takes three times as long (`cargo bench -- exact_search`).
     let mut sums = std::hint::black_box(sums);
     let mut width = LANES / 2;
     while width > 0 {
@@ -171,8 +171,8 @@ impl Element for f32 {
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;
 
-    /// Exact for every finite value, and free of branches, so that loops over it vectorise: the bits
-    /// are moved to those of an f32 whose exponent is 112 too small, which a product then mends.
+    /// Exact for finite values, and branch-free so that loops vectorise. The bits move to those of
+    /// an f32 with an exponent 112 too small; a multiplication corrects it.
     #[inline(always)]
     fn to_f32(self) -> f32 {
         let bits = u32::from(self.to_bits());

@@ -1,20 +1,21 @@
-//! Vectors as points whose squared L2 distances are the rule distances of a metric.
+//! Embeddings whose squared L2 distances are the rule distances of a metric.
 
 use rayon::prelude::*;
 
 use super::space::{Space, largest_square, lift};
 use crate::{Metric, Progress, Result, Vectors};
 
-/// Unit vectors under cosine, vectors with the added coordinate of inner product, or the vectors themselves.
+/// The embedding of a base: unit vectors under cosine, lifted rows under inner product, the vectors
+/// themselves under L2.
 #[derive(Clone, Copy)]
 pub(crate) struct Embedding {
     metric: Metric,
-    /// Inner product: the square of the largest norm.
+    /// Inner product: square of the largest norm.
     largest: f64,
 }
 
 impl Embedding {
-    /// Reads all of `base` under inner product.
+    /// Prepares the embedding; under inner product this reads all of `base`.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -32,23 +33,23 @@ impl Embedding {
         self.largest.sqrt() as f32
     }
 
-    /// The members of a cluster as a space, whose rule distances are those of the whole base.
+    /// The members of a cluster as a space with the rule distances of the whole base.
     pub(crate) fn space(&self, members: Vectors, progress: &Progress) -> Result<Space<'static>> {
         Space::owned(members, self.metric, progress)?.lifted_to(self.largest, progress)
     }
 
-    /// Inner product: the lift of each of `members`, and the square of the norm that they give.
+    /// Inner product: the lift of each of `members`, and the squared norm of lifted rows.
     pub(crate) fn lifts(&self, members: &Vectors, progress: &Progress) -> Result<Option<(Vec<f32>, f32)>> {
         let lifts = || Ok((lift(members, self.largest, progress)?, self.largest as f32));
         (self.metric == Metric::InnerProduct).then(lifts).transpose()
     }
 
-    /// Components of the embedded rows of `dim` components.
+    /// Components per embedded row, for rows of `dim` components.
     pub(crate) fn dim(&self, dim: usize) -> usize {
         dim + usize::from(self.metric == Metric::InnerProduct)
     }
 
-    /// Writes the embedded form of `row`.
+    /// Writes the embedding of `row` to `out`.
     pub(crate) fn embed(&self, row: &[f32], out: &mut [f32]) {
         let square = || row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
         out[..row.len()].copy_from_slice(row);
@@ -64,7 +65,7 @@ impl Embedding {
         }
     }
 
-    /// The embedded rows of `base` that `row` names.
+    /// The embeddings of the rows of `base` given by `row`.
     pub(crate) fn rows(
         &self,
         base: &Vectors,
@@ -75,7 +76,7 @@ impl Embedding {
         let mut values = vec![0f32; count * dim];
         let rows = values.par_chunks_exact_mut(dim).enumerate();
         rows.for_each(|(index, out)| self.embed(&base.row(row(index)), out));
-        // The added coordinate may lie above what a data set may have: the values are those of another, so no error.
+        // A lift may exceed the range of a data set's values: `dense_f32` does not check it.
         Vectors::dense_f32(values, dim)
     }
 }

@@ -1,4 +1,4 @@
-//! File formats and the extensions that tell them.
+//! File formats of vectors and ids, by extension.
 
 use std::fmt;
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::str::FromStr;
 use super::ElementType;
 use crate::{Error, Result};
 
-/// A file format of vectors or ids. All of them are little-endian.
+/// A file format of vectors or ids; all are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// f32 rows, each after its dimension as an i32.
     Fvecs,
     /// u8 rows, each after its dimension as an i32.
     Bvecs,
-    /// Rows of 32-bit ids, each after their number as an i32.
+    /// Rows of 32-bit ids, each after its length as an i32.
     Ivecs,
-    /// The numbers of rows and of columns, as two u32 or two u64, then f32 rows.
+    /// The numbers of rows and columns, as two u32 or two u64, then f32 rows.
     Fbin,
     /// As [`Fbin`](Self::Fbin), with f16 rows.
     F16bin,
@@ -26,23 +26,23 @@ pub enum Format {
     I8bin,
     /// As [`Fbin`](Self::Fbin), with rows of 32-bit ids.
     Ibin,
-    /// A two-dimensional array as NumPy saves it.
+    /// A two-dimensional NumPy array.
     Npy,
 }
 
-/// How a format frames its rows.
+/// The framing of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// Every row follows its own length.
+    /// Each row after its length.
     Vecs,
-    /// A header with the numbers of rows and columns, then the rows.
+    /// A header with the numbers of rows and columns, then all rows.
     Bin,
-    /// A header in words, then the rows.
+    /// A header as text, then all rows.
     Npy,
 }
 
 impl Format {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Self; 9] = [
         Self::Fvecs,
         Self::Bvecs,
@@ -55,7 +55,7 @@ impl Format {
         Self::Npy,
     ];
 
-    /// The name, which is also the extension, such as `fbin`.
+    /// The name, such as `fbin`, which is also the extension.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fvecs => "fvecs",
@@ -70,18 +70,19 @@ impl Format {
         }
     }
 
-    /// The format that the extension of `path` names, in upper or lower case. The suffix that the
-    /// big-ann tools give to the first rows of a larger file, as in `base.fbin.crop_nb_1000`, is left
-    /// out of account.
+    /// The format named by the extension of `path`, in any case. The suffix that the big-ann tools
+    /// append to files with the first rows of a larger one, as in `base.fbin.crop_nb_1000`, is
+    /// ignored.
     ///
     /// # Errors
-    /// If there is no extension or it is not the name of a format.
+    /// If the extension is missing or names no format.
     pub fn of(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let whole = extension(path);
         let cropped = whole.as_deref().is_some_and(|e| e.starts_with("crop_nb_"));
-        let told = if cropped { path.file_stem().and_then(|stem| extension(Path::new(stem))) } else { whole };
-        match told {
+        let suffix =
+            if cropped { path.file_stem().and_then(|stem| extension(Path::new(stem))) } else { whole };
+        match suffix {
             Some(name) => name
                 .parse()
                 .map_err(|_| Error::file(path, format_args!("the extension .{name}"), names(&Self::ALL))),
@@ -89,7 +90,7 @@ impl Format {
         }
     }
 
-    /// The type of the vectors; none for npy, whose header tells it, and for ids.
+    /// The type of the vectors. None for npy, whose header gives it, and for ids.
     pub const fn element(self) -> Option<ElementType> {
         match self {
             Self::Fvecs | Self::Fbin => Some(ElementType::F32),
@@ -108,7 +109,7 @@ impl Format {
         }
     }
 
-    /// Whether files of this format hold ids, never vectors. Those of npy may hold either.
+    /// Whether files of this format hold ids only. Npy files may hold either.
     pub const fn holds_ids(self) -> bool {
         matches!(self, Self::Ivecs | Self::Ibin)
     }
@@ -118,12 +119,12 @@ impl Format {
         matches!(self, Self::Ivecs | Self::Ibin | Self::Npy)
     }
 
-    /// The names of the formats that may hold vectors, for errors.
+    /// The formats that may hold vectors, for errors.
     pub(super) fn vector_names() -> String {
         names(&Self::ALL.into_iter().filter(|format| !format.holds_ids()).collect::<Vec<_>>())
     }
 
-    /// The names of the formats that may hold ids, for errors.
+    /// The formats that may hold ids, for errors.
     pub(super) fn id_names() -> String {
         names(&Self::ALL.into_iter().filter(|format| format.may_hold_ids()).collect::<Vec<_>>())
     }
@@ -139,8 +140,8 @@ impl FromStr for Format {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let known = Self::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name));
-        known.ok_or_else(|| Error::argument("format", name, names(&Self::ALL)))
+        let suffix = Self::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name));
+        suffix.ok_or_else(|| Error::argument("format", name, names(&Self::ALL)))
     }
 }
 
@@ -148,7 +149,7 @@ fn extension(path: &Path) -> Option<String> {
     path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase())
 }
 
-/// `a, b or c`
+/// Joins names as `a, b or c`.
 fn names(formats: &[Format]) -> String {
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     match names.split_last() {
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extensions_tell_formats() {
+    fn extensions_name_formats() {
         for format in Format::ALL {
             assert_eq!(format.name().parse::<Format>().unwrap(), format);
             assert_eq!(Format::of(format!("a.b/x.{format}")).unwrap(), format);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_found() {
+    fn errors_name_the_extension_found() {
         let all = "fvecs, bvecs, ivecs, fbin, f16bin, u8bin, i8bin, ibin or npy";
         let text = |path: &str| Format::of(path).unwrap_err().to_string();
         assert_eq!(text("a/x.csv"), format!("a/x.csv: found the extension .csv, expected {all}"));

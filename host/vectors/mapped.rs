@@ -1,7 +1,8 @@
-//! Files in memory.
+//! Memory-mapped files.
 //!
-//! Whoever reads a page of a map behind the end that its file has by then gets SIGBUS: another process cut the file short.
-//! The library handles no signals. A program may, and asks [`with_mapped_file_at`] which file an address belongs to.
+//! If another process truncates a mapped file, reading a page past its new end raises SIGBUS. The
+//! library handles no signals. A program that does can find the file of an address with
+//! [`with_mapped_file_at`].
 
 use std::fs::File;
 use std::io;
@@ -16,14 +17,14 @@ use memmap2::Mmap;
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     map: Mmap,
-    /// Where it is registered, if there was a place.
+    /// Its entry in the registry, if one was free.
     place: Option<&'static Place>,
 }
 
-/// Where a map lies and what its file is called.
+/// A registry entry: address range and name of a map.
 #[derive(Debug)]
 struct Place {
-    /// The first address; [`FREE`], or [`TAKEN`] while the others change.
+    /// The first address; [`FREE`], or [`TAKEN`] while the entry changes.
     begin: AtomicUsize,
     end: AtomicUsize,
     name: AtomicPtr<String>,
@@ -32,14 +33,14 @@ struct Place {
 const FREE: usize = 0;
 const TAKEN: usize = usize::MAX;
 
-/// More files than any command maps at once. Those of a program that maps more have no name.
+/// The registry: more entries than any command needs. Further maps have no name.
 static PLACES: [Place; 64] = [const { Place::free() }; 64];
 
-/// Bytes of a name, at most: an error is a line.
+/// Most bytes of a name, since an error is one line.
 const NAME: usize = 800;
 
 impl MappedFile {
-    /// Maps all of `file`, which is called `path`.
+    /// Maps all of `file`, opened from `path`.
     ///
     /// # Errors
     /// If the system refuses.
@@ -47,7 +48,7 @@ impl MappedFile {
     /// # Safety
     /// - No one changes the file while it is mapped. Cutting it short ends the process with SIGBUS.
     pub(super) unsafe fn new(file: &File, path: &Path) -> io::Result<Self> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let map = unsafe { Mmap::map(file) }?;
         let place = PLACES.iter().find(|place| place.take(&map, path));
         Ok(Self { map, place })
@@ -84,7 +85,7 @@ impl Place {
         }
     }
 
-    /// Takes the place for `map`, if it is free and there is anything to read.
+    /// Takes this entry for `map`, if it is free and `map` is not empty.
     fn take(&self, map: &[u8], path: &Path) -> bool {
         let is_free = self.begin.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if is_free {
@@ -95,17 +96,17 @@ impl Place {
         is_free
     }
 
-    /// Gives the place back.
+    /// Frees this entry.
     fn leave(&self) {
         self.begin.store(TAKEN, Ordering::Relaxed);
         let name = self.name.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: it came from a box when the place was taken, and no one else frees it.
+        // SAFETY: the pointer came from a box in `take`, and only this frees it.
         drop(unsafe { Box::from_raw(name) });
         self.begin.store(FREE, Ordering::Release);
     }
 }
 
-/// The name of a file in a line of an error.
+/// The name of a file in a one-line error.
 fn name(path: &Path) -> String {
     let mut name = String::new();
     for char in path.display().to_string().chars() {
@@ -121,16 +122,16 @@ fn name(path: &Path) -> String {
     name
 }
 
-/// Calls `tell` with the name of the mapped file that `address` lies in, if there is one. This is for a handler of SIGBUS, in
-/// the thread that read the address: it takes neither locks nor memory.
+/// Calls `tell` with the name of the mapped file at `address`, if any. For a SIGBUS handler on the
+/// thread that read the address: takes no locks and allocates nothing.
 pub fn with_mapped_file_at(address: usize, tell: impl FnOnce(&str)) {
     let holds = |place: &&Place| {
         let begin = place.begin.load(Ordering::Acquire);
-        // All addresses are below `TAKEN`, so a place that changes holds none.
+        // All addresses are below `TAKEN`, so a changing entry matches none.
         (begin..place.end.load(Ordering::Relaxed)).contains(&address) && begin != FREE
     };
     if let Some(place) = PLACES.iter().find(holds) {
-        // SAFETY: the name is there as long as the map, which the thread that reads it has borrowed.
+        // SAFETY: the name lives as long as the map, which the reading thread has borrowed.
         if let Some(name) = unsafe { place.name.load(Ordering::Acquire).as_ref() } {
             tell(name);
         }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_tells_the_file_while_it_is_mapped() {
+    fn an_address_names_its_file_while_mapped() {
         let folder = tempfile::tempdir().unwrap();
         let mapped = |name: &str| {
             let path = folder.path().join(name);

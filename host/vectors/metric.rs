@@ -5,16 +5,15 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// How near two vectors are. Lists, indexes and results hold the distances given here; smaller is
-/// nearer.
+/// A metric. Lists, indexes and results hold its list distance; smaller is nearer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metric {
     /// Squared Euclidean distance.
     #[default]
     L2,
-    /// Inner product: the distance is −⟨x, y⟩.
+    /// Inner product; the distance is −⟨x, y⟩.
     InnerProduct,
-    /// Cosine: the distance is 1 − cos; a zero vector is at distance 1 from all.
+    /// Cosine; the distance is 1 − cos, and a zero vector is at distance 1 from all.
     Cosine,
 }
 

@@ -44,13 +44,13 @@ pub use truth::GroundTruth;
 use crate::parallel::for_each_block;
 use crate::{Error, Progress, Result};
 
-/// The largest number of rows a data set may have: ids are `u32`, and `u32::MAX` means none.
+/// Most rows of a data set: ids are `u32`, and `u32::MAX` means none.
 pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 
 /// The largest dimension.
 pub const MAX_DIM: usize = 4096;
 
-/// A data set: rows of one dimension and one element type, in memory or mapped from a file.
+/// A data set: rows of one dimension and element type, in memory or mapped from a file.
 ///
 /// ```
 /// use tagore::Vectors;
@@ -63,8 +63,8 @@ pub struct Vectors {
     storage: Storage,
     layout: Layout,
     path: Option<PathBuf>,
-    /// The largest magnitude (0 unless the type is f32), once all values have been found finite and the rows of a `vecs`
-    /// file of one dimension.
+    /// Largest magnitude (0 unless the type is f32). Set once all values are known to be finite and
+    /// all rows of a `vecs` file to have the same dimension.
     largest: OnceLock<f32>,
 }
 
@@ -77,7 +77,7 @@ enum Storage {
     I8(Vec<i8>),
 }
 
-/// Where the rows lie in the storage: row `i` starts at byte `offset + i * stride`.
+/// Layout of the rows in storage: row `i` starts at byte `offset + i * stride`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub element: ElementType,
@@ -85,12 +85,12 @@ pub(crate) struct Layout {
     pub dim: usize,
     pub offset: usize,
     pub stride: usize,
-    /// Each row is preceded by its dimension as an i32 (fvecs, bvecs).
+    /// Whether an i32 dimension precedes each row (fvecs, bvecs).
     pub prefixed: bool,
 }
 
 impl Layout {
-    /// Rows one after another from byte 0.
+    /// Rows without gaps, from byte 0.
     pub(crate) fn dense(element: ElementType, rows: usize, dim: usize) -> Self {
         Self { element, rows, dim, offset: 0, stride: dim * element.size(), prefixed: false }
     }
@@ -120,23 +120,23 @@ impl<'a, T: Element> Matrix<'a, T> {
     }
 }
 
-/// Rows of any type.
+/// Rows of any element type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Rows<'a> {
+pub(crate) enum TypedRows<'a> {
     F32(Matrix<'a, f32>),
     F16(Matrix<'a, f16>),
     U8(Matrix<'a, u8>),
     I8(Matrix<'a, i8>),
 }
 
-/// Evaluates `$body` with `$matrix` bound to the matrix of whichever type the rows have.
+/// Evaluates `$body` with `$matrix` bound to the matrix of the rows' type.
 macro_rules! with_matrix {
     ($rows:expr, $matrix:ident => $body:expr) => {
         match $rows {
-            $crate::vectors::Rows::F32($matrix) => $body,
-            $crate::vectors::Rows::F16($matrix) => $body,
-            $crate::vectors::Rows::U8($matrix) => $body,
-            $crate::vectors::Rows::I8($matrix) => $body,
+            $crate::vectors::TypedRows::F32($matrix) => $body,
+            $crate::vectors::TypedRows::F16($matrix) => $body,
+            $crate::vectors::TypedRows::U8($matrix) => $body,
+            $crate::vectors::TypedRows::I8($matrix) => $body,
         }
     };
 }
@@ -144,7 +144,7 @@ pub(crate) use with_matrix;
 
 macro_rules! from_values {
     ($name:ident, $type:ty, $variant:ident) => {
-        #[doc = concat!("A data set of `", stringify!($type), "` values, row after row, `dim` to a row.")]
+        #[doc = concat!("A data set of `", stringify!($type), "` values, row-major, `dim` per row.")]
         ///
         /// # Errors
         /// If `dim` is not in 1..=4096 or does not divide the number of values.
@@ -164,7 +164,7 @@ macro_rules! from_values {
     };
 }
 
-/// At most 1,024 of `rows` rows: the first, the last, and the others evenly between them.
+/// At most 1,024 evenly spread rows of `rows`, the first and the last included.
 pub(crate) fn spread_rows(rows: usize) -> impl Iterator<Item = usize> {
     let taken = rows.min(1024);
     (0..taken).map(move |index| if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) })
@@ -188,7 +188,7 @@ impl Vectors {
     from_values!(from_u8, u8, U8);
     from_values!(from_i8, i8, I8);
 
-    /// Rows of a dimension that is known to be in range and to divide the number of values.
+    /// Rows of f32; the caller guarantees that `dim` is valid and divides the number of values.
     pub(crate) fn dense_f32(values: Vec<f32>, dim: usize) -> Self {
         let layout = Layout::dense(ElementType::F32, values.len() / dim, dim);
         Self::new(Storage::F32(values), layout, None)
@@ -218,26 +218,27 @@ impl Vectors {
         self.layout.element
     }
 
-    /// The file these vectors were opened from.
+    /// The file that the vectors were opened from.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Row `index` as f32, converted if the type differs.
+    /// Row `index` as f32, converted if needed.
     ///
     /// # Panics
     /// If `index >= len()`.
     pub fn row(&self, index: usize) -> Cow<'_, [f32]> {
         assert!(index < self.len(), "row {index} of {}", self.len());
         match self.rows() {
-            Rows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
+            TypedRows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
             rows => {
                 with_matrix!(rows, m => m.row(index).iter().map(|&x| Element::to_f32(x)).collect())
             }
         }
     }
 
-    /// Has the system begin to read the rows of `range`, as far as there are such, if they are mapped from a file.
+    /// Starts reading the rows of `range` in the background, if they are mapped from a file. Rows
+    /// past the end are ignored.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         let Layout { rows, offset, stride, .. } = self.layout;
         let (first, end) = (range.start.min(rows), range.end.min(rows));
@@ -249,14 +250,14 @@ impl Vectors {
         }
     }
 
-    /// Tells the system how rows are read from here on, if they are mapped from a file.
+    /// Advises the kernel of the access pattern from here on, if rows are mapped from a file.
     pub(crate) fn advise(&self, access: Access) {
         if let Storage::Mapped(map) = &self.storage {
             advise(map, access);
         }
     }
 
-    /// Copies of the rows `ids`.
+    /// Copies the rows `ids`.
     pub(crate) fn select(&self, ids: &[u32]) -> Self {
         macro_rules! gather {
             ($matrix:expr) => {
@@ -264,55 +265,54 @@ impl Vectors {
             };
         }
         let storage = match self.rows() {
-            Rows::F32(m) => Storage::F32(gather!(m)),
-            Rows::F16(m) => Storage::F16(gather!(m)),
-            Rows::U8(m) => Storage::U8(gather!(m)),
-            Rows::I8(m) => Storage::I8(gather!(m)),
+            TypedRows::F32(m) => Storage::F32(gather!(m)),
+            TypedRows::F16(m) => Storage::F16(gather!(m)),
+            TypedRows::U8(m) => Storage::U8(gather!(m)),
+            TypedRows::I8(m) => Storage::I8(gather!(m)),
         };
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
-        // What has been checked is not checked again.
+        // Values of a checked base need no second check.
         Self { storage, layout, path: None, largest: self.largest.clone() }
     }
 
-    /// What to call these vectors in an error: their file, or `vectors`.
+    /// The name of these vectors in an error: their file, or `vectors`.
     pub(crate) fn describe(&self) -> String {
         self.path().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
     }
 
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         match &self.storage {
             Storage::Mapped(map) => match self.layout.element {
-                ElementType::F32 => Rows::F32(self.matrix(map)),
-                ElementType::F16 => Rows::F16(self.matrix(map)),
-                ElementType::U8 => Rows::U8(self.matrix(map)),
-                ElementType::I8 => Rows::I8(self.matrix(map)),
+                ElementType::F32 => TypedRows::F32(self.matrix(map)),
+                ElementType::F16 => TypedRows::F16(self.matrix(map)),
+                ElementType::U8 => TypedRows::U8(self.matrix(map)),
+                ElementType::I8 => TypedRows::I8(self.matrix(map)),
             },
-            Storage::F32(values) => Rows::F32(Matrix::new(values, self.dim(), self.dim())),
-            Storage::F16(values) => Rows::F16(Matrix::new(values, self.dim(), self.dim())),
-            Storage::U8(values) => Rows::U8(Matrix::new(values, self.dim(), self.dim())),
-            Storage::I8(values) => Rows::I8(Matrix::new(values, self.dim(), self.dim())),
+            Storage::F32(values) => TypedRows::F32(Matrix::new(values, self.dim(), self.dim())),
+            Storage::F16(values) => TypedRows::F16(Matrix::new(values, self.dim(), self.dim())),
+            Storage::U8(values) => TypedRows::U8(Matrix::new(values, self.dim(), self.dim())),
+            Storage::I8(values) => TypedRows::I8(Matrix::new(values, self.dim(), self.dim())),
         }
     }
 
     fn matrix<'a, T: Element>(&self, map: &'a MappedFile) -> Matrix<'a, T> {
         let Layout { rows, dim, offset, stride, .. } = self.layout;
         let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + dim * size_of::<T>() };
-        // Opening checked that the file is this long and that every row is aligned.
+        // Opening checked the file's length and every row's alignment.
         Matrix::new(bytemuck::cast_slice(&map[offset..end]), stride / size_of::<T>(), dim)
     }
 
-    /// Checks that every value is finite and that every row of an fvecs or bvecs file has the
-    /// dimension of the first. Reads all of the data the first time, nothing after that; building
-    /// and searching call it.
+    /// Checks that all values are finite and that all rows of an fvecs or bvecs file have the same
+    /// dimension. The first call reads all data, later ones none. Building and searching call it.
     ///
     /// # Errors
-    /// [`Error::Value`] or [`Error::File`] for the first row at fault; [`Error::Cancelled`].
+    /// [`Error::Value`] or [`Error::File`] for the first faulty row; [`Error::Cancelled`].
     pub fn validate(&self, progress: &Progress) -> Result<()> {
         self.check_all(None, progress).map(drop)
     }
 
-    /// Checks as [`validate`](Self::validate) does, and that no distance under `metric` overflows; returns the largest
-    /// magnitude of a value (0 unless the type is f32).
+    /// [`validate`](Self::validate), plus a check that no distance under `metric` overflows.
+    /// Returns the largest magnitude (0 unless the type is f32).
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -320,7 +320,7 @@ impl Vectors {
         self.check_all(Some(metric), progress)
     }
 
-    /// Checks as [`validate_for`](Self::validate_for) does, but only some rows, which are about to be read anyway.
+    /// [`validate_for`](Self::validate_for) for some rows only, which are about to be read anyway.
     pub(crate) fn validate_rows(
         &self,
         rows: impl IndexedParallelIterator<Item = usize>,
@@ -337,13 +337,12 @@ impl Vectors {
         bad.map_or_else(|| Ok(largest.get()), Err)
     }
 
-    /// Says that all rows have been checked, and the largest magnitude found.
+    /// Marks all rows as checked, with the largest magnitude found.
     pub(crate) fn validated(&self, largest: f32) {
         self.largest.get_or_init(|| largest);
     }
 
-    /// Checks as [`validate`](Self::validate) does, but only 1,024 rows spread over all: however large the file is, this takes
-    /// no time.
+    /// [`validate`](Self::validate) for 1,024 evenly spread rows only: constant time for any size.
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -353,7 +352,7 @@ impl Vectors {
         self.far_apart(|| spread_rows(self.len()).try_for_each(check))
     }
 
-    /// Runs `read`, which reads rows that are far apart.
+    /// Runs `read`, which reads distant rows, without read-ahead.
     pub(crate) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
         match &self.storage {
             Storage::Mapped(map) => far_apart(map, read),
@@ -368,7 +367,7 @@ impl Vectors {
             _ => {}
         }
         let largest = Largest::default();
-        // Any byte is a value.
+        // Every byte is a valid value.
         let all_are_sound = self.element_type().size() == 1 && !self.layout.prefixed;
         if !all_are_sound {
             let stage = progress.stage("check", self.len() as u64);
@@ -381,7 +380,7 @@ impl Vectors {
     fn check_rows(&self, rows: Range<usize>, metric: Option<Metric>, largest: &Largest) -> Result<()> {
         self.check_prefixes(rows.clone())?;
         match self.rows() {
-            Rows::F32(matrix) => {
+            TypedRows::F32(matrix) => {
                 let most = range::most(metric, self.dim());
                 for row in rows {
                     let values = matrix.row(row);
@@ -393,18 +392,18 @@ impl Vectors {
                 }
                 Ok(())
             }
-            Rows::F16(matrix) => {
+            TypedRows::F16(matrix) => {
                 let bad = |row: usize| Some((row, matrix.row(row).iter().position(|x| !x.is_finite())?));
                 match rows.into_iter().find_map(bad) {
                     Some((row, dim)) => Err(self.bad_value(row, dim, matrix.row(row)[dim], FINITE)),
                     None => Ok(()),
                 }
             }
-            Rows::U8(_) | Rows::I8(_) => Ok(()),
+            TypedRows::U8(_) | TypedRows::I8(_) => Ok(()),
         }
     }
 
-    /// The error of a row that has a value beyond `most`.
+    /// The error for a row with a value beyond `most`.
     fn value_beyond(&self, most: f32, (row, values): (usize, &[f32]), metric: Option<Metric>) -> Error {
         let is_beyond = |x: &f32| magnitude_bits(&[*x]) > most.to_bits();
         let dim = values.iter().position(is_beyond).unwrap_or(0);
@@ -439,22 +438,22 @@ impl Vectors {
     }
 }
 
-/// The values that every data set takes, for errors.
+/// The values that every data set allows, for errors.
 const FINITE: &str = "a finite number";
 
-/// The largest magnitude of some values, as bits: those of numbers that are not negative are ordered as they are, and
-/// those of an infinity or a NaN lie above.
+/// The largest magnitude as bits: those of non-negative floats sort as the floats do, and those of
+/// infinities and NaNs come last.
 fn magnitude_bits(values: &[f32]) -> u32 {
     values.iter().fold(0, |largest, x| largest.max(x.to_bits() & !(1 << 31)))
 }
 
-/// The largest magnitude that any thread has met, as bits.
+/// The largest magnitude over all threads, as bits.
 #[derive(Default)]
 struct Largest(AtomicU32);
 
 impl Largest {
     fn meet(&self, bits: u32) {
-        // Most are not larger, and looking is cheaper than writing.
+        // Most values are no larger, and a load is cheaper than a write.
         if bits > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(bits, Ordering::Relaxed);
         }

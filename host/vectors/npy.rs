@@ -1,29 +1,28 @@
 //! The header of npy files (NumPy's format, versions 1 to 3).
 //!
-//! The header is a Python dictionary in words. Only the three keys that NumPy writes are read, so a
-//! header can neither overflow nor nest. (The crate for it, npyz, needs a C compiler by way of its
-//! parser.)
+//! The header is a Python dictionary as text. The parser knows only NumPy's three keys, so a header
+//! can neither overflow nor nest. (The npyz crate has a dependency that needs a C compiler.)
 
 use super::ElementType;
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The type of an element, such as `<f4`.
+    /// Element type, such as `<f4`.
     pub descr: String,
-    /// Columns rather than rows lie one after another.
+    /// Column-major order.
     pub fortran_order: bool,
     pub shape: Vec<u64>,
-    /// The byte at which the data starts.
+    /// Byte offset of the data.
     pub offset: usize,
 }
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The data starts at a multiple of this.
+/// Alignment of the data in the file, in bytes.
 const ALIGNMENT: usize = 64;
 
-/// NumPy's name of a type.
+/// NumPy's name of an element type.
 pub(super) const fn name(element: ElementType) -> &'static str {
     match element {
         ElementType::F32 => "<f4",
@@ -33,11 +32,12 @@ pub(super) const fn name(element: ElementType) -> &'static str {
     }
 }
 
-/// The header of a C-ordered array of `rows` elements, or of `rows` × `cols`, byte for byte as NumPy writes it.
+/// The header of a C-ordered array of `rows` or `rows` × `cols` elements, byte for byte as NumPy
+/// writes it.
 pub(crate) fn header(descr: &str, rows: u64, cols: Option<u64>) -> Vec<u8> {
     let cols = cols.map_or(String::new(), |cols| format!(" {cols}"));
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows},{cols}), }}");
-    // Room for the number of rows to grow in place, then the end of the line on the alignment.
+    // NumPy leaves room for the number of rows to grow in place, then pads to the alignment.
     let grown = text.len() + 21 - rows.to_string().len();
     let start = MAGIC.len() + 4;
     let length = (start + grown + 1).next_multiple_of(ALIGNMENT) - start;
@@ -46,7 +46,8 @@ pub(crate) fn header(descr: &str, rows: u64, cols: Option<u64>) -> Vec<u8> {
     [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Reads the header at the start of `file`; none if there is no whole header of a plain array.
+/// Parses the header at the start of `file`. None unless it is the complete header of a plain
+/// array.
 pub(crate) fn parse(file: &[u8]) -> Option<Header> {
     let rest = file.strip_prefix(MAGIC)?;
     let ([major, _minor], rest) = rest.split_first_chunk()?;
@@ -78,7 +79,7 @@ pub(crate) fn parse(file: &[u8]) -> Option<Header> {
     whole.then_some(Header { descr: descr?, fortran_order: fortran_order?, shape: shape?, offset })
 }
 
-/// The text not read yet.
+/// The rest of the text.
 struct Words<'a> {
     rest: &'a str,
 }
@@ -93,7 +94,7 @@ impl<'a> Words<'a> {
         let quote = if self.take("'").is_some() { '\'' } else { self.take("\"").map(|()| '"')? };
         let (text, rest) = self.rest.split_once(quote)?;
         self.rest = rest;
-        // Errors tell it, in one line; no type of a plain array has a longer name.
+        // Errors show this name in their line; types of plain arrays have short names.
         (text.len() <= 64 && !text.contains(char::is_control)).then_some(text)
     }
 
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn a_header_round_trips() {
         for (rows, cols) in [(0, Some(1)), (3, Some(4)), (u64::MAX, Some(u64::MAX)), (3, None)] {
             let bytes = header("<f4", rows, cols);
             assert_eq!(bytes.len() % ALIGNMENT, 0);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn spacing_quotes_and_order_of_keys_are_free() {
+    fn spacing_quotes_and_order_of_keys_do_not_matter() {
         let text = "{ \"shape\":(2,3) , \"fortran_order\" : True,'descr':\"|u1\"}\n";
         for version in 1..=3 {
             let parsed = parse(&file(version, text)).unwrap();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_not_a_header() {
+    fn malformed_headers_are_refused() {
         let good = header("<f4", 3, Some(4));
         for length in 0..good.len() {
             assert_eq!(parse(&good[..length]), None, "{length} bytes");

@@ -1,5 +1,4 @@
-//! Opening files of vectors and of ids. A file's size is checked against its header before anything is
-//! allocated.
+//! Opening of vector and id files. Sizes are checked against headers before any allocation.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -13,22 +12,22 @@ use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors, np
 use crate::{Error, Progress, Result};
 
 impl Vectors {
-    /// Opens a file of vectors, its format told by its extension (see [`Format::of`]).
+    /// Opens a file of vectors in the format of its extension (see [`Format::of`]).
     ///
-    /// The file is mapped, not read: opening takes no time and no memory, however large it is. It must
-    /// not be changed or truncated while the vectors are in use; replacing it by renaming another file
-    /// over it is fine. Values are checked by [`validate`](Self::validate), not here.
+    /// The file is mapped, not read: opening takes constant time and memory for any size. The file
+    /// must not be changed or truncated while the vectors are in use; another file may be renamed
+    /// over it. [`validate`](Self::validate) checks the values.
     ///
     /// # Errors
-    /// If the file cannot be opened, its extension is not that of a format of vectors, its size is not
-    /// what its header says, the dimension is not in 1..=4096, or there are more than [`MAX_ROWS`] rows.
+    /// If the file cannot be opened, its extension names no vector format, its size contradicts its
+    /// header, the dimension is not in 1..=4096, or there are more than [`MAX_ROWS`] rows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = Source::open(path)?;
         source.vectors(Format::of(path)?)
     }
 
-    /// Opens a file of vectors of the given format, whatever its extension; see [`open`](Self::open).
+    /// Opens a file of vectors in `format`, whatever its extension; see [`open`](Self::open).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -37,7 +36,7 @@ impl Vectors {
     }
 }
 
-/// A matrix of ids read from a file, row after row.
+/// A matrix of ids from a file, row-major.
 #[derive(Debug)]
 pub(crate) struct IdMatrix {
     pub rows: usize,
@@ -45,25 +44,26 @@ pub(crate) struct IdMatrix {
     pub ids: Vec<u32>,
 }
 
-/// Reads a file of ids of the given format: ivecs, ibin or npy. Signed ids are taken bit by bit, so
-/// that −1 is `u32::MAX`, none.
+/// Reads a file of ids in `format`: ivecs, ibin or npy. Signed ids are reinterpreted, so −1 is
+/// `u32::MAX`, none.
 ///
 /// # Errors
-/// If the file cannot be read, its size is not what its header says, there is no memory for it, or the work is cancelled.
+/// If the file cannot be read, its size contradicts its header, memory is short, or the work is
+/// cancelled.
 pub(crate) fn open_ids_as(path: &Path, format: Format, progress: &Progress) -> Result<IdMatrix> {
     Source::open(path)?.ids(format, progress)
 }
 
-/// Opens a regular file for reading. Nothing else is waited for: opening a pipe would wait for its other end.
+/// Opens a regular file for reading. Never blocks, as opening a pipe would.
 ///
 /// # Errors
-/// If it cannot be opened or is not a regular file.
+/// If the file cannot be opened or is not a regular file.
 pub(crate) fn open_regular(path: &Path) -> Result<File> {
-    // Asked before opening, which may do something to a device.
+    // Checked before opening, which can have effects on a device.
     check_regular(path, &fs::metadata(path).map_err(Error::io(path))?)?;
     let mut options = File::options();
     options.read(true);
-    // And after it: something else may have taken the name by then.
+    // Without blocking, and checked again afterwards: another file may have taken the name.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(
         &mut options,
@@ -78,7 +78,7 @@ fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
     if metadata.is_file() { Ok(()) } else { Err(Error::file(path, kind(metadata), "a regular file")) }
 }
 
-/// What it is that is not a regular file.
+/// The kind of a file that is not regular.
 fn kind(metadata: &Metadata) -> &'static str {
     #[cfg(unix)]
     {
@@ -97,11 +97,11 @@ fn kind(metadata: &Metadata) -> &'static str {
 /// Maps a regular file that is not empty.
 ///
 /// # Errors
-/// If it cannot be opened, is not a regular file, or is empty.
+/// If the file cannot be opened, is not a regular file, or is empty.
 pub(crate) fn map(path: &Path) -> Result<MappedFile> {
     let file = open_regular(path)?;
-    // SAFETY: the map is only read. That no one truncates or changes the file while it is mapped is
-    // asked of the user by `Vectors::open`; our own writers replace files, they never change them.
+    // SAFETY: the map is read only. `Vectors::open` requires that no one changes or truncates the
+    // file while it is mapped; this library's writers replace files and never change them.
     let map = unsafe { MappedFile::new(&file, path) }.map_err(Error::io(path))?;
     if map.is_empty() {
         return Err(Error::file(path, "an empty file", "a header or rows"));
@@ -115,24 +115,24 @@ pub(super) struct Source<'a> {
     map: Arc<MappedFile>,
 }
 
-/// The numbers before the rows of a `bin` file.
+/// The header of a `bin` file.
 #[derive(Clone, Copy)]
 pub(super) struct BinHeader {
-    /// Bytes of the header itself: 8 or 16.
+    /// Size of the header: 8 or 16 bytes.
     pub bytes: usize,
     pub rows: u64,
     pub cols: u64,
 }
 
 impl BinHeader {
-    /// The size of a file with this header and `size` bytes per element.
+    /// File size with this header and `size` bytes per element.
     pub(super) fn file_size(&self, size: usize) -> u128 {
         let elements = u128::from(self.rows) * u128::from(self.cols);
         elements.saturating_mul(size as u128).saturating_add(self.bytes as u128)
     }
 }
 
-/// What the checks of a size found: the rows, their length, and the byte at which the first value is.
+/// A checked shape: rows, columns, and the byte offset of the first value.
 struct Shape {
     rows: usize,
     cols: usize,
@@ -176,8 +176,7 @@ impl<'a> Source<'a> {
             let layout = Layout { element, rows, dim, offset, stride, prefixed };
             return Ok(Vectors::new(Storage::Mapped(self.map), layout, path));
         }
-        // The header of an npy file may be of any length. Values that are not aligned cannot be used
-        // where they lie.
+        // An npy header may have any length. Unaligned values cannot be used in place.
         let (values, silent) = (&self.map[offset..], &Progress::silent());
         let storage = match element {
             ElementType::F32 => Storage::F32(self.copied(values, silent)?),
@@ -216,7 +215,7 @@ impl<'a> Source<'a> {
         Ok(IdMatrix { rows, cols, ids })
     }
 
-    /// The numbers that `bytes` of the file are.
+    /// Copies these `bytes` of the file as numbers.
     pub(super) fn copied<T: AnyBitPattern>(&self, bytes: &[u8], progress: &Progress) -> Result<Vec<T>> {
         let mut values = self.room(bytes.len() / size_of::<T>())?;
         for piece in bytes.chunks(PIECE) {
@@ -226,19 +225,19 @@ impl<'a> Source<'a> {
         Ok(values)
     }
 
-    /// An empty vector with room for `count` values.
+    /// An empty vector with capacity `count`.
     fn room<T>(&self, count: usize) -> Result<Vec<T>> {
         let mut values = Vec::new();
         match values.try_reserve_exact(count) {
             Ok(()) => Ok(values),
             Err(_) => {
-                let found = format!("{} bytes to read", count.saturating_mul(size_of::<T>()));
-                Err(Error::file(self.path, found, "as much free memory"))
+                let found = format!("too little memory for {} bytes", count.saturating_mul(size_of::<T>()));
+                Err(Error::file(self.path, found, "free memory for all ids"))
             }
         }
     }
 
-    /// The headers that the first bytes may be: of 8 bytes and, if there are as many, of 16.
+    /// The headers that the file may start with: 8 bytes and, if it is long enough, 16.
     pub(super) fn bin_headers(&self) -> Result<Vec<BinHeader>> {
         let bytes: &[u8] = &self.map;
         let Some(short) = bytes.first_chunk::<8>() else {
@@ -259,26 +258,23 @@ impl<'a> Source<'a> {
         Ok(headers)
     }
 
-    /// A `bin` file with `size` bytes per element and at most `widest` columns.
+    /// The shape of a `bin` file with `size` bytes per element and at most `widest` columns.
     fn bin(&self, size: usize, widest: usize) -> Result<Shape> {
         let headers = self.bin_headers()?;
-        // No file fits both: the short header of a file with a long one says there are no columns.
+        // No file matches both: read as a short header, a long one has no columns.
         if let Some(header) = headers.iter().find(|header| header.file_size(size) == self.map.len() as u128) {
             return self.shape(header.rows, header.cols, header.bytes, widest);
         }
-        let told = headers.iter().find(|header| header.cols != 0).unwrap_or(&headers[0]);
-        Err(self.wrong_size(told, size))
+        let stated = headers.iter().find(|header| header.cols != 0).unwrap_or(&headers[0]);
+        Err(self.wrong_size(stated, size))
     }
 
-    /// A `vecs` file with `size` bytes per element and at most `widest` elements to a row.
+    /// The shape of a `vecs` file with `size` bytes per element and at most `widest` elements per
+    /// row.
     fn vecs(&self, size: usize, widest: usize) -> Result<Shape> {
         let bytes = self.map.len();
         let Some(prefix) = self.map.first_chunk::<PREFIX>() else {
-            return Err(Error::file(
-                self.path,
-                format_args!("{bytes} bytes"),
-                "rows after their length in 4 bytes",
-            ));
+            return Err(Error::file(self.path, format_args!("{bytes} bytes"), "rows with a 4-byte length"));
         };
         let cols = i32::from_le_bytes(*prefix);
         let row = PREFIX as u64 + u64::try_from(cols).unwrap_or(0) * size as u64;
@@ -286,11 +282,12 @@ impl<'a> Source<'a> {
         if (bytes as u64).is_multiple_of(row) {
             return Ok(shape);
         }
-        let expected = format!("a multiple of {row}, the bytes of a row of {cols} as the first is");
+        let expected = format!("a multiple of {row}, the bytes of a row of {cols} values");
         Err(Error::file(self.path, format_args!("{bytes} bytes"), expected))
     }
 
-    /// An npy file of one of `types`, each with its NumPy name and bytes per element; says which.
+    /// The shape and type of an npy file of one of `types`, each given as NumPy name, size and
+    /// value.
     fn npy<T: Copy>(&self, types: &[(&str, usize, T)], widest: usize) -> Result<(T, Shape)> {
         let names: Vec<&str> = types.iter().map(|(name, ..)| *name).collect();
         let expected = format!("a 2-D array in C order of {}", names.join(", "));
@@ -305,27 +302,27 @@ impl<'a> Source<'a> {
             let found = format!("a {}-D array in {order} order of {}", header.shape.len(), header.descr);
             return Err(Error::file(self.path, found, expected));
         };
-        let told = BinHeader { bytes: header.offset, rows, cols };
-        if told.file_size(size) != self.map.len() as u128 {
-            return Err(self.wrong_size(&told, size));
+        let stated = BinHeader { bytes: header.offset, rows, cols };
+        if stated.file_size(size) != self.map.len() as u128 {
+            return Err(self.wrong_size(&stated, size));
         }
         Ok((kind, self.shape(rows, cols, header.offset, widest)?))
     }
 
-    fn wrong_size(&self, told: &BinHeader, size: usize) -> Error {
-        let BinHeader { bytes, rows, cols } = told;
+    fn wrong_size(&self, stated: &BinHeader, size: usize) -> Error {
+        let BinHeader { bytes, rows, cols } = stated;
         let expected =
-            format!("{} ({bytes} + {rows} x {cols} x {size}, by its header)", told.file_size(size));
+            format!("{} ({bytes} + {rows} x {cols} x {size}, by its header)", stated.file_size(size));
         Error::file(self.path, format_args!("{} bytes", self.map.len()), expected)
     }
 
-    /// Checks what a header says against the limits.
+    /// Checks the numbers of a header against the limits.
     fn shape(&self, rows: u64, cols: impl Into<i128>, offset: usize, widest: usize) -> Result<Shape> {
         let cols = cols.into();
         let Some(cols) = usize::try_from(cols).ok().filter(|cols| (1..=widest).contains(cols)) else {
             return Err(Error::file(
                 self.path,
-                format_args!("{cols} values to a row"),
+                format_args!("{cols} values per row"),
                 format_args!("1 to {widest}"),
             ));
         };
@@ -340,7 +337,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The types of vectors.
+/// The element types of vectors.
 const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
 /// Bytes of the length before each row of a `vecs` file.
@@ -349,10 +346,10 @@ const PREFIX: usize = 4;
 /// Bytes of an id.
 const ID: usize = 4;
 
-/// Bytes copied between two looks at whether the work was cancelled; a multiple of the size of any number.
+/// Bytes copied between two checks for cancellation; a multiple of every element size.
 const PIECE: usize = 16 << 20;
 
-/// The u32 in the first four bytes; 0 where there are fewer.
+/// The first four bytes as u32; 0 if there are fewer.
 fn word(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |&word| u32::from_le_bytes(word))
 }

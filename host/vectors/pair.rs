@@ -1,4 +1,4 @@
-//! Neighbours as two files, one of ids and one of distances: what cuVS's benchmarks take for a ground truth.
+//! Ground truth as a pair of files, ids and distances, as cuVS's benchmarks read it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,8 @@ use crate::file_set::{PairFile, check_pair};
 use crate::{Error, Progress, Result};
 
 impl GroundTruth {
-    /// The files of a pair: `stem.neighbors.ibin`, `stem.distances.fbin`, and their checksums `stem.crc32`.
+    /// The files of a pair: `stem.neighbors.ibin`, `stem.distances.fbin`, and their checksums
+    /// `stem.crc32`.
     pub fn pair_files(stem: impl AsRef<Path>) -> [PathBuf; 3] {
         let with = |extension: &str| {
             let mut name = stem.as_ref().as_os_str().to_owned();
@@ -17,8 +18,8 @@ impl GroundTruth {
         [with(".neighbors.ibin"), with(".distances.fbin"), with(".crc32")]
     }
 
-    /// Writes ids and distances to the files of [`pair_files`](Self::pair_files). The file of distances appears last: where it
-    /// exists, the three belong together.
+    /// Writes ids and distances to the files of [`pair_files`](Self::pair_files). The file of
+    /// distances appears last: if it exists, all three belong together.
     ///
     /// # Errors
     /// If there are no distances, or a file cannot be written.
@@ -37,10 +38,11 @@ impl GroundTruth {
         PairFile::commit(ids, distances, &sums)
     }
 
-    /// Reads what [`save_pair`](Self::save_pair) wrote, or a pair of another program's without checksums.
+    /// Reads the files of [`save_pair`](Self::save_pair), or those of another program, without
+    /// checksums.
     ///
     /// # Errors
-    /// If a file cannot be read, the two shapes differ, a checksum does not match, or the work is
+    /// If a file cannot be read, the shapes differ, a checksum does not match, or the work is
     /// cancelled.
     pub fn open_pair(stem: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let [ids_path, distances_path, sums] = Self::pair_files(stem);
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_is_read_as_it_was_written_and_no_mix_of_two() {
+    fn a_pair_round_trips_and_mixed_pairs_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let truth =
             |first: u32| GroundTruth::new(2, vec![first, 1, 2, 3], Some(vec![0.0, 1.0, 0.5, 0.5])).unwrap();
@@ -77,7 +79,7 @@ mod tests {
         fs::copy(&GroundTruth::pair_files(&other)[0], &ids).unwrap();
         let error = GroundTruth::open_pair(&one, &Progress::silent()).unwrap_err().to_string();
         assert!(error.contains("one.neighbors.ibin: found ") && error.contains("one.crc32 says"), "{error}");
-        // Without checksums there is nothing to tell them by.
+        // Without checksums a mixed pair goes unnoticed.
         fs::remove_file(sums).unwrap();
         assert_eq!(GroundTruth::open_pair(&one, &Progress::silent()).unwrap(), truth(9));
         fs::remove_file(distances).unwrap();

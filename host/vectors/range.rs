@@ -1,19 +1,22 @@
-//! Magnitudes of values whose distances f32 can hold. Only f32 itself has others: the squares of every other type fit.
-//! Cosine takes any, because vectors are normalised in f64.
+//! Limits on magnitudes, so that f32 holds all distances. They apply to f32 data only: squares of
+//! every other type fit. Cosine has no limits, because vectors are normalised in f64.
 
 use super::{Metric, Vectors};
 use crate::{Error, Result};
 
-/// 2^-40. Where the largest magnitude of a data set is smaller, squared differences of its values begin to underflow.
+/// 2^-40. If the largest magnitude of a data set is smaller, squared differences start to
+/// underflow.
 const SMALLEST: f32 = 1.0 / (1u64 << 40) as f32;
 
-/// 2^-100. The largest product of a base's and a query's values must reach it: smaller ones begin to underflow.
+/// 2^-100. If the largest product of a base value and a query value is smaller, products start to
+/// underflow.
 const SMALLEST_PRODUCT: f64 = (SMALLEST as f64) * (SMALLEST as f64) / (1u64 << 20) as f64;
 
-/// The largest magnitude of values in vectors of `dim` components that keeps all distances under `metric` finite.
+/// The largest magnitude in vectors of `dim` components that keeps all distances under `metric`
+/// finite.
 ///
-/// With values up to M, squared L2 reaches 4 `dim` M², and the coordinate that inner product adds (`space.rs`) another
-/// `dim` M². The rest is room for rounding.
+/// With values up to M, squared L2 reaches 4 `dim` M², and the lift of inner product (`space.rs`)
+/// another `dim` M². The rest is margin for rounding.
 pub(super) fn most(metric: Option<Metric>, dim: usize) -> f32 {
     match metric {
         Some(Metric::L2 | Metric::InnerProduct) => (f64::from(f32::MAX) / (8 * dim) as f64).sqrt() as f32,
@@ -27,11 +30,11 @@ pub(super) fn expected(metric: Option<Metric>, dim: usize) -> String {
     format!("at most {most:e} in magnitude for dimension {dim} under {metric}: scale the data down")
 }
 
-/// Checks that distances within a data set, whose largest magnitude this is, do not vanish. A data set of zeros is fine,
-/// and so are small values beside others.
+/// Checks that distances within a data set of this largest magnitude do not vanish. All zeros are
+/// allowed, and so are small values beside larger ones.
 ///
 /// # Errors
-/// If they do.
+/// If they vanish.
 pub(crate) fn check_smallest(vectors: &Vectors, largest: f32, metric: Metric) -> Result<()> {
     if metric == Metric::Cosine || largest == 0.0 || largest >= SMALLEST {
         return Ok(());
@@ -43,7 +46,7 @@ pub(crate) fn check_smallest(vectors: &Vectors, largest: f32, metric: Metric) ->
 /// Checks that products of queries with a base of these largest magnitudes do not vanish.
 ///
 /// # Errors
-/// If they do.
+/// If they vanish.
 pub(super) fn check_products(queries: &Vectors, largest: f32, base: f32) -> Result<()> {
     let product = f64::from(largest) * f64::from(base);
     if product == 0.0 || product >= SMALLEST_PRODUCT {
@@ -72,7 +75,7 @@ mod tests {
             .flat_map(|dim| [Metric::L2, Metric::InnerProduct].map(|metric| (dim, metric)))
         {
             let (most, draws) = (most(Some(metric), dim), Draws::new(5, Stage::Test, 0, dim as u64));
-            // Opposite corners, zeros, other corners, and anything between.
+            // Opposite corners, zeros, other corners, and random rows.
             let value = |i: usize| {
                 let unit = draws.unit(i as u64) as f32;
                 match i / dim {
@@ -87,7 +90,7 @@ mod tests {
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let (ids, mut distances): (Vec<u32>, _) = ((0..9).collect(), Vec::new());
             for node in 0..9 {
-                space.list_distances(space.point(node), &ids, &mut distances);
+                space.list_distances(space.query(node), &ids, &mut distances);
                 assert!(distances.iter().all(|x| x.is_finite()), "{dim} {metric}: {distances:?}");
                 space.rule_distances(node, &ids, &mut distances);
                 assert!(distances.iter().all(|x| x.is_finite()), "{dim} {metric}: {distances:?}");
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn vanishing_products_are_told_from_zeros() {
+    fn vanishing_products_differ_from_zeros() {
         let vectors = Vectors::from_f32(vec![1.0], 1).unwrap();
         let allowed = |queries: f32, base: f32| check_products(&vectors, queries, base).is_ok();
         for (queries, base) in [(0.0, 1e-10), (1e-10, 0.0), (1e-23, 1.0), (1.0, 1e-12)] {

@@ -1,4 +1,4 @@
-//! Rows of a data set that are equal to earlier ones.
+//! Rows of a data set that repeat earlier rows.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,44 +6,44 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::space::{Space, normalise};
-use super::{Access, Rows, with_matrix};
+use super::{Access, TypedRows, with_matrix};
 use crate::{ElementType, Metric, Progress, Result, Vectors};
 
-/// Bytes of a row under its first hash; rows of no more are hashed whole.
+/// Bytes of a row that the first hash covers; shorter rows are hashed whole.
 const SAMPLED: usize = 64;
 
-/// Places of a longer row that these bytes are taken from, the beginning and the end among them.
+/// Number of places that a longer row is sampled at, including start and end.
 const PLACES: usize = 4;
 
-/// Rows that a thread hashes between two looks at whether the work was cancelled.
+/// Rows hashed between two checks for cancellation.
 const AT_A_TIME: usize = 4096;
 
-/// Rows of a run that are worth a thread.
+/// Fewest rows of a run worth a thread.
 const COMPARED: usize = 1024;
 
-/// Bytes of memory per row of the base that finding its repeated rows takes: hashes three times
-/// over, as they are gathered, or once and pairs beside them.
+/// Peak memory in bytes per row of the base while repeated rows are found: three copies of the
+/// hashes while they are collected, or one and the pairs.
 pub(crate) const PEAK_BYTES: usize = 3 * size_of::<Hashed>();
 
-/// Bytes of a repeated row in memory.
+/// Memory in bytes per repeated row.
 pub(crate) const KEPT_BYTES: usize = 2 * size_of::<[u32; 2]>();
 
-/// Repeated rows are left out of a graph if at least one row in this many is one.
+/// A graph leaves out repeated rows if at least one row in this many repeats another.
 const ONE_IN: usize = 100;
 
 /// The rows of a data set that repeat an earlier row.
 ///
-/// Rows are equal if all their bytes are. Under cosine the bytes are those of the normalised rows,
-/// and any two zero vectors are equal. The first row of a group of equal rows stands for the group.
+/// Rows are equal if all their bytes are equal: under cosine the bytes of the normalised rows,
+/// where all zero vectors are equal. The first row of a group of equal rows represents the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
-    /// Each repeated row and the first of its group, in ascending order.
+    /// Pairs of repeated row and first row of its group, ascending.
     pairs: Vec<[u32; 2]>,
-    /// The first of a group and each row that repeats it, in ascending order.
+    /// Pairs of first row and repeated row, ascending.
     groups: Vec<[u32; 2]>,
 }
 
-/// A hash and the row it is of.
+/// A hash and its row.
 type Hashed = (u64, u32);
 
 impl Repeated {
@@ -55,8 +55,8 @@ impl Repeated {
         Self::by(hash, space, progress)
     }
 
-    /// As [`of`](Self::of), of a base that may be larger than memory. It takes [`PEAK_BYTES`] of
-    /// memory for each row, and [`KEPT_BYTES`] in the end.
+    /// [`of`](Self::of) for a base that may be larger than memory. Takes [`PEAK_BYTES`] of memory
+    /// per row, and [`KEPT_BYTES`] per repeated row at the end.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -75,18 +75,18 @@ impl Repeated {
         Self::by_bytes(hash, (base.len(), base.dim() * element.size()), bytes, progress)
     }
 
-    /// As [`of`](Self::of), by another hash.
+    /// [`of`](Self::of) with another hash.
     fn by(hash: impl Fn(&[u8]) -> u64 + Sync, space: &Space<'_>, progress: &Progress) -> Result<Self> {
         let (rows, zero) = (space.rows(), space.zero());
         let bytes = |row: u32| {
-            // The zeros of a zero vector may differ in their signs.
+            // Zeros may differ in sign.
             let is_zero = zero.get(row as usize) == Some(&true);
             Cow::Borrowed(if is_zero { &[][..] } else { bytes_of(rows, row) })
         };
         Self::by_bytes(hash, (space.len(), space.row_bytes()), bytes, progress)
     }
 
-    /// Finds the repeated ones of `rows` rows of `row_bytes` bytes, which `bytes` gives.
+    /// Finds the repeated rows among `rows` rows of `row_bytes` bytes; `bytes` returns a row.
     fn by_bytes<'a>(
         hash: impl Fn(&[u8]) -> u64 + Sync,
         (rows, row_bytes): (usize, usize),
@@ -98,7 +98,7 @@ impl Repeated {
         hash_all(&mut hashed, |row| hash(&sample(&bytes(row))), progress)?;
         let mut hashed = shared(hashed);
         if row_bytes > SAMPLED {
-            // Rows may be read from a file: in their order.
+            // In row order, since rows may be read from a file.
             hashed.par_sort_unstable_by_key(|&(_, row)| row);
             hash_all(&mut hashed, |row| hash(&bytes(row)), progress)?;
             hashed = shared(hashed);
@@ -116,7 +116,7 @@ impl Repeated {
         Self { pairs, groups }
     }
 
-    /// Whether there are enough of them for a graph over the others alone.
+    /// Whether a graph without the repeated rows pays.
     pub(crate) fn pay(&self, rows: usize) -> bool {
         !self.is_empty() && self.len().saturating_mul(ONE_IN) >= rows
     }
@@ -131,7 +131,7 @@ impl Repeated {
         self.pairs.is_empty()
     }
 
-    /// Each repeated row and the first row of its group, in ascending order of the repeated rows.
+    /// Pairs of repeated row and first row of its group, ascending.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + '_ {
         self.pairs.iter().map(|&[row, first]| (row, first))
     }
@@ -146,12 +146,12 @@ impl Repeated {
         self.place(row).map_or(row, |place| self.pairs[place][1])
     }
 
-    /// The rows that repeat `first`, in ascending order; none if it is not the first of a group.
+    /// The rows that repeat `first`, ascending; none if it is not the first of a group.
     pub fn copies_of(&self, first: u32) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.group(first).iter().map(|pair| pair[1])
     }
 
-    /// The place of `row` in its group, where that of the first is 0, and the copies of the first.
+    /// The position of `row` in its group, 0 for the first, and the copies of the first row.
     pub(crate) fn place_in_group(&self, row: u32) -> (usize, impl ExactSizeIterator<Item = u32> + '_) {
         let group = self.group(self.first_of(row));
         (group.partition_point(|pair| pair[1] <= row), group.iter().map(|pair| pair[1]))
@@ -167,7 +167,7 @@ impl Repeated {
         self.pairs.binary_search_by_key(&row, |pair| pair[0]).ok()
     }
 
-    /// The rows of a range that repeat no other, in ascending order.
+    /// The rows of a range that repeat no other, ascending.
     pub(crate) fn others(&self, rows: Range<usize>) -> Vec<u32> {
         let (first, end) = (rows.start as u32, rows.end as u32);
         let place = self.pairs.partition_point(|pair| pair[0] < first);
@@ -175,10 +175,10 @@ impl Repeated {
         (first..end).filter(|row| repeated.next_if_eq(row).is_none()).collect()
     }
 
-    /// The row at `place` among all rows that repeat no other.
+    /// Row number `place` among the rows that repeat no other.
     pub(crate) fn other(&self, place: u32) -> u32 {
         let (mut least, mut most) = (0, self.pairs.len() as u32);
-        // Before repeated row r, at place p among the repeated rows, there are r - p others.
+        // Before the repeated row r, at place p of the repeated rows, there are r - p others.
         while least < most {
             let middle = least.midpoint(most);
             if self.pairs[middle as usize][0] - middle <= place { least = middle + 1 } else { most = middle }
@@ -186,39 +186,40 @@ impl Repeated {
         place + least
     }
 
-    /// The words of a file (`docs/formats.md`).
+    /// Words for a file (`docs/formats.md`).
     pub(crate) fn words(&self) -> &[u32] {
         bytemuck::cast_slice(&self.pairs)
     }
 
-    /// Reads [`words`](Self::words) of a data set of `rows` rows; an error says what is wrong.
+    /// Parses the words of [`words`](Self::words) for a data set of `rows` rows; an error says what
+    /// is wrong.
     pub(crate) fn read(words: &[u32], rows: usize) -> Result<Self, &'static str> {
         let (pairs, rest) = words.as_chunks::<2>();
         if !rest.is_empty() {
             return Err("half a pair of repeated rows");
         }
         if pairs.windows(2).any(|two| two[0][0] >= two[1][0]) {
-            return Err("repeated rows that do not ascend");
+            return Err("unsorted repeated rows");
         }
         if pairs.last().is_some_and(|pair| pair[0] as usize >= rows) {
             return Err("an unknown repeated row");
         }
         if pairs.iter().any(|[row, first]| first >= row) {
-            return Err("a row that repeats a later one");
+            return Err("a repeated row before its first row");
         }
         let repeated = Self::from_pairs(pairs.to_vec());
         if repeated.pairs.iter().any(|&[_, first]| repeated.contains(first)) {
-            return Err("a row that repeats a repeated one");
+            return Err("a first row that is repeated itself");
         }
         Ok(repeated)
     }
 }
 
-fn bytes_of(rows: Rows<'_>, row: u32) -> &[u8] {
+fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
     with_matrix!(rows, m => bytemuck::cast_slice(m.row(row as usize)))
 }
 
-/// The bytes of a row under its first hash.
+/// The bytes of a row that the first hash covers.
 fn sample(bytes: &[u8]) -> [u8; SAMPLED] {
     let mut sampled = [0; SAMPLED];
     if bytes.len() <= SAMPLED {
@@ -232,7 +233,7 @@ fn sample(bytes: &[u8]) -> [u8; SAMPLED] {
     sampled
 }
 
-/// A hash of 64 bits.
+/// A 64-bit hash.
 fn hash(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, word: u64| {
         let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -242,11 +243,11 @@ fn hash(bytes: &[u8]) -> u64 {
     let hash = words.iter().fold(bytes.len() as u64, |hash, &word| mix(hash, u64::from_le_bytes(word)));
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // Twice: the words before must reach all bits.
+    // A second round spreads the last words over all bits.
     mix(mix(hash, u64::from_le_bytes(last)), 0)
 }
 
-/// Sets the hash of every row, and sorts them by (hash, row).
+/// Hashes every row, and sorts by (hash, row).
 fn hash_all(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &Progress) -> Result<()> {
     hashed.par_chunks_mut(AT_A_TIME).try_for_each(|chunk| {
         progress.check()?;
@@ -257,7 +258,7 @@ fn hash_all(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &
     progress.check()
 }
 
-/// The rows whose hash another row has too; hashes ascend.
+/// Keeps the rows that share a hash with another row; hashes must ascend.
 fn shared(hashed: Vec<Hashed>) -> Vec<Hashed> {
     let is_shared = |&at: &usize| {
         let (own, _) = hashed[at];
@@ -266,7 +267,7 @@ fn shared(hashed: Vec<Hashed>) -> Vec<Hashed> {
     (0..hashed.len()).into_par_iter().filter(is_shared).map(|at| hashed[at]).collect()
 }
 
-/// Each repeated row of a run of equal hashes, and the first of its group.
+/// Pairs of repeated row and first row of its group, within a run of equal hashes.
 fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync) -> Vec<[u32; 2]> {
     let pairs = |rows: &[u32]| rows[1..].iter().map(|&row| [row, rows[0]]).collect::<Vec<_>>();
     let mut rows: Vec<u32> = run.iter().map(|&(_, row)| row).collect();
@@ -274,7 +275,7 @@ fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync) -> 
     if rows.par_iter().with_min_len(COMPARED).all(|&row| bytes(row) == first) {
         return pairs(&rows);
     }
-    // Different rows of one hash.
+    // Different rows with the same hash.
     rows.par_sort_unstable_by(|&a, &b| bytes(a).cmp(&bytes(b)).then(a.cmp(&b)));
     rows.chunk_by(|&a, &b| bytes(a) == bytes(b)).flat_map(pairs).collect()
 }
@@ -286,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares every two rows.
+    /// Compares all pairs of rows.
     fn plain(base: &Vectors, metric: Metric) -> Vec<[u32; 2]> {
         let row = |row: usize| {
             let mut values = base.row(row).into_owned();
@@ -306,7 +307,7 @@ mod tests {
         let found = Repeated::of(&space, &silent).unwrap();
         assert_eq!(Repeated::of_base(base, metric, &silent).unwrap(), found, "{what}, {metric}, raw");
         assert_eq!(found.pairs, expected, "{what}, {metric}");
-        // Hashes that say little or nothing.
+        // Hashes with many collisions.
         let few = |bytes: &[u8]| hash(bytes) % 3;
         assert_eq!(Repeated::by(few, &space, &silent).unwrap(), found, "{what}, {metric}, three hashes");
         assert_eq!(Repeated::by(|_| 7, &space, &silent).unwrap(), found, "{what}, {metric}, one hash");
@@ -327,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_of_a_comparison_of_all_pairs() {
+    fn groups_equal_those_of_comparing_all_pairs() {
         for dim in [1, 3, 16, 17, 100] {
             let draws = Draws::new(dim as u64, Stage::Test, 1, 0);
             for kinds in [1, 2, 20, 1000] {
-                // Rows that differ in a single place, and rows that differ everywhere.
+                // Rows that differ in one place, and rows that differ everywhere.
                 let value = |row: usize, at: usize, narrow: bool| {
                     let kind = draws.below(row as u64, kinds);
                     let differs = !narrow || at as u64 == kind % dim as u64;
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_equal_as_the_metric_has_them() {
+    fn equality_of_rows_depends_on_the_metric() {
         let rows = vec![1.0, 0.0, 2.0, 0.0, 0.0, 0.0, -0.0, 0.0, 1.0, 0.0, 0.0, -0.0];
         let base = Vectors::from_f32(rows, 2).unwrap();
         assert_eq!(check(&base, Metric::L2, "signs").pairs, [[4, 0]]);
@@ -364,10 +365,10 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_take_no_time_and_no_thread_changes_them() {
+    fn long_runs_are_fast_and_independent_of_threads() {
         let (n, dim) = (200_000, 20);
         let equal = Vectors::from_f32(vec![1.5; n * dim], dim).unwrap();
-        // Differs only where the first hash does not look.
+        // Rows differ only in places that the first hash skips.
         let values = (0..n * dim).map(|i| if i % dim == 5 { (i / dim % 1000) as f32 } else { 1.5 });
         let alike = Vectors::from_f32(values.collect(), dim).unwrap();
         for (base, expected) in [(&equal, n - 1), (&alike, n - 1000)] {
@@ -387,18 +388,18 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_lie_are_refused() {
+    fn inconsistent_pairs_are_refused() {
         let read = |words: &[u32]| Repeated::read(words, 10);
         assert_eq!(read(&[2, 0, 5, 0, 9, 1]).unwrap().copies_of(0).collect::<Vec<_>>(), [2, 5]);
         assert!(read(&[]).unwrap().is_empty());
         for (words, expected) in [
             (&[2, 0, 5][..], "half a pair"),
-            (&[5, 0, 2, 0], "do not ascend"),
-            (&[2, 0, 2, 1], "do not ascend"),
+            (&[5, 0, 2, 0], "unsorted repeated rows"),
+            (&[2, 0, 2, 1], "unsorted repeated rows"),
             (&[2, 0, 10, 1], "unknown"),
-            (&[2, 2], "a later one"),
-            (&[2, 3], "a later one"),
-            (&[2, 0, 5, 2], "a repeated one"),
+            (&[2, 2], "before its first row"),
+            (&[2, 3], "before its first row"),
+            (&[2, 0, 5, 2], "repeated itself"),
         ] {
             let error = read(words).unwrap_err();
             assert!(error.contains(expected), "{error}");

@@ -1,4 +1,4 @@
-//! Writing files of vectors and of ids, and converting between element types.
+//! Writing of vector and id files, and conversion between element types.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,27 +11,28 @@ use crate::atomic_file::AtomicFile;
 use crate::progress::StageProgress;
 use crate::{Error, Progress, Result};
 
-/// Rows written between two looks at whether the work was cancelled.
+/// Rows written between two checks for cancellation.
 const AT_A_TIME: usize = 1024;
 
 impl Vectors {
-    /// Writes the vectors in the format that the extension of `path` names (see [`Format::of`]), as
-    /// [`save_as`](Self::save_as) does, without a handle to watch or cancel it.
+    /// Writes the vectors in the format named by the extension of `path` (see [`Format::of`]):
+    /// [`save_as`](Self::save_as) without progress or cancellation.
     ///
     /// # Errors
-    /// As [`save_as`](Self::save_as), and if the extension is not that of a format.
+    /// As [`save_as`](Self::save_as), or if the extension names no format.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_as(path.as_ref(), Format::of(path.as_ref())?, &Progress::silent())
     }
 
     /// Writes the vectors in `format`. The file appears only when it is complete.
     ///
-    /// Values are converted to the type that the format implies; npy keeps the type they have.
-    /// Converting changes no value, except that f32 is rounded to the nearest f16.
+    /// Values are converted to the type of the format; npy keeps their type. Conversion is exact,
+    /// except that f32 is rounded to the nearest f16.
     ///
     /// # Errors
-    /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be converted,
-    /// there are no rows and the format, fvecs or bvecs, would lose the dimension with them, or the work is cancelled.
+    /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be
+    /// converted, there are no rows and the format is fvecs or bvecs (which would lose the
+    /// dimension), or the work is cancelled.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, progress: &Progress) -> Result<()> {
         let path = path.as_ref();
         let element = vector_type(format, self.element_type())?;
@@ -42,7 +43,7 @@ impl Vectors {
         file.commit()
     }
 
-    /// Appends all rows to `file`, converted to `element`; their values are finite.
+    /// Appends all rows to `file`, converted to `element`. Values must be finite.
     pub(super) fn write_rows(
         &self,
         element: ElementType,
@@ -79,7 +80,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// These vectors with another element type, converted as [`save_as`](Self::save_as) does.
+    /// Converts the vectors to another element type, as [`save_as`](Self::save_as) does.
     ///
     /// # Errors
     /// If a value is not finite or cannot be converted, or the work is cancelled.
@@ -111,12 +112,12 @@ impl Vectors {
         Ok(values)
     }
 
-    /// Converts row `index`, whose values are finite.
+    /// Converts row `index`; its values must be finite.
     fn convert<S: Element, T: Element>(&self, index: usize, from: &[S], to: &mut [T]) -> Result<()> {
-        // An f16 stands for what rounds to it; an integer type has a value or has it not.
+        // f16 rounds; integer types must hold the value exactly.
         let rounds = T::TYPE == ElementType::F16;
         for (dim, (&value, converted)) in from.iter().zip(to).enumerate() {
-            // An f32 holds every value of every type.
+            // f32 holds every value of every type.
             let wide = value.to_f32();
             match T::from_f32(wide).filter(|narrow| rounds || narrow.to_f32() == wide) {
                 Some(narrow) => *converted = narrow,
@@ -130,14 +131,14 @@ impl Vectors {
 /// The values that convert to `element`, for errors.
 const fn expected(element: ElementType) -> &'static str {
     match element {
-        ElementType::F32 => "a value that f32 holds",
+        ElementType::F32 => "a value in the range of f32",
         ElementType::F16 => "-65504 to 65504, the range of f16",
-        ElementType::U8 => "an integer from 0 to 255, as u8 holds",
-        ElementType::I8 => "an integer from -128 to 127, as i8 holds",
+        ElementType::U8 => "an integer from 0 to 255 for u8",
+        ElementType::I8 => "an integer from -128 to 127 for i8",
     }
 }
 
-/// The type of the values in a file of `format` written from vectors of type `source`.
+/// The element type of a file of `format` written from vectors of type `source`.
 ///
 /// # Errors
 /// If the format holds ids.
@@ -152,7 +153,7 @@ pub(super) fn vector_type(format: Format, source: ElementType) -> Result<Element
     Ok(format.element().unwrap_or(source))
 }
 
-/// Writes `ids`, `cols` to a row, as ivecs, ibin or npy. The file appears only when it is complete.
+/// Writes `ids`, `cols` per row, as ivecs, ibin or npy. The file appears only when it is complete.
 ///
 /// # Errors
 /// If the file cannot be written, the format does not hold ids, or the shape does not fit.
@@ -162,7 +163,7 @@ pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) ->
     }
     if !(1..=i32::MAX as usize).contains(&cols) || !ids.len().is_multiple_of(cols) {
         let found = format!("{} in rows of {cols}", ids.len());
-        return Err(Error::argument("ids", found, "as many as the rows hold, at least one to a row"));
+        return Err(Error::argument("ids", found, "a multiple of the columns, at least one per row"));
     }
     let rows = ids.len() / cols;
     check_rows(rows)?;
@@ -173,16 +174,16 @@ pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) ->
     file.commit()
 }
 
-/// A file of rows being written: its header first, then one row after another.
+/// A file of rows being written.
 pub(super) struct RowWriter {
     file: AtomicFile,
-    /// What stands before each row.
+    /// The prefix of each row.
     prefix: Option<[u8; 4]>,
 }
 
 impl RowWriter {
-    /// Starts a file of rows × columns values, which has no more rows or columns than a `bin` header
-    /// counts; `descr` is NumPy's name of their type.
+    /// Starts a file of rows × columns values, which must fit a `bin` header; `descr` is NumPy's
+    /// name of their type.
     pub(super) fn create(
         path: &Path,
         format: Format,
@@ -192,7 +193,7 @@ impl RowWriter {
         let (rows_word, cols_word) = (rows as u32, cols as u32);
         let framing = format.framing();
         if rows == 0 && framing == Framing::Vecs {
-            let expected = format!("at least one, as {format} keeps the dimension with the rows");
+            let expected = format!("at least one: {format} stores the dimension in its rows");
             return Err(Error::file(path, "no rows to write", expected));
         }
         let mut file = AtomicFile::create(path)?;
@@ -205,7 +206,7 @@ impl RowWriter {
         Ok(Self { file, prefix })
     }
 
-    /// Appends one row, as it lies in memory.
+    /// Appends the bytes of one row.
     pub(super) fn write_row(&mut self, row: &[u8]) -> Result<()> {
         if let Some(prefix) = self.prefix {
             self.file.write_all(&prefix)?;
@@ -213,7 +214,7 @@ impl RowWriter {
         self.file.write_all(row)
     }
 
-    /// Puts the file in its place.
+    /// Puts the file in place.
     pub(super) fn commit(self) -> Result<()> {
         self.file.commit()
     }
@@ -231,7 +232,7 @@ mod tests {
     const TYPES: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
     #[test]
-    fn values_that_both_types_hold_are_cast() {
+    fn values_of_both_types_are_cast() {
         let integers = vec![0.0, 1.0, 127.0, 64.0, 2.0, 3.0];
         for from in TYPES {
             let source = Vectors::from_f32(integers.clone(), 3).unwrap();
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cast_rounds_to_f16_alone() {
+    fn a_cast_rounds_only_to_f16() {
         let cast = |value: f32, to: ElementType| {
             let vectors = Vectors::from_f32(vec![1.0, value], 1).unwrap();
             vectors
@@ -255,19 +256,19 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(cast(0.1, ElementType::F16), Ok(f16::from_f32(0.1).to_f32()));
-        let expected = "an integer from 0 to 255, as u8 holds";
+        let expected = "an integer from 0 to 255 for u8";
         for value in [-1.0, 0.5, 256.0] {
             let refused = format!("vectors: row 1, dimension 0: found {value}, expected {expected}");
             assert_eq!(cast(value, ElementType::U8), Err(refused));
         }
         assert!(cast(f32::NAN, ElementType::F16).unwrap_err().contains("row 1, dimension 0: found NaN"));
-        // An f16 infinity has no exact f32: it is refused, not widened.
+        // An f16 infinity has no finite f32: it is refused, not widened.
         let infinite = Vectors::from_f16(vec![f16::INFINITY], 1).unwrap();
         assert!(infinite.cast(ElementType::F32, &Progress::silent()).is_err());
     }
 
     #[test]
-    fn ids_survive_every_format_that_holds_them() {
+    fn ids_round_trip_in_every_format() {
         let folder = tempfile::tempdir().unwrap();
         let ids: Vec<u32> = vec![0, 1, u32::MAX, 1 << 31, 7, 8];
         for (rows, cols) in [(1, 6), (2, 3), (6, 1)] {

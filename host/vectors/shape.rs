@@ -1,32 +1,32 @@
-//! What of a data set the memory of a build depends on.
+//! The properties of a data set that a build's memory depends on.
 
 use rayon::prelude::*;
 
-use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, Rows, Vectors, spread_rows};
+use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, TypedRows, Vectors, spread_rows};
 use crate::{Error, Progress, Result};
 
-/// Bytes of a data set of which all rows are looked at.
+/// Up to this many bytes, all rows of a data set are inspected.
 const READ: usize = 4 << 30;
 
-/// The size and the type of a data set: what the memory of a build depends on.
+/// Size and type of a data set, from which a build's memory follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataShape {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
     /// Components per row.
     pub dim: usize,
-    /// The type of the components.
+    /// Type of the components.
     pub element: ElementType,
-    /// Whether all are f32 that hold nothing but whole numbers from 0 to 255, as byte vectors often come. A GPU takes
-    /// them as bytes.
+    /// Whether all values are f32 but whole numbers from 0 to 255, as byte vectors often come. A
+    /// GPU stores them as bytes.
     pub bytes: bool,
 }
 
 impl DataShape {
-    /// Of `rows` rows of `dim` components of a type, with any values.
+    /// The shape of `rows` rows of `dim` components of any values.
     ///
     /// # Errors
-    /// If there are more rows or components than a data set may have, or none.
+    /// If the number of rows or components is 0 or above the limit of a data set.
     pub fn new(rows: usize, dim: usize, element: ElementType) -> Result<Self> {
         for (what, found, most) in [("n", rows, MAX_ROWS), ("dim", dim, MAX_DIM)] {
             if !(1..=most).contains(&found) {
@@ -36,35 +36,35 @@ impl DataShape {
         Ok(Self { rows, dim, element, bytes: false })
     }
 
-    /// Of `base`. Whether f32 are bytes is told by a sample of the rows; if those are, by all, unless there are
-    /// more than 4 GiB of them.
+    /// The shape of `base`. A sample of the rows tells whether f32 values are bytes; if they are,
+    /// all rows confirm it, up to 4 GiB of them.
     ///
     /// # Errors
     /// If the work is cancelled.
     pub fn of(base: &Vectors, progress: &Progress) -> Result<Self> {
         let bytes = are_bytes(base, progress);
-        // What was seen of a cancelled look says nothing.
+        // A cancelled pass proves nothing.
         progress.check()?;
         Ok(Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes })
     }
 
-    /// Of so many of its rows.
+    /// The shape of `rows` of these rows.
     pub(crate) fn part(self, rows: usize) -> Self {
         Self { rows, ..self }
     }
 
-    /// Bytes of a row.
+    /// Bytes per row.
     pub(crate) fn row_bytes(self) -> usize {
         self.dim * self.element.size()
     }
 }
 
-/// The type that the rows of a space of such data have: unit vectors are f32.
+/// The element type of the space of this data: unit vectors are f32.
 pub(crate) fn own_type(data: &DataShape, metric: Metric) -> ElementType {
     if metric == Metric::Cosine { ElementType::F32 } else { data.element }
 }
 
-/// The type that such data have on a device, where it is not that of the space.
+/// The element type on a device, where it may be narrower.
 pub(crate) fn device_type(data: &DataShape, metric: Metric) -> ElementType {
     if data.bytes && metric != Metric::Cosine { ElementType::U8 } else { own_type(data, metric) }
 }
@@ -94,21 +94,21 @@ macro_rules! with_type {
 }
 pub(crate) use with_type;
 
-/// Whether sums of squares of bytes with so many components are exact in f32, as those of integers are.
+/// Whether f32 holds sums of squares of `dim` bytes exactly, as integers do.
 pub(crate) fn sums_are_exact(dim: usize) -> bool {
     dim * 255 * 255 <= 1 << 24
 }
 
-/// The byte that a number is, if it is one.
+/// The byte equal to `x`, if there is one.
 #[inline]
 pub(crate) fn byte(x: f32) -> Option<u8> {
-    // Saturates; what is not a byte comes out as another number.
+    // The cast saturates, so other values do not compare equal.
     let byte = x as u8;
     (f32::from(byte) == x && !(x == 0.0 && x.is_sign_negative())).then_some(byte)
 }
 
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
-    let Rows::F32(rows) = base.rows() else { return false };
+    let TypedRows::F32(rows) = base.rows() else { return false };
     let is_byte = |row: usize| !progress.is_cancelled() && rows.row(row).iter().all(|&x| byte(x).is_some());
     sums_are_exact(base.dim())
         && base.far_apart(|| spread_rows(base.len()).all(is_byte))
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_told_from_other_numbers() {
+    fn bytes_are_detected() {
         let shape = |values: Vec<f32>, dim| {
             DataShape::of(&Vectors::from_f32(values, dim).unwrap(), &Progress::silent()).unwrap()
         };
@@ -130,7 +130,7 @@ mod tests {
             shape(whole.clone(), 2),
             DataShape { rows: 10_000, dim: 2, element: ElementType::F32, bytes: true }
         );
-        // Also where the sample does not look.
+        // Also at places that the sample skips.
         for wrong in [0.5, -1.0, 256.0, -0.0] {
             let mut values = whole.clone();
             values[13] = wrong;

@@ -1,16 +1,19 @@
-//! A data set under a metric: the distances that building and searching ask for.
+//! A data set under a metric, with the distances for building and searching.
 //!
-//! Two kinds of distance exist (they differ but for L2): *list* distances order neighbour lists and
-//! results; *rule* distances, always squared L2, are what pruning rules and medoids compare.
-//! Cosine: rows are normalised once; list distances are half the squared L2 distance of unit
-//! vectors, which is 1 − cos without its cancellation between near vectors, and rule distances are
-//! 2(1 − cos). Inner product: list distances are −⟨x, y⟩; rule distances are squared L2 after one
-//! more coordinate `lift = sqrt(M² − |x|²)`, M the largest norm, has made all norms equal.
+//! There are two kinds of distance, equal under L2. *List* distances order neighbour lists and
+//! results. *Rule* distances, always squared L2, are compared by pruning rules and medoids.
 //!
-//! *Order* distances are the keys of candidates and edges in pruning: rule distances, but under
-//! inner product list distances. There the two orders differ: the nearest rows by rule distance are
-//! of about the same norm, and a search needs edges to the rows of the largest products. A rule
-//! distance follows from an order distance and two lifts, so nothing is computed twice.
+//! - Cosine: rows are normalised once. List distances are half the squared L2 distance of unit
+//!   vectors, which is 1 − cos without its cancellation between near vectors. Rule distances are
+//!   2(1 − cos).
+//! - Inner product: list distances are −⟨x, y⟩. Rule distances are squared L2 between lifted rows,
+//!   whose added coordinate `lift = sqrt(M² − |x|²)`, with M the largest norm, makes all norms
+//!   equal.
+//!
+//! *Order* distances are the keys of candidates and edges in pruning: rule distances, but list
+//! distances under inner product. There the nearest rows by rule distance have about the same norm,
+//! while a search needs edges to the rows of the largest products. A rule distance follows from an
+//! order distance and two lifts, so no product is computed twice.
 
 use std::borrow::Cow;
 
@@ -19,42 +22,42 @@ use tagore_device::block::rows::lifted_distance;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
-use super::{Access, Element, Matrix, Metric, Rows, Vectors, range, with_matrix};
-use crate::gpu::Plan;
+use super::{Access, Element, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use crate::gpu::MemoryPlan;
 use crate::{Error, Progress, Result};
 
 /// A base under a metric.
 pub(crate) struct Space<'a> {
     vectors: Cow<'a, Vectors>,
     metric: Metric,
-    /// The largest magnitude of a value of the base; 0 unless its type is f32.
+    /// Largest magnitude in the base; 0 unless its type is f32.
     largest: f32,
     /// Inner product: the added coordinate of each row. Else empty.
     lift: Vec<f32>,
-    /// Inner product: the square of the norm that lifts give all rows. Else -1.
+    /// Inner product: the squared norm of lifted rows. Else -1.
     square: f32,
-    /// Cosine: which rows are zero vectors; empty if none is.
+    /// Cosine: marks zero vectors; empty if there are none.
     zero: Vec<bool>,
-    /// Cosine: whether rows are normalised each time they are read.
+    /// Cosine: whether rows are normalised on every read.
     raw: bool,
 }
 
-/// Query vectors made ready for a space: of its element type, normalised under cosine.
+/// Queries prepared for a space: in its element type, normalised under cosine.
 pub(crate) struct Queries<'a> {
     vectors: Cow<'a, Vectors>,
     zero: Vec<bool>,
 }
 
-/// One vector that distances are taken from.
+/// The vector that distances are computed from.
 #[derive(Clone, Copy)]
-pub(crate) struct Point<'a> {
-    rows: Rows<'a>,
+pub(crate) struct Query<'a> {
+    rows: TypedRows<'a>,
     index: usize,
     zero: bool,
 }
 
 impl Space<'static> {
-    /// As [`new`](Space::new), with the vectors.
+    /// [`new`](Space::new) for vectors that the space will own.
     pub(crate) fn owned(base: Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
         Self::of(Cow::Owned(base), metric, progress)
     }
@@ -64,7 +67,8 @@ impl<'a> Space<'a> {
     /// Validates `base` and prepares it for `metric`.
     ///
     /// # Errors
-    /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is cancelled.
+    /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is
+    /// cancelled.
     pub(crate) fn new(base: &'a Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
         Self::of(Cow::Borrowed(base), metric, progress)
     }
@@ -88,23 +92,26 @@ impl<'a> Space<'a> {
         Ok(Self { vectors, metric, largest, lift, square, zero, raw: false })
     }
 
-    /// A space that holds nothing beside `base`, which has been validated, for list distances
-    /// between its rows alone. They are those of [`new`](Self::new); under cosine they take longer.
+    /// A space without data of its own, over a validated `base`, for list distances between its
+    /// rows only. They equal those of [`new`](Self::new), but take longer under cosine.
     pub(crate) fn unprepared(base: &'a Vectors, metric: Metric) -> Self {
         let (vectors, raw) = (Cow::Borrowed(base), metric == Metric::Cosine);
         Self { vectors, metric, largest: 0.0, lift: Vec::new(), square: -1.0, zero: Vec::new(), raw }
     }
 
-    /// What it holds beside a base of `n` rows of `dim` components.
-    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> Plan {
+    /// Memory beside a base of `n` rows of `dim` components.
+    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         match metric {
-            Metric::L2 => Plan::new(),
-            Metric::InnerProduct => Plan::new().with::<f32>("lifts", n),
-            Metric::Cosine => Plan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n),
+            Metric::L2 => MemoryPlan::new(),
+            Metric::InnerProduct => MemoryPlan::new().with::<f32>("lifts", n),
+            Metric::Cosine => {
+                MemoryPlan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n)
+            }
         }
     }
 
-    /// Inner product: lifts the rows to the largest norm of another base, whose square this is, that these are rows of.
+    /// Inner product: lifts the rows to the largest norm, squared in `largest`, of the larger base
+    /// that they come from.
     pub(crate) fn lifted_to(mut self, largest: f64, progress: &Progress) -> Result<Self> {
         if self.metric == Metric::InnerProduct {
             self.lift = lift(&self.vectors, largest, progress)?;
@@ -125,22 +132,23 @@ impl<'a> Space<'a> {
         self.metric
     }
 
-    /// The rows that list distances are computed from: normalised under cosine.
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    /// The rows for list distances: normalised under cosine.
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
     }
 
-    /// Tells the system how rows are read from here on.
+    /// Advises the kernel of the access pattern from here on.
     pub(crate) fn advise(&self, access: Access) {
         self.vectors.advise(access);
     }
 
-    /// Cosine: which rows are zero vectors; empty if none is.
+    /// Cosine: marks zero vectors; empty if there are none.
     pub(crate) fn zero(&self) -> &[bool] {
         &self.zero
     }
 
-    /// What the kernels of pruning take as the rows' lifts (`tagore_device::prune::rows`); empty if there are none.
+    /// The lifts for the kernels of pruning (`tagore_device::prune::rows`); empty if there are
+    /// none.
     pub(crate) fn lifts(&self) -> Cow<'_, [f32]> {
         if self.zero.is_empty() {
             Cow::Borrowed(&self.lift)
@@ -149,7 +157,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Inner product: the square of the norm that lifts give all rows. Other metrics: -1.
+    /// Inner product: the squared norm of lifted rows. Other metrics: -1.
     pub(crate) fn square(&self) -> f32 {
         self.square
     }
@@ -157,13 +165,14 @@ impl<'a> Space<'a> {
     /// Validates `queries` and prepares them.
     ///
     /// # Errors
-    /// If they do not fit this space, a value is not finite, distances would overflow or vanish, or the work is cancelled.
+    /// If they do not fit this space, a value is not finite, distances would overflow or vanish, or
+    /// the work is cancelled.
     pub(crate) fn queries<'q>(&self, queries: &'q Vectors, progress: &Progress) -> Result<Queries<'q>> {
         if queries.dim() != self.vectors.dim() {
             return Err(Error::mismatch(
                 queries.describe(),
                 format_args!("dimension {}", queries.dim()),
-                format_args!("{} as the base has", self.vectors.dim()),
+                format_args!("{} as in the base", self.vectors.dim()),
             ));
         }
         let largest = queries.validate_for(self.metric, progress)?;
@@ -181,39 +190,39 @@ impl<'a> Space<'a> {
         Ok(Queries { vectors, zero })
     }
 
-    /// Bytes of one row.
+    /// Bytes per row.
     pub(crate) fn row_bytes(&self) -> usize {
         self.vectors.dim() * self.vectors.element_type().size()
     }
 
-    /// Row `node` of the base as a point.
-    pub(crate) fn point(&self, node: u32) -> Point<'_> {
+    /// Row `node` of the base as a query.
+    pub(crate) fn query(&self, node: u32) -> Query<'_> {
         let index = node as usize;
-        Point { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 
-    /// The list distances from `point` to the rows `ids`.
-    pub(crate) fn list_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    /// List distances from `query` to the rows `ids`.
+    pub(crate) fn list_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
-            Metric::L2 => self.products::<SquaredL2>(point, ids, out),
+            Metric::L2 => self.products::<SquaredL2>(query, ids, out),
             Metric::InnerProduct => {
-                self.products::<Dot>(point, ids, out);
+                self.products::<Dot>(query, ids, out);
                 out.iter_mut().for_each(|d| *d = -*d);
             }
             Metric::Cosine => {
-                self.unit_distances(point, ids, out);
+                self.unit_distances(query, ids, out);
                 out.iter_mut().for_each(|d| *d *= 0.5);
             }
         }
     }
 
-    /// The rule distances (squared L2) from `node` to the rows `ids`.
+    /// Rule distances (squared L2) from `node` to the rows `ids`.
     pub(crate) fn rule_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
-            Metric::L2 => self.products::<SquaredL2>(self.point(node), ids, out),
-            Metric::Cosine => self.unit_distances(self.point(node), ids, out),
+            Metric::L2 => self.products::<SquaredL2>(self.query(node), ids, out),
+            Metric::Cosine => self.unit_distances(self.query(node), ids, out),
             Metric::InnerProduct => {
-                self.products::<SquaredL2>(self.point(node), ids, out);
+                self.products::<SquaredL2>(self.query(node), ids, out);
                 let lift = self.lift[node as usize];
                 for (distance, &id) in out.iter_mut().zip(ids) {
                     let difference = self.lift[id as usize] - lift;
@@ -223,15 +232,15 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// The order distances from `node` to the rows `ids`: keys of its candidates and edges.
+    /// Order distances from `node` to the rows `ids`: the keys of its candidates and edges.
     pub(crate) fn order_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) {
         match self.metric {
             Metric::L2 | Metric::Cosine => self.rule_distances(node, ids, out),
-            Metric::InnerProduct => self.list_distances(self.point(node), ids, out),
+            Metric::InnerProduct => self.list_distances(self.query(node), ids, out),
         }
     }
 
-    /// The rule distance from `node` to row `id`, which is at this order distance.
+    /// The rule distance from `node` to row `id`, given its order distance.
     pub(crate) fn rule_distance(&self, node: u32, id: u32, order: f32) -> f32 {
         match self.metric {
             Metric::L2 | Metric::Cosine => order,
@@ -241,13 +250,13 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Squared L2 distances of unit vectors; 2 where either is a zero vector.
-    fn unit_distances(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    /// Squared L2 distances of unit vectors; 2 if either is a zero vector.
+    fn unit_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         if self.raw {
-            return self.raw_unit_distances(point.index, ids, out);
+            return self.raw_unit_distances(query.index, ids, out);
         }
-        self.products::<SquaredL2>(point, ids, out);
-        if point.zero {
+        self.products::<SquaredL2>(query, ids, out);
+        if query.zero {
             out.fill(2.0);
         } else if !self.zero.is_empty() {
             for (distance, &id) in out.iter_mut().zip(ids) {
@@ -258,7 +267,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// As [`unit_distances`](Self::unit_distances), from a row of a space that is not prepared.
+    /// [`unit_distances`](Self::unit_distances) from a row of an unprepared space.
     fn raw_unit_distances(&self, row: usize, ids: &[u32], out: &mut Vec<f32>) {
         let dim = self.vectors.dim();
         let mut rows = vec![0f32; (ids.len() + 1) * dim];
@@ -281,19 +290,19 @@ impl<'a> Space<'a> {
         }
     }
 
-    fn products<P: Product>(&self, point: Point<'_>, ids: &[u32], out: &mut Vec<f32>) {
+    fn products<P: Product>(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(ids.len(), 0.0);
-        match (point.rows, self.vectors.rows()) {
-            (Rows::F32(p), Rows::F32(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::F16(p), Rows::F16(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::U8(p), Rows::U8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
-            (Rows::I8(p), Rows::I8(m)) => one_to_many::<P, _>(p.row(point.index), m, ids, out),
+        match (query.rows, self.vectors.rows()) {
+            (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
 
-    /// The row nearest to the mean of all rows by rule distance: the medoid that entry points use.
+    /// The medoid: the row nearest to the mean of all rows by rule distance.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -316,13 +325,13 @@ impl<'a> Space<'a> {
         Ok(if self.len() == 0 { 0 } else { row })
     }
 
-    /// Inner product: the mean of the added coordinates.
+    /// Inner product: the mean of the lifts.
     pub(crate) fn lift_mean(&self) -> Option<f64> {
         let lifts = self.lift.iter().map(|&lift| f64::from(lift));
         (!self.lift.is_empty()).then(|| lifts.sum::<f64>() / self.lift.len() as f64)
     }
 
-    /// The mean of all rows, summed in fixed pieces: the same for any number of threads.
+    /// The mean of all rows, summed in fixed pieces: the same on any number of threads.
     fn mean(&self, progress: &Progress) -> Result<Vec<f64>> {
         const PIECE: usize = SUM_ROWS as usize;
         let sum_of = |piece: usize| {
@@ -351,25 +360,21 @@ impl Queries<'_> {
         self.vectors.len()
     }
 
-    pub(crate) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
     }
 
-    /// Cosine: which queries are zero vectors; empty if none is.
+    /// Cosine: marks queries that are zero vectors; empty if there are none.
     pub(crate) fn zero(&self) -> &[bool] {
         &self.zero
     }
 
-    pub(crate) fn point(&self, query: usize) -> Point<'_> {
-        Point {
-            rows: self.vectors.rows(),
-            index: query,
-            zero: self.zero.get(query).copied().unwrap_or(false),
-        }
+    pub(crate) fn query(&self, index: usize) -> Query<'_> {
+        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 }
 
-/// The rows scaled to unit length as f32, and which of them are zero vectors.
+/// Normalised rows as f32, and the marks of zero vectors.
 fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bool>)> {
     let dim = vectors.dim();
     let mut values = vec![0f32; vectors.len() * dim];
@@ -386,7 +391,7 @@ fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bo
     Ok((Vectors::from_f32(values, dim)?, zero))
 }
 
-/// Scales a row to unit length; false if it is a zero vector, which stays as it is.
+/// Normalises a row. Returns false for a zero vector, which is left as it is.
 pub(crate) fn normalise(row: &mut [f32]) -> bool {
     // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
     let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
@@ -396,7 +401,7 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
     norm > 0.0
 }
 
-/// The added coordinate of each row under inner product, where `largest` is the square of the largest norm.
+/// Inner product: the lift of each row, given the square of the largest norm.
 pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
     let mut lifts = vec![0f32; base.len()];
     lifts.par_iter_mut().enumerate().try_for_each(|(row, lift)| {
@@ -407,12 +412,12 @@ pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<
     Ok(lifts)
 }
 
-/// The square of the norm of a row.
+/// The squared norm of a row.
 fn square(base: &Vectors, row: usize) -> f64 {
     with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
 }
 
-/// The square of the largest norm of `base`.
+/// The square of the largest norm in `base`.
 pub(crate) fn largest_square(base: &Vectors, progress: &Progress) -> Result<f64> {
     let square = |row| progress.check().map(|()| square(base, row));
     (0..base.len()).into_par_iter().map(square).try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
@@ -423,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_distances_need_no_preparation() {
+    fn unprepared_list_distances_are_the_same() {
         let value = |i: usize| if i / 5 == 7 { 0.0 } else { (i * i % 97) as f32 - 40.0 };
         let base = Vectors::from_f32((0..100).map(value).collect(), 5).unwrap();
         let ids: Vec<u32> = (0..20).rev().collect();
@@ -432,8 +437,8 @@ mod tests {
             let unprepared = Space::unprepared(&base, metric);
             for node in [0, 7, 19] {
                 let (mut expected, mut found) = (Vec::new(), vec![1.0]);
-                prepared.list_distances(prepared.point(node), &ids, &mut expected);
-                unprepared.list_distances(unprepared.point(node), &ids, &mut found);
+                prepared.list_distances(prepared.query(node), &ids, &mut expected);
+                unprepared.list_distances(unprepared.query(node), &ids, &mut found);
                 assert_eq!(found, expected, "{metric}, from {node}");
             }
         }

@@ -25,7 +25,7 @@ pub struct GroundTruth {
     path: Option<PathBuf>,
 }
 
-/// By ids and distances, from whichever file.
+/// Compares ids and distances, not files.
 impl PartialEq for GroundTruth {
     fn eq(&self, other: &Self) -> bool {
         (self.k, &self.ids, &self.distances) == (other.k, &other.ids, &other.distances)
@@ -33,11 +33,10 @@ impl PartialEq for GroundTruth {
 }
 
 impl GroundTruth {
-    /// The neighbours of the first query, `k` of them, then those of the second, and so on; distances
-    /// in the same order.
+    /// Makes a ground truth of row-major `ids`, `k` per query, and distances in the same order.
     ///
     /// # Errors
-    /// If `k` is 0 or does not divide the number of ids, or there is not a distance for each id.
+    /// If `k` is 0 or does not divide the number of ids, or ids and distances differ in number.
     pub fn new(k: usize, ids: Vec<u32>, distances: Option<Vec<f32>>) -> Result<Self> {
         if k == 0 || k > u32::MAX as usize {
             return Err(Error::argument("k", k, "1 to 4294967295"));
@@ -51,7 +50,7 @@ impl GroundTruth {
             return Err(Error::argument(
                 "distances",
                 distances.len(),
-                format_args!("{}, one to an id", ids.len()),
+                format_args!("{}, one per id", ids.len()),
             ));
         }
         let queries = ids.len() / k;
@@ -84,30 +83,30 @@ impl GroundTruth {
         &self.ids[query * self.k..][..self.k]
     }
 
-    /// The distances of `query` to its neighbours, if the ground truth has distances.
+    /// The distances of `query` to its neighbours, if known.
     ///
     /// # Panics
-    /// If it has, and `query >= len()`.
+    /// If distances are known, and `query >= len()`.
     pub fn distances(&self, query: usize) -> Option<&[f32]> {
         self.distances.as_ref().map(|distances| &distances[query * self.k..][..self.k])
     }
 
-    /// Whether there are distances.
+    /// Whether distances are known.
     pub fn has_distances(&self) -> bool {
         self.distances.is_some()
     }
 
-    /// The neighbours per query, the ids, and the distances if there are any.
+    /// `k`, the ids, and the distances if known.
     pub(crate) fn into_parts(self) -> (usize, Vec<u32>, Option<Vec<f32>>) {
         (self.k, self.ids, self.distances)
     }
 
-    /// The file it was opened from.
+    /// The file that the ground truth was opened from.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What to call it in an error: `ground truth`, and its file if it has one.
+    /// The name in an error: `ground truth`, and its file if it has one.
     pub(crate) fn describe(&self) -> String {
         self.path()
             .map_or_else(|| "ground truth".to_owned(), |path| format!("ground truth {}", path.display()))
@@ -117,12 +116,12 @@ impl GroundTruth {
         Self { path: Some(path.to_owned()), ..self }
     }
 
-    /// Reads ids alone from ivecs and npy, told by the extension. A file of any other name, or of none,
-    /// has the numbers of queries and neighbours (two u32 or two u64), the ids and then, told by the
-    /// size of the file, f32 distances or nothing.
+    /// Reads ids from files with the extensions ivecs and npy. Any other file holds the numbers of
+    /// queries and neighbours (two u32 or two u64), the ids and, if its size says so, f32
+    /// distances.
     ///
     /// # Errors
-    /// If the file cannot be read, its size is not what its header says, there is no memory for it, or the work is
+    /// If the file cannot be read, its size contradicts its header, memory is short, or the work is
     /// cancelled.
     pub fn open(path: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
@@ -151,9 +150,9 @@ impl GroundTruth {
         Ok(Self::new(k, ids, distances)?.at(path))
     }
 
-    /// Writes the numbers of queries and neighbours, the ids and the distances, if there are any, as
-    /// the big-ann tools do; to a name in ivecs or npy, the ids alone in that format. The file appears
-    /// only when it is complete.
+    /// Writes the numbers of queries and neighbours, the ids and the distances if known, as the
+    /// big-ann tools do; with the extension ivecs or npy, only the ids in that format. The file
+    /// appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -169,17 +168,17 @@ impl GroundTruth {
         file.commit()
     }
 
-    /// Writes the ids alone, as ivecs, ibin or npy. The file appears only when it is complete.
+    /// Writes the ids alone as ivecs, ibin or npy. The file appears only when it is complete.
     ///
     /// # Errors
-    /// If the format is one of vectors, or the file cannot be written.
+    /// If the format holds vectors, or the file cannot be written.
     pub fn save_ids(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
         save_ids(path.as_ref(), format, self.k, &self.ids)
     }
 }
 
 impl From<SearchResult> for GroundTruth {
-    /// What a search found, in the layout of what it should have found.
+    /// Results in the layout of a ground truth.
     fn from(result: SearchResult) -> Self {
         let (k, ids, distances) = result.into_parts();
         Self {
@@ -201,16 +200,16 @@ const ID_AND_DISTANCE: usize = 8;
 fn wrong_size(source: &Source<'_>, headers: &[BinHeader]) -> Error {
     let size = source.bytes().len() as u128;
     let short = headers[0];
-    // Range search has another layout: a count for each query, then all ids, then all distances.
+    // Files of range search have another layout: a count per query, all ids, all distances.
     let range =
         BinHeader { rows: 1, ..short }.file_size(ID_AND_DISTANCE) + u128::from(short.rows) * ID as u128;
     if size == range {
-        let expected = "that of k-nearest-neighbour search";
+        let expected = "a ground truth of k-nearest-neighbour search";
         return Error::file(source.path(), "the ground truth of a range search", expected);
     }
-    let told = headers.iter().find(|header| header.cols != 0).unwrap_or(&short);
-    let (ids, both) = (told.file_size(ID), told.file_size(ID_AND_DISTANCE));
-    let BinHeader { rows, cols, .. } = told;
+    let stated = headers.iter().find(|header| header.cols != 0).unwrap_or(&short);
+    let (ids, both) = (stated.file_size(ID), stated.file_size(ID_AND_DISTANCE));
+    let BinHeader { rows, cols, .. } = stated;
     let expected = format!("{ids}, or {both} with distances, for {rows} queries of {cols} by its header");
     Error::file(source.path(), format_args!("{size} bytes"), expected)
 }

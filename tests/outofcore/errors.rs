@@ -33,7 +33,7 @@ fn wrong_parameters_are_errors_everywhere() {
         builder(vamana()).knn(usize::MAX),
         builder(vamana()).descent(Descent::new().expand(0)),
         builder(vamana())
-            .descent(Descent::new().cells(CellSettings { memberships: Some(0), ..CellSettings::default() })),
+            .descent(Descent::new().cells(CellSettings { probes: Some(0), ..CellSettings::default() })),
     ];
     let small = Limits { cluster_size: Some(200), ..Limits::default() };
     let is_argument =
@@ -42,7 +42,7 @@ fn wrong_parameters_are_errors_everywhere() {
         let data = DataShape::of(&base, &Progress::silent()).unwrap();
         is_argument(builder.plan(&data, Target::cpu()).unwrap_err(), &format!("plan of {number}"));
         is_argument(
-            builder.what_fits(&data, Target::cuda(), 1).unwrap_err(),
+            builder.remedies(&data, Target::cuda(), 1).unwrap_err(),
             &format!("remedies of {number}"),
         );
         is_argument(builder.build(&base).unwrap_err(), &format!("build of {number}"));

@@ -1,7 +1,8 @@
 //! Recall of indexes built out of core, layers, and groups of equal rows.
 
 use tagore::{
-    Builder, Device, Evaluation, Index, Metric, Progress, Strategy, Synth, Vectors, evaluate, ground_truth,
+    Builder, Device, Evaluation, Index, Metric, Progress, Strategy, Synth, TestQueries, Vectors, evaluate,
+    ground_truth,
 };
 use tagore_device::random::{Draws, Stage};
 
@@ -25,7 +26,8 @@ fn recall_is_close_to_an_index_built_in_memory() {
     assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, stats.unreachable);
     assert!(stats.unreachable < 200, "{} unreachable nodes", stats.unreachable);
     let judge = |index: &Index| -> Vec<Evaluation> {
-        evaluate(index, &base, &queries, &truth, 10, &[20, 50, 100], &Progress::silent()).unwrap()
+        evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &Progress::silent())
+            .unwrap()
     };
     let in_memory = judge(&builder.build(&base).unwrap());
     for (found, expected) in judge(&index).iter().zip(&in_memory) {
@@ -76,7 +78,8 @@ fn compare(builder: &Builder, base: &Vectors, queries: &Vectors, what: &str) -> 
     assert_eq!(stats.repeated, out.repeated().len() as u64, "{what}");
     let truth = ground_truth(base, queries, out.metric(), 10, &Progress::silent()).unwrap();
     let [expected, found] = [&memory, &out].map(|index| {
-        evaluate(index, base, queries, &truth, 10, &[100], &Progress::silent()).unwrap()[0].recall
+        let queries = TestQueries::new(queries, &truth, 10);
+        evaluate(index, base, queries, &[100], &Progress::silent()).unwrap()[0].recall
     });
     assert!(found > expected - 0.005, "{what}: {found} for {expected}");
     out

@@ -76,7 +76,7 @@ fn stopped_builds_resume_to_the_same_bytes() {
         assert!(work.exists() && !path.exists());
         let build = OutOfCore::new(builder.clone(), plan);
         let error = build.build(&base, &path).unwrap_err().to_string();
-        assert!(error.contains("found work files of a build that has not ended"), "{error}");
+        assert!(error.contains("found an unfinished build"), "{error}");
         let other = OutOfCore::new(builder.clone().seed(9), plan).resume(true);
         let error = other.build(&base, &path).unwrap_err().to_string();
         assert!(

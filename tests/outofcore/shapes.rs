@@ -111,9 +111,9 @@ fn limits_decide_about_clusters() {
     let found = plan(Some(8 << 20), None).unwrap().unwrap();
     assert!(found.cluster_size < 3500 && found.host_bytes <= 8 << 20, "{found:?}");
     assert!(found.clusters * found.cluster_size > 20_000 + found.cluster_size);
-    assert_eq!(plan(None, Some(15)).unwrap_err().to_string(), "cluster-size: found 15, expected at least 16");
+    assert_eq!(plan(None, Some(15)).unwrap_err().to_string(), "cluster_size: found 15, expected at least 16");
     let error = plan(Some(1 << 15), None).unwrap_err().to_string();
-    assert!(error.starts_with("host-memory: found 32768, expected at least"), "{error}");
+    assert!(error.starts_with("host_memory: found 32768, expected at least"), "{error}");
 }
 
 #[test]

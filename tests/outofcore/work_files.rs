@@ -180,7 +180,7 @@ fn leftovers_of_kills_are_removed() {
         lost.iter().for_each(|name| fs::remove_file(stopped.work(name)).unwrap());
         fs::write(stopped.work(".table.tagore-tmp"), "half").unwrap();
         let error = stopped.run(&stopped.base, false).unwrap_err().to_string();
-        assert!(error.contains("found work files of a build that has not ended"), "{error}");
+        assert!(error.contains("found an unfinished build"), "{error}");
         stopped.ends(true);
         stopped.stop();
     }

@@ -1,9 +1,9 @@
-//! How often a kernel synchronises: a compiler that copies such instructions into branches, or drops
-//! them, changes these numbers.
+//! Numbers of synchronising instructions per kernel. A compiler that copies such instructions into
+//! branches, or drops them, changes these numbers.
 
 use std::fmt;
 
-/// The instructions of one kernel that its lanes do together.
+/// Numbers of collective instructions of one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The kernel.

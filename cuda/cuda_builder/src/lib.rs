@@ -1,5 +1,5 @@
-//! Compiles a crate of GPU kernels to PTX: the names of rust-cuda's `cuda_builder`, on rustc's own
-//! NVPTX backend.
+//! Compiles a crate of GPU kernels to PTX with rustc's NVPTX backend, under the names of
+//! rust-cuda's `cuda_builder`.
 //!
 //! ```no_run
 //! use cuda_builder::{CudaBuilder, NvvmArch};
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! The compiler is not the one that builds the host: see [`Toolchain::find`]. A project whose users
-//! need not have one ships its PTX, with [`Shipped`].
+//! need no such compiler ships its PTX, with [`Shipped`].
 //!
-//! Of rust-cuda's setters those are here that mean something to this backend. The others have no
-//! counterpart: `nvvm_opts`, `ftz`, `fast_sqrt`, `fast_div`, `fma_contraction`, `override_libm` and
-//! `use_constant_memory_space` (arithmetic is IEEE 754, never fused or flushed, and there is no libm),
-//! `optix`, `emit_llvm_ir`, `emit_llvm_bitcode`, `final_module_path` and `debug`.
+//! Some of rust-cuda's setters have no counterpart in this backend: `nvvm_opts`, `ftz`,
+//! `fast_sqrt`, `fast_div`, `fma_contraction`, `override_libm` and `use_constant_memory_space`
+//! (arithmetic is IEEE 754, never fused or flushed, and there is no libm), `optix`, `emit_llvm_ir`,
+//! `emit_llvm_bitcode`, `final_module_path` and `debug`.
 
 mod counts;
 mod ptx;
@@ -29,14 +29,14 @@ pub use counts::{Counts, counts};
 pub use shipped::{Shipped, Source};
 pub use toolchain::{NIGHTLY, Toolchain};
 
-/// Why there is no PTX.
+/// An error of compiling or checking PTX.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaBuilderError {
-    /// There is no crate at the path.
+    /// The path holds no crate.
     #[error("{}: found no Cargo.toml, expected a crate of kernels", .0.display())]
     CratePathDoesntExist(PathBuf),
-    /// No compiler was found that makes PTX.
+    /// No compiler for PTX was found.
     #[error(
         "no compiler for nvptx64-nvidia-cuda: expected `rustup toolchain install {NIGHTLY} --component \
          rust-src`, or a system rustc with its library source, or the environment variable \
@@ -50,15 +50,15 @@ pub enum CudaBuilderError {
         compiler: String,
         /// The crate.
         path: PathBuf,
-        /// What it printed.
+        /// Its output.
         messages: String,
     },
-    /// The PTX is not whole or not what was expected.
+    /// The PTX is incomplete or differs from the expected one.
     #[error("PTX of {}: {problem}", path.display())]
     BadPtx {
         /// The crate, or the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A file could not be read or written.
@@ -66,7 +66,7 @@ pub enum CudaBuilderError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -75,12 +75,12 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> CudaBuilderError + '_ {
     move |source| CudaBuilderError::Io { path: path.to_owned(), source }
 }
 
-/// The compute capability that PTX is made for; newer devices run it too, except that of the variants
-/// with an `a`.
+/// A compute capability, the target of PTX. Newer devices run it too, except for variants with an
+/// `a`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NvvmArch {
-    /// 8.0: Ampere data centre, the least there is here.
+    /// 8.0: Ampere data centre, the oldest supported.
     #[default]
     Compute80,
     /// 8.6: Ampere.
@@ -89,7 +89,7 @@ pub enum NvvmArch {
     Compute89,
     /// 9.0: Hopper.
     Compute90,
-    /// 9.0 with what only Hopper has.
+    /// 9.0 with the features of Hopper alone.
     Compute90a,
     /// 10.0: Blackwell data centre.
     Compute100,
@@ -98,7 +98,7 @@ pub enum NvvmArch {
 }
 
 impl NvvmArch {
-    /// The name that the compiler takes, such as `sm_80`.
+    /// The compiler's name of the capability, such as `sm_80`.
     pub const fn sm(self) -> &'static str {
         match self {
             Self::Compute80 => "sm_80",
@@ -124,7 +124,7 @@ impl NvvmArch {
     }
 }
 
-/// Variables of the outer build that would make the inner one another.
+/// Environment variables of the outer build that would change the inner one.
 const NOT_INHERITED: [&str; 9] = [
     "RUSTC",
     "RUSTC_WRAPPER",
@@ -137,11 +137,11 @@ const NOT_INHERITED: [&str; 9] = [
     "CARGO_BUILD_TARGET",
 ];
 
-/// What is said to the compiler beside the architecture. rustc's own pass for jumps copies barriers
-/// into branches, which deadlocks.
+/// Compiler flags beside the architecture. rustc's jump threading copies barriers into branches,
+/// which deadlocks, so it is off.
 const FLAGS: [&str; 1] = ["-Zmir-enable-passes=-JumpThreading"];
 
-/// What is said to cargo: one module with everything in it, so that no linker is needed.
+/// Cargo settings: one module with everything in it, so that no linker is needed.
 const PROFILE: [&str; 6] = [
     "profile.release.lto=\"fat\"",
     "profile.release.codegen-units=1",
@@ -162,7 +162,7 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// A builder of the crate in this folder, for compute capability 8.0.
+    /// A builder for the crate in a folder, for compute capability 8.0.
     pub fn new(path_to_crate_root: impl AsRef<Path>) -> Self {
         Self {
             path: path_to_crate_root.as_ref().to_owned(),
@@ -173,37 +173,37 @@ impl CudaBuilder {
         }
     }
 
-    /// The compute capability to compile for.
+    /// Sets the compute capability.
     #[must_use]
     pub fn arch(mut self, arch: NvvmArch) -> Self {
         self.arch = arch;
         self
     }
 
-    /// Where the PTX goes, beside the build folder.
+    /// Sets a path to which the PTX is copied.
     #[must_use]
     pub fn copy_to(mut self, path: impl AsRef<Path>) -> Self {
         self.copy_to = Some(path.as_ref().to_owned());
         self
     }
 
-    /// More arguments for cargo, such as `--features`.
+    /// Adds arguments for cargo, such as `--features`.
     #[must_use]
     pub fn build_args(mut self, arguments: &[impl AsRef<str>]) -> Self {
         self.build_args.extend(arguments.iter().map(|argument| argument.as_ref().into()));
         self
     }
 
-    /// The compiler to use; else [`Toolchain::find`] looks for one.
+    /// Sets the compiler; by default that of [`Toolchain::find`].
     #[must_use]
     pub fn toolchain(mut self, toolchain: Toolchain) -> Self {
         self.toolchain = Some(toolchain);
         self
     }
 
-    /// Compiles; returns where the PTX is.
+    /// Compiles the crate; returns the path of the PTX.
     ///
-    /// In a build script it says to cargo that the crate's folder is watched.
+    /// In a build script, tells cargo to watch the crate's folder.
     ///
     /// # Errors
     /// If there is no compiler, it fails, or the PTX calls functions that it does not hold.
@@ -213,10 +213,12 @@ impl CudaBuilder {
         }
         let toolchain =
             self.toolchain.clone().or_else(Toolchain::find).ok_or(CudaBuilderError::NoToolchain)?;
-        let build_folder = env::var_os("OUT_DIR").map_or_else(env::temp_dir, PathBuf::from).join("ptx-build");
+        let out = env::var_os("OUT_DIR").map_or_else(env::temp_dir, PathBuf::from);
+        // One folder per crate: its `.s` file is found by being the only one.
+        let build_folder = out.join("ptx-build").join(self.path.file_name().unwrap_or_default());
         let products = build_folder.join("nvptx64-nvidia-cuda/release/deps");
         let messages = self.compile(&toolchain, &build_folder)?;
-        // Cargo leaves it as it is if nothing has changed.
+        // Cargo keeps the file if nothing has changed.
         let [assembly] = &assembly(&products)?[..] else {
             let problem = format!("found not one .s file in {}\n{messages}", products.display());
             return Err(CudaBuilderError::BadPtx { path: self.path, problem });
@@ -259,7 +261,7 @@ impl CudaBuilder {
     }
 }
 
-/// The compiler's flags as the environment variable takes them.
+/// The compiler's flags as the value of the environment variable.
 fn flags(arch: NvvmArch) -> String {
     format!("-Ctarget-cpu={} {}", arch.sm(), FLAGS.join(" "))
 }
@@ -276,7 +278,7 @@ fn assembly(folder: &Path) -> Result<Vec<PathBuf>, CudaBuilderError> {
     Ok(files)
 }
 
-/// A directive to cargo, from a build script.
+/// Prints a directive to cargo, in a build script.
 #[expect(clippy::print_stdout, reason = "that is how build scripts speak to cargo")]
 fn say(line: &str) {
     println!("{line}");

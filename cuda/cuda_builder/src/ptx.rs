@@ -1,12 +1,13 @@
-//! What is done to the compiler's assembly: launch bounds become directives, and it must be whole.
+//! Conversion of the compiler's assembly to PTX: launch bounds become directives, and missing
+//! functions are errors.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// How `#[kernel]` marks its bounds: `//@launch_bounds NAME THREADS BLOCKS`.
+/// The mark of bounds that `#[kernel]` writes: `//@launch_bounds NAME THREADS BLOCKS`.
 const BOUNDS: &str = "//@launch_bounds ";
 
-/// The PTX of the compiler's assembly.
+/// Converts the compiler's assembly to PTX.
 pub(crate) fn finish(assembly: &str) -> Result<String, String> {
     if let Some(line) = assembly.lines().find(|line| line.trim_start().starts_with(".extern .func")) {
         return Err(format!("calls a function that it does not hold: {}", line.trim()));

@@ -1,4 +1,4 @@
-//! PTX that is checked in beside its sources, for users without a compiler that makes it.
+//! PTX that is checked in beside its sources, for users without its compiler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,46 +6,45 @@ use std::{env, fs};
 
 use crate::{CudaBuilder, CudaBuilderError, NvvmArch, PROFILE, Toolchain, counts, flags, io_error, say};
 
-/// PTX that is checked in, and what it is made from.
+/// Checked-in PTX and its sources.
 ///
-/// Its header holds the version of the compiler, a hash of the sources and the compiler's flags, and a
-/// hash of the locked versions of the crates that it depends on.
+/// The header of the PTX holds the version of the compiler, a hash of the sources and the
+/// compiler's flags, and a hash of the locked versions of the crates that it depends on.
 #[derive(Clone, Debug)]
 pub struct Shipped {
-    /// The folder that everything else is relative to, with the `Cargo.lock`.
+    /// The root folder, with the `Cargo.lock`. The other paths are relative to it.
     pub root: PathBuf,
     /// The crate of kernels.
     pub crate_path: PathBuf,
-    /// The name of its package.
+    /// The name of that crate's package.
     pub package: String,
     /// The folders of all crates whose sources are hashed.
     pub sources: Vec<PathBuf>,
-    /// The file. Beside it, with the extension `counts`, lie the numbers of synchronising
-    /// instructions of its kernels.
+    /// The PTX file. A file beside it with the extension `counts` holds the numbers of
+    /// synchronising instructions per kernel.
     pub ptx: PathBuf,
-    /// What it is compiled for.
+    /// The compute capability.
     pub arch: NvvmArch,
 }
 
-/// Where PTX comes from.
+/// The source of PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The file that is checked in if its sources are those that are here; else a compiler, if one is
-    /// found.
+    /// The checked-in file if its sources are unchanged; or else a compiler, if one is found.
     Auto,
-    /// The file that is checked in.
+    /// The checked-in file.
     CheckedIn,
     /// A compiler.
     Build,
-    /// A compiler; the file that is checked in is written anew.
+    /// A compiler; the checked-in file is overwritten.
     Write,
 }
 
 impl Source {
-    /// What the environment variable `name` asks for: `build`, `checked-in`, `write`, or nothing.
+    /// Reads the environment variable `name`: `build`, `checked-in`, `write`, or unset.
     ///
     /// # Errors
-    /// If it holds something else.
+    /// If it has another value.
     pub fn from_env(name: &str) -> Result<Self, String> {
         say(&format!("cargo:rerun-if-env-changed={name}"));
         match env::var(name).as_deref() {
@@ -59,10 +58,10 @@ impl Source {
 }
 
 impl Shipped {
-    /// Where the PTX to embed is: the file that is checked in, or one made in `out`.
+    /// The path of the PTX to embed: the checked-in file, or one compiled in `out`.
     ///
     /// # Errors
-    /// If the file is out of date and there is no compiler to make it, or the compiler fails.
+    /// If the file is out of date and no compiler is found, or the compiler fails.
     pub fn resolve(&self, source: Source, out: &Path) -> Result<PathBuf, CudaBuilderError> {
         for folder in &self.sources {
             say(&format!("cargo:rerun-if-changed={}", self.root.join(folder).display()));
@@ -70,14 +69,15 @@ impl Shipped {
         let file = self.root.join(&self.ptx);
         say(&format!("cargo:rerun-if-changed={}", file.display()));
         let current = self.is_current(&file)?;
+        let compiled = out.join(file.file_name().unwrap_or("kernels.ptx".as_ref()));
         match source {
             Source::Auto | Source::CheckedIn if current => Ok(file),
             Source::CheckedIn => Err(self.out_of_date("the PTX that is checked in was asked for")),
             Source::Auto => match Toolchain::find() {
-                Some(toolchain) => self.compile(toolchain, &out.join("kernels.ptx")),
+                Some(toolchain) => self.compile(toolchain, &compiled),
                 None => Err(self.out_of_date("no compiler for nvptx64-nvidia-cuda was found")),
             },
-            Source::Build => self.compile(self.toolchain()?, &out.join("kernels.ptx")),
+            Source::Build => self.compile(self.toolchain()?, &compiled),
             Source::Write => {
                 let written = self.compile(self.toolchain()?, &file)?;
                 let text = fs::read_to_string(&written).map_err(io_error(&written))?;
@@ -118,15 +118,15 @@ impl Shipped {
         Ok(target.to_owned())
     }
 
-    /// Whether the file was made from the sources that are here.
+    /// Whether the file was compiled from the present sources.
     fn is_current(&self, file: &Path) -> Result<bool, CudaBuilderError> {
         let Ok(text) = fs::read_to_string(file) else { return Ok(false) };
         let hashes = self.hashes()?;
         Ok(hashes.lines().all(|line| text.lines().take(8).any(|other| other == line)))
     }
 
-    /// The header's lines of what the PTX is made from. Without a lock file, as in a package, the
-    /// dependencies are not compared.
+    /// The lines of the header with hashes. Without a lock file, as in a package, dependencies are
+    /// not compared.
     fn hashes(&self) -> Result<String, CudaBuilderError> {
         let mut hash = Hash::new();
         hash.add(flags(self.arch).as_bytes());
@@ -138,7 +138,7 @@ impl Shipped {
             for file in files {
                 let name = file.strip_prefix(&self.root).unwrap_or(&file);
                 hash.add(name.to_string_lossy().replace('\\', "/").as_bytes());
-                // Line endings of a checkout are no change.
+                // Ignore line endings of a checkout.
                 let text = fs::read_to_string(&file).map_err(io_error(&file))?;
                 hash.add(text.replace("\r\n", "\n").as_bytes());
             }
@@ -169,7 +169,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), CudaBuilderErr
     Ok(())
 }
 
-/// What the lock file says of `package` and of everything it depends on: name, version, checksum.
+/// Name, version and checksum of `package` and of all its dependencies in the lock file.
 fn locked(lock: &str, package: &str) -> BTreeSet<String> {
     struct Locked<'a> {
         line: String,
@@ -197,7 +197,7 @@ fn locked(lock: &str, package: &str) -> BTreeSet<String> {
     lines
 }
 
-/// FNV-1a, 64 bits, over pieces that are kept apart.
+/// FNV-1a, 64 bits, over separated pieces.
 struct Hash(u64);
 
 impl Hash {
@@ -243,7 +243,7 @@ mod tests {
             .unwrap();
         let resolved = shipped.resolve(Source::CheckedIn, folder.path()).unwrap();
         assert_eq!(resolved, folder.path().join("kernels.ptx"));
-        // Not what the PTX is made from.
+        // Not a source of the PTX.
         fs::write(folder.path().join("kernels/notes.md"), "x").unwrap();
         fs::write(folder.path().join("kernels/src/lib.rs"), "// one\r\n").unwrap();
         fs::write(folder.path().join("Cargo.lock"), LOCK.replace("3.0.0", "3.0.1")).unwrap();

@@ -1,10 +1,10 @@
-//! Compilers that make PTX: a rustc that takes unstable flags, and its library source.
+//! Compilers for PTX: a rustc with unstable flags, and its library source.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The nightly that rustup users install, of the same LLVM as the shipped PTX's compiler.
+/// The nightly for users of rustup, with the LLVM of the shipped PTX's compiler.
 pub const NIGHTLY: &str = "nightly-2026-04-10";
 
 /// A compiler for nvptx64-nvidia-cuda.
@@ -16,9 +16,9 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    /// The first of these that is there and has its library source: the rustc that the environment
-    /// variable `CUDA_BUILDER_RUSTC` names; the nightly [`NIGHTLY`] of rustup; the system's rustc,
-    /// `/usr/bin/rustc`. Nothing is installed or downloaded.
+    /// Finds the first of these that is installed with its library source: the rustc named by the
+    /// environment variable `CUDA_BUILDER_RUSTC`; the nightly [`NIGHTLY`] of rustup; the system's
+    /// `/usr/bin/rustc`. Installs and downloads nothing.
     pub fn find() -> Option<Self> {
         let named = env::var_os("CUDA_BUILDER_RUSTC").filter(|path| !path.is_empty());
         if let Some(rustc) = named {

@@ -1,20 +1,22 @@
-//! Atomic operations with a scope. The compiler's own lose their ordering here, so these are relaxed
-//! instructions; a fence of [`thread`](crate::thread) orders other accesses around them.
+//! Atomic operations with a scope.
+//!
+//! The compiler's own atomics lose their ordering on this target, so these are relaxed
+//! instructions. A fence of [`thread`](crate::thread) orders other accesses around them.
 
 use crate::memory::Plain;
 
-/// For whose threads an operation is one step.
+/// The threads for which an operation is atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of the block.
+    /// The block.
     Block,
-    /// Those of the device.
+    /// The device.
     Device,
-    /// Those of all devices and the host.
+    /// All devices and the host.
     System,
 }
 
-/// Where the value is.
+/// The address of a value.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
 pub enum Place {
@@ -46,7 +48,7 @@ macro_rules! instruction {
         macro_rules! one {
             ($scope_and_space:literal, $address:ident, $width:ident) => {{
                 let old;
-                // SAFETY: the maker of the view answers for the address.
+                // SAFETY: the creator of the view guarantees the address.
                 unsafe {
                     core::arch::asm!(
                         concat!("atom.relaxed.", $scope_and_space, ".", $operation, $operands),
@@ -118,7 +120,7 @@ values! {
     u64, reg64, "add.u64", "min.u64", "max.u64", "and.b64", "or.b64", "exch.b64", "cas.b64";
 }
 
-/// The old value; for 4 bytes, the low half of what `change` returns is stored.
+/// Applies `change`; returns the old value. For 4 bytes, stores the low half of the result.
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
 fn update(place: Place, bytes: usize, change: &mut dyn FnMut(u64) -> u64) -> u64 {

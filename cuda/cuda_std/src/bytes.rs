@@ -1,4 +1,4 @@
-//! Arithmetic of four bytes at once.
+//! Arithmetic on four bytes at once.
 
 #[cfg(target_os = "cuda")]
 use core::arch::asm;

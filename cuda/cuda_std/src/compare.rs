@@ -1,4 +1,5 @@
-//! Comparisons whose results are bits of a word: a predicated instruction each, where a compiler selects and adds.
+//! Comparisons that set bits of a word, by one predicated instruction each. The compiler would
+//! select and add.
 
 #[cfg(target_os = "cuda")]
 use core::arch::asm;
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_is_marked() {
+    fn values_below_the_bound_are_marked() {
         assert_eq!(mark_below_f32(1, 4, (1.0, 2.0)), 5);
         assert_eq!(mark_below_f32(1, 4, (2.0, 2.0)), 1);
         assert_eq!(mark_below_f32(1, 4, (f32::NAN, 2.0)), 1);

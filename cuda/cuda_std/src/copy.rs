@@ -1,5 +1,7 @@
-//! Asynchronous copies from device to shared memory (`cp.async`): a thread starts copies, closes them
-//! into groups, goes on, and waits for a group before a barrier makes its bytes known to the block.
+//! Asynchronous copies from device to shared memory (`cp.async`).
+//!
+//! A thread starts copies, closes them into groups, and waits for a group. A barrier then makes the
+//! bytes visible to the block.
 
 use crate::memory::{Global, Plain};
 use crate::shared::Shared;
@@ -10,13 +12,13 @@ unsafe extern "C" {
     fn commit_group();
 }
 
-/// Starts a copy of sixteen bytes, past the first-level cache; of these only the first `source_bytes`
-/// are read, the rest is set to zero. Both addresses are multiples of 16.
+/// Starts a copy of sixteen bytes that bypasses the L1 cache. It reads the first `source_bytes` and
+/// sets the others to zero. Both addresses are multiples of 16.
 #[inline(always)]
 #[track_caller]
 pub fn quad<T: Plain>(to: Shared<T>, from: Global<T>, source_bytes: u32) {
     #[cfg(target_os = "cuda")]
-    // SAFETY: the makers of the views answer for the addresses.
+    // SAFETY: the creators of the views guarantee the addresses.
     unsafe {
         core::arch::asm!("cp.async.cg.shared.global [{}], [{}], 16, {};", in(reg32) to.address(),
             in(reg64) from.address(), in(reg32) source_bytes, options(nostack));
@@ -28,7 +30,7 @@ pub fn quad<T: Plain>(to: Shared<T>, from: Global<T>, source_bytes: u32) {
     }
 }
 
-/// Closes the group of the copies that this thread has started since the last group.
+/// Closes a group of all copies that this thread has started since the last group.
 #[inline(always)]
 #[track_caller]
 pub fn commit() {
@@ -41,8 +43,8 @@ pub fn commit() {
     crate::host::lane(|lane, at| lane.commit_async(at));
 }
 
-/// Waits until at most `PENDING` of this thread's groups are not done. The bytes are there for this
-/// thread; for others after a barrier.
+/// Waits until at most `PENDING` of this thread's groups are unfinished. This thread then sees the
+/// bytes of the others; other threads see them after a barrier.
 #[inline(always)]
 #[track_caller]
 pub fn wait<const PENDING: u32>() {

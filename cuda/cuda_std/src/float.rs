@@ -1,4 +1,5 @@
-//! Arithmetic that `core` lacks, rounded as IEEE 754 says: the same bits on GPU and host.
+//! Square root and fused multiply-add, which `core` lacks. Rounded as in IEEE 754: the same bits on
+//! GPU and host.
 
 /// The square root, rounded to nearest.
 #[inline(always)]

@@ -1,11 +1,11 @@
-//! Arithmetic of half precision, on single values and on pairs, by the instructions of the hardware.
+//! Half-precision conversions, and arithmetic on pairs, by the instructions of the hardware.
 
 use half::f16;
 
 #[cfg(target_os = "cuda")]
 use core::arch::asm;
 
-/// The value as f32, exactly.
+/// Converts to f32, exactly.
 #[inline(always)]
 pub fn to_f32(x: f16) -> f32 {
     #[cfg(target_os = "cuda")]
@@ -21,7 +21,7 @@ pub fn to_f32(x: f16) -> f32 {
     x.to_f32()
 }
 
-/// The nearest half, ties to even; beyond the largest, infinity.
+/// Rounds to the nearest f16, ties to even; to infinity beyond the largest.
 #[inline(always)]
 pub fn from_f32(x: f32) -> f16 {
     #[cfg(target_os = "cuda")]
@@ -37,7 +37,7 @@ pub fn from_f32(x: f32) -> f16 {
     f16::from_f32(x)
 }
 
-/// Two halves in one word; the first is in the low bits.
+/// Two halves in one word, the first in the low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "as CUDA and PTX call it, beside f16")]
 #[repr(transparent)]
@@ -102,14 +102,14 @@ impl f16x2 {
 
 /// `a * b + c` rounded once to half precision.
 ///
-/// The product is exact in f64. Where the sum is not, the smaller of the two is below 2^-31 of the
-/// larger, or the larger is the product and what is lost lies below the smallest half: either way the
-/// rounding to half precision falls as it would from the exact sum.
+/// The product is exact in f64. If the sum is not, then either the smaller term is below 2^-31 of
+/// the larger, or the larger is the product and the lost bits lie below the smallest half. Both
+/// ways the result rounds as the exact sum would.
 #[cfg(not(target_os = "cuda"))]
 fn fused(a: f16, b: f16, c: f16) -> f16 {
     let exact = a.to_f64() * b.to_f64() + c.to_f64();
-    // `half` cuts an f64 to its upper bits before it rounds. So by way of f32, cut with the last bit
-    // set if anything was cut off: twice the bits of a half and two more, which rounds right.
+    // `half` truncates an f64 before it rounds. So go by f32, truncated with a sticky last bit: it
+    // has twice the bits of a half and two more, which rounds correctly.
     let near = exact as f32;
     if f64::from(near) == exact || !near.is_finite() {
         return f16::from_f32(near);
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn pairs_round_once() {
         let h = f16::from_f64;
-        // 1 + 2^-11 is a tie and goes to even; the least bit more goes up.
+        // 1 + 2^-11 is a tie and rounds to even; one bit more rounds up.
         assert_eq!(fused(h(1.0), h(1.0), h(2f64.powi(-11))), h(1.0));
         let just_more = fused(h(1.0 + 2f64.powi(-10)), h(2f64.powi(-11)), h(1.0));
         assert_eq!(just_more, h(1.0 + 2f64.powi(-10)));
-        // A tie and the smallest value there is.
+        // A tie, and a tie plus the smallest half.
         let tie = |c| fused(h(683.0), h(48.0), c);
         assert_eq!((tie(f16::ZERO), tie(f16::from_bits(1))), (h(32_768.0), h(32_800.0)));
         let pair = f16x2::new(h(1.5), h(-2.0)).minus(f16x2::new(h(2.0), h(3.0)));

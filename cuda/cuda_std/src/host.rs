@@ -1,29 +1,29 @@
-//! Kernels on the host: what a lane asks of the machine that runs it.
+//! Kernels on the host: the interface between a lane and the machine that runs it.
 
 use std::cell::Cell;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// Where in a kernel something happened.
+/// A line of a kernel.
 pub type At = &'static Location<'static>;
 
-/// The most words that a lane shows the others of its warp at once.
+/// Most words that a lane shows to its warp in one exchange.
 pub const WORDS: usize = 12;
 
-/// What each lane of a warp showed: row `l` is lane `l`'s, zero where a lane was not asked.
+/// The words shown in an exchange: row `l` is lane `l`'s, zero for lanes outside the mask.
 pub type Shown = [[u32; WORDS]; 32];
 
-/// Which lane of which block, and how many there are, in x, y and z.
+/// Position of a lane in the launch, in x, y and z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The block's index in the grid.
     pub block_idx: [u32; 3],
     /// The thread's index in the block.
     pub thread_idx: [u32; 3],
-    /// Blocks of the grid.
+    /// Blocks per grid.
     pub grid_dim: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub block_dim: [u32; 3],
 }
 
@@ -36,29 +36,29 @@ pub enum Space {
     Shared,
 }
 
-/// A barrier of a block: number, and threads that take part if not all of them do.
+/// A barrier of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
-    /// 0 to 15.
+    /// Number of the barrier, 0 to 15.
     pub id: u32,
-    /// The number of threads that it waits for, a multiple of 32; all of the block if none is given.
+    /// Threads that it waits for, a multiple of 32; `None` for all of the block.
     pub threads: Option<u32>,
 }
 
-/// One lane of a running kernel, as the machine that runs it provides it. `at` is the line in the
-/// kernel, for what the machine has to report.
+/// One lane of a running kernel. The machine that runs kernels implements this; it names the line
+/// `at` in its reports.
 pub trait Lane {
-    /// Which lane this is.
+    /// The position of this lane.
     fn place(&self) -> Place;
 
-    /// Reads 1, 2, 4, 8 or 16 bytes at an address that is a multiple of their number.
+    /// Reads 1, 2, 4, 8 or 16 bytes at an address aligned to their number.
     fn load(&self, space: Space, address: u64, bytes: &mut [u8], at: At);
 
-    /// Writes 1, 2, 4, 8 or 16 bytes at an address that is a multiple of their number.
+    /// Writes 1, 2, 4, 8 or 16 bytes at an address aligned to their number.
     fn store(&self, space: Space, address: u64, bytes: &[u8], at: At);
 
-    /// Replaces the 4 or 8 bytes at `address` by what `change` makes of them, as one step; returns
-    /// what was there. `change` may be called more than once.
+    /// Applies `change` atomically to the 4 or 8 bytes at `address`; returns the old value. May
+    /// call `change` more than once.
     fn update(
         &self,
         space: Space,
@@ -68,27 +68,27 @@ pub trait Lane {
         at: At,
     ) -> u64;
 
-    /// Waits for the other threads; returns for how many of them `predicate` held.
+    /// Waits at a barrier; returns the number of its threads whose `predicate` holds.
     fn barrier(&self, barrier: Barrier, predicate: bool, at: At) -> u32;
 
-    /// Waits for the lanes of `mask`, all of which call this with the same `operation`; returns what
-    /// each of them showed.
+    /// Shows `words` to the lanes of `mask` and waits for theirs; returns the words of all of them.
+    /// All lanes of the mask call this with the same `operation`.
     fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Rc<Shown>;
 
-    /// Starts a copy of `bytes` bytes from global to shared memory; those from `source_bytes` on are
-    /// set to zero.
+    /// Starts a copy of `source_bytes` bytes from global to shared memory, followed by zeros up to
+    /// `bytes`.
     fn copy_async(&self, shared: u32, global: u64, bytes: u32, source_bytes: u32, at: At);
 
-    /// Closes the group of the copies started since the last group.
+    /// Closes a group of all copies started since the last group.
     fn commit_async(&self, at: At);
 
-    /// Waits until at most `pending` groups of this lane are not done.
+    /// Waits until at most `pending` groups of this lane are unfinished.
     fn wait_async(&self, pending: u32, at: At);
 
-    /// The shared address where dynamic shared memory begins.
+    /// The shared address of dynamic shared memory.
     fn dynamic_shared(&self) -> u32;
 
-    /// The shared address of the static array `name` of `bytes` bytes, the same for all of the block.
+    /// The shared address of the static array `name` of `bytes` bytes, one per block.
     fn static_shared(&self, name: &'static str, bytes: u32, at: At) -> u32;
 }
 
@@ -96,17 +96,16 @@ thread_local! {
     static CURRENT: Cell<Option<NonNull<dyn Lane>>> = const { Cell::new(None) };
 }
 
-/// Makes `lane` the one that kernel code on this thread runs as, until the next call; returns the one
-/// before.
+/// Sets the lane that kernel code on this thread runs as; returns the previous one.
 ///
 /// # Safety
-/// - `lane` stays alive and in place until another, or none, takes its place.
+/// - `lane` stays alive and in place until the next call.
 pub unsafe fn set_current(lane: Option<NonNull<dyn Lane>>) -> Option<NonNull<dyn Lane>> {
     CURRENT.replace(lane)
 }
 
-/// Calls `ask` with the current lane and the line of the kernel: of the caller that is not in this
-/// crate's functions.
+/// Calls `ask` with the current lane and the line of the kernel, the first caller outside this
+/// crate.
 ///
 /// # Panics
 /// If kernel code is called outside a kernel.

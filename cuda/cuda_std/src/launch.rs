@@ -1,6 +1,6 @@
-//! What the host knows of a kernel: its name, the types of its arguments and its launch contract.
+//! A kernel on the host: its name, the types of its arguments and its launch contract.
 //!
-//! A launcher takes the arguments as [`Kernel::Arguments`], so that wrong ones do not compile:
+//! A launcher takes the arguments as [`Kernel::Arguments`], so wrong ones do not compile:
 //!
 //! ```
 //! use cuda_std::launch::{Contract, Kernel, Limits};
@@ -21,7 +21,8 @@
 //!
 //! let limits = Limits { block: 1024, grid: [100, 1, 1], shared: 4096 };
 //! let error = contract.check("double", [1, 1, 1], 512, &limits).unwrap_err();
-//! let expected = "kernel double: block: requested 512 threads, allowed 32 to 256 threads, in warps of 32";
+//! let expected = "kernel double: block: requested 512 threads, \
+//!     allowed 32 to 256 threads, in warps of 32";
 //! assert_eq!(error.to_string(), expected);
 //! ```
 //!
@@ -58,46 +59,47 @@ pub trait Kernel {
     /// The parameters' types, as a tuple.
     type Arguments: Arguments;
 
-    /// What a launch with these arguments must be.
+    /// The contract of a launch with these arguments.
     fn contract(arguments: &Self::Arguments) -> Contract;
 
     /// Runs the kernel's body as one lane on the host.
     ///
     /// # Safety
-    /// - The arguments are what the kernel asks for, and a [`Lane`](crate::host::Lane) is current.
+    /// - The arguments meet the kernel's own safety section, and a [`Lane`](crate::host::Lane) is
+    ///   current.
     unsafe fn run(arguments: Self::Arguments);
 }
 
-/// What a kernel asks of its launch.
+/// The requirements of a kernel on its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contract {
-    /// Threads of a block: at least, at most; always a multiple of 32.
+    /// Fewest and most threads per block, multiples of 32.
     pub block: (u32, u32),
     /// Bytes of dynamic shared memory.
     pub shared: u32,
 }
 
-/// What a device can launch.
+/// The launch limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Threads of a block.
+    /// Most threads per block.
     pub block: u32,
-    /// Blocks of a grid, in x, y and z.
+    /// Most blocks per grid, in x, y and z.
     pub grid: [u32; 3],
-    /// Bytes of dynamic shared memory of a block.
+    /// Most bytes of dynamic shared memory per block.
     pub shared: u32,
 }
 
-/// A launch that is outside a kernel's contract or a device's limits.
+/// A launch outside a kernel's contract or a device's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchError {
     /// The kernel.
     pub kernel: &'static str,
-    /// What was out of range: `block`, `grid` or `shared memory`.
+    /// The parameter out of range: `block`, `grid` or `shared memory`.
     pub what: &'static str,
-    /// What was asked for.
+    /// The requested value.
     pub requested: String,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: String,
 }
 
@@ -114,7 +116,7 @@ impl Contract {
     /// Checks a launch of `kernel` against this contract and a device's limits.
     ///
     /// # Errors
-    /// With what was requested and what is allowed, for the first thing out of range.
+    /// The first parameter out of range, with the requested and the allowed value.
     pub fn check(
         &self,
         kernel: &'static str,
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_outside_contract_or_limits_is_said_with_both_numbers() {
+    fn a_launch_error_gives_the_requested_and_the_allowed_value() {
         let contract = Contract { block: (256, 256), shared: 100_000 };
         let limits = Limits { block: 1024, grid: [10, 5, 1], shared: 163_840 };
         let check = |grid, block, limits: &Limits| contract.check("k", grid, block, limits);

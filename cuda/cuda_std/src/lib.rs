@@ -1,9 +1,11 @@
-//! What GPU kernels in Rust are written with: the names of rust-cuda's `cuda_std`, on rustc's own
-//! NVPTX backend, and what rust-cuda lacks: tensor cores, asynchronous copies, views of memory.
+//! The device library of Rust kernels for rustc's NVPTX backend.
 //!
-//! The same names exist on the host. There a kernel is an ordinary function, and whatever it asks of
-//! the machine (who am I, load, store, wait, exchange) goes to the [`host::Lane`] that runs it, so a
-//! kernel can be run, checked and debugged on a CPU. [`kernel`] also makes, on the host, the
+//! It has the names of rust-cuda's `cuda_std`, and adds tensor cores, asynchronous copies and views
+//! of memory.
+//!
+//! The same names exist on the host. There a kernel is an ordinary function, and its machine
+//! operations (indices, loads, stores, barriers, exchanges) go to the [`host::Lane`] that runs it.
+//! So a kernel can be run, checked and debugged on a CPU. On the host [`kernel`] also makes the
 //! [`launch::Kernel`] that ties name, argument types and launch contract together.
 //!
 //! ```
@@ -11,10 +13,10 @@
 //!
 //! /// `out[i] = factor * values[i]` for `i < n`.
 //! ///
-//! /// Launch: one thread per value, any grid. `values` and `out` hold n values.
+//! /// Launch: one thread per value, any grid.
 //! ///
 //! /// # Safety
-//! /// The views hold what is said above.
+//! /// `values` and `out` hold n values.
 //! #[kernel(block = 256)]
 //! pub unsafe fn scale(values: Global<f32>, out: GlobalMut<f32>, n: u32, factor: f32) {
 //!     let i = thread::index_1d();
@@ -26,9 +28,8 @@
 //! assert_eq!(<scale as cuda_std::launch::Kernel>::NAME, "scale");
 //! ```
 //!
-//! Whatever makes the lanes of a warp or the threads of a block wait for each other is an LLVM
-//! intrinsic that the compiler knows to be convergent, never inline assembly, which it may copy into
-//! branches.
+//! Barriers, shuffles and votes are LLVM intrinsics that the compiler knows to be convergent. They
+//! are never inline assembly, which the compiler may copy into branches.
 
 #![cfg_attr(target_os = "cuda", no_std)]
 #![cfg_attr(target_os = "cuda", allow(internal_features, reason = "intrinsics of LLVM are linked by name"))]
@@ -64,9 +65,10 @@ pub mod prelude {
     pub use crate::{f16, kernel, thread, unroll, warp};
 }
 
-/// Writes `body` once for each of the first `count` numbers, with the constant `I` bound to it:
-/// `unroll!(4, I => sums[I] += 1.0)`. An array indexed by such constants stays in registers; one
-/// indexed at run time goes to memory.
+/// Repeats `body` for 0 to `count` - 1, with the constant `I` bound to the number:
+/// `unroll!(4, I => sums[I] += 1.0)`.
+///
+/// An array indexed by constants stays in registers. One indexed at run time goes to memory.
 #[macro_export]
 macro_rules! unroll {
     (2, $i:ident => $body:expr) => {{
@@ -87,8 +89,8 @@ macro_rules! unroll {
     }};
 }
 
-/// Keeps the assembler from unrolling a loop whose body begins with this: it unrolls small loops however many
-/// registers that takes, and spills.
+/// Keeps the assembler from unrolling a loop whose body begins with this call. Otherwise it unrolls
+/// small loops even if that makes registers spill.
 #[inline(always)]
 pub fn keep_rolled() {
     #[cfg(target_os = "cuda")]
@@ -101,7 +103,7 @@ pub fn keep_rolled() {
 #[cfg(target_os = "cuda")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Kernels are written so that nothing panics; a trap ends the launch with an error.
+    // Kernels do not panic (CI refuses calls in the PTX). A trap ends the launch with an error.
     // SAFETY: the instruction does not return.
     unsafe { core::arch::asm!("trap;", options(noreturn)) }
 }

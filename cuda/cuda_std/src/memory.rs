@@ -1,8 +1,8 @@
-//! Views of device memory: how kernels read and write it.
+//! Views of device memory, through which kernels read and write it.
 //!
-//! A view is an address and a type. Whoever makes one, in the end the launch, promises that every
-//! access through it lies in memory that is there and holds what is read; the views themselves check
-//! nothing on a GPU. On the host every access goes to the [`Lane`](crate::host::Lane), which checks.
+//! A view is an address and a type. Its creator, in the end the launch, guarantees that every
+//! access lies in allocated memory and that every value read was written. On a GPU views check
+//! nothing. On the host every access goes to the [`Lane`](crate::host::Lane), which checks it.
 
 use core::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use crate::atomic::{AtomicValue, Scope};
 /// Types that kernels load and store: plain bits of 1, 2, 4, 8 or 16 bytes, aligned to their size.
 ///
 /// # Safety
-/// - Every pattern of bits is a value, there is no padding, and the size is one of those above and
+/// - Every bit pattern is a value, there is no padding, and the size is 1, 2, 4, 8 or 16 bytes and
 ///   equals the alignment.
 pub unsafe trait Plain: Copy + 'static {}
 
@@ -24,7 +24,7 @@ macro_rules! plain {
 
 plain!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 half::f16);
 
-/// Sixteen bytes that are moved at once.
+/// Sixteen bytes, loaded and stored at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct Quad(pub [u32; 4]);
@@ -32,15 +32,15 @@ pub struct Quad(pub [u32; 4]);
 // SAFETY: four numbers, aligned to their size.
 unsafe impl Plain for Quad {}
 
-/// Memory that a kernel reads.
+/// A view of memory that a kernel reads.
 #[repr(transparent)]
 pub struct Global<T> {
     address: u64,
     of: PhantomData<*const T>,
 }
 
-/// Memory that a kernel reads and writes. Threads that touch the same value without a barrier between
-/// them use the atomic forms.
+/// A view of memory that a kernel reads and writes. Threads that access the same value without a
+/// barrier use atomic operations.
 #[repr(transparent)]
 pub struct GlobalMut<T> {
     address: u64,
@@ -58,7 +58,7 @@ macro_rules! views {
 
         impl<T> Copy for $view<T> {}
 
-        // SAFETY: an address; what is done with it is the kernel's business.
+        // SAFETY: an address, used only by kernels.
         unsafe impl<T> Send for $view<T> {}
         // SAFETY: as above.
         unsafe impl<T> Sync for $view<T> {}
@@ -67,8 +67,8 @@ macro_rules! views {
             /// The view of the values at a device address.
             ///
             /// # Safety
-            /// - Whatever the kernel does through the view lies in memory that is allocated, of which
-            ///   it reads only what was written.
+            /// - Every access of the kernel through the view lies in allocated memory, and every
+            ///   value it reads was written.
             #[inline(always)]
             pub const unsafe fn new(address: u64) -> Self {
                 Self { address, of: PhantomData }
@@ -146,7 +146,7 @@ impl<T: Plain> GlobalMut<T> {
 macro_rules! atomics {
     ($($name:ident, $what:literal;)*) => {$(
         #[doc = $what]
-        /// Returns what was there. Relaxed, as one step for the threads of `scope`.
+        /// Returns the old value. Relaxed, atomic for the threads of `scope`.
         #[inline(always)]
         #[track_caller]
         pub fn $name(self, index: usize, value: T, scope: Scope) -> T {
@@ -165,7 +165,7 @@ impl<T: AtomicValue> GlobalMut<T> {
         exchange, "Sets value `index`.";
     }
 
-    /// Sets value `index` to `new` if it is `current`. Returns what was there.
+    /// Sets value `index` to `new` if it is `current`. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn compare_exchange(self, index: usize, current: T, new: T, scope: Scope) -> T {
@@ -173,14 +173,14 @@ impl<T: AtomicValue> GlobalMut<T> {
     }
 }
 
-/// Loads with an instruction of the global state space, which the compiler cannot tell by itself from
-/// an address in a parameter struct.
+/// Loads with an instruction of the global state space. The compiler cannot infer the space of an
+/// address in a parameter struct.
 #[cfg(target_os = "cuda")]
 #[inline(always)]
 fn load<T: Plain>(address: u64) -> T {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the maker of the view answers for the address; the bits of a `Plain` are any.
+    // SAFETY: the creator of the view guarantees the address; a `Plain` may have any bits.
     unsafe {
         match size_of::<T>() {
             1 => {
@@ -218,7 +218,7 @@ fn load<T: Plain>(address: u64) -> T {
 fn store<T: Plain>(address: u64, value: T) {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the maker of the view answers for the address; the sizes are those of the copies.
+    // SAFETY: the creator of the view guarantees the address; sizes match in each arm.
     unsafe {
         match size_of::<T>() {
             1 => {

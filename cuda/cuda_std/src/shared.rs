@@ -1,4 +1,4 @@
-//! Shared memory: what the threads of a block have in common while it runs.
+//! Views of shared memory, which the threads of a block have in common while it runs.
 
 use core::marker::PhantomData;
 
@@ -10,8 +10,8 @@ use crate::memory::{Plain, Quad};
 #[cfg(target_os = "cuda")]
 core::arch::global_asm!(".extern .shared .align 16 .b8 dynamic_smem[];");
 
-/// A view of shared memory. What one thread writes, another reads after a barrier between the two;
-/// what nobody wrote is not read.
+/// A view of shared memory. A barrier lies between the write of one thread and the read of another.
+/// Unwritten memory is not read.
 #[repr(transparent)]
 pub struct Shared<T> {
     address: u32,
@@ -27,8 +27,8 @@ impl<T> Clone for Shared<T> {
 
 impl<T> Copy for Shared<T> {}
 
-/// The launch's dynamic shared memory from byte `offset`, a multiple of the size of `T`, on. It begins
-/// at a multiple of 16, and is the same memory for every call.
+/// The launch's dynamic shared memory from byte `offset` on, a multiple of the size of `T`. It
+/// begins at a multiple of 16 and is the same memory for every call.
 #[inline(always)]
 pub fn dynamic<T>(offset: usize) -> Shared<T> {
     #[cfg(target_os = "cuda")]
@@ -45,8 +45,8 @@ pub fn dynamic<T>(offset: usize) -> Shared<T> {
     Shared { address: base + offset as u32, of: PhantomData }
 }
 
-/// A static shared array: `let counts = static_shared!(COUNTS: [u32; 64]);`, the same memory for the
-/// whole block. The name is one of the whole program.
+/// A static shared array, one per block: `let counts = static_shared!(COUNTS: [u32; 64]);`. Its
+/// name is unique in the program.
 #[macro_export]
 macro_rules! static_shared {
     ($name:ident: [$type:ty; $count:expr]) => {{
@@ -84,7 +84,7 @@ impl<T> Shared<T> {
     /// The view of the values at an address of shared memory.
     ///
     /// # Safety
-    /// - Whatever the kernel does through the view lies in the block's shared memory.
+    /// - Every access of the kernel through the view lies in the block's shared memory.
     #[inline(always)]
     pub const unsafe fn new(address: u32) -> Self {
         Self { address, of: PhantomData }
@@ -145,42 +145,42 @@ impl<T: Plain> Shared<T> {
 }
 
 impl<T: AtomicValue> Shared<T> {
-    /// Adds to value `index`, wrapping. Returns what was there.
+    /// Adds to value `index`, wrapping. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_add(self, index: usize, value: T) -> T {
         T::fetch_add(Place::Shared(self.at(index)), value, Scope::Block)
     }
 
-    /// Makes value `index` the smaller of the two. Returns what was there.
+    /// Makes value `index` the smaller of the two. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_min(self, index: usize, value: T) -> T {
         T::fetch_min(Place::Shared(self.at(index)), value, Scope::Block)
     }
 
-    /// Makes value `index` the larger of the two. Returns what was there.
+    /// Makes value `index` the larger of the two. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_max(self, index: usize, value: T) -> T {
         T::fetch_max(Place::Shared(self.at(index)), value, Scope::Block)
     }
 
-    /// Makes value `index` the bitwise or. Returns what was there.
+    /// Makes value `index` the bitwise or. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_or(self, index: usize, value: T) -> T {
         T::fetch_or(Place::Shared(self.at(index)), value, Scope::Block)
     }
 
-    /// Sets value `index`. Returns what was there.
+    /// Sets value `index`. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn exchange(self, index: usize, value: T) -> T {
         T::exchange(Place::Shared(self.at(index)), value, Scope::Block)
     }
 
-    /// Sets value `index` to `new` if it is `current`. Returns what was there.
+    /// Sets value `index` to `new` if it is `current`. Returns the old value.
     #[inline(always)]
     #[track_caller]
     pub fn compare_exchange(self, index: usize, current: T, new: T) -> T {
@@ -193,7 +193,7 @@ impl<T: AtomicValue> Shared<T> {
 fn load<T: Plain>(address: u32) -> T {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the maker of the view answers for the address; the bits of a `Plain` are any.
+    // SAFETY: the creator of the view guarantees the address; a `Plain` may have any bits.
     unsafe {
         match size_of::<T>() {
             1 => {
@@ -231,7 +231,7 @@ fn load<T: Plain>(address: u32) -> T {
 fn store<T: Plain>(address: u32, value: T) {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the maker of the view answers for the address; the sizes are those of the copies.
+    // SAFETY: the creator of the view guarantees the address; sizes match in each arm.
     unsafe {
         match size_of::<T>() {
             1 => {

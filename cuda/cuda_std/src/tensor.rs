@@ -1,8 +1,9 @@
 //! Tensor cores: fragments of matrices from shared memory, and products of fragments.
 //!
-//! A fragment is spread over the warp as PTX defines it. Of `c += a * b`, with `a` 16 rows and `b` 8
-//! columns of 32 bytes each (16 halves or 32 bytes), lane `l` holds `c[l / 4][2 (l % 4) + {0, 1}]` in
-//! its first two values and `c[l / 4 + 8][..]` in the other two. All of the warp calls these together.
+//! A fragment is spread over the warp as PTX defines it. In `c += a * b`, `a` has 16 rows and `b` 8
+//! columns of 32 bytes each (16 halves or 32 bytes). Lane `l` holds `c[l / 4][2 (l % 4) + {0, 1}]`
+//! in its first two values and `c[l / 4 + 8][..]` in the other two. The whole warp calls these
+//! functions.
 
 use crate::memory::Plain;
 use crate::shared::Shared;
@@ -57,13 +58,15 @@ mod raw {
     }
 }
 
-/// Loads four matrices of 8 rows of 16 bytes: lane `l` gives, in `row`, where row `l % 8` of matrix
-/// `l / 8` lies, and receives of each matrix the word `l % 4` of row `l / 4`.
+/// Loads four matrices of 8 rows of 16 bytes.
+///
+/// Lane `l` passes the address of row `l % 8` of matrix `l / 8`, and gets word `l % 4` of row `l /
+/// 4` of each matrix.
 #[inline(always)]
 #[track_caller]
 pub fn load_matrices<T: Plain>(row: Shared<T>) -> [u32; 4] {
     #[cfg(target_os = "cuda")]
-    // SAFETY: the maker of the view answers for the address.
+    // SAFETY: the creator of the view guarantees the address.
     unsafe {
         raw::load_matrices(row.address())
     }
@@ -77,13 +80,13 @@ pub fn load_matrices<T: Plain>(row: Shared<T>) -> [u32; 4] {
     }
 }
 
-/// Element types of fragments, and what their products are summed in.
+/// Element types of fragments.
 pub trait Element: Plain {
     /// The type of the sums.
     type Sum: Plain + Default;
 
-    /// `c += a * b` (see the module for what lies where). f16: products are exact, sums are f32, as
-    /// the hardware rounds them: within 8 units of 2^-23 of the largest addend. Bytes: exact while the sums fit an `i32`.
+    /// `c += a * b` (layout: see the module). f16: products are exact; the hardware rounds sums in
+    /// f32 within 8 units of 2^-23 of the largest addend. Bytes: exact while the sums fit an `i32`.
     fn multiply_add(c: &mut [Self::Sum; 4], a: [u32; 4], b: [u32; 2]);
 }
 
@@ -102,12 +105,13 @@ impl Element for half::f16 {
         {
             let halves =
                 |word: u32| [word as u16, (word >> 16) as u16].map(|x| half::f16::from_bits(x).to_f64());
-            // Rounded once. The hardware cuts each addend below the largest one, where is not documented.
+            // Rounded once. The hardware truncates addends at an undocumented bit below the
+            // largest.
             let dot = |c: f32, a: &[[f64; 2]; 8], b: &[[f64; 2]; 8]| {
                 let pairs = a.as_flattened().iter().zip(b.as_flattened());
                 pairs.fold(f64::from(c), |sum, (x, y)| sum + x * y) as f32
             };
-            product(c, a, b, "mma f16", halves, dot);
+            product(c, (a, b), "mma f16", halves, dot);
         }
     }
 }
@@ -133,7 +137,7 @@ macro_rules! bytes {
                         let pairs = a.as_flattened().iter().zip(b.as_flattened());
                         pairs.fold(c, |sum, (x, y)| sum.wrapping_add(x * y))
                     };
-                    product(c, a, b, $what, bytes, dot);
+                    product(c, (a, b), $what, bytes, dot);
                 }
             }
         }
@@ -145,15 +149,14 @@ bytes! {
     i8, mma_i8, "mma i8";
 }
 
-/// The fragment of a product on the host: every lane shows what it holds of `a` and `b`, puts the two
-/// rows and two columns that it needs together (8 words each, each split into its values), and
-/// sums.
+/// Computes the lane's fragment of a product on the host: every lane shows its words of `a` and
+/// `b`, then gathers the two rows and two columns that it needs, 8 words each, and sums `dot` over
+/// them.
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
 fn product<S: Copy, V: Copy, const N: usize>(
     c: &mut [S; 4],
-    a: [u32; 4],
-    b: [u32; 2],
+    (a, b): ([u32; 4], [u32; 2]),
     what: &'static str,
     split: impl Fn(u32) -> [V; N],
     dot: impl Fn(S, &[[V; N]; 8], &[[V; N]; 8]) -> S,
@@ -161,8 +164,8 @@ fn product<S: Copy, V: Copy, const N: usize>(
     let words = [a[0], a[1], a[2], a[3], b[0], b[1]];
     let shown = crate::host::lane(|lane, at| lane.exchange(u32::MAX, what, &words, at));
     let lane = crate::warp::lane_id() as usize;
-    // Of `a`, lane 4 r + w holds words w and w + 4 of row r in values 0 and 2, of row r + 8 in 1 and 3;
-    // of `b`, lane 4 n + w holds words w and w + 4 of column n.
+    // `a`: lane 4 r + w holds words w and w + 4 of row r in values 0 and 2, of row r + 8 in 1 and
+    // 3. `b`: lane 4 n + w holds words w and w + 4 of column n.
     let line = |from: usize, first: usize, second: usize| -> [[V; N]; 8] {
         std::array::from_fn(|w| split(shown[4 * from + w % 4][if w < 4 { first } else { second }]))
     };

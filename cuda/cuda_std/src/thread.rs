@@ -1,4 +1,4 @@
-//! Which thread of which block this is, and barriers of a block.
+//! Indices of threads and blocks, and barriers of a block.
 
 #[cfg(target_os = "cuda")]
 mod raw {
@@ -51,26 +51,26 @@ indices! {
     grid_dim_z, _grid_dim_z, grid_dim[2], "Blocks of the grid, in z.";
 }
 
-/// The index of the thread in a launch that has x alone: below 2^32 threads.
+/// The index of the thread in a one-dimensional launch of fewer than 2^32 threads.
 #[inline(always)]
 pub fn index_1d() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
-/// The threads of a warp.
+/// Threads per warp.
 #[inline(always)]
 pub const fn warp_size() -> u32 {
     32
 }
 
-/// The warp of this thread in a block that has x alone.
+/// The index of the warp in a one-dimensional block.
 #[inline(always)]
 pub fn warp_idx() -> u32 {
     thread_idx_x() / 32
 }
 
-/// Waits for all threads of the block; what they wrote before is seen by all after. All of them must
-/// come to the same call.
+/// Waits for all threads of the block and makes their writes visible to each other. All threads
+/// must make the same call.
 #[inline(always)]
 #[track_caller]
 pub fn sync_threads() {
@@ -83,7 +83,7 @@ pub fn sync_threads() {
     lane(|lane, at| lane.barrier(Barrier { id: 0, threads: None }, false, at));
 }
 
-/// As [`sync_threads`]; returns for how many threads `predicate` was not 0.
+/// As [`sync_threads`]; returns the number of threads whose `predicate` is not 0.
 #[inline(always)]
 #[track_caller]
 pub fn sync_threads_count(predicate: u32) -> u32 {
@@ -96,8 +96,8 @@ pub fn sync_threads_count(predicate: u32) -> u32 {
     lane(|lane, at| lane.barrier(Barrier { id: 0, threads: None }, predicate != 0, at))
 }
 
-/// Waits at barrier `id`, 1 to 15, for `threads` threads, a multiple of 32: those of some warps of the
-/// block, whole, all of which make this call.
+/// Waits at barrier `id`, 1 to 15, for `threads` threads of the block. Whole warps make this call,
+/// so `threads` is a multiple of 32.
 #[inline(always)]
 #[track_caller]
 pub fn sync_named(id: u32, threads: u32) {
@@ -125,7 +125,7 @@ macro_rules! fences {
 }
 
 fences! {
-    grid_fence, membar_block, "Orders this thread's memory accesses before and after, as its block sees them (rust-cuda's name).";
-    device_fence, membar_device, "Orders this thread's memory accesses before and after, as the device sees them.";
-    system_fence, membar_system, "Orders this thread's memory accesses before and after, as host and peers see them.";
+    grid_fence, membar_block, "Orders this thread's memory accesses for its block (rust-cuda's name).";
+    device_fence, membar_device, "Orders this thread's memory accesses for the device.";
+    system_fence, membar_system, "Orders this thread's memory accesses for host and peers.";
 }

@@ -1,7 +1,7 @@
-//! What the 32 lanes of a warp do together.
+//! Collective operations of the 32 lanes of a warp.
 //!
-//! The functions with a mask have rust-cuda's names and are `unsafe`: every lane of the mask, and no
-//! other, must call them together. Those without are for whole warps.
+//! Functions with a mask have rust-cuda's names and are `unsafe`: exactly the lanes of the mask
+//! must call them together. Functions without a mask are for whole warps.
 
 #[cfg(target_os = "cuda")]
 mod raw {
@@ -55,7 +55,7 @@ use crate::memory::Plain;
 /// The mask of all lanes.
 pub const FULL: u32 = u32::MAX;
 
-/// The index of this lane in its warp, 0 to 31. Blocks that use warps have x alone.
+/// The index of this lane in its warp, 0 to 31.
 #[inline(always)]
 pub fn lane_id() -> u32 {
     #[cfg(target_os = "cuda")]
@@ -71,8 +71,7 @@ pub fn lane_id() -> u32 {
     })
 }
 
-/// The lanes that run this together, as far as the hardware happens to know: a hint. On the host,
-/// all of them.
+/// The lanes that execute this together: a hint of the hardware. On the host, all lanes.
 #[inline(always)]
 pub fn activemask() -> u32 {
     #[cfg(target_os = "cuda")]
@@ -84,7 +83,7 @@ pub fn activemask() -> u32 {
     FULL
 }
 
-/// Waits for the lanes of `mask`; what they wrote before is seen by all of them after.
+/// Waits for the lanes of `mask` and makes their writes visible to each other.
 ///
 /// # Safety
 /// - Exactly the lanes of `mask` make this call, together.
@@ -100,7 +99,7 @@ pub unsafe fn sync_warp(mask: u32) {
     lane(|lane, at| lane.exchange(mask, "sync_warp", &[], at));
 }
 
-/// Values that are shuffled: up to 8 bytes, moved as 32-bit words.
+/// Types that lanes can shuffle: up to 8 bytes, moved as 32-bit words.
 pub trait WarpShuffleValue: Plain {
     /// The value in the low bits.
     #[doc(hidden)]
@@ -139,14 +138,13 @@ shuffled! {
     half::f16: |v: half::f16| v.to_bits() as u64, |b| half::f16::from_bits(b as u16);
 }
 
-// `source` says, on the host, which lane `(lane, b)` reads from and whether it is in range.
+// On the host, `$in_range` and `$source` give the source lane of a lane and its argument.
 macro_rules! shuffles {
     ($($name:ident, $raw:ident, $clamp:literal, $argument:ident, $in_range:expr, $source:expr, $what:literal;)*) => {$(
         #[doc = $what]
         ///
-        /// `width` is a power of two up to 32: the warp is cut into pieces of that many lanes, which
-        /// shuffle by themselves. Also returns whether the source lane was in range; if not, the
-        /// value is the lane's own.
+        /// The warp is divided into segments of `width` lanes, a power of two up to 32. Also
+        /// returns whether the source lane is in range; if not, the value is the lane's own.
         ///
         /// # Safety
         /// - Exactly the lanes of `mask` make this call, together, with the same `width`.
@@ -178,7 +176,7 @@ macro_rules! shuffles {
                     return (value, false);
                 }
                 let source = ($source)(own, $argument, width) & 31;
-                assert!(mask >> source & 1 == 1, "lane {source} is not of the mask {mask:#x}: its value is undefined");
+                assert!(mask >> source & 1 == 1, "lane {source} is not in the mask {mask:#x}: its value is undefined");
                 let from = shown[source as usize];
                 (T::from_bits(u64::from(from[1]) << 32 | u64::from(from[0])), true)
             }
@@ -198,7 +196,7 @@ shuffles! {
     warp_shuffle_idx, shuffle_idx, 0x1f, idx,
         |_, _, _| true,
         |lane: u32, idx: u32, width: u32| (lane & !(width - 1)) | (idx & (width - 1)),
-        "The value of lane `idx` of the piece.";
+        "The value of lane `idx` of the segment.";
     warp_shuffle_xor, shuffle_xor, 0x1f, lane_mask,
         |lane: u32, lane_mask: u32, width: u32| (lane ^ lane_mask) <= (lane | (width - 1)),
         |lane: u32, lane_mask: u32, _| lane ^ lane_mask,
@@ -236,7 +234,7 @@ votes! {
     warp_vote_ballot, vote_ballot, u32, |votes, _| votes, "The lanes in which `predicate` holds.";
 }
 
-/// Values that lanes are matched by.
+/// Types that lanes can match.
 pub trait WarpMatchValue: WarpShuffleValue {}
 impl WarpMatchValue for u32 {}
 impl WarpMatchValue for i32 {}
@@ -266,7 +264,7 @@ pub unsafe fn warp_match_any<T: WarpMatchValue>(mask: u32, value: T) -> u32 {
     }
 }
 
-/// The mask if the value has the same bits in all lanes.
+/// The mask, if all lanes have the same bits.
 ///
 /// # Safety
 /// - Exactly the lanes of `mask` make this call, together.
@@ -277,7 +275,7 @@ pub unsafe fn warp_match_all<T: WarpMatchValue>(mask: u32, value: T) -> Option<u
     (unsafe { warp_match_any(mask, value) } == mask).then_some(mask)
 }
 
-/// How [`warp_reduce`] combines values.
+/// The operation of [`warp_reduce`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WarpReductionOp {
@@ -295,7 +293,7 @@ pub enum WarpReductionOp {
     Xor,
 }
 
-/// Values that are reduced by one instruction.
+/// Types that one instruction reduces.
 pub trait WarpReduceValue: WarpShuffleValue {
     /// Whether comparisons are signed.
     #[doc(hidden)]
@@ -308,7 +306,7 @@ impl WarpReduceValue for i32 {
     const SIGNED: bool = true;
 }
 
-/// The values of all lanes combined, in all lanes.
+/// Combines the values of all lanes; all lanes get the result.
 ///
 /// # Safety
 /// - Exactly the lanes of `mask` make this call, together, with the same `op`.
@@ -350,7 +348,8 @@ pub unsafe fn warp_reduce<T: WarpReduceValue>(mask: u32, value: T, op: WarpReduc
     T::from_bits(reduced as u64)
 }
 
-/// Waits for all lanes of the warp, which must come here together.
+/// Waits for all lanes of the warp and makes their writes visible to each other. The whole warp
+/// calls this.
 #[inline(always)]
 #[track_caller]
 pub fn sync() {
@@ -358,7 +357,7 @@ pub fn sync() {
     unsafe { sync_warp(FULL) }
 }
 
-/// The value of lane `from`; the whole warp calls this.
+/// The value of lane `from`. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 pub fn broadcast<T: WarpShuffleValue>(value: T, from: u32) -> T {
@@ -366,7 +365,7 @@ pub fn broadcast<T: WarpShuffleValue>(value: T, from: u32) -> T {
     unsafe { warp_shuffle_idx(FULL, value, from, 32) }.0
 }
 
-/// The value of the lane whose index differs in the bits of `lane_mask`; the whole warp calls this.
+/// The value of the lane whose index differs in the bits of `lane_mask`. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 pub fn shuffle_xor<T: WarpShuffleValue>(value: T, lane_mask: u32) -> T {
@@ -374,7 +373,8 @@ pub fn shuffle_xor<T: WarpShuffleValue>(value: T, lane_mask: u32) -> T {
     unsafe { warp_shuffle_xor(FULL, value, lane_mask, 32) }.0
 }
 
-/// The value of the lane `delta` below, or the lane's own; the whole warp calls this.
+/// The value of the lane `delta` below, or the lane's own if there is none. The whole warp calls
+/// this.
 #[inline(always)]
 #[track_caller]
 pub fn shuffle_up<T: WarpShuffleValue>(value: T, delta: u32) -> T {
@@ -382,7 +382,7 @@ pub fn shuffle_up<T: WarpShuffleValue>(value: T, delta: u32) -> T {
     unsafe { warp_shuffle_up(FULL, value, delta, 32) }.0
 }
 
-/// The lanes in which `predicate` holds; the whole warp calls this.
+/// The lanes in which `predicate` holds. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 pub fn ballot(predicate: bool) -> u32 {
@@ -390,7 +390,7 @@ pub fn ballot(predicate: bool) -> u32 {
     unsafe { warp_vote_ballot(FULL, predicate) }
 }
 
-/// Whether `predicate` holds in any lane; the whole warp calls this.
+/// Whether `predicate` holds in any lane. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 pub fn any(predicate: bool) -> bool {
@@ -398,7 +398,7 @@ pub fn any(predicate: bool) -> bool {
     unsafe { warp_vote_any(FULL, predicate) }
 }
 
-/// The sum over the lanes, added up as a tree of halves, in all lanes; the whole warp calls this.
+/// The sum over the lanes as a balanced tree; all lanes get it. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 pub fn sum(value: f32) -> f32 {

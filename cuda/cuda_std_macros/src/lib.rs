@@ -9,14 +9,16 @@ use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, ReturnType, Type};
 
 /// Makes a function a kernel: `#[kernel(block = 256)]`.
 ///
-/// - `block = N` or `block = A..=B`: threads of a block, constant; a multiple of 32.
-/// - `shared = EXPRESSION`: bytes of dynamic shared memory, of the kernel's parameters; 0 if not given.
-/// - `blocks_per_multiprocessor = N`: how many blocks are to be resident together, which bounds the
-///   registers of a thread.
+/// - `block = N` or `block = A..=B`: threads per block, constant, a multiple of 32.
+/// - `shared = EXPRESSION`: bytes of dynamic shared memory, computed from the kernel's parameters;
+///   0 by default.
+/// - `blocks_per_multiprocessor = N`: blocks that are resident together, which bounds the registers
+///   of a thread.
 ///
-/// The function is an `unsafe fn` that returns nothing, with parameters that are plain names of `Copy`
-/// types: numbers, views and `#[repr(C)]` structs of them. For a GPU it becomes an entry of the PTX; on
-/// the host it stays a function, and a type of the same name implements `cuda_std::launch::Kernel`.
+/// The function is an `unsafe fn` that returns nothing, with parameters that are plain names of
+/// `Copy` types: numbers, views and `#[repr(C)]` structs of them. For a GPU it becomes an entry of
+/// the PTX; on the host it stays a function, and a type of the same name implements
+/// `cuda_std::launch::Kernel`.
 #[proc_macro_attribute]
 pub fn kernel(attributes: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let mut contract = Contract::default();
@@ -70,7 +72,7 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #name(#inputs) #body
 
-        // `cuda_builder` makes directives of the entry out of this line.
+        // `cuda_builder` turns this line into directives of the entry.
         #[cfg(target_os = "cuda")]
         ::core::arch::global_asm!(#bounds, const { (#most) as u32 }, const { (#resident) as u32 });
 
@@ -78,7 +80,7 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
         #[cfg(not(target_os = "cuda"))]
         #vis unsafe fn #name(#inputs) #body
 
-        /// The kernel of this name, for launches.
+        /// The kernel of the same name, for launches.
         #[cfg(not(target_os = "cuda"))]
         #[expect(non_camel_case_types, reason = "the name of the kernel")]
         #[derive(Clone, Copy, Debug)]
@@ -100,7 +102,7 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
 
             unsafe fn run(arguments: Self::Arguments) {
                 let (#(#names,)*) = arguments;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's guarantee.
                 unsafe { #name(#(#names),*) }
             }
         }

@@ -1,5 +1,5 @@
-//! Uses the driver of this machine once: `cargo run --release -p tagore-cust --example smoke`.
-//! Runs a kernel on every device, each from a thread of its own, and compares what it gives.
+//! Smoke test on the driver of this machine: `cargo run --release -p tagore-cust --example smoke`.
+//! Runs a kernel on every device, each from a thread of its own, and checks the results.
 #![expect(clippy::print_stdout, reason = "an example shows its results")]
 
 use std::time::Instant;
@@ -72,8 +72,8 @@ fn run(device: Device) -> CudaResult<()> {
     let mut found = LockedBuffer::new(&context, &f32::NAN, COUNT)?;
     let start = Event::new(&context, EventFlags::Default)?;
     let end = Event::new(&context, EventFlags::Default)?;
-    // SAFETY: the buffer is written before it is read, and the host buffers outlive the stream's
-    // work; the kernel changes `COUNT` values of the buffer, one a thread.
+    // SAFETY: the buffer is written before it is read, the host buffers outlive the stream's work,
+    // and the kernel changes `COUNT` values of the buffer, one per thread.
     unsafe {
         let mut buffer = DeviceBuffer::uninitialized(&context, COUNT)?;
         buffer.async_copy_from(&values, &stream)?;

@@ -1,4 +1,4 @@
-//! Contexts: what a process holds on a device.
+//! Contexts: the state of a process on a device.
 
 use std::ptr;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use crate::device::Device;
 use crate::driver::{RawContext, Table, table};
 use crate::error::{CudaError, CudaResult, check};
 
-/// The primary context of a device. Clones share it; whatever is made in it holds a clone, so it
-/// lives as long as they do. Any thread may use it.
+/// The primary context of a device. Clones share it. Every object in it holds a clone, so it
+/// outlives them. Any thread may use it.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -28,8 +28,8 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(table) = table() {
-            // SAFETY: the context was retained once when this value was made. An error, of a lost
-            // context, leaves nothing to be done.
+            // SAFETY: `new` retained the context once. Errors, of a lost context, are ignored:
+            // nothing can be done.
             unsafe { (table.primary_ctx_release)(self.device.as_raw()) };
         }
     }
@@ -39,7 +39,7 @@ impl Context {
     /// The primary context of `device`.
     ///
     /// # Errors
-    /// If the driver cannot make one.
+    /// If the driver cannot create one.
     pub fn new(device: Device) -> CudaResult<Self> {
         crate::init(crate::CudaFlags::empty())?;
         let mut raw = ptr::null_mut();
@@ -53,7 +53,7 @@ impl Context {
         self.inner.device
     }
 
-    /// Makes the context current on this thread and returns the driver's functions.
+    /// Makes the context current on this thread; returns the driver's functions.
     pub(crate) fn bind(&self) -> CudaResult<&'static Table> {
         let table = table()?;
         // SAFETY: the context is alive as long as `self`.
@@ -71,10 +71,10 @@ impl Context {
         check(unsafe { (table.ctx_synchronize)() }, "waiting for a device")
     }
 
-    /// Bytes of device memory: free, and in all.
+    /// Free and total device memory, in bytes.
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver refuses.
     pub fn mem_get_info(&self) -> CudaResult<(usize, usize)> {
         let table = self.bind()?;
         let (mut free, mut total) = (0, 0);
@@ -83,7 +83,7 @@ impl Context {
         Ok((free, total))
     }
 
-    /// Lets work in this context use memory of `peer`'s device; doing it again is fine.
+    /// Gives work in this context access to memory of `peer`'s device. Repeated calls do nothing.
     ///
     /// # Errors
     /// If the devices cannot reach each other.

@@ -5,26 +5,26 @@ use std::ffi::{CStr, c_int};
 use crate::driver::table;
 use crate::error::{CudaResult, check};
 
-/// A device: a GPU that the driver found.
+/// A GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     raw: c_int,
 }
 
-/// What [`Device::get_attribute`] can be asked; the values are the driver's.
+/// Attributes of [`Device::get_attribute`], with the driver's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum DeviceAttribute {
-    /// Threads per block, at most.
+    /// Most threads per block.
     MaxThreadsPerBlock = 1,
-    /// Blocks in the x direction of a grid, at most.
+    /// Most blocks per grid in x.
     MaxGridDimX = 5,
-    /// Blocks in the y direction of a grid, at most.
+    /// Most blocks per grid in y.
     MaxGridDimY = 6,
-    /// Blocks in the z direction of a grid, at most.
+    /// Most blocks per grid in z.
     MaxGridDimZ = 7,
-    /// Bytes of shared memory per block unless a function asks for more.
+    /// Default limit of shared memory per block, in bytes.
     MaxSharedMemoryPerBlock = 8,
     /// Threads per warp.
     WarpSize = 10,
@@ -44,14 +44,14 @@ pub enum DeviceAttribute {
     ComputeCapabilityMinor = 76,
     /// Bytes of shared memory per multiprocessor.
     MaxSharedMemoryPerMultiprocessor = 81,
-    /// Bytes of shared memory per block for a function that asks for them.
+    /// Limit of shared memory per block with opt-in, in bytes.
     MaxSharedMemoryPerBlockOptin = 97,
-    /// Whether memory can be allocated in the order of a stream.
+    /// Whether stream-ordered allocation is available.
     MemoryPoolsSupported = 115,
 }
 
 impl Device {
-    /// How many devices there are.
+    /// The number of devices.
     ///
     /// # Errors
     /// If there is no usable driver.
@@ -62,10 +62,10 @@ impl Device {
         Ok(count.unsigned_abs())
     }
 
-    /// The device number `ordinal`, from 0.
+    /// Device number `ordinal`, from 0.
     ///
     /// # Errors
-    /// If there is none of that number.
+    /// If there are fewer devices.
     pub fn get_device(ordinal: u32) -> CudaResult<Self> {
         let mut raw = 0;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -85,7 +85,7 @@ impl Device {
     /// The name, such as `NVIDIA H200`.
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver refuses.
     pub fn name(self) -> CudaResult<String> {
         let mut name = [0; 256];
         let length = name.len() as c_int - 1;
@@ -99,7 +99,7 @@ impl Device {
     /// Bytes of memory on the device.
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver refuses.
     pub fn total_memory(self) -> CudaResult<usize> {
         let mut bytes = 0;
         // SAFETY: the pointer is to a local variable.
@@ -107,10 +107,10 @@ impl Device {
         Ok(bytes)
     }
 
-    /// A property of the device.
+    /// An attribute of the device.
     ///
     /// # Errors
-    /// If the driver does not know it.
+    /// If the driver does not know the attribute.
     pub fn get_attribute(self, attribute: DeviceAttribute) -> CudaResult<i32> {
         let mut value = 0;
         // SAFETY: the pointer is to a local variable.
@@ -122,7 +122,7 @@ impl Device {
     /// The compute capability, as (major, minor).
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver refuses.
     pub fn compute_capability(self) -> CudaResult<(i32, i32)> {
         let major = self.get_attribute(DeviceAttribute::ComputeCapabilityMajor)?;
         Ok((major, self.get_attribute(DeviceAttribute::ComputeCapabilityMinor)?))
@@ -131,7 +131,7 @@ impl Device {
     /// Whether this device can read and write the memory of `peer`.
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver refuses.
     pub fn can_access_peer(self, peer: Self) -> CudaResult<bool> {
         let mut can = 0;
         // SAFETY: the pointer is to a local variable.
@@ -140,7 +140,7 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// The driver's number of the device.
+    /// The driver's handle of the device.
     pub fn as_raw(&self) -> i32 {
         self.raw
     }

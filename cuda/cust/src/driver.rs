@@ -1,4 +1,4 @@
-//! The table of driver functions, found once in the library that is on the machine.
+//! The table of driver functions, resolved once in the library of this machine.
 
 use std::env;
 use std::ffi::{OsString, c_char, c_int, c_uint, c_void};
@@ -8,7 +8,8 @@ use libloading::Library;
 
 use crate::error::{CudaResult, Failure, check};
 
-/// Names the driver library, for a machine where it has another name or place, and for tests.
+/// Environment variable with the path of the driver library, for unusual installations and for
+/// tests.
 const LIBRARY_VARIABLE: &str = "CUST_LIBCUDA";
 
 const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
@@ -24,18 +25,18 @@ pub(crate) type DevicePtr = u64;
 
 macro_rules! table {
     ($($name:ident = $symbol:literal($($arg:ty),*);)*) => {
-        /// The functions used, each returning the driver's code.
+        /// The driver functions that this crate uses; each returns the driver's code.
         pub(crate) struct Table {
             $(pub(crate) $name: unsafe extern "system" fn($($arg),*) -> u32,)*
-            /// The functions are valid as long as this is open.
+            /// Keeps the functions valid.
             _library: Library,
         }
 
         impl Table {
             fn of(library: Library) -> CudaResult<Self> {
                 $(
-                    // SAFETY: the symbol, if it is there, is the driver's function of that name,
-                    // whose signature in NVIDIA's documentation is the one of this line of the table.
+                    // SAFETY: the symbol is the driver's function of that name, and this line of
+                    // the table has its documented signature.
                     let $name = *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
                         .map_err(|_| Failure::MissingFunction($symbol))?;
                 )*
@@ -97,7 +98,7 @@ table! {
     memset_d8_async = "cuMemsetD8Async"(DevicePtr, u8, usize, RawStream);
 }
 
-/// The table of the driver on this machine, initialised.
+/// The function table of the initialised driver.
 pub(crate) fn table() -> CudaResult<&'static Table> {
     static TABLE: OnceLock<CudaResult<Table>> = OnceLock::new();
     TABLE.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -105,10 +106,10 @@ pub(crate) fn table() -> CudaResult<&'static Table> {
 
 fn open() -> CudaResult<Table> {
     let name = env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
-    // SAFETY: loading NVIDIA's driver library runs its initialisers, which ask nothing of the caller.
+    // SAFETY: the initialisers of NVIDIA's driver library have no preconditions.
     let library = unsafe { Library::new(&name) }.map_err(|error| Failure::NoDriver(one_line(&error)))?;
     let table = Table::of(library)?;
-    // SAFETY: `cuInit` takes flags, of which there are none.
+    // SAFETY: `cuInit` takes flags and has none.
     check(unsafe { (table.init)(0) }, "initialising the CUDA driver")?;
     Ok(table)
 }
@@ -118,7 +119,7 @@ fn one_line(error: &libloading::Error) -> String {
     text.lines().next().unwrap_or("it cannot be opened").to_owned()
 }
 
-/// The CUDA version that the driver supports, as (major, minor).
+/// The CUDA version of the driver, as (major, minor).
 ///
 /// # Errors
 /// If there is no usable driver.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// What a call of the driver gives.
+/// The result of a driver call.
 pub type CudaResult<T> = Result<T, Failure>;
 
 macro_rules! errors {
     ($($name:ident = $code:literal, $cuda:literal;)*) => {
-        /// The errors of the driver that programs tell apart, with the driver's codes.
+        /// Errors of the driver that programs distinguish, with the driver's codes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(u32)]
@@ -16,7 +16,7 @@ macro_rules! errors {
         }
 
         impl CudaError {
-            /// The error of a driver's code; [`CudaError::Unknown`] for a code not listed here.
+            /// The error with this code; [`CudaError::Unknown`] for an unlisted code.
             pub const fn from_code(code: u32) -> Self {
                 match code {
                     $($code => Self::$name,)*
@@ -72,7 +72,7 @@ errors! {
 }
 
 impl CudaError {
-    /// Whether the context is lost with this error: every later call fails, and only a new process
+    /// Whether the error destroys the context: every later call fails, and only a new process
     /// helps.
     pub const fn is_sticky(self) -> bool {
         matches!(
@@ -92,40 +92,40 @@ impl CudaError {
     }
 }
 
-/// A call that failed: what was being done, and why it failed. An error of work that runs on the
-/// device shows in a later call, which need not be at fault.
+/// A failed call: the operation and the reason. An error of work on the device appears in a later
+/// call, which may be innocent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The driver reported an error.
     #[error("{doing}: {} (code {code}){}", CudaError::from_code(*code).name(), Detail(detail))]
     Call {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// The driver's code, also if it is one that this crate does not know.
+        /// The driver's code, listed in [`CudaError`] or not.
         code: u32,
-        /// What else is known: a compiler's log, a size.
+        /// Details, such as a compiler's log or a size.
         detail: String,
     },
     /// There is no CUDA driver.
     #[error("no CUDA driver: {0}")]
     NoDriver(String),
-    /// The driver lacks a function that is used here.
+    /// The driver lacks a function that this crate uses.
     #[error("CUDA driver too old: {0} missing")]
     MissingFunction(&'static str),
     /// A name holds a zero byte, or a size does not fit.
     #[error("{doing}: found {found}, expected {expected}")]
     Argument {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// The value.
         found: String,
-        /// What it should be.
+        /// The allowed value.
         expected: String,
     },
 }
 
 impl Failure {
-    /// The error, as far as it has a code; [`CudaError::NotInitialized`] if there is no driver.
+    /// The error of the failure; [`CudaError::NotInitialized`] if there is no usable driver.
     pub const fn error(&self) -> CudaError {
         match self {
             Self::Call { code, .. } => CudaError::from_code(*code),
@@ -138,7 +138,7 @@ impl Failure {
         Self::Argument { doing, found: found.to_string(), expected: expected.to_string() }
     }
 
-    /// Adds what else is known to the driver's error.
+    /// Adds details to the driver's error.
     pub(crate) fn with_detail(self, more: impl FnOnce() -> String) -> Self {
         match self {
             Self::Call { doing, code, .. } => Self::Call { doing, code, detail: more() },
@@ -147,7 +147,7 @@ impl Failure {
     }
 }
 
-/// The result of a driver's call that returned `code`.
+/// Converts the code of a driver call to a result.
 pub(crate) fn check(code: u32, doing: &'static str) -> CudaResult<()> {
     if code == 0 { Ok(()) } else { Err(Failure::Call { doing, code, detail: String::new() }) }
 }

@@ -1,4 +1,4 @@
-//! Events: marks in streams, to wait for and to measure time with.
+//! Events: marks in streams, for waiting and timing.
 
 use std::ptr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::driver::RawEvent;
 use crate::error::{CudaError, CudaResult, check};
 use crate::stream::Stream;
 
-/// What an event is for.
+/// The uses of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum EventFlags {
@@ -18,16 +18,16 @@ pub enum EventFlags {
     DisableTiming = 2,
 }
 
-/// Whether the work before an event is done.
+/// The state of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventStatus {
-    /// It is done.
+    /// The work before it is done.
     Ready,
-    /// It is not.
+    /// The work before it is not done.
     NotReady,
 }
 
-/// A mark in a stream. It can be recorded and waited for any number of times.
+/// A mark in a stream. An event can be recorded and waited for any number of times.
 #[derive(Debug)]
 pub struct Event {
     raw: RawEvent,
@@ -43,7 +43,7 @@ impl Event {
     /// An event in `context`.
     ///
     /// # Errors
-    /// If the driver cannot make one.
+    /// If the driver cannot create one.
     pub fn new(context: &Context, flags: EventFlags) -> CudaResult<Self> {
         let table = context.bind()?;
         let mut raw = ptr::null_mut();
@@ -52,7 +52,7 @@ impl Event {
         Ok(Self { raw, context: context.clone() })
     }
 
-    /// Marks the present end of `stream`.
+    /// Records the present end of `stream`.
     ///
     /// # Errors
     /// If the stream is of another context.
@@ -62,7 +62,7 @@ impl Event {
         check(unsafe { (table.event_record)(self.raw, stream.as_raw()) }, "recording an event")
     }
 
-    /// Whether the work before the mark is done.
+    /// Whether the work before the event is done.
     ///
     /// # Errors
     /// If some of that work failed.
@@ -76,7 +76,7 @@ impl Event {
         check(code, "asking for an event").map(|()| EventStatus::Ready)
     }
 
-    /// Waits until the work before the mark is done.
+    /// Waits until the work before the event is done.
     ///
     /// # Errors
     /// If some of that work failed.
@@ -86,7 +86,7 @@ impl Event {
         check(unsafe { (table.event_synchronize)(self.raw) }, "waiting for an event")
     }
 
-    /// The time between the marks of `start` and of this event, both of them done.
+    /// The time from `start` to this event, both done.
     ///
     /// # Errors
     /// If either is not done, was never recorded, or does not measure time.
@@ -107,7 +107,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(table) = self.context.bind() {
-            // SAFETY: the handle is destroyed once. An error leaves nothing to be done.
+            // SAFETY: the handle is destroyed once. Errors are ignored: nothing can be done.
             unsafe { (table.event_destroy)(self.raw) };
         }
     }

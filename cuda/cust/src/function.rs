@@ -1,4 +1,4 @@
-//! Kernels, and how they are launched.
+//! Kernels and their launches.
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
@@ -55,12 +55,12 @@ macro_rules! sizes {
 
 sizes!(GridSize BlockSize);
 
-/// What [`Function::get_attribute`] can be asked; the values are the driver's.
+/// Attributes of [`Function::get_attribute`], with the driver's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum FunctionAttribute {
-    /// Threads per block, at most.
+    /// Most threads per block.
     MaxThreadsPerBlock = 0,
     /// Bytes of static shared memory per block.
     SharedMemorySizeBytes = 1,
@@ -68,7 +68,7 @@ pub enum FunctionAttribute {
     LocalSizeBytes = 3,
     /// Registers per thread.
     NumRegisters = 4,
-    /// Compute capability it was compiled for, times ten.
+    /// Compute capability of the compiled kernel, times ten.
     BinaryVersion = 6,
 }
 
@@ -98,10 +98,10 @@ impl Function {
         self.name.to_string_lossy().into_owned()
     }
 
-    /// A property of the compiled kernel.
+    /// An attribute of the compiled kernel.
     ///
     /// # Errors
-    /// If the driver does not know it.
+    /// If the driver does not know the attribute.
     pub fn get_attribute(&self, attribute: FunctionAttribute) -> CudaResult<i32> {
         let table = self.module.context().bind()?;
         let mut value = 0;
@@ -111,10 +111,10 @@ impl Function {
         Ok(value)
     }
 
-    /// Allows launches with up to `bytes` of dynamic shared memory: needed above 48 KiB.
+    /// Allows launches with up to `bytes` bytes of dynamic shared memory. Required above 48 KiB.
     ///
     /// # Errors
-    /// If the device has not that much.
+    /// If the device has less.
     pub fn set_max_dynamic_shared_memory(&self, bytes: u32) -> CudaResult<()> {
         let table = self.module.context().bind()?;
         let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
@@ -124,20 +124,19 @@ impl Function {
             .map_err(|failure| failure.with_detail(|| format!("{} asks for {bytes} bytes", self.name())))
     }
 
-    /// Puts a launch into `stream`. `arguments` holds the address of each argument; [`launch!`] makes
-    /// it.
+    /// Enqueues a launch on `stream`. `arguments` holds the address of each argument; [`launch!`]
+    /// builds it.
     ///
     /// [`launch!`]: crate::launch
     ///
     /// # Safety
     /// - The arguments have the number, order and types of the kernel's parameters.
-    /// - Device memory that they point to is large enough for what the kernel does with it, and lives
-    ///   until the stream has run the kernel.
-    /// - Grid, block and shared memory are what the kernel expects.
+    /// - The kernel's accesses lie in device memory that lives until the stream has run the kernel.
+    /// - Grid, block and shared memory are as the kernel requires.
     ///
     /// # Errors
-    /// If the driver refuses; the error names the kernel. What goes wrong while the kernel runs shows
-    /// in a later call.
+    /// If the driver refuses; the error names the kernel. Errors of the running kernel appear in a
+    /// later call.
     pub unsafe fn launch(
         &self,
         grid: impl Into<GridSize>,
@@ -148,7 +147,7 @@ impl Function {
     ) -> CudaResult<()> {
         let (grid, block) = (grid.into(), block.into());
         let table = self.module.context().bind()?;
-        // SAFETY: function and stream are alive; the caller answers for the rest.
+        // SAFETY: function and stream are alive; the caller guarantees the rest.
         let code = unsafe {
             (table.launch_kernel)(
                 self.raw,
@@ -179,8 +178,10 @@ impl Function {
     }
 }
 
-/// Puts a launch into a stream: `launch!(function<<<grid, block, shared_bytes, stream>>>(a, b, c))`,
-/// a `CudaResult<()>`. Arguments are passed by value: numbers, and [`DevicePointer`]s.
+/// Enqueues a launch on a stream: `launch!(function<<<grid, block, shared_bytes, stream>>>(a, b,
+/// c))`.
+///
+/// Returns a `CudaResult<()>`. Arguments are passed by value: numbers and [`DevicePointer`]s.
 ///
 /// # Safety
 /// As [`Function::launch`].

@@ -1,15 +1,15 @@
-//! The CUDA driver API for Rust: the names of rust-cuda's `cust`, what of them is used here, on a
-//! driver library that is opened at run time.
+//! The CUDA driver API for Rust, on a driver library that is opened at run time.
 //!
-//! A program that uses this crate builds with no CUDA toolkit and starts with no driver: [`init`]
-//! then says what is missing. The driver is `libcuda.so.1` (`nvcuda.dll` on Windows), or the file that the
-//! environment variable `CUST_LIBCUDA` names. Where `cust` has holes, this crate differs on purpose:
+//! It has the part of rust-cuda's `cust` that this project uses, under the same names. A program
+//! that uses this crate builds without a CUDA toolkit and starts without a driver; [`init`] then
+//! fails with the reason. The driver is `libcuda.so.1` (`nvcuda.dll` on Windows), or the file named
+//! by the environment variable `CUST_LIBCUDA`. Differences from `cust` are on purpose:
 //!
-//! - Everything keeps its [`Context`](context::Context) alive and makes it current before it calls the driver, so any
-//!   thread may use or drop it.
-//! - Streams never synchronise with the default stream, and every copy is made on a stream.
-//! - A code that this crate does not know, from a newer driver, is [`CudaError::Unknown`](error::CudaError::Unknown), and the
-//!   number is kept. Errors say what was being done; those of a module hold the compiler's log.
+//! - Every object keeps its [`Context`](context::Context) alive and makes it current before it
+//!   calls the driver, so any thread may use or drop it.
+//! - Streams never synchronise with the default stream, and every copy runs on a stream.
+//! - An error code of a newer driver becomes [`CudaError::Unknown`](error::CudaError::Unknown) and
+//!   keeps its number. Errors name the operation; those of a module include the compiler's log.
 //!
 //! ```
 //! match cust::init(cust::CudaFlags::empty()) {
@@ -59,10 +59,10 @@ impl CudaFlags {
     }
 }
 
-/// Opens the driver and initialises it; calling it again costs nothing.
+/// Opens and initialises the driver; later calls do nothing.
 ///
 /// # Errors
-/// If there is no driver, it lacks a function that is used here, or it finds no usable device.
+/// If there is no driver, it lacks a function that this crate uses, or it finds no usable device.
 pub fn init(_flags: CudaFlags) -> CudaResult<()> {
     driver::table().map(|_| ())
 }

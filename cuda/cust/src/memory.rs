@@ -1,11 +1,11 @@
-//! Memory of a device, and pinned memory of the host.
+//! Device memory and pinned host memory.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::{ptr, slice};
 
-/// Types that are the same bytes on host and device: plain old data.
+/// Types with the same bytes on host and device: plain old data.
 pub use bytemuck::Pod as DeviceCopy;
 
 use crate::context::Context;
@@ -13,7 +13,7 @@ use crate::driver::{DevicePtr, Table};
 use crate::error::{CudaResult, Failure, check};
 use crate::stream::Stream;
 
-/// An address on a device, as kernels take it.
+/// A device address, as an argument of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct DevicePointer<T> {
@@ -30,42 +30,44 @@ impl<T> DevicePointer<T> {
 
 /// `len` values of `T` on a device. The buffer keeps its context alive; any thread may drop it.
 ///
-/// All copies are made on a stream, after the work that is in it already.
+/// All copies are stream-ordered.
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
     raw: DevicePtr,
     len: usize,
     context: Context,
-    /// Where it was allocated, if it was in the order of a stream.
+    /// The stream of a stream-ordered allocation.
     stream: Option<Stream>,
     of: PhantomData<T>,
 }
 
-// SAFETY: the address is used through the driver alone, which any thread may call.
+// SAFETY: only the driver uses the address, and any thread may call it.
 unsafe impl<T: Send> Send for DeviceBuffer<T> {}
 // SAFETY: as above; `&DeviceBuffer` gives no access to values on the host.
 unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
-    /// A buffer of `len` values that hold anything.
+    /// Allocates `len` uninitialised values.
     ///
     /// # Safety
-    /// - The values are written, by a copy or a kernel, before they are read.
+    /// - A copy or a kernel writes the values before they are read.
     ///
     /// # Errors
-    /// If the device has not that much memory left; the error says how much it has.
+    /// If the device has less free memory; the error gives required and free bytes.
     pub unsafe fn uninitialized(context: &Context, len: usize) -> CudaResult<Self> {
         // SAFETY: the pointer is to a local variable, and the context is current.
         Self::allocated(context, len, None, |table, raw, bytes| unsafe { (table.mem_alloc)(raw, bytes) })
     }
 
-    /// As [`uninitialized`](Self::uninitialized), from the memory pool of the device: it is allocated in the order of the
-    /// work in `stream`, and freed in its order when the buffer is dropped, so that neither waits. Work in other streams
-    /// may use it once what was in this stream before has been waited for.
+    /// Allocates `len` uninitialised values from the device's memory pool, in the order of
+    /// `stream`.
+    ///
+    /// Dropping the buffer frees it in the same order, so neither waits. Work on other streams may
+    /// use it once it has waited for the earlier work on this stream.
     ///
     /// # Safety
     /// - As [`uninitialized`](Self::uninitialized).
-    /// - Work of other streams that uses it is over when it is dropped.
+    /// - No work on other streams uses the buffer when it is dropped.
     ///
     /// # Errors
     /// As [`uninitialized`](Self::uninitialized); if the device has no pools
@@ -86,7 +88,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let table = context.bind()?;
         let bytes = bytes::<T>(len)?;
         let mut raw = 0;
-        // The driver has no allocation of no bytes; nothing ever follows the null address.
+        // The driver refuses empty allocations; the null address is never dereferenced.
         if bytes > 0 {
             check(allocate(table, &mut raw, bytes), "allocating device memory").map_err(|failure| {
                 failure.with_detail(|| match context.mem_get_info() {
@@ -98,7 +100,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Ok(Self { raw, len, context: context.clone(), stream, of: PhantomData })
     }
 
-    /// A buffer of `len` values whose bytes are all zero, once the work in `stream` is done.
+    /// Allocates `len` values and enqueues setting their bytes to zero on `stream`.
     ///
     /// # Errors
     /// As [`uninitialized`](Self::uninitialized).
@@ -109,7 +111,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// A buffer that holds a copy of `values`.
+    /// Allocates a buffer and copies `values` to it.
     ///
     /// # Errors
     /// As [`uninitialized`](Self::uninitialized), or if the copy fails.
@@ -120,10 +122,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Sets every byte to `value`, on the stream.
+    /// Enqueues setting every byte to `value`.
     ///
     /// # Errors
-    /// If the stream is of another context or an earlier work failed.
+    /// If the stream is of another context or earlier work failed.
     pub fn set_8(&mut self, value: u8, stream: &Stream) -> CudaResult<()> {
         if self.len == 0 {
             return Ok(());
@@ -154,7 +156,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         stream.synchronize()
     }
 
-    /// All values, once the work in `stream` is done.
+    /// Copies all values to the host, in the order of `stream`, and waits for it.
     ///
     /// # Errors
     /// If the copy fails.
@@ -164,10 +166,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Ok(values)
     }
 
-    /// Puts a copy of `values` to the buffer into the stream and does not wait.
+    /// Enqueues a copy of `values` to the buffer.
     ///
     /// # Safety
-    /// - `values` stays alive and unchanged until the stream has made the copy.
+    /// - `values` stays alive and unchanged until the copy is done.
     ///
     /// # Errors
     /// If the lengths differ or the driver refuses.
@@ -178,15 +180,15 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         }
         let table = self.context.bind()?;
         let source = values.as_ptr().cast::<c_void>();
-        // SAFETY: both ranges hold `size` bytes, and the caller keeps `values` as it is.
+        // SAFETY: both ranges hold `size` bytes, and the caller leaves `values` unchanged.
         let code = unsafe { (table.memcpy_htod_async)(self.raw, source, self.size(), stream.as_raw()) };
         check(code, "copying to a device")
     }
 
-    /// Puts a copy of the values `range` to `values` into the stream and does not wait.
+    /// Enqueues a copy of the buffer's `range` to `values`.
     ///
     /// # Safety
-    /// - `values` stays alive and is not looked at until the stream has made the copy.
+    /// - `values` stays alive and is not accessed until the copy is done.
     ///
     /// # Errors
     /// If the range is not in the buffer, the lengths differ, or the driver refuses.
@@ -207,15 +209,16 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let table = self.context.bind()?;
         let source = self.raw + (range.start * size_of::<T>()) as u64;
         let target = values.as_mut_ptr().cast::<c_void>();
-        // SAFETY: both ranges hold the same number of bytes, and the caller keeps away from `values`.
+        // SAFETY: both ranges hold the same number of bytes, and the caller keeps away from
+        // `values`.
         let code = unsafe { (table.memcpy_dtoh_async)(target, source, size_of_val(values), stream.as_raw()) };
         check(code, "copying from a device")
     }
 
-    /// Puts a copy of `source`, of the same length, into the stream.
+    /// Enqueues a copy of `source`, of the same length, to the buffer.
     ///
     /// # Safety
-    /// - `source` is not dropped before the stream has made the copy.
+    /// - `source` is not dropped until the copy is done.
     ///
     /// # Errors
     /// If the lengths differ or the driver refuses.
@@ -257,10 +260,10 @@ impl<T> Drop for DeviceBuffer<T> {
         if self.raw != 0
             && let Ok(table) = self.context.bind()
         {
-            // An error, of a lost context, leaves nothing to be done.
+            // Errors, of a lost context, are ignored: nothing can be done.
             match &self.stream {
-                // SAFETY: the memory is freed once, behind the work in the stream; whoever allocated it answers for that
-                // of others.
+                // SAFETY: the memory is freed once, after the work on its stream; the allocation's
+                // safety section covers other streams.
                 Some(stream) => unsafe { (table.mem_free_async)(self.raw, stream.as_raw()) },
                 // SAFETY: the memory is freed once; the driver waits for work that uses it.
                 None => unsafe { (table.mem_free)(self.raw) },
@@ -269,8 +272,8 @@ impl<T> Drop for DeviceBuffer<T> {
     }
 }
 
-/// `len` values of `T` in pinned host memory, which a device copies from and to at full speed, while
-/// the host goes on.
+/// `len` values of `T` in pinned host memory, which a device copies at full speed while the host
+/// goes on.
 #[derive(Debug)]
 pub struct LockedBuffer<T> {
     raw: *mut T,
@@ -287,10 +290,10 @@ unsafe impl<T: Sync> Sync for LockedBuffer<T> {}
 const PORTABLE: u32 = 1;
 
 impl<T: DeviceCopy> LockedBuffer<T> {
-    /// `len` copies of `value`.
+    /// Allocates `len` copies of `value`.
     ///
     /// # Errors
-    /// If that much memory cannot be pinned.
+    /// If the system cannot pin the memory.
     pub fn new(context: &Context, value: &T, len: usize) -> CudaResult<Self> {
         let table = context.bind()?;
         let bytes = bytes::<T>(len)?;
@@ -308,10 +311,10 @@ impl<T: DeviceCopy> LockedBuffer<T> {
         Ok(Self { raw, len, context: context.clone() })
     }
 
-    /// A copy of `values`.
+    /// Allocates a copy of `values`.
     ///
     /// # Errors
-    /// If that much memory cannot be pinned.
+    /// If the system cannot pin the memory.
     pub fn from_slice(context: &Context, values: &[T]) -> CudaResult<Self> {
         let mut buffer = Self::new(context, &T::zeroed(), values.len())?;
         buffer.copy_from_slice(values);
@@ -323,7 +326,7 @@ impl<T> Deref for LockedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the memory holds `len` values, all written when it was made.
+        // SAFETY: the memory holds `len` values, all written on allocation.
         unsafe { slice::from_raw_parts(self.raw, self.len) }
     }
 }
@@ -340,54 +343,54 @@ impl<T> Drop for LockedBuffer<T> {
         if self.len * size_of::<T>() > 0
             && let Ok(table) = self.context.bind()
         {
-            // SAFETY: the memory is freed once. An error leaves nothing to be done.
+            // SAFETY: the memory is freed once. Errors are ignored: nothing can be done.
             unsafe { (table.mem_free_host)(self.raw.cast()) };
         }
     }
 }
 
-/// Puts a copy of `source` to the device address `target` into the stream and does not wait.
+/// Enqueues a copy of `source` to the device address `target`.
 ///
 /// # Safety
-/// - As many bytes from `target` on are device memory of the stream's context.
-/// - `source` stays alive and unchanged until the stream has made the copy.
+/// - `target` is the address of as many bytes of device memory in the stream's context.
+/// - `source` stays alive and unchanged until the copy is done.
 ///
 /// # Errors
 /// If the driver refuses.
 pub unsafe fn memcpy_htod_async(target: u64, source: &[u8], stream: &Stream) -> CudaResult<()> {
     let table = stream.context().bind()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     let code =
         unsafe { (table.memcpy_htod_async)(target, source.as_ptr().cast(), source.len(), stream.as_raw()) };
     check(code, "copying to a device")
 }
 
-/// Puts a copy from the device address `source` to `target` into the stream and does not wait.
+/// Enqueues a copy from the device address `source` to `target`.
 ///
 /// # Safety
-/// - As many bytes from `source` on are device memory of the stream's context.
-/// - `target` stays alive and is not looked at until the stream has made the copy.
+/// - `source` is the address of as many bytes of device memory in the stream's context.
+/// - `target` stays alive and is not accessed until the copy is done.
 ///
 /// # Errors
 /// If the driver refuses.
 pub unsafe fn memcpy_dtoh_async(target: &mut [u8], source: u64, stream: &Stream) -> CudaResult<()> {
     let table = stream.context().bind()?;
     let len = target.len();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     let code = unsafe { (table.memcpy_dtoh_async)(target.as_mut_ptr().cast(), source, len, stream.as_raw()) };
     check(code, "copying from a device")
 }
 
-/// Puts setting `bytes` bytes from a device address on to `value` into the stream.
+/// Enqueues setting `bytes` bytes from the device address `target` on to `value`.
 ///
 /// # Safety
-/// - As many bytes from `target` on are device memory of the stream's context.
+/// - `target` is the address of `bytes` bytes of device memory in the stream's context.
 ///
 /// # Errors
 /// If the driver refuses.
 pub unsafe fn memset_d8_async(target: u64, value: u8, bytes: usize, stream: &Stream) -> CudaResult<()> {
     let table = stream.context().bind()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     check(unsafe { (table.memset_d8_async)(target, value, bytes, stream.as_raw()) }, "setting device memory")
 }
 

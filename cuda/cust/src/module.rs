@@ -9,17 +9,17 @@ use crate::driver::RawModule;
 use crate::error::{CudaResult, Failure, check};
 use crate::function::Function;
 
-/// How the driver compiles PTX.
+/// Options of the driver's PTX compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModuleJitOption {
-    /// Registers per thread, at most.
+    /// Most registers per thread.
     MaxRegisters(u32),
-    /// Effort, 0 to 4; 4 is the driver's default.
+    /// Optimisation level, 0 to 4; the driver's default is 4.
     OptLevel(u32),
-    /// Whether line numbers are kept, for profilers.
+    /// Whether to keep line numbers, for profilers.
     GenerateLineInfo(bool),
-    /// Whether debug information is kept.
+    /// Whether to keep debug information.
     GenerateDebugInfo(bool),
 }
 
@@ -39,7 +39,7 @@ impl ModuleJitOption {
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_BYTES: u32 = 6;
 
-/// What is kept of the compiler's error log.
+/// Most bytes of the compiler's error log.
 const LOG_BYTES: usize = 8192;
 
 /// Kernels loaded into a context.
@@ -80,8 +80,8 @@ impl Module {
         names.extend([ERROR_LOG, ERROR_LOG_BYTES]);
         values.extend([log.as_mut_ptr().cast(), LOG_BYTES as *mut c_void]);
         let mut raw = ptr::null_mut();
-        // SAFETY: names and values are as many, the log holds the bytes that its size says, and the
-        // PTX ends with a zero; all of them outlive the call.
+        // SAFETY: there are as many names as values, the log has the given size, and the PTX ends
+        // with a zero; all of them outlive the call.
         let code = unsafe {
             (table.module_load_data_ex)(
                 &mut raw,
@@ -95,10 +95,10 @@ impl Module {
         Ok(Self { inner: Arc::new(Inner { raw, context: context.clone() }) })
     }
 
-    /// The kernel called `name`. It keeps the module loaded.
+    /// The kernel `name`, which keeps the module loaded.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If the module has no such kernel.
     pub fn get_function(&self, name: impl AsRef<str>) -> CudaResult<Function> {
         let name = zero_terminated("finding a kernel", name.as_ref())?;
         let table = self.inner.context.bind()?;
@@ -120,7 +120,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(table) = self.context.bind() {
-            // SAFETY: the module is unloaded once. An error leaves nothing to be done.
+            // SAFETY: the module is unloaded once. Errors are ignored: nothing can be done.
             unsafe { (table.module_unload)(self.raw) };
         }
     }
@@ -133,7 +133,7 @@ fn zero_terminated(doing: &'static str, text: &str) -> CudaResult<CString> {
     })
 }
 
-/// The log up to its zero, its first lines in one.
+/// The first four lines of a zero-terminated log, joined.
 fn first_lines(log: &[u8]) -> String {
     let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
     let text = String::from_utf8_lossy(&log[..end]);

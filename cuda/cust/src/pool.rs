@@ -1,4 +1,4 @@
-//! Memory pools: where buffers come from that are allocated in the order of a stream.
+//! Memory pools, the source of stream-ordered allocations.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -16,8 +16,9 @@ const RESERVED: c_int = 5;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
 const USED: c_int = 7;
 
-/// The pool of a device that [`DeviceBuffer::uninitialized_async`](crate::memory::DeviceBuffer::uninitialized_async)
-/// takes memory from.
+/// The default memory pool of a device, from which
+/// [`DeviceBuffer::uninitialized_async`](crate::memory::DeviceBuffer::uninitialized_async)
+/// allocates.
 #[derive(Debug)]
 pub struct MemoryPool {
     raw: RawPool,
@@ -30,7 +31,7 @@ unsafe impl Send for MemoryPool {}
 unsafe impl Sync for MemoryPool {}
 
 impl MemoryPool {
-    /// The pool of the device of `context`.
+    /// The default pool of the device of `context`.
     ///
     /// # Errors
     /// If the device has none.
@@ -43,7 +44,8 @@ impl MemoryPool {
         Ok(Self { raw, context: context.clone() })
     }
 
-    /// Keeps up to so many bytes that nobody uses, for the next who asks, when something is waited for; 0 unless set.
+    /// Sets the release threshold: on synchronisation the pool keeps up to `bytes` unused bytes for
+    /// later allocations. The default is 0.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -55,10 +57,10 @@ impl MemoryPool {
         check(code, "setting up a memory pool")
     }
 
-    /// Bytes that it keeps and that nobody uses.
+    /// Unused bytes that the pool keeps.
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver refuses.
     pub fn unused(&self) -> CudaResult<u64> {
         let table = self.context.bind()?;
         let ask = |attribute| {
@@ -68,17 +70,17 @@ impl MemoryPool {
             let code = unsafe { (table.mem_pool_get_attribute)(self.raw, attribute, value) };
             check(code, "asking a memory pool").map(|()| bytes)
         };
-        // What is allocated meanwhile by others may be in one number alone.
+        // Another thread may allocate between the two queries.
         Ok(ask(RESERVED)?.saturating_sub(ask(USED)?))
     }
 
-    /// Gives back all but so many bytes of what nobody uses.
+    /// Releases unused memory down to `bytes` bytes.
     ///
     /// # Errors
     /// If the driver refuses.
     pub fn trim(&self, bytes: usize) -> CudaResult<()> {
         let table = self.context.bind()?;
-        // SAFETY: the pool is alive as long as its context.
+        // SAFETY: the pool lives as long as its context.
         check(unsafe { (table.mem_pool_trim_to)(self.raw, bytes) }, "trimming a memory pool")
     }
 }

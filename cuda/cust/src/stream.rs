@@ -8,19 +8,19 @@ use crate::driver::RawStream;
 use crate::error::{CudaResult, check};
 use crate::event::Event;
 
-/// How a stream relates to the default stream.
+/// The relation of a stream to the default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamFlags(());
 
 impl StreamFlags {
-    /// The stream does not wait for the default stream, nor that for it. There is no other kind.
+    /// Independent of the default stream. There is no other kind.
     pub const NON_BLOCKING: Self = Self(());
 }
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
 
-/// A queue of work; what is put into it runs in order. Clones are the same queue.
+/// A queue of work that runs in order. Clones are the same queue.
 #[derive(Clone, Debug)]
 pub struct Stream {
     inner: Arc<Inner>,
@@ -38,10 +38,10 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Stream {
-    /// A stream in `context`; `priority` is the driver's, lower first, 0 if none is given.
+    /// A stream in `context`. `priority` is the driver's: lower values come first, 0 by default.
     ///
     /// # Errors
-    /// If the driver cannot make one.
+    /// If the driver cannot create one.
     pub fn new(context: &Context, _flags: StreamFlags, priority: Option<i32>) -> CudaResult<Self> {
         let table = context.bind()?;
         let mut raw = ptr::null_mut();
@@ -56,7 +56,7 @@ impl Stream {
         &self.inner.context
     }
 
-    /// Waits until all work in the stream is done.
+    /// Waits until all work on the stream is done.
     ///
     /// # Errors
     /// If some of that work failed.
@@ -66,7 +66,7 @@ impl Stream {
         check(unsafe { (table.stream_synchronize)(self.as_raw()) }, "waiting for a stream")
     }
 
-    /// Makes later work in this stream wait for what `event` recorded last. The event may be
+    /// Makes later work on this stream wait for the last recording of `event`, which may be
     /// recorded again afterwards.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl Stream {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(table) = self.context.bind() {
-            // SAFETY: the handle is destroyed once. Work in the stream goes on to its end. An error,
-            // of a lost context, leaves nothing to be done.
+            // SAFETY: the handle is destroyed once, and work on the stream still ends. Errors, of a
+            // lost context, are ignored: nothing can be done.
             unsafe { (table.stream_destroy)(self.raw) };
         }
     }

@@ -1,5 +1,5 @@
-//! The crate against a driver made for the purpose. The driver is opened once in a process, so each
-//! test runs itself again in a process of its own, with that driver.
+//! The crate against a fake driver. A process opens the driver once, so each test runs itself again
+//! in a process of its own with the fake driver.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use cust::prelude::*;
 
-/// Runs `body` in a child process whose driver is the fake one, compiled with `cfg`; with none, the
-/// named file, which does not exist.
+/// Runs `body` in a child process with the fake driver, compiled with `cfg`. Without `cfg` the
+/// child is given a path where no driver is.
 fn with_driver(test: &str, cfg: Option<&str>, body: fn()) {
     const CHILD: &str = "CUST_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -37,8 +37,8 @@ fn with_driver(test: &str, cfg: Option<&str>, body: fn()) {
 }
 
 #[test]
-fn without_a_driver_everything_says_so() {
-    with_driver("without_a_driver_everything_says_so", None, || {
+fn without_a_driver_every_call_fails_alike() {
+    with_driver("without_a_driver_every_call_fails_alike", None, || {
         let failure = init(CudaFlags::empty()).unwrap_err();
         assert!(matches!(failure, Failure::NoDriver(_)));
         assert!(failure.to_string().starts_with("no CUDA driver: "), "{failure}");
@@ -56,8 +56,8 @@ fn a_driver_without_a_function_is_too_old() {
 }
 
 #[test]
-fn a_code_nobody_knows_is_unknown_and_kept() {
-    with_driver("a_code_nobody_knows_is_unknown_and_kept", Some("strange"), || {
+fn an_unlisted_code_is_unknown_and_keeps_its_number() {
+    with_driver("an_unlisted_code_is_unknown_and_keeps_its_number", Some("strange"), || {
         let context = Context::new(Device::get_device(0).unwrap()).unwrap();
         let failure = context.synchronize().unwrap_err();
         assert_eq!(failure.error(), CudaError::Unknown);
@@ -87,14 +87,14 @@ fn devices_memory_and_launches_work() {
 
         let module = Module::from_ptx(&context, ".version 8.0", &[ModuleJitOption::OptLevel(4)]).unwrap();
         let double = module.get_function("double").unwrap();
-        drop(module); // the function keeps it
+        drop(module); // The function keeps the module loaded.
         // SAFETY: the fake kernel doubles `count` values of the buffer.
         unsafe { launch!(double<<<4, 256, 0, stream>>>(buffer.as_device_ptr(), 999u32)) }.unwrap();
         let found = buffer.as_host_vec(&stream).unwrap();
         assert!(found[..999].iter().zip(&values).all(|(x, y)| *x == 2.0 * y) && found[999] == 999.0);
 
         let mut part = LockedBuffer::new(&context, &0.0f32, 10).unwrap();
-        // SAFETY: `part` is looked at after the stream is done.
+        // SAFETY: `part` is read after the stream is done.
         unsafe { buffer.async_copy_to(5..15, &mut part, &stream) }.unwrap();
         stream.synchronize().unwrap();
         assert_eq!(&part[..], &found[5..15]);
@@ -129,17 +129,17 @@ fn devices_memory_and_launches_work() {
         assert_eq!(end.query().unwrap(), EventStatus::NotReady);
         assert_eq!(end.elapsed(&start).unwrap().as_micros(), 1500);
 
-        // A buffer outlives all that it was made with, and goes on any thread.
+        // A buffer outlives its stream and context handles, and any thread may drop it.
         drop((stream, double, start, end, copy, part, context, pool));
         std::thread::spawn(move || drop(buffer)).join().unwrap();
         let context = Context::new(devices[0]).unwrap();
-        assert_eq!(context.mem_get_info().unwrap(), (total, total), "something was not freed");
+        assert_eq!(context.mem_get_info().unwrap(), (total, total), "device memory leaked");
     });
 }
 
 #[test]
-fn what_goes_wrong_is_said() {
-    with_driver("what_goes_wrong_is_said", Some("whole"), || {
+fn errors_give_the_operation_and_the_values() {
+    with_driver("errors_give_the_operation_and_the_values", Some("whole"), || {
         let context = Context::new(Device::get_device(0).unwrap()).unwrap();
         let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None).unwrap();
         let says = |failure: Failure, text: &str| assert_eq!(failure.to_string(), text);
@@ -183,7 +183,7 @@ fn what_goes_wrong_is_said() {
             "copying from a device: found values 3..5, expected 0..4",
         );
 
-        // Nothing of nothing is fine.
+        // Empty buffers are valid.
         let mut empty = DeviceBuffer::<f32>::zeroed(0, &stream).unwrap();
         empty.copy_from(&[], &stream).unwrap();
         assert!(empty.as_host_vec(&stream).unwrap().is_empty());

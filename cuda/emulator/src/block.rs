@@ -1,4 +1,4 @@
-//! One block at a time: its lanes, each a coroutine, and the scheduler that resumes them.
+//! The scheduler of a block: resumes its lanes, each a coroutine.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use crate::wait::Waits;
 /// Bytes of a lane's stack. An overflow runs into a guard page.
 const STACK: usize = 128 * 1024;
 
-/// What a launch is, for all of its blocks.
+/// The parameters of a launch, common to its blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub kernel: &'static str,
@@ -28,17 +28,17 @@ pub(crate) struct Launch {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic: u32,
-    /// Bytes of shared memory that a block may have.
+    /// Most bytes of shared memory per block.
     pub shared_limit: u32,
     pub seed: u64,
     pub regions: Regions,
 }
 
-/// What the lanes of a block share.
+/// The state that the lanes of a block share.
 pub(crate) struct Block {
     pub kernel: &'static str,
     pub regions: Regions,
-    /// The allocation of the last access, which the next is often to as well.
+    /// The allocation of the last access, a good guess for the next.
     pub last_region: Cell<usize>,
     pub shared: RefCell<Shared>,
     pub waits: RefCell<Waits>,
@@ -48,7 +48,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// A number below `count`, of the block's own.
+    /// Draws a number below `count` from the block's sequence.
     pub fn draw(&self, count: u64) -> u64 {
         let mut draws = self.draws.get();
         let drawn = draws.below(count);
@@ -56,7 +56,7 @@ impl Block {
         drawn
     }
 
-    /// Stops the block with a fault.
+    /// Stops the block with a fault; the first report wins.
     pub fn report(&self, fault: Fault) {
         self.fault.borrow_mut().get_or_insert(fault);
     }
@@ -69,7 +69,7 @@ impl Block {
     }
 }
 
-/// Runs blocks of a launch, one after another, on the thread that it is on.
+/// Runs blocks of a launch one after another on its thread.
 pub(crate) struct Runner<E> {
     launch: Launch,
     entry: E,
@@ -81,7 +81,7 @@ pub(crate) struct Runner<E> {
 type Fiber = Coroutine<(), (), (), DefaultStack>;
 
 impl<E: Fn() + Copy + 'static> Runner<E> {
-    /// A runner whose lanes each call `entry`. Uses these stacks, and makes more if they are too few.
+    /// A runner whose lanes each call `entry`. It allocates further stacks if `stacks` are too few.
     pub fn new(launch: &Launch, entry: E, mut stacks: Vec<DefaultStack>) -> Result<Self, Fault> {
         while stacks.len() < launch.threads as usize {
             let stack = DefaultStack::new(STACK).map_err(|error| {
@@ -111,12 +111,12 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
         Ok(Self { launch: launch.clone(), entry, block, threads, stacks })
     }
 
-    /// The stacks, for another runner.
+    /// Returns the stacks, for another runner.
     pub fn into_stacks(self) -> Vec<DefaultStack> {
         self.stacks
     }
 
-    /// Runs block `number` of the grid, counted in x, then y, then z.
+    /// Runs block `number` of the grid, in order of x, then y, then z.
     pub fn run(&mut self, number: u64) -> Result<(), Fault> {
         let [x, y, _] = self.launch.grid.map(u64::from);
         let index = [number % x, number / x % y, number / (x * y)].map(|index| index as u32);
@@ -149,7 +149,7 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
         }
         for mut fiber in fibers {
             if !fiber.done() {
-                // After a fault: unwinds what the lane has on its stack.
+                // After a fault: drops the values on the stack of the lane.
                 fiber.force_unwind();
             }
             self.stacks.push(fiber.into_stack());
@@ -157,13 +157,13 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
         self.block.fault.take().map_or(Ok(()), Err)
     }
 
-    /// Lets one lane run until it waits or ends.
+    /// Resumes one lane until it waits or ends.
     fn resume(&self, fiber: &mut Fiber, index: u32, block: [u32; 3]) {
         let lane: NonNull<dyn Lane> = NonNull::from(&*self.threads[index as usize]);
         // SAFETY: the lane is kept in `threads`, and is the current one only until the call below.
         let before = unsafe { host::set_current(Some(lane)) };
         let result = panics::catch(|| fiber.resume(()));
-        // SAFETY: whoever set the lane before this one keeps it alive.
+        // SAFETY: the caller that set the previous lane keeps it alive.
         unsafe { host::set_current(before) };
         match result {
             Ok(CoroutineResult::Yield(())) => {}

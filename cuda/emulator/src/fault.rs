@@ -1,26 +1,27 @@
-//! What kernels must not do, and the report of it.
+//! Faults of kernels and their reports.
 
 use std::fmt;
 use std::panic::Location;
 
 use cuda_std::launch::LaunchError;
 
-/// What kind of fault it is.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// A barrier that not all of its threads came to, or came to as it asks.
+    /// A barrier that some of its threads did not reach, or reached in another way.
     Barrier,
-    /// A shuffle, vote or other exchange of a warp that not all lanes of its mask took part in alike.
+    /// A shuffle, vote or other exchange that some lanes of its mask did not reach, or reached in
+    /// another way.
     Exchange,
-    /// Two threads touched the same byte of shared memory with no barrier between them, at least one of
-    /// them to write, and not both by atomics.
+    /// Two threads accessed the same byte of shared memory with no barrier between them, at least
+    /// one of them a write, and not both atomic.
     Race,
-    /// An access outside of what is allocated.
+    /// An access outside allocated memory.
     OutOfBounds,
     /// An access at an address that is not a multiple of its size.
     Misaligned,
-    /// A read of memory that was never written.
+    /// A read of unwritten memory.
     Uninitialised,
     /// A thread panicked.
     Panic,
@@ -33,7 +34,7 @@ pub enum FaultKind {
 /// A place in a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// The file, as the compiler was given it.
+    /// The path that the compiler was given.
     pub file: String,
     /// The line, from 1 on.
     pub line: u32,
@@ -53,20 +54,20 @@ impl fmt::Display for Site {
     }
 }
 
-/// Something that a kernel, its launch or a copy from the device must not do. Displayed as one line.
+/// A fault of a kernel, of its launch, or of a copy from the device. Displayed as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of fault it is.
+    /// The kind.
     pub kind: FaultKind,
     /// The kernel, if one ran.
     pub kernel: Option<&'static str>,
     /// The block's index in the grid.
     pub block: Option<[u32; 3]>,
-    /// The threads of the block that it concerns, by their index.
+    /// Indices of the threads involved.
     pub threads: Vec<u32>,
     /// The line of the kernel.
     pub site: Option<Site>,
-    /// What happened.
+    /// A description.
     pub what: String,
 }
 
@@ -106,11 +107,11 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// What is wrong, before it is known which kernel, block and line it concerns.
+/// A fault before its kernel, block and line are known.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub kind: FaultKind,
-    /// Other threads than the one that found it.
+    /// Threads involved, besides the one that found the fault.
     pub others: Vec<u32>,
     pub what: String,
 }

@@ -1,4 +1,4 @@
-//! One lane of a running block: what kernel code asks of the machine.
+//! A lane of a running block: implements the machine operations of kernel code.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,11 +11,14 @@ use cuda_std::host::{At, Barrier, Lane, Place, Shown, Space, WORDS};
 use crate::block::Block;
 use crate::fault::{Fault, FaultKind, Finding, Site};
 use crate::memory;
+use crate::race::Caller;
+use crate::shared::{DYNAMIC, Shared};
+use crate::wait::Exchange;
 
-/// Accesses after which a lane lets others run, so that one that waits for another in a loop ends.
+/// Accesses after which a lane lets others run, so that a lane that spins on memory ends.
 const ACCESSES_AT_ONCE: u32 = 4096;
 
-/// An asynchronous copy that was started and not waited for.
+/// An unfinished asynchronous copy.
 #[derive(Debug)]
 struct Copy {
     shared: u32,
@@ -24,14 +27,14 @@ struct Copy {
     at: At,
 }
 
-/// A lane, between the block it belongs to and the coroutine it runs on.
+/// A lane, with its block and the coroutine that it runs on.
 pub(crate) struct Thread {
     block: Rc<Block>,
     index: u32,
     place: Cell<Place>,
-    /// The coroutine's way out; there while it runs.
+    /// Suspends the coroutine; set while the coroutine runs.
     yielder: Cell<Option<NonNull<Yielder<(), ()>>>>,
-    /// Copies that are in no group yet.
+    /// Copies without a group.
     copies: RefCell<Vec<Copy>>,
     groups: RefCell<VecDeque<Vec<Copy>>>,
     accesses: Cell<u32>,
@@ -50,7 +53,7 @@ impl Thread {
         }
     }
 
-    /// Begins a block.
+    /// Starts a block.
     pub fn reset(&self, block_idx: [u32; 3]) {
         self.place.set(Place { block_idx, ..self.place.get() });
         self.copies.borrow_mut().clear();
@@ -58,16 +61,16 @@ impl Thread {
         self.accesses.set(0);
     }
 
-    /// The lane begins to run as the coroutine of this yielder.
+    /// Starts the lane on the coroutine of `yielder`.
     pub fn enter(&self, yielder: &Yielder<(), ()>) {
         self.yielder.set(Some(NonNull::from(yielder)));
     }
 
-    /// Returns to the scheduler until it lets the lane go on.
+    /// Returns to the scheduler until it resumes the lane.
     fn suspend(&self) {
         self.accesses.set(0);
         if let Some(yielder) = self.yielder.get() {
-            // SAFETY: the yielder lives on the stack of this lane's coroutine, on which this runs.
+            // SAFETY: the yielder is on the stack of this lane's coroutine, which runs this.
             unsafe { yielder.as_ref() }.suspend(());
         }
     }
@@ -124,6 +127,15 @@ impl Thread {
         let result = access(region, offset);
         self.demand(result.map_err(|byte| region.never_written(offset, bytes, byte)), at)
     }
+
+    fn shared<T>(&self, at: At, access: impl FnOnce(&mut Shared, Caller<'_>) -> Result<T, Finding>) -> T {
+        let clocks = self.block.clocks.borrow();
+        let caller = Caller { thread: self.index, at, clocks: &clocks };
+        let result = access(&mut self.block.shared.borrow_mut(), caller);
+        // `demand` may suspend this lane, and others need both.
+        drop(clocks);
+        self.demand(result, at)
+    }
 }
 
 impl Lane for Thread {
@@ -137,12 +149,7 @@ impl Lane for Thread {
             Space::Global => {
                 self.global(address, bytes.len(), "read", at, |region, offset| region.read(offset, bytes));
             }
-            Space::Shared => {
-                let clocks = self.block.clocks.borrow();
-                let result = self.block.shared.borrow_mut().load(address, bytes, self.index, at, &clocks);
-                drop(clocks);
-                self.demand(result, at);
-            }
+            Space::Shared => self.shared(at, |shared, caller| shared.load(address, bytes, caller)),
         }
     }
 
@@ -153,12 +160,7 @@ impl Lane for Thread {
                 region.write(offset, bytes);
                 Ok(())
             }),
-            Space::Shared => {
-                let clocks = self.block.clocks.borrow();
-                let result = self.block.shared.borrow_mut().store(address, bytes, self.index, at, &clocks);
-                drop(clocks);
-                self.demand(result, at);
-            }
+            Space::Shared => self.shared(at, |shared, caller| shared.store(address, bytes, caller)),
         }
     }
 
@@ -170,7 +172,7 @@ impl Lane for Thread {
         change: &mut dyn FnMut(u64) -> u64,
         at: At,
     ) -> u64 {
-        // Here others may come between, so that loops of compare-and-exchange meet each other.
+        // Let others run now and then, so that loops of compare-and-exchange conflict.
         if self.block.draw(4) == 0 {
             self.step_aside();
         }
@@ -178,13 +180,7 @@ impl Lane for Thread {
             Space::Global => self.global(address, bytes, "atomic update", at, |region, offset| {
                 region.update(offset, bytes, change)
             }),
-            Space::Shared => {
-                let clocks = self.block.clocks.borrow();
-                let mut shared = self.block.shared.borrow_mut();
-                let result = shared.update(address, bytes, change, self.index, at, &clocks);
-                drop((clocks, shared));
-                self.demand(result, at)
-            }
+            Space::Shared => self.shared(at, |shared, caller| shared.update(address, bytes, change, caller)),
         }
     }
 
@@ -198,8 +194,10 @@ impl Lane for Thread {
 
     fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Rc<Shown> {
         let Block { waits, clocks, .. } = &*self.block;
-        let result =
-            waits.borrow_mut().exchange(self.index, mask, operation, words, at, &mut clocks.borrow_mut());
+        let mut held = [0; WORDS];
+        held[..words.len()].copy_from_slice(words);
+        let exchange = Exchange { mask, operation, words: held, at };
+        let result = waits.borrow_mut().exchange(self.index, exchange, &mut clocks.borrow_mut());
         self.demand(result, at);
         self.suspend();
         let shown = waits.borrow_mut().take_shown(self.index);
@@ -225,10 +223,7 @@ impl Lane for Thread {
             let read = &mut copy.bytes[..source];
             self.global(global, source, "asynchronous copy", at, |region, offset| region.read(offset, read));
         }
-        let clocks = self.block.clocks.borrow();
-        let result = self.block.shared.borrow_mut().begin_copy(shared, count, self.index, at, &clocks);
-        drop(clocks);
-        self.demand(result, at);
+        self.shared(at, |memory, caller| memory.begin_copy(shared, count, caller));
         self.copies.borrow_mut().push(copy);
     }
 
@@ -245,17 +240,13 @@ impl Lane for Thread {
             let done = groups.pop_front().unwrap_or_default();
             drop(groups);
             for Copy { shared, bytes, count, at } in done {
-                let clocks = self.block.clocks.borrow();
-                let bytes = &bytes[..count];
-                let result = self.block.shared.borrow_mut().end_copy(shared, bytes, self.index, at, &clocks);
-                drop(clocks);
-                self.demand(result, at);
+                self.shared(at, |memory, caller| memory.end_copy(shared, &bytes[..count], caller));
             }
         }
     }
 
     fn dynamic_shared(&self) -> u32 {
-        crate::shared::DYNAMIC
+        DYNAMIC
     }
 
     fn static_shared(&self, name: &'static str, bytes: u32, at: At) -> u32 {

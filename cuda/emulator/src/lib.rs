@@ -1,10 +1,10 @@
-//! Runs kernels on the CPU, unchanged, and reports what they must not do.
+//! An emulator that runs kernels on the CPU, unchanged, and reports their faults.
 //!
-//! Each thread of a block is a coroutine; a block's threads take turns on one thread of the host, in an
-//! order drawn from a seed, and blocks run in parallel. Whatever a kernel asks of the machine is checked:
-//! that memory is there, aligned and written before it is read, that barriers and exchanges of a warp are
-//! reached by all who must, that accesses of shared memory do not race. `docs/emulator.md` says what is
-//! not modelled.
+//! Each thread of a block is a coroutine. The threads of a block take turns on one host thread, in
+//! an order drawn from a seed, and blocks run in parallel. The emulator checks every machine
+//! operation: memory is allocated, aligned and written before it is read; all threads reach each
+//! barrier and all lanes each exchange; accesses to shared memory do not race. `docs/emulator.md`
+//! lists what is not modelled.
 //!
 //! ```
 //! use cuda_std::prelude::*;
@@ -58,15 +58,15 @@ pub use crate::memory::Allocation;
 use crate::memory::Memory;
 use crate::order::BlockOrder;
 
-/// Lanes that are on their way at once: each has a stack, and the system maps a bounded number of them.
+/// Most lanes that run at once. Each has a stack, and the system maps a bounded number of stacks.
 const LANES_AT_ONCE: usize = 16_384;
 
-/// The device: memory, limits, and the seed that all order is drawn from.
+/// An emulated device: memory, launch limits, and the seed of the order of lanes and blocks.
 pub struct Emulator {
     seed: u64,
     limits: Limits,
     memory: Arc<Memory>,
-    /// Stacks that no lane is on.
+    /// Unused stacks.
     stacks: Mutex<Vec<DefaultStack>>,
 }
 
@@ -91,41 +91,42 @@ impl Emulator {
         Self::default()
     }
 
-    /// A device whose lanes and blocks run in the order that the seed draws. Within a block that order
-    /// depends on nothing but the seed, the block's index and the kernel, so a failure repeats.
+    /// A device whose lanes and blocks run in an order drawn from `seed`. Within a block the order
+    /// depends only on the seed, the block's index and the kernel, so a failure repeats.
     pub fn with_seed(seed: u64) -> Self {
         let limits = Limits { block: 1024, grid: [i32::MAX as u32, 65_535, 65_535], shared: 99 * 1024 };
         Self { seed, limits, memory: Memory::new(), stacks: Mutex::default() }
     }
 
-    /// The same device with other limits; at first they are those of compute capability 8.6, 8.9 and 12.0, the smallest.
+    /// Sets the launch limits. The default is the smallest, those of compute capability 8.6, 8.9
+    /// and 12.0.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// What the device can launch. Static shared memory counts towards the limit as well.
+    /// The launch limits. Static shared memory counts towards the limit of shared memory.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Device memory of this many bytes, which is not to be read before it is written.
+    /// Allocates `bytes` bytes of device memory, unwritten.
     pub fn allocate(&self, bytes: usize) -> Allocation {
         self.memory.allocate(bytes)
     }
 
-    /// Device memory that holds these values.
+    /// Allocates device memory and copies `values` to it.
     pub fn upload<T: Plain>(&self, values: &[T]) -> Allocation {
         let allocation = self.allocate(size_of_val(values));
         allocation.set_values(values);
         allocation
     }
 
-    /// Runs a kernel and waits for its end. The first fault ends the launch; memory keeps what was
-    /// written until then.
+    /// Runs a kernel to its end. The first fault ends the launch; memory keeps all writes up to
+    /// then.
     ///
     /// # Errors
-    /// What the kernel or the launch did that it must not.
+    /// A fault of the kernel or of the launch.
     pub fn launch<K: Kernel>(
         &self,
         grid: [u32; 3],
@@ -134,16 +135,16 @@ impl Emulator {
     ) -> Result<(), Fault> {
         let contract = K::contract(&arguments);
         contract.check(K::NAME, grid, block, &self.limits)?;
-        // SAFETY: a lane is current whenever this is called. What kernels ask of their arguments is about
-        // memory, which every lane checks at every access.
+        // SAFETY: a lane is current during each call. The safety sections of kernels are about
+        // memory, and lanes check every access.
         self.launch_entry(K::NAME, grid, block, contract.shared, &move || unsafe { K::run(arguments) })
     }
 
-    /// As [`launch`](Self::launch), of a kernel whose type is not known here: `entry` runs it as one
-    /// lane. The contract has been checked.
+    /// As [`launch`](Self::launch), for a kernel of unknown type: `entry` runs it as one lane. The
+    /// caller has checked the contract.
     ///
     /// # Errors
-    /// What the kernel did that it must not.
+    /// A fault of the kernel.
     pub fn launch_entry(
         &self,
         kernel: &'static str,
@@ -152,7 +153,7 @@ impl Emulator {
         shared: u32,
         entry: &(dyn Fn() + Sync),
     ) -> Result<(), Fault> {
-        // SAFETY: lanes, which hold the entry, have ended or were dropped when `run_blocks` returns.
+        // SAFETY: lanes hold the entry; all have ended or are dropped when `run_blocks` returns.
         let entry: &'static (dyn Fn() + Sync) = unsafe { std::mem::transmute(entry) };
         let launch = Launch {
             kernel,
@@ -174,8 +175,9 @@ impl Emulator {
         let blocks = launch.grid.map(u64::from).into_iter().product();
         let order = BlockOrder::new(blocks, launch.seed);
         let next = AtomicU64::new(0);
-        // Of all faults, that of the block that comes first: blocks before it are run to their end, so
-        // the number of threads does not matter. `end` is the position where there is nothing to do.
+        // The fault of the earliest block wins. Blocks before it run to their end, so the result
+        // does not depend on the number of host threads. Blocks from position `end` on are not
+        // started.
         let end = AtomicU64::new(blocks);
         let first: Mutex<Option<(u64, Fault)>> = Mutex::new(None);
         let report = |position: u64, fault: Fault| {
@@ -204,7 +206,7 @@ impl Emulator {
         let most = (LANES_AT_ONCE / launch.threads as usize).max(1);
         let workers = rayon::current_num_threads().min(most).min(usize::try_from(blocks).unwrap_or(most));
         if workers == 1 {
-            // On the caller's thread: a debugger sees who launched.
+            // On the caller's thread, so that a debugger shows the launch on the stack.
             work();
         } else {
             rayon::scope(|scope| (0..workers).for_each(|_| scope.spawn(|_| work())));

@@ -1,8 +1,8 @@
-//! Device memory: allocations in an address space of their own, with a bit per byte that says whether
-//! it was written.
+//! Device memory: allocations in an address space of their own, with a flag per byte for "written".
 //!
-//! Blocks run in parallel, and so may touch the same memory at once. Bytes lie in atomic words of eight;
-//! a smaller access changes its part of a word in one step, so no access ever tears another's.
+//! Blocks run in parallel and may access the same memory at once. Bytes lie in atomic words of
+//! eight. A smaller access changes its part of a word atomically, so accesses never tear each
+//! other.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::fault::{Fault, FaultKind, Finding};
 
 const BASE: u64 = 0x7_0000_0000_0000;
 const ALIGNMENT: u64 = 256;
-/// Addresses between two allocations that belong to none, so that overruns are found.
+/// Unallocated addresses between two allocations, so that overruns are found.
 const GAP: u64 = 1 << 20;
 
 /// The bytes of one allocation.
@@ -23,11 +23,11 @@ pub(crate) struct Region {
     base: u64,
     length: usize,
     words: Box<[AtomicU64]>,
-    /// Bit `b` of entry `w`: byte `b` of word `w` was written.
+    /// Bit `b` of entry `w` is set once byte `b` of word `w` was written.
     written: Box<[AtomicU8]>,
 }
 
-/// The part of a range that lies in one word: the word, its first byte there, and the bytes.
+/// Splits a range at words: each part is a word, its first byte there, and the part of the range.
 fn parts(offset: usize, length: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -39,12 +39,12 @@ fn parts(offset: usize, length: usize) -> impl Iterator<Item = (usize, usize, Ra
     })
 }
 
-/// The bits of `count` bytes, at most 8.
+/// A mask of the low `count` bytes, at most 8.
 fn low_bytes(count: usize) -> u64 {
     if count == 8 { u64::MAX } else { (1 << (8 * count)) - 1 }
 }
 
-/// The flags of `count` bytes from byte `start` of a word on.
+/// The written flags of `count` bytes from byte `start` of a word on.
 fn flags(start: usize, count: usize) -> u8 {
     (((1u32 << count) - 1) << start) as u8
 }
@@ -60,7 +60,7 @@ impl Region {
         }
     }
 
-    /// The first byte of a range that was never written.
+    /// The first unwritten byte of a range.
     fn unwritten(&self, offset: usize, length: usize) -> Option<usize> {
         parts(offset, length).find_map(|(word, start, part)| {
             let asked = flags(start, part.len());
@@ -69,7 +69,7 @@ impl Region {
         })
     }
 
-    /// Reads a range; fails, with the byte, where one was never written.
+    /// Reads a range; fails with the first unwritten byte.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), usize> {
         if let Some(byte) = self.unwritten(offset, bytes.len()) {
             return Err(byte);
@@ -97,7 +97,7 @@ impl Region {
         }
     }
 
-    /// Replaces 4 or 8 bytes in one step; fails, with the byte, where one was never written.
+    /// Changes 4 or 8 bytes atomically; fails with the first unwritten byte.
     pub fn update(
         &self,
         offset: usize,
@@ -115,7 +115,7 @@ impl Region {
         Ok(old >> shift & low)
     }
 
-    /// Changes a word in one step; returns what it was.
+    /// Changes a word atomically; returns its old value.
     fn change(&self, word: usize, mut change: impl FnMut(u64) -> u64) -> u64 {
         let cell = &self.words[word];
         let mut old = cell.load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Region {
         old
     }
 
-    /// What a read of `bytes` bytes at `offset`, of which `byte` was never written, is reported as.
+    /// The report of a read of `bytes` bytes at `offset` whose byte `byte` is unwritten.
     pub fn never_written(&self, offset: usize, bytes: usize, byte: usize) -> Finding {
         let length = self.length;
         let what = format!(
@@ -138,11 +138,11 @@ impl Region {
     }
 }
 
-/// The allocations at one time, by address.
+/// All allocations at one time, in order of address.
 pub(crate) type Regions = Vec<Arc<Region>>;
 
-/// The allocation, by its number, and the offset in it of `bytes` bytes at an address. `guess` is looked
-/// at first.
+/// Finds the number of the allocation that holds `bytes` bytes at an address, and their offset in
+/// it. Tries allocation `guess` first.
 pub(crate) fn find(
     regions: &Regions,
     guess: usize,
@@ -186,7 +186,7 @@ impl Memory {
         Arc::new(Self { allocated: RwLock::new((BASE, Vec::new())) })
     }
 
-    /// The allocations that there are now.
+    /// The present allocations.
     pub fn regions(&self) -> Regions {
         self.allocated.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -194,7 +194,7 @@ impl Memory {
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Allocation {
         let mut allocated = self.allocated.write().unwrap_or_else(PoisonError::into_inner);
         let (next, regions) = &mut *allocated;
-        // Addresses are never used twice: what is freed stays out of bounds.
+        // Addresses are never reused, so freed memory stays out of bounds.
         let region = Arc::new(Region::new(*next, bytes));
         *next += (bytes as u64).next_multiple_of(ALIGNMENT) + GAP;
         regions.push(Arc::clone(&region));
@@ -226,19 +226,19 @@ impl Allocation {
         self.region.base
     }
 
-    /// Bytes of it.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.region.length
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.region.length == 0
     }
 
-    /// The view of it for the arguments of a kernel.
+    /// A view of the memory, for the arguments of a kernel.
     pub fn view<T>(&self) -> GlobalMut<T> {
-        // SAFETY: what is done through the view goes through the emulator, which checks it.
+        // SAFETY: the emulator checks every access through the view.
         unsafe { GlobalMut::new(self.region.base) }
     }
 
@@ -263,7 +263,7 @@ impl Allocation {
     /// Reads bytes from byte `offset` on.
     ///
     /// # Errors
-    /// If there are not that many, or one was never written.
+    /// If they are out of bounds, or one is unwritten.
     pub fn download(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Fault> {
         self.check(offset, bytes.len(), "download")?;
         self.region.read(offset, bytes).map_err(|byte| {
@@ -272,7 +272,7 @@ impl Allocation {
         })
     }
 
-    /// Sets all bytes.
+    /// Sets every byte to `byte`.
     pub fn fill(&self, byte: u8) {
         let block = [byte; 4096];
         for offset in (0..self.len()).step_by(block.len()) {
@@ -280,29 +280,29 @@ impl Allocation {
         }
     }
 
-    /// Whether all of these bytes were written.
+    /// Whether all bytes of a range are written.
     ///
     /// # Errors
-    /// If there are not that many.
+    /// If they are out of bounds.
     pub fn is_written(&self, bytes: Range<usize>) -> Result<bool, Fault> {
         self.check(bytes.start, bytes.len(), "question")?;
         Ok(self.region.unwritten(bytes.start, bytes.len()).is_none())
     }
 
-    /// All of it, as values.
+    /// Reads all values.
     ///
     /// # Errors
-    /// If a byte was never written.
+    /// If a byte is unwritten.
     pub fn values<T: Plain>(&self) -> Result<Vec<T>, Fault> {
         let mut bytes = vec![0; self.len() / size_of::<T>() * size_of::<T>()];
         self.download(0, &mut bytes)?;
-        // SAFETY: each piece has the size of a `T`, of which any bits are a value.
+        // SAFETY: each piece has the size of a `T`, and any bits are a `T`.
         let value = |piece: &[u8]| unsafe { piece.as_ptr().cast::<T>().read_unaligned() };
         Ok(bytes.chunks_exact(size_of::<T>()).map(value).collect())
     }
 
-    /// Writes values from byte 0 on; for [`Emulator::upload`](crate::Emulator::upload), which made it as
-    /// large as they are.
+    /// Writes values from byte 0 on. They fit: only [`Emulator::upload`](crate::Emulator::upload)
+    /// calls this.
     pub(crate) fn set_values<T: Plain>(&self, values: &[T]) {
         // SAFETY: a `Plain` has no padding, so all bytes of the slice are initialised.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };

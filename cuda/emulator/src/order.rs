@@ -1,4 +1,4 @@
-//! The order that lanes and blocks run in: drawn from a seed.
+//! The order of lanes and blocks, drawn from a seed.
 
 /// A hash of 64 bits (the output step of SplitMix64).
 fn mix(x: u64) -> u64 {
@@ -7,12 +7,12 @@ fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Numbers drawn one after another.
+/// A sequence of random numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws(u64);
 
 impl Draws {
-    /// The draws of one use of a seed, told from others by `of`.
+    /// The sequence number `of` of a seed.
     pub fn new(seed: u64, of: u64) -> Self {
         Self(mix(seed ^ mix(of.wrapping_add(1))))
     }
@@ -28,7 +28,8 @@ impl Draws {
     }
 }
 
-/// An order of the blocks of a grid: steps of one stride around them, from a drawn block on.
+/// An order of the blocks of a grid: steps of a drawn stride, modulo their number, from a drawn
+/// block on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder {
     blocks: u64,
@@ -47,7 +48,7 @@ impl BlockOrder {
         Self { blocks, first, stride }
     }
 
-    /// The block that is started as number `position`.
+    /// The block at a position of the order.
     pub fn block(&self, position: u64) -> u64 {
         let steps = u128::from(position) * u128::from(self.stride) + u128::from(self.first);
         (steps % u128::from(self.blocks)) as u64

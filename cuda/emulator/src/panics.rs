@@ -1,4 +1,4 @@
-//! Panics of lanes, caught with their message and line, and printed by nobody.
+//! Panics of lanes: caught with message and line, not printed.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -12,14 +12,14 @@ thread_local! {
     static SITE: RefCell<Option<Site>> = const { RefCell::new(None) };
 }
 
-/// What a lane said as it panicked, and where.
+/// A panic of a lane.
 pub(crate) struct Panicked {
     pub message: String,
     pub site: Option<Site>,
 }
 
-/// Puts a hook before the program's, which keeps the line of a panic inside a lane and leaves all others
-/// to the program's hook.
+/// Installs a panic hook that records the line of a panic inside a lane and passes all others to
+/// the program's hook.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -34,7 +34,7 @@ fn install() {
     });
 }
 
-/// Makes [`catch`] ready for use, unless this thread is panicking, when hooks cannot be changed.
+/// Prepares [`catch`]. Does nothing while this thread panics, since hooks cannot be changed then.
 pub(crate) fn prepare() {
     if !std::thread::panicking() {
         install();
@@ -52,6 +52,6 @@ pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panicked> {
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    // The report is one line.
+    // Reports are one line.
     text.unwrap_or("with no message").replace('\n', " ")
 }

@@ -1,12 +1,12 @@
-//! Which accesses of shared memory are ordered by barriers, and which race.
+//! Race detection for shared memory, by vector clocks.
 //!
-//! Two things order the threads of a block: barriers, which whole warps take part in, and `sync_warp`,
-//! which orders lanes of one warp. So a warp has a vector clock over warps, which counts barriers, and a
-//! lane one over the lanes of its warp, in a time that each `sync_warp` of the warp moves on.
+//! Barriers order whole warps of a block, and `sync_warp` orders lanes of one warp. So each warp
+//! has a vector clock over warps that counts barriers, and each lane one over the lanes of its
+//! warp, in a time that each `sync_warp` of the warp advances.
 
 use cuda_std::host::At;
 
-/// How a thread touches memory.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     Read,
@@ -15,7 +15,7 @@ pub(crate) enum Touch {
 }
 
 impl Touch {
-    /// Whether the two need an order.
+    /// Whether two accesses to the same byte must be ordered.
     fn conflicts(self, other: Self) -> bool {
         self != other || self == Self::Write
     }
@@ -29,20 +29,28 @@ impl Touch {
     }
 }
 
-/// Accesses of one kind to the same bytes of a word, by lanes of one warp between two barriers, at one
-/// line.
+/// Accesses of one kind to the same bytes of a word, by lanes of one warp between two barriers, at
+/// one line of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     touch: Touch,
-    /// Bit `b`: byte `b` of the word.
+    /// Bit `b` stands for byte `b` of the word.
     bytes: u8,
     warp: u16,
     lanes: u32,
-    /// Barriers that the warp had passed.
+    /// Number of barriers that the warp had passed.
     barriers: u32,
-    /// The time in the warp.
+    /// The warp's time.
     time: u32,
     at: At,
+}
+
+/// The thread that accesses memory, its line in the kernel, and the clocks of its block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller<'a> {
+    pub thread: u32,
+    pub at: At,
+    pub clocks: &'a Clocks,
 }
 
 /// An earlier access that races with a new one.
@@ -53,20 +61,22 @@ pub(crate) struct Conflict {
     pub at: At,
 }
 
-/// What each thread of a block knows of the others.
+/// The clocks of a block.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     warps: usize,
-    /// Entry `w * warps + v`: how many barriers of warp `v` warp `w` knows; of itself, has passed.
+    /// Entry `w * warps + v`: barriers of warp `v` that are ordered before warp `w`. For `v = w`,
+    /// barriers that it has passed.
     known: Vec<u32>,
     /// The time of each warp.
     time: Vec<u32>,
-    /// Of each thread: what each lane of its warp did before this time is before what the thread does.
+    /// Per thread and lane of its warp: accesses of the lane before this time are ordered before
+    /// the thread.
     seen: Vec<[u32; 32]>,
 }
 
 impl Clocks {
-    /// Begins a block.
+    /// Starts a block.
     pub fn reset(&mut self, threads: usize) {
         self.warps = threads / 32;
         for (list, length) in [(&mut self.known, self.warps * self.warps), (&mut self.time, self.warps)] {
@@ -77,7 +87,7 @@ impl Clocks {
         self.seen.resize(threads, [0; 32]);
     }
 
-    /// These warps have met at a barrier.
+    /// Records a barrier of the warps `met`.
     pub fn barrier(&mut self, met: &[usize]) {
         let warps = self.warps;
         let mut joined = vec![0; warps];
@@ -91,7 +101,7 @@ impl Clocks {
         }
     }
 
-    /// The lanes of `mask` of this warp have met at a `sync_warp`.
+    /// Records a `sync_warp` of the lanes of `mask` in this warp.
     pub fn sync_warp(&mut self, warp: usize, mask: u32) {
         self.time[warp] += 1;
         let mut joined = [0; 32];
@@ -104,7 +114,7 @@ impl Clocks {
         lanes().for_each(|lane| self.seen[32 * warp + lane] = joined);
     }
 
-    /// The lanes of an access that are not ordered before what this thread does now.
+    /// The lanes of an access that are not ordered before this thread.
     fn unordered(&self, access: &Access, thread: usize) -> u32 {
         let (warp, other) = (thread / 32, usize::from(access.warp));
         if self.known[warp * self.warps + other] > access.barriers {
@@ -124,20 +134,16 @@ impl Clocks {
         }
         lanes
     }
+}
 
-    /// Notes an access to bytes of the word that `accesses` is kept for.
-    pub fn touch(
-        &self,
-        accesses: &mut Vec<Access>,
-        thread: u32,
-        touch: Touch,
-        bytes: u8,
-        at: At,
-    ) -> Result<(), Conflict> {
+impl Caller<'_> {
+    /// Records an access to bytes of the word whose earlier accesses are `accesses`.
+    pub fn touch(self, accesses: &mut Vec<Access>, touch: Touch, bytes: u8) -> Result<(), Conflict> {
+        let Self { thread, at, clocks } = self;
         let (warp, lane, thread) = (thread / 32, thread % 32, thread as usize);
         for access in &*accesses {
             if access.bytes & bytes != 0 && touch.conflicts(access.touch) {
-                let lanes = self.unordered(access, thread);
+                let lanes = clocks.unordered(access, thread);
                 if lanes != 0 {
                     let other = 32 * u32::from(access.warp) + lanes.trailing_zeros();
                     return Err(Conflict { thread: other, touch: access.touch, at: access.at });
@@ -149,8 +155,8 @@ impl Clocks {
             bytes,
             warp: warp as u16,
             lanes: 1 << lane,
-            barriers: self.known[warp as usize * (self.warps + 1)],
-            time: self.time[warp as usize],
+            barriers: clocks.known[warp as usize * (clocks.warps + 1)],
+            time: clocks.time[warp as usize],
             at,
         };
         let together = |access: &Access| {
@@ -165,13 +171,13 @@ impl Clocks {
             access.lanes |= new.lanes;
             return Ok(());
         }
-        // What is ordered before the new access is ordered before all that comes after it, and need not be
-        // kept: before a write, everything there; otherwise, accesses of the same kind.
+        // Accesses ordered before the new one are ordered before all that follow it, so they can
+        // go: all accesses before a write, or else those of the same kind.
         accesses.retain_mut(|access| {
             if touch == Touch::Write {
                 access.bytes &= !bytes;
             } else if access.touch == touch && access.bytes & !bytes == 0 {
-                access.lanes = self.unordered(access, thread);
+                access.lanes = clocks.unordered(access, thread);
             }
             access.bytes != 0 && access.lanes != 0
         });

@@ -1,20 +1,18 @@
-//! The shared memory of a block: the dynamic part and the static arrays, each checked by itself.
-
-use cuda_std::host::At;
+//! The shared memory of a block: the dynamic part and the static arrays, with bounds of their own.
 
 use crate::fault::{FaultKind, Finding};
-use crate::race::{Access, Clocks, Touch};
+use crate::race::{Access, Caller, Touch};
 
-/// Where dynamic shared memory begins.
+/// The address of dynamic shared memory.
 pub(crate) const DYNAMIC: u32 = 0x400;
-/// Addresses between two arrays that belong to none, so that overruns are found.
+/// Unallocated addresses between two arrays, so that overruns are found.
 const GAP: u32 = 0x1_0000;
 
-/// What a byte holds.
+/// The state of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Unwritten,
-    /// An asynchronous copy to it was started and not waited for.
+    /// The target of an unfinished asynchronous copy.
     Pending,
     Written,
 }
@@ -25,7 +23,7 @@ struct Segment {
     base: u32,
     bytes: Vec<u8>,
     states: Vec<State>,
-    /// Of each word of four bytes.
+    /// Per word of four bytes.
     accesses: Vec<Vec<Access>>,
 }
 
@@ -49,15 +47,13 @@ impl Segment {
         offset: usize,
         bytes: usize,
         touch: Touch,
-        thread: u32,
-        at: At,
-        clocks: &Clocks,
+        caller: Caller<'_>,
     ) -> Result<(), Finding> {
         for word in offset / 4..(offset + bytes).div_ceil(4) {
             let first = offset.max(4 * word) - 4 * word;
             let last = (offset + bytes).min(4 * word + 4) - 4 * word;
             let part = ((1u8 << last) - 1) & !((1u8 << first) - 1);
-            clocks.touch(&mut self.accesses[word], thread, touch, part, at).map_err(|other| {
+            caller.touch(&mut self.accesses[word], touch, part).map_err(|other| {
                 let what = format!(
                     "{} of byte {} of {} races with thread {}'s {} at {}: no barrier is between them",
                     touch.name(),
@@ -99,11 +95,11 @@ impl Segment {
 /// The shared memory of a block.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The dynamic part, then the static arrays that a lane has asked for.
+    /// The dynamic part, then the static arrays in order of first use.
     segments: Vec<Segment>,
-    /// Static arrays of earlier blocks, for their memory.
+    /// Static arrays of earlier blocks, whose memory is reused.
     spare: Vec<Segment>,
-    /// Bytes that a block may have.
+    /// Most bytes of shared memory per block.
     limit: usize,
 }
 
@@ -113,7 +109,7 @@ impl Shared {
         Self { segments, spare: Vec::new(), limit: limit as usize }
     }
 
-    /// Begins a block.
+    /// Starts a block.
     pub fn reset(&mut self, dynamic: u32) {
         self.spare.extend(self.segments.drain(1..));
         self.segments[0].reset(DYNAMIC, dynamic as usize);
@@ -147,14 +143,14 @@ impl Shared {
         Ok(base)
     }
 
-    /// The segment that holds a range, and the range's offset in it.
+    /// The segment that holds a range, and the offset of the range in it.
     fn find(&mut self, address: u64, bytes: usize, doing: &str) -> Result<(&mut Segment, usize), Finding> {
         if !address.is_multiple_of(bytes as u64) {
             let what =
                 format!("{doing} of {bytes} bytes at shared address {address:#x}, not a multiple of {bytes}");
             return Err(Finding::new(FaultKind::Misaligned, what));
         }
-        // The last segment that begins at or below the address: bases ascend.
+        // Bases ascend: the last segment that begins at or below the address.
         let number = self.segments.partition_point(|segment| u64::from(segment.base) <= address);
         let Some(number) = number.checked_sub(1) else {
             let what = format!("{doing} of {bytes} bytes at shared address {address:#x}: nothing is there");
@@ -172,31 +168,17 @@ impl Shared {
         Ok((segment, offset))
     }
 
-    pub fn load(
-        &mut self,
-        address: u64,
-        bytes: &mut [u8],
-        thread: u32,
-        at: At,
-        clocks: &Clocks,
-    ) -> Result<(), Finding> {
+    pub fn load(&mut self, address: u64, bytes: &mut [u8], caller: Caller<'_>) -> Result<(), Finding> {
         let (segment, offset) = self.find(address, bytes.len(), "read")?;
-        segment.touch(offset, bytes.len(), Touch::Read, thread, at, clocks)?;
+        segment.touch(offset, bytes.len(), Touch::Read, caller)?;
         segment.check_written(offset, bytes.len())?;
         bytes.copy_from_slice(&segment.bytes[offset..offset + bytes.len()]);
         Ok(())
     }
 
-    pub fn store(
-        &mut self,
-        address: u64,
-        bytes: &[u8],
-        thread: u32,
-        at: At,
-        clocks: &Clocks,
-    ) -> Result<(), Finding> {
+    pub fn store(&mut self, address: u64, bytes: &[u8], caller: Caller<'_>) -> Result<(), Finding> {
         let (segment, offset) = self.find(address, bytes.len(), "write")?;
-        segment.touch(offset, bytes.len(), Touch::Write, thread, at, clocks)?;
+        segment.touch(offset, bytes.len(), Touch::Write, caller)?;
         segment.write(offset, bytes);
         Ok(())
     }
@@ -206,12 +188,10 @@ impl Shared {
         address: u64,
         bytes: usize,
         change: &mut dyn FnMut(u64) -> u64,
-        thread: u32,
-        at: At,
-        clocks: &Clocks,
+        caller: Caller<'_>,
     ) -> Result<u64, Finding> {
         let (segment, offset) = self.find(address, bytes, "atomic update")?;
-        segment.touch(offset, bytes, Touch::Atomic, thread, at, clocks)?;
+        segment.touch(offset, bytes, Touch::Atomic, caller)?;
         segment.check_written(offset, bytes)?;
         let mut word = [0; 8];
         word[..bytes].copy_from_slice(&segment.bytes[offset..offset + bytes]);
@@ -220,33 +200,18 @@ impl Shared {
         Ok(old)
     }
 
-    /// An asynchronous copy to these bytes begins: what they held is gone, what they will hold is not
-    /// there yet.
-    pub fn begin_copy(
-        &mut self,
-        address: u32,
-        bytes: usize,
-        thread: u32,
-        at: At,
-        clocks: &Clocks,
-    ) -> Result<(), Finding> {
+    /// Starts an asynchronous copy: until it ends, the bytes are unreadable.
+    pub fn begin_copy(&mut self, address: u32, bytes: usize, caller: Caller<'_>) -> Result<(), Finding> {
         let (segment, offset) = self.find(u64::from(address), bytes, "asynchronous copy")?;
-        segment.touch(offset, bytes, Touch::Write, thread, at, clocks)?;
+        segment.touch(offset, bytes, Touch::Write, caller)?;
         segment.states[offset..offset + bytes].fill(State::Pending);
         Ok(())
     }
 
-    /// The bytes of an asynchronous copy arrive.
-    pub fn end_copy(
-        &mut self,
-        address: u32,
-        bytes: &[u8],
-        thread: u32,
-        at: At,
-        clocks: &Clocks,
-    ) -> Result<(), Finding> {
+    /// Ends an asynchronous copy.
+    pub fn end_copy(&mut self, address: u32, bytes: &[u8], caller: Caller<'_>) -> Result<(), Finding> {
         let (segment, offset) = self.find(u64::from(address), bytes.len(), "asynchronous copy")?;
-        segment.touch(offset, bytes.len(), Touch::Write, thread, at, clocks)?;
+        segment.touch(offset, bytes.len(), Touch::Write, caller)?;
         let states = &segment.states[offset..offset + bytes.len()];
         if states.iter().any(|&state| state != State::Pending) {
             let what = format!(

@@ -1,4 +1,4 @@
-//! Threads that wait for each other: barriers of a block and exchanges of a warp.
+//! Barriers of a block, exchanges of a warp, and the threads that wait at them.
 
 use std::ptr;
 use std::rc::Rc;
@@ -9,22 +9,29 @@ use crate::fault::{FaultKind, Finding, threads};
 use crate::order::Draws;
 use crate::race::Clocks;
 
-/// What a thread does.
+/// An exchange of a warp, as one lane calls it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchange {
+    pub mask: u32,
+    pub operation: &'static str,
+    /// The words that this lane shows.
+    pub words: [u32; WORDS],
+    pub at: At,
+}
+
+/// The state of a thread.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It runs, or may.
+    /// Running or ready to run.
     Runs,
+    /// Waiting at a barrier.
     Barrier {
         barrier: Barrier,
         predicate: bool,
         at: At,
     },
-    Exchange {
-        mask: u32,
-        operation: &'static str,
-        words: [u32; WORDS],
-        at: At,
-    },
+    /// Waiting at an exchange.
+    Exchange(Exchange),
     Finished,
 }
 
@@ -34,37 +41,37 @@ struct Group {
     mask: u32,
     operation: &'static str,
     at: At,
-    /// Bit `l`: lane `l` waits.
+    /// Bit `l` is set if lane `l` waits.
     lanes: u32,
 }
 
 impl Group {
-    fn is_of(&self, mask: u32, operation: &'static str, at: At) -> bool {
-        // Equal addresses decide nearly always; text is compared otherwise.
-        self.mask == mask
-            && (ptr::eq(self.operation, operation) || self.operation == operation)
-            && (ptr::eq(self.at, at) || self.at == at)
+    fn is_of(&self, Exchange { mask, operation, at, .. }: &Exchange) -> bool {
+        // Nearly always the addresses are equal, which is faster than comparing text.
+        self.mask == *mask
+            && (ptr::eq(self.operation, *operation) || self.operation == *operation)
+            && (ptr::eq(self.at, *at) || self.at == *at)
     }
 }
 
-/// What the threads of a block wait for.
+/// The states of the threads of a block.
 #[derive(Debug)]
 pub(crate) struct Waits {
     states: Vec<State>,
-    /// Threads that may run, in no order.
+    /// Threads that are ready to run, in no order.
     ready: Vec<u32>,
-    /// By barrier: the threads that have come.
+    /// Per barrier, the threads that wait at it.
     arrived: [Vec<u32>; 16],
-    /// What the last barrier of a thread counted.
+    /// Per thread, the count of its last barrier.
     counts: Vec<u32>,
-    /// What the last exchange of a thread showed, until the thread takes it.
+    /// Per thread, the words of its last exchange, until the thread takes them.
     shown: Vec<Option<Rc<Shown>>>,
-    /// By warp: the exchanges that lanes wait at, so that an exchange costs the same for each of
-    /// its lanes.
+    /// Per warp, the exchanges that lanes wait at. They make the cost of an exchange the same for
+    /// each lane.
     groups: Vec<Vec<Group>>,
 }
 
-/// The first line of a deadlock, and all that belongs to it.
+/// A deadlock, and the line of the first thread in it.
 pub(crate) struct Deadlock {
     pub finding: Finding,
     pub at: At,
@@ -82,7 +89,7 @@ impl Waits {
         }
     }
 
-    /// Begins a block.
+    /// Starts a block.
     pub fn reset(&mut self, threads: u32) {
         self.states.clear();
         self.states.resize(threads as usize, State::Runs);
@@ -97,13 +104,13 @@ impl Waits {
         self.groups.resize_with(threads.div_ceil(32) as usize, Vec::new);
     }
 
-    /// Draws the next thread to run, if one may.
+    /// Draws the next thread to run, if one is ready.
     pub fn next(&mut self, draws: &mut Draws) -> Option<u32> {
         let count = self.ready.len() as u64;
         (count > 0).then(|| self.ready.swap_remove(draws.below(count) as usize))
     }
 
-    /// The thread lets others run.
+    /// Makes the running thread ready, so that others can run.
     pub fn step_aside(&mut self, thread: u32) {
         self.ready.push(thread);
     }
@@ -117,17 +124,17 @@ impl Waits {
         self.ready.push(thread);
     }
 
-    /// What the barrier that the thread has passed counted.
+    /// The count of the last barrier of the thread.
     pub fn count(&self, thread: u32) -> u32 {
         self.counts[thread as usize]
     }
 
-    /// What the exchange that the thread has passed showed.
+    /// The words of the last exchange of the thread.
     pub fn take_shown(&mut self, thread: u32) -> Option<Rc<Shown>> {
         self.shown[thread as usize].take()
     }
 
-    /// The thread comes to a barrier; it is to suspend itself.
+    /// Records that the thread waits at a barrier. The caller then suspends the thread.
     pub fn barrier(
         &mut self,
         thread: u32,
@@ -146,11 +153,11 @@ impl Waits {
             );
             return Err(Finding::new(FaultKind::Barrier, what));
         }
-        // Whoever came first of the block stands for all that came; one call is asked of a warp, and of
-        // the block where all of it takes part.
+        // All lanes of a warp must make one call, and all threads at a barrier of the whole block.
+        // The first thread that arrived stands for all of them.
         let own_warp = thread / 32 * 32..thread / 32 * 32 + 32;
         let first = self.arrived[id as usize].first().copied();
-        // Lanes of a warp that wait here agree with each other: one of them stands for all.
+        // Lanes of this warp that wait here agree already, so one of them is enough.
         let mate = own_warp.clone().find(
             |&other| matches!(self.states[other as usize], State::Barrier { barrier, .. } if barrier.id == id),
         );
@@ -176,7 +183,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Lets whole warps pass a barrier if enough of them have come.
+    /// Releases the whole warps at a barrier if they are enough.
     fn pass(&mut self, id: usize, needed: u32, clocks: &mut Clocks) {
         let mut lanes = vec![0u32; self.states.len() / 32];
         for &thread in &self.arrived[id] {
@@ -197,48 +204,16 @@ impl Waits {
         }
     }
 
-    /// The thread comes to an exchange; it is to suspend itself.
-    pub fn exchange(
-        &mut self,
-        thread: u32,
-        mask: u32,
-        operation: &'static str,
-        words: &[u32],
-        at: At,
-        clocks: &mut Clocks,
-    ) -> Result<(), Finding> {
+    /// Records that the thread waits at an exchange. The caller then suspends the thread.
+    pub fn exchange(&mut self, thread: u32, exchange: Exchange, clocks: &mut Clocks) -> Result<(), Finding> {
+        let Exchange { mask, operation, at, .. } = exchange;
         let (warp, lane) = (thread / 32, thread % 32);
         if mask >> lane & 1 == 0 {
-            let what = format!("{operation} with mask {mask:#x}, which lane {lane} is not of");
+            let what = format!("{operation} with mask {mask:#x}, which lacks the calling lane {lane}");
             return Err(Finding::new(FaultKind::Exchange, what));
         }
-        let mut held = [0; WORDS];
-        held[..words.len()].copy_from_slice(words);
-        self.states[thread as usize] = State::Exchange { mask, operation, words: held, at };
-        let (mut own, mut against) = (None, None::<u32>);
-        for (number, group) in self.groups[warp as usize].iter().enumerate() {
-            let others = group.lanes & mask;
-            if others == 0 {
-                continue;
-            }
-            if group.is_of(mask, operation, at) {
-                own = Some(number);
-            } else if group.mask >> lane & 1 == 1 {
-                let other = others.trailing_zeros();
-                against = Some(against.map_or(other, |first| first.min(other)));
-            }
-            // Otherwise the other lanes wait for their own mates first, and may still come.
-        }
-        if let Some(other) = against.map(|other| 32 * warp + other)
-            && let State::Exchange { mask: their_mask, operation: theirs, at: their_at, .. } =
-                self.states[other as usize]
-        {
-            let what = format!(
-                "{operation} with mask {mask:#x}, where thread {other} waits at {theirs} \
-                 with mask {their_mask:#x} at {their_at}"
-            );
-            return Err(Finding::with(FaultKind::Exchange, other, what));
-        }
+        self.states[thread as usize] = State::Exchange(exchange);
+        let own = self.group(thread, &exchange)?;
         let groups = &mut self.groups[warp as usize];
         let number = own.unwrap_or_else(|| {
             groups.push(Group { mask, operation, at, lanes: 0 });
@@ -250,23 +225,58 @@ impl Waits {
             if operation == "sync_warp" {
                 clocks.sync_warp(warp as usize, mask);
             }
-            let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
-            let mut shown: Shown = [[0; WORDS]; 32];
-            for other in lanes() {
-                if let State::Exchange { words, .. } = self.states[other as usize] {
-                    shown[other as usize % 32] = words;
-                }
-            }
-            let shown = Rc::new(shown);
-            for other in lanes() {
-                self.shown[other as usize] = Some(Rc::clone(&shown));
-                self.release(other);
-            }
+            self.show(warp, mask);
         }
         Ok(())
     }
 
-    /// Why nobody can run, once nobody can; nothing if all threads have finished.
+    /// The number of the group that waits at the thread's exchange, if there is one. Fails if a
+    /// lane of the mask waits at another exchange together with this lane.
+    fn group(&self, thread: u32, exchange: &Exchange) -> Result<Option<usize>, Finding> {
+        let (warp, lane) = (thread / 32, thread % 32);
+        let (mut own, mut against) = (None, None::<u32>);
+        for (number, group) in self.groups[warp as usize].iter().enumerate() {
+            let others = group.lanes & exchange.mask;
+            if others == 0 {
+                continue;
+            }
+            if group.is_of(exchange) {
+                own = Some(number);
+            } else if group.mask >> lane & 1 == 1 {
+                let other = others.trailing_zeros();
+                against = Some(against.map_or(other, |first| first.min(other)));
+            }
+            // Otherwise the other lanes do not wait for this one, and may still come.
+        }
+        if let Some(other) = against.map(|other| 32 * warp + other)
+            && let State::Exchange(theirs) = self.states[other as usize]
+        {
+            let what = format!(
+                "{} with mask {:#x}, where thread {other} waits at {} with mask {:#x} at {}",
+                exchange.operation, exchange.mask, theirs.operation, theirs.mask, theirs.at
+            );
+            return Err(Finding::with(FaultKind::Exchange, other, what));
+        }
+        Ok(own)
+    }
+
+    /// Shows the words of the lanes of `mask` to each of them, and releases them.
+    fn show(&mut self, warp: u32, mask: u32) {
+        let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
+        let mut shown: Shown = [[0; WORDS]; 32];
+        for other in lanes() {
+            if let State::Exchange(exchange) = self.states[other as usize] {
+                shown[other as usize % 32] = exchange.words;
+            }
+        }
+        let shown = Rc::new(shown);
+        for other in lanes() {
+            self.shown[other as usize] = Some(Rc::clone(&shown));
+            self.release(other);
+        }
+    }
+
+    /// The deadlock when no thread is ready; `None` if all threads have finished.
     pub fn deadlock(&self) -> Option<Deadlock> {
         let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
         let mut note = |what: String, thread: u32| match groups.iter_mut().find(|group| group.0 == what) {
@@ -274,7 +284,7 @@ impl Waits {
             None => groups.push((what, vec![thread])),
         };
         let block = self.states.len();
-        // An exchange comes first: lanes that it waits for may well wait at a barrier for it.
+        // Report an exchange rather than a barrier: the missing lanes may wait at the barrier.
         let mut first: Option<(FaultKind, String, At)> = None;
         for (thread, state) in (0u32..).zip(&self.states) {
             let (kind, waits, at) = match *state {
@@ -287,7 +297,7 @@ impl Waits {
                     let needed = threads.unwrap_or(block as u32);
                     (FaultKind::Barrier, format!("barrier {id} for {needed} threads"), at)
                 }
-                State::Exchange { mask, operation, at, .. } => {
+                State::Exchange(Exchange { mask, operation, at, .. }) => {
                     (FaultKind::Exchange, format!("{operation} with mask {mask:#x}"), at)
                 }
             };

@@ -1,4 +1,4 @@
-//! What kernels compute on the emulator, against plain definitions.
+//! Results of kernels on the emulator, against plain definitions.
 
 use cuda_std::atomic::Scope;
 use cuda_std::float16::f16x2;
@@ -8,7 +8,7 @@ use cuda_std::warp::WarpReductionOp;
 use cuda_std::{copy, shared, static_shared};
 use emulator::{Emulator, Fault};
 
-/// Numbers of a plain generator.
+/// A linear congruential generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -57,10 +57,10 @@ fn sums_of_blocks() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Rows of what `warp_operations` writes.
+/// Result words per lane of `warp_operations`.
 const ROWS: usize = 17;
 
-/// Two masks at once: the even lanes and the odd ones are groups by themselves where `halves` is 1.
+/// All warp operations; with `halves` 1, even and odd lanes use a mask each.
 #[kernel(block = 32)]
 unsafe fn warp_operations(values: Global<u32>, out: GlobalMut<u32>, width: u32, by: u32, halves: u32) {
     let lane = warp::lane_id();
@@ -100,7 +100,7 @@ unsafe fn warp_operations(values: Global<u32>, out: GlobalMut<u32>, width: u32, 
     }
 }
 
-/// The same by definition, for one lane.
+/// The results of `warp_operations` by definition, for one lane.
 fn warp_definitions(values: &[u32], lane: usize, width: u32, by: u32, halves: u32) -> [u32; ROWS] {
     let group: Vec<usize> = (0..32).filter(|l| halves == 0 || l % 2 == lane % 2).collect();
     let l = lane as u32;
@@ -263,7 +263,8 @@ products! {
     multiply_i8, product_of_i8, i8, i32, |numbers: &mut Numbers| numbers.below(256) as u8 as i8, i32::from;
 }
 
-/// Sums of rows of 16 bytes per lane, two buffers in turn, the last row shorter than it is copied.
+/// Sums rows of 16 bytes per lane through two buffers in turn. The last copy of the last row is cut
+/// to `last_bytes`.
 #[kernel(block = 64, shared = 2 * 64 * 16)]
 unsafe fn pipeline(values: Global<u32>, out: GlobalMut<u32>, rows: u32, last_bytes: u32) {
     let thread = thread::thread_idx_x() as usize;
@@ -286,7 +287,7 @@ unsafe fn pipeline(values: Global<u32>, out: GlobalMut<u32>, rows: u32, last_byt
         start(row + 1);
         copy::wait::<1>();
         thread::sync_threads();
-        // What another thread copied.
+        // Bytes that another thread copied.
         let quad = buffers.get_quad(4 * (64 * (row as usize % 2) + 63 - thread)).0;
         sum += quad.iter().sum::<u32>() * (row + 1);
         thread::sync_threads();
@@ -370,7 +371,8 @@ fn the_seed_decides_the_order() -> Result<(), Fault> {
     Ok(())
 }
 
-/// The first two warps hand values to each other at barrier 1, the others at barrier 2, then all meet.
+/// Warps 0 and 1 exchange values at barrier 1, warps 2 and 3 at barrier 2, then all meet at barrier
+/// 0.
 #[kernel(block = 128)]
 unsafe fn named(out: GlobalMut<u32>) {
     let thread = thread::thread_idx_x() as usize;
@@ -406,7 +408,8 @@ fn named_barriers() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Neighbours write the bytes of one word, then read each other's; a lane waits in a loop for another.
+/// Neighbours write bytes of one word, then read each other's. All other threads spin until thread
+/// 5 sets a flag.
 #[kernel(block = 64)]
 unsafe fn neighbours(out: GlobalMut<u32>) {
     let thread = thread::thread_idx_x() as usize;

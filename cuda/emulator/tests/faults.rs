@@ -1,5 +1,5 @@
-//! Each kind of fault, planted in a small kernel: with `right` = 0 the kernel has the fault, with 1 it is
-//! as it should be. A comment `// line: NAME` marks the line that a report must name.
+//! Each kind of fault, planted in a small kernel. With `right` = 0 the kernel has the fault, with 1
+//! it has none. A comment `// line: NAME` marks the line that a report must name.
 
 use cuda_std::atomic::Scope;
 use cuda_std::launch::{Kernel, Limits};
@@ -14,8 +14,8 @@ fn line(name: &str) -> String {
     format!("faults.rs:{}:", marked.expect("a marked line") + 1)
 }
 
-/// One block of a kernel that writes `out`, 64 values, first wrong and then right, under some seeds.
-/// Returns the faults of the wrong runs.
+/// Runs one block of a kernel that writes 64 values, with the fault and without, under eight seeds;
+/// returns the faults.
 fn check<K>(block: u32, kind: FaultKind, lines: &[&str]) -> Vec<Fault>
 where
     K: Kernel<Arguments = (GlobalMut<u32>, u32)>,
@@ -31,7 +31,7 @@ where
         for name in lines {
             assert!(text.contains(&line(name)), "{name} at {}: {text}", line(name));
         }
-        // The same device runs on, and the kernel passes once it is right.
+        // The device still works, and the right kernel passes.
         if let Err(fault) = emulator.launch::<K>([1, 1, 1], block, (out.view(), 1)) {
             panic!("the right kernel: {fault}");
         }
@@ -69,7 +69,7 @@ unsafe fn missing_sync_warp(out: GlobalMut<u32>, right: u32) {
     values.set(i, 0);
     warp::sync();
     values.set(i, i as u32);
-    // Lanes of one half meet; those of the other half are met only in the right kernel.
+    // The wrong kernel orders the lanes within each half, not between the halves.
     let half = if i < 16 { 0xFFFF } else { 0xFFFF_0000 };
     // SAFETY: the lanes of both masks are here.
     unsafe { warp::sync_warp(if right == 1 { warp::FULL } else { half }) };
@@ -425,7 +425,7 @@ unsafe fn copy_without_barrier(out: GlobalMut<u32>, right: u32) {
     warp::sync();
     let old = values.get(i);
     if right == 1 {
-        // Nobody copies to what another lane still reads.
+        // No lane overwrites bytes that another still reads.
         warp::sync();
     }
     if i < 16 {
@@ -438,7 +438,7 @@ unsafe fn copy_without_barrier(out: GlobalMut<u32>, right: u32) {
 }
 
 #[test]
-fn a_copy_to_what_others_still_read() {
+fn a_copy_over_bytes_that_others_still_read() {
     let faults = check::<copy_without_barrier>(32, FaultKind::Race, &[]);
     assert!(faults.iter().any(|fault| fault.to_string().contains(&line("early copy"))));
 }

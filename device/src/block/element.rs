@@ -1,4 +1,12 @@
-//! Element types of vectors, and how the kernels compute with them.
+//! Element types of vectors, and the arithmetic of kernels on them.
+//!
+//! [`Element`] computes exact distances, four lanes to a distance: the sums of the CPU backend, bit
+//! for bit. [`TileElement`] and [`TileSum`] compute on tensor cores and bound their rounding.
+//!
+//! Why a filter on rounded vectors loses nothing ([`TileSum::bound`]): rounding moves a query by
+//! `error`, and a row by at most `row_error`, both measured. By the triangle inequality a row at
+//! distance d is within `sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32
+//! sums.
 
 use cuda_std::compare::{mark_below_f32, mark_below_i32};
 use cuda_std::float16::f16x2;
@@ -8,35 +16,37 @@ use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
 use cuda_std::{bytes, f16, float, float16, keep_rolled, tensor, unroll};
 
 use super::exact::Metric;
-use crate::descent::key;
+use crate::key;
 
 /// A component type of vectors.
 pub trait Element: Plain + Default {
-    /// What exact distances are computed in: f32, or i32 for bytes.
+    /// The type of exact sums: f32, or i32 for bytes.
     type Wide: Wide;
 
-    /// What a point that is compared with many rows is kept as in shared memory.
-    type Point: Plain;
+    /// The component type of a query in shared memory.
+    type Query: Plain;
 
-    /// The value, exactly.
+    /// The exact value.
     fn wide(self) -> Self::Wide;
 
-    /// The component of a point.
-    fn point(self) -> Self::Point;
+    /// The value as a component of a query.
+    fn query(self) -> Self::Query;
 
-    /// Components that a lane of a group of four takes at a time.
+    /// Components that a lane of a group of four takes at once.
     const PIECE: u32;
 
-    /// The lane's part of the squared norm of a point of `dim` components, where distances need it: of bytes.
-    fn norm_of_part(point: Shared<Self::Point>, part: u32, dim: u32) -> Self::Wide;
+    /// The lane's part of a query's squared norm; 0 where distances do not use it.
+    fn norm_of_part(query: Shared<Self::Query>, part: u32, dim: u32) -> Self::Wide;
 
-    /// The sums over all components of what the metric adds up, of a point and each of `N` rows of `dim` components, in
-    /// every lane of each group of four, whose lane `part` passes its part of the point's norm. Loads of all rows are
-    /// under way at once. Zeros follow the last component up to a multiple of 16 bytes of a row and of
-    /// [`PIECE`](Self::PIECE) of the point, and all begin at multiples of 16 bytes.
+    /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of
+    /// each group of four. Lane `part` of a group passes its part of the query's norm. Loads of all
+    /// rows are under way at once.
+    ///
+    /// Rows and query begin at multiples of 16 bytes. Zeros follow the last component: of a row up
+    /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
     fn sums_of_group<const N: usize>(
         metric: Metric,
-        point: (Shared<Self::Point>, Self::Wide),
+        query: (Shared<Self::Query>, Self::Wide),
         rows: [Global<Self>; N],
         part: u32,
         dim: u32,
@@ -50,7 +60,7 @@ macro_rules! float_elements {
     ($($type:ty: $wide:expr, $four:expr;)*) => {$(
         impl Element for $type {
             type Wide = f32;
-            type Point = f32;
+            type Query = f32;
 
             const PIECE: u32 = 4;
 
@@ -60,7 +70,7 @@ macro_rules! float_elements {
             }
 
             #[inline(always)]
-            fn point(self) -> f32 {
+            fn query(self) -> f32 {
                 ($wide)(self)
             }
 
@@ -69,12 +79,12 @@ macro_rules! float_elements {
                 0.0
             }
 
-            // Sixteen sums, four to a lane, of the components `i, i + 16, ...` in this order, added as a tree: as
-            // on the CPU.
+            // The CPU's order: sixteen sums, four to a lane, of the components `i, i + 16, ...`,
+            // added as a tree.
             #[inline(always)]
             fn sums_of_group<const N: usize>(
                 metric: Metric,
-                (point, _): (Shared<f32>, f32),
+                (query, _): (Shared<f32>, f32),
                 rows: [Global<Self>; N],
                 part: u32,
                 dim: u32,
@@ -92,17 +102,17 @@ macro_rules! float_elements {
                 let mut i = part * Self::PIECE;
                 while i < dim {
                     keep_rolled();
-                    // Two loads of each row are under way before the first is used; beyond the end there are zeros.
+                    // Two loads per row are under way before the first is used.
                     let next = i + GROUP * Self::PIECE;
                     let first = rows.map(|row| $four(row, i));
                     let second = rows.map(|row| if next < dim { $four(row, next) } else { [0.0; 4] });
-                    let of_point = point.get_quad(i as usize);
+                    let of_query = query.get_quad(i as usize);
                     for n in 0..N {
-                        add(&mut sums[n], first[n], of_point);
+                        add(&mut sums[n], first[n], of_query);
                     }
-                    let of_point = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
+                    let of_query = if next < dim { query.get_quad(next as usize) } else { Quad::default() };
                     for n in 0..N {
-                        add(&mut sums[n], second[n], of_point);
+                        add(&mut sums[n], second[n], of_query);
                     }
                     i = next + GROUP * Self::PIECE;
                 }
@@ -116,7 +126,7 @@ macro_rules! float_elements {
     )*};
 }
 
-/// Four components from number `i` on, a multiple of four.
+/// Components `i` to `i + 3`; `i` is a multiple of four.
 #[inline(always)]
 #[track_caller]
 fn four_floats(row: Global<f32>, i: u32) -> [f32; 4] {
@@ -126,7 +136,7 @@ fn four_floats(row: Global<f32>, i: u32) -> [f32; 4] {
     four
 }
 
-/// As [`four_floats`].
+/// Components `i` to `i + 3`; `i` is a multiple of four.
 #[inline(always)]
 #[track_caller]
 fn four_halves(row: Global<f16>, i: u32) -> [f32; 4] {
@@ -144,7 +154,7 @@ macro_rules! byte_elements {
     ($($type:ty: $dot:path;)*) => {$(
         impl Element for $type {
             type Wide = i32;
-            type Point = $type;
+            type Query = $type;
 
             const PIECE: u32 = 16;
 
@@ -154,28 +164,28 @@ macro_rules! byte_elements {
             }
 
             #[inline(always)]
-            fn point(self) -> $type {
+            fn query(self) -> $type {
                 self
             }
 
             #[inline(always)]
-            fn norm_of_part(point: Shared<$type>, part: u32, dim: u32) -> i32 {
+            fn norm_of_part(query: Shared<$type>, part: u32, dim: u32) -> i32 {
                 let mut sum = 0;
                 let mut i = part * Self::PIECE;
                 while i < dim {
                     keep_rolled();
-                    let y = point.get_quad(i as usize);
+                    let y = query.get_quad(i as usize);
                     unroll!(4, W => sum = $dot(y.0[W], y.0[W], sum));
                     i += GROUP * Self::PIECE;
                 }
                 sum
             }
 
-            // Integers come out the same in any order.
+            // Sums of integers are exact in any order.
             #[inline(always)]
             fn sums_of_group<const N: usize>(
                 metric: Metric,
-                (point, norm): (Shared<$type>, i32),
+                (query, norm): (Shared<$type>, i32),
                 rows: [Global<$type>; N],
                 part: u32,
                 dim: u32,
@@ -187,8 +197,8 @@ macro_rules! byte_elements {
                     let next = i + GROUP * Self::PIECE;
                     let xs = rows.map(|row| row.get_quad(i as usize));
                     let xs_next = rows.map(|row| if next < dim { row.get_quad(next as usize) } else { Quad::default() });
-                    let y = point.get_quad(i as usize);
-                    let y_next = if next < dim { point.get_quad(next as usize) } else { Quad::default() };
+                    let y = query.get_quad(i as usize);
+                    let y_next = if next < dim { query.get_quad(next as usize) } else { Quad::default() };
                     for n in 0..N {
                         let (x, x_next) = (xs[n], xs_next[n]);
                         unroll!(4, W => {
@@ -221,15 +231,15 @@ byte_elements! {
     i8: bytes::dot_i8;
 }
 
-/// What distances are computed in. i32 sums of bytes are exact: 4096 * 255^2 < 2^31.
+/// The type of exact sums. i32 sums of bytes are exact: 4096 * 255^2 < 2^31.
 pub trait Wide: Plain + WarpShuffleValue {
-    /// Nothing yet.
+    /// The empty sum.
     const ZERO: Self;
 
     /// `a + b`.
     fn plus(a: Self, b: Self) -> Self;
 
-    /// `sum + a * b`, each step rounded by itself.
+    /// `sum + a * b`, not fused.
     fn add_product(sum: Self, a: Self, b: Self) -> Self;
 
     /// The sum as a distance.
@@ -274,9 +284,9 @@ impl Wide for i32 {
     }
 }
 
-/// Element types of tensor-core tiles, with what a sum of products is compared in.
+/// Element types of tensor-core tiles.
 pub trait TileElement: tensor::Element<Sum: TileSum> {
-    /// `sum` and the products of the components that lie in 16 bytes.
+    /// `sum` plus the products of the components in 16 bytes.
     fn add_products(sum: Self::Sum, a: Quad, b: Quad) -> Self::Sum;
 }
 
@@ -311,14 +321,16 @@ byte_products! {
     i8: bytes::dot_i8;
 }
 
-/// Sums of a tile: f32 for f16, i32 for bytes. A row's distance to a query, less what depends on the
-/// query alone, is `bias + weight * product`.
+/// Sums of a tile: f32 for f16, i32 for bytes.
+///
+/// The *value* of a row for a query is `bias + weight * product`: the distance less the part that
+/// depends on the query alone. *Nearness* is minus half of a squared distance.
 pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
-    /// The bias of a row that nothing finds.
+    /// The bias of a row that no query finds.
     const NEVER: Self;
-    /// The bound of a query that any row but those of bias [`NEVER`](Self::NEVER) is below.
+    /// The bound above all rows but those of bias [`NEVER`](Self::NEVER).
     const UNBOUNDED: Self;
-    /// The bound that no row is below.
+    /// The bound below all rows.
     const CLOSED: Self;
 
     /// `a + b`.
@@ -327,34 +339,35 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// `bias + weight * product`.
     fn value(bias: Self, weight: Self, product: Self) -> Self;
 
-    /// `bits`, with `mask` set if the first is below the second.
+    /// `bits`, with `mask` set if `pair.0` is below `pair.1`.
     fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32;
 
-    /// `bits` moved up by one, the lowest set if `a` is below `b`: that is the sign of their difference.
+    /// `bits` shifted left by one, with the sign of `a - b` as the lowest bit.
     fn push_below(bits: u32, a: Self, b: Self) -> u32;
 
-    /// The smaller one.
+    /// The smaller of two values.
     fn smaller(a: Self, b: Self) -> Self;
 
-    /// What is kept of a squared norm for nearness: minus half of it, of integers itself.
+    /// The term of a squared norm in nearness: minus half of it; of integers, the norm itself.
     fn term(norm: Self) -> Self;
 
-    /// What the nearness of two vectors of these terms begins at: minus half of both norms, of integers rounded up
-    /// each. Products added, it is minus half of their squared distance.
+    /// The initial nearness of two vectors with these terms: minus half of both norms; of integers,
+    /// each rounded up. The sum of products added, it is minus half of the squared distance.
     fn begin_nearness(term: Self, other: Self) -> Self;
 
-    /// The squared distance of two vectors of this nearness, less the squared norm of that of the first term; the
-    /// same bits however they met.
+    /// The value of the vector of term `other` for that of term `term`, at this nearness. The bits
+    /// do not depend on which of the two was the row.
     fn from_nearness(nearness: Self, term: Self, other: Self) -> Self;
 
-    /// A nearness that those with a vector of this squared norm are above if what [`from_nearness`](Self::from_nearness)
-    /// makes of them is below `bound`; of integers, some at `bound` or one beyond it are too.
+    /// The threshold of nearness of a vector with this squared norm: every vector whose
+    /// [value](Self::from_nearness) for it is below `bound` is above the threshold. Of integers, a
+    /// value of `bound` or `bound + 1` may be as well.
     fn nearness(bound: Self, norm: Self) -> Self;
 
     /// Whether `a` is above `b`.
     fn above(a: Self, b: Self) -> bool;
 
-    /// An integer that sorts as the value does, not 0.
+    /// An integer with the order of values, not 0.
     fn ordered(self) -> u32;
 
     /// The inverse of [`ordered`](Self::ordered).
@@ -363,15 +376,15 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
     /// The value as part of a key; i32 is rounded.
     fn to_f32(self) -> f32;
 
-    /// The bound that the value of a key is; that of the largest is [`UNBOUNDED`](Self::UNBOUNDED).
+    /// The bound for the value of a key. The largest values give [`UNBOUNDED`](Self::UNBOUNDED).
     fn from_f32(value: f32) -> Self;
 
-    /// The bound of a query whose present k-th distance is `farthest`: no row whose distance,
-    /// computed exactly, is below `farthest` has a [`value`](Self::value) that is not below it.
+    /// The bound of a query whose k-th distance so far is `farthest`: every row whose exact
+    /// distance is below `farthest` has a [`value`](Self::value) below the bound.
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self;
 }
 
-/// What the bound of a query is computed from.
+/// Inputs of a query's bound.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryBound<S> {
     /// The metric.
@@ -380,18 +393,19 @@ pub struct QueryBound<S> {
     pub dim: u32,
     /// The squared norm of the query as the tile sees it.
     pub norm: S,
-    /// How far the query was moved by rounding it: the norm of the difference, scaled.
+    /// The norm of the difference between the query and its rounded vector, scaled.
     pub error: f32,
-    /// As `error`, for every row whose bias is finite.
+    /// The largest such norm of the rows with finite bias.
     pub row_error: f32,
     /// The largest squared norm of a row as the tile sees it.
     pub largest: f32,
-    /// What vectors were multiplied by before they were rounded; for inner products, of both sides.
+    /// The factor of vectors before rounding; for inner products, the product of both sides'
+    /// factors.
     pub scale: f32,
 }
 
-/// The relative error of a sum of `dim` products, with room: tensor cores lose up to 8 units of 2^-23 of the
-/// largest addend in every 16 products.
+/// A bound of the relative error of a sum of `dim` products, with a margin. Tensor cores lose up to
+/// 8 units of 2^-23 of the largest addend per 16 products.
 #[inline(always)]
 fn drift(dim: u32) -> f32 {
     (dim / 4 + 16) as f32 * (1.0 / (1u32 << 22) as f32)
@@ -472,9 +486,8 @@ impl TileSum for f32 {
         value
     }
 
-    // The tile computes with rounded vectors. By the triangle inequality the distance of two rounded
-    // vectors differs from that of the originals by at most how far both were moved; what the sums
-    // lose is bounded by their number.
+    // By the triangle inequality the distance of two rounded vectors differs from that of the
+    // originals by at most the two errors. `drift` bounds the loss of the sums.
     #[inline(always)]
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
         let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
@@ -493,9 +506,9 @@ impl TileSum for f32 {
                 farthest * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
             }
         };
-        // The scale fits most values. A few huge ones overflow: the bound becomes minus infinity,
-        // which closes the query, or NaN, which does the same. If all vectors are zero, bound and
-        // values are 0, and equal rows must still pass.
+        // A few huge values may overflow the scale. A bound of minus infinity or NaN then opens the
+        // query to all rows. The least positive number lets equal rows pass when all vectors are
+        // zero.
         if bound > Self::CLOSED { bound + f32::MIN_POSITIVE } else { Self::UNBOUNDED }
     }
 }
@@ -540,7 +553,7 @@ impl TileSum for i32 {
         -(term >> 1) - (other >> 1)
     }
 
-    // What halving cut off comes back.
+    // Adds the bits that halving cut off.
     #[inline(always)]
     fn from_nearness(nearness: Self, term: Self, other: Self) -> Self {
         (other & 1) - (term & !1) - 2 * nearness
@@ -556,7 +569,7 @@ impl TileSum for i32 {
         a > b
     }
 
-    // The smallest value is that of no product.
+    // `i32::MIN` is not a value, so no value maps to 0.
     #[inline(always)]
     fn ordered(self) -> u32 {
         self as u32 ^ 0x8000_0000
@@ -577,7 +590,7 @@ impl TileSum for i32 {
         (value as i32).min(Self::UNBOUNDED)
     }
 
-    // Products are exact; only the distance as f32 is rounded.
+    // Products are exact. Only the distance as f32 is rounded.
     #[inline(always)]
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
         let farthest = if query.metric == Metric::Cosine { 2.0 * farthest } else { farthest };

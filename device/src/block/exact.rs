@@ -1,10 +1,18 @@
 //! Exact distances: the sums of the CPU backend, bit for bit.
+//!
+//! ```text
+//! query = a row in shared memory
+//! each group of four lanes: 16 partial sums over the components of its row, added as a fixed tree
+//! ```
+//!
+//! Eight rows per warp at a time. Two loads per row and lane are under way before the first is
+//! used. Bound by memory: each row is read once.
 
 use cuda_std::prelude::*;
 
 use super::element::{Element, GROUP, Wide};
 
-/// How near two vectors are; the values are those that kernels take.
+/// A metric, with its number in kernels' arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Metric {
@@ -17,7 +25,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The metric of a kernel's argument.
+    /// The metric of a number.
     #[inline(always)]
     pub const fn from_u32(value: u32) -> Self {
         match value {
@@ -28,51 +36,49 @@ impl Metric {
     }
 }
 
-/// A point in shared memory, to which each group of four lanes computes the distance of a row.
+/// A query in shared memory. Each group of four lanes computes its distance from a row.
 #[derive(Clone, Copy)]
-pub struct Point<T: Element> {
-    values: Shared<T::Point>,
+pub struct ExactQuery<T: Element> {
+    values: Shared<T::Query>,
     norm: T::Wide,
     dim: u32,
 }
 
-/// Bytes of shared memory of a point of `dim` components, whatever they are.
-pub const fn point_bytes(dim: u32) -> u32 {
+/// Bytes of shared memory of a query of `dim` components of any type.
+pub const fn query_bytes(dim: u32) -> u32 {
     dim.next_multiple_of(16) * 4
 }
 
-impl<T: Element> Point<T> {
-    /// Puts the `dim` components of `row` in shared memory, which begins at a multiple of 16 bytes and has
-    /// [`point_bytes`]. The `threads` threads of a block call this; a barrier follows.
+impl<T: Element> ExactQuery<T> {
+    /// Copies the `dim` components of `row` to shared memory, which begins at a multiple of 16
+    /// bytes and has [`query_bytes`]. All `threads` threads call this; the caller adds a barrier.
     #[inline(always)]
-    pub fn load(values: Shared<T::Point>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
+    pub fn load(values: Shared<T::Query>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
         let mut i = thread;
         while i < dim.next_multiple_of(T::PIECE) {
-            values.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.point());
+            values.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.query());
             i += threads;
         }
     }
 
-    /// The point that was loaded, as the calling lane sees it.
+    /// The loaded query, for the calling lane.
     #[inline(always)]
-    pub fn new(values: Shared<T::Point>, dim: u32) -> Self {
+    pub fn new(values: Shared<T::Query>, dim: u32) -> Self {
         Self { values, norm: T::norm_of_part(values, warp::lane_id() % GROUP, dim), dim }
     }
 
-    /// The distance of `row` for each group of [`GROUP`] lanes by itself; every lane of the group has it. The row
-    /// begins at a multiple of 16 bytes, with zeros behind it up to the next. A group that has no row passes
-    /// None; the whole warp calls this.
-    ///
-    /// These are the sums of the CPU backend, in its order.
+    /// The distance of `row`, one row per group of [`GROUP`] lanes, in every lane of the group. The
+    /// row begins at a multiple of 16 bytes, with zeros behind it up to the next multiple. A group
+    /// without a row passes None. The whole warp calls this.
     #[inline(always)]
     pub fn distance(&self, metric: Metric, row: Option<Global<T>>) -> f32 {
-        // SAFETY: of no components, none is read.
+        // SAFETY: with no components, nothing is read.
         let none = || unsafe { Global::new(0) };
         let dim = if row.is_some() { self.dim } else { 0 };
         self.sums(metric, [row.unwrap_or_else(none)], dim)[0]
     }
 
-    /// As [`distance`](Self::distance), of `N` rows that each group has, whose loads are under way at once.
+    /// The [distances](Self::distance) of `N` rows per group, whose loads are under way at once.
     #[inline(always)]
     pub fn distances<const N: usize>(&self, metric: Metric, rows: [Global<T>; N]) -> [f32; N] {
         self.sums(metric, rows, self.dim)

@@ -1,4 +1,12 @@
-//! What kernels share: pieces that the threads of a block, or the lanes of a warp, do together.
+//! Building blocks of kernels: code that the threads of a block, or the lanes of a warp, run
+//! together.
+//!
+//! | module | what it computes |
+//! | --- | --- |
+//! | `element`, `exact`, `rows` | exact distances, in the CPU's order of sums |
+//! | `tile`, `tile_walk` | products of 128 x 128 vectors on tensor cores |
+//! | `sort`, `nearest`, `scan` | sorting, merging, selection and prefix sums of a block's keys |
+//! | `table` | a hash table of ids |
 
 pub mod element;
 pub mod exact;
@@ -8,8 +16,9 @@ pub mod scan;
 pub mod sort;
 pub mod table;
 pub mod tile;
+pub mod tile_walk;
 
-/// Makes structs of arguments `Copy` wherever their parameters are; views are, whatever they are of.
+/// Implements `Clone` and `Copy` for structs of arguments whose type parameters are `Copy`.
 macro_rules! copied {
     ($($name:ident<$($parameter:ident),*>;)*) => {$(
         impl<$($parameter: Copy),*> Clone for $name<$($parameter),*> {

@@ -1,24 +1,27 @@
-//! Rows of the base, and the distances between them that pruning takes.
+//! Rows of the base, and their distances in pruning and search.
 //!
-//! *Rule* distances are what rules compare: squared L2. *Order* distances are the keys of
-//! candidates and edges: rule distances, but under inner product list distances.
+//! | distance | used by | definition |
+//! | --- | --- | --- |
+//! | rule | pruning rules | squared L2, of rows with their lifts |
+//! | order | keys of candidates and edges | rule distance; under inner product, list distance |
+//! | list | lists and results | the metric's |
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::{Metric, Point};
-use crate::descent::key::{self, Key};
+use crate::block::exact::{ExactQuery, Metric};
+use crate::key::{self, Key};
 
 /// Rows of the base.
 #[repr(C)]
 pub struct Rows<T> {
-    /// In: vectors of `dim` components, `stride` components apart, which begin at multiples of 16 bytes and have
-    /// zeros behind them up to the next.
+    /// In: vectors of `dim` components, `stride` components apart. Each begins at a multiple of 16
+    /// bytes, with zeros behind it up to the next multiple.
     pub values: Global<T>,
-    /// In: with `lifted`, a number per row. Inner products: the coordinate, not negative, that makes all norms
-    /// equal. Cosine: -1 for a zero vector, else 0.
+    /// In: with `lifted`, one number per row. Inner product: the coordinate, at least 0, that makes
+    /// all norms equal. Cosine: -1 for a zero vector, else 0.
     pub lifts: Global<f32>,
     /// Components from one vector to the next.
     pub stride: u32,
@@ -26,7 +29,7 @@ pub struct Rows<T> {
     pub dim: u32,
     /// Whether there are `lifts`.
     pub lifted: u32,
-    /// Inner product: the square of the norm that lifts give all rows. Other metrics: -1.
+    /// Inner product: the squared norm of all lifted rows. Other metrics: -1.
     pub square: f32,
 }
 
@@ -34,30 +37,31 @@ copied! {
     Rows<T>;
 }
 
-/// Squared distances of lifted rows below this part of their squared norm are rounding: 0.
+/// Squared distances of lifted rows below this part of their squared norm are rounding errors, and
+/// count as 0.
 const ROUNDING: f32 = 4e-6;
 
 /// The squared L2 distance of two lifted rows. `order` is minus their inner product without lifts,
-/// `square` the square of the norm that lifts give all rows.
+/// `square` the squared norm of all lifted rows.
 #[inline(always)]
 pub fn lifted_distance(square: f32, lifts: (f32, f32), order: f32) -> f32 {
     let squared = 2.0 * (square + order - lifts.0 * lifts.1);
     if squared < ROUNDING * square { 0.0 } else { squared }
 }
 
-/// What rules compare: squared L2 distances, of rows with their lifts; a row whose lift is negative is at distance
-/// 2 from all.
+/// A row in shared memory for rule distances. A row with a negative lift is at distance 2 from all
+/// rows.
 #[derive(Clone, Copy)]
 pub struct RulePoint<T: Element> {
-    point: Point<T>,
+    point: ExactQuery<T>,
     lift: f32,
 }
 
-/// What lists and results compare: distances by a metric. A zero vector, whose lift is negative, is at cosine distance
-/// 1 from all.
+/// A row in shared memory for list distances. A zero vector, which has a negative lift, is at
+/// cosine distance 1 from all rows.
 #[derive(Clone, Copy)]
 pub struct ListPoint<T: Element> {
-    point: Point<T>,
+    point: ExactQuery<T>,
     metric: Metric,
     zero: bool,
 }
@@ -69,27 +73,27 @@ impl<T: Element> Rows<T> {
         self.values.offset(id as usize * self.stride as usize)
     }
 
-    /// Puts row `id` in shared memory, as [`Point::load`] does.
+    /// Copies row `id` to shared memory, as [`ExactQuery::load`] does.
     #[inline(always)]
-    pub fn load(&self, values: Shared<T::Point>, id: u32, threads: (u32, u32)) {
-        Point::load(values, self.row(id), self.dim, threads);
+    pub fn load(&self, values: Shared<T::Query>, id: u32, threads: (u32, u32)) {
+        ExactQuery::load(values, self.row(id), self.dim, threads);
     }
 
-    /// Row `id`, which was loaded to `values`, as a point.
+    /// Row `id`, loaded to `values`, for rule distances.
     #[inline(always)]
-    pub fn point(&self, values: Shared<T::Point>, id: u32) -> RulePoint<T> {
-        RulePoint { point: Point::new(values, self.dim), lift: self.lift(id) }
+    pub fn point(&self, values: Shared<T::Query>, id: u32) -> RulePoint<T> {
+        RulePoint { point: ExactQuery::new(values, self.dim), lift: self.lift(id) }
     }
 
-    /// The distance from `point` to row `id` for each group of lanes, as [`Point::distance`] gives it: the bits
-    /// of the CPU backend. A group that has no row passes None; the whole warp calls this.
+    /// The rule distance from `point` to row `id`, one row per group of lanes: the bits of the CPU
+    /// backend. A group without a row passes None. The whole warp calls this.
     #[inline(always)]
     pub fn distance(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
         let sum = self.sum(point, id, Metric::L2);
         id.map_or(sum, |id| self.lifted(point, id, sum))
     }
 
-    /// As [`distance`](Self::distance), the order distance.
+    /// The order distance from `point` to row `id`, called as [`distance`](Self::distance).
     #[inline(always)]
     pub fn order_distance(&self, point: &RulePoint<T>, id: Option<u32>) -> f32 {
         let metric = self.order();
@@ -100,7 +104,8 @@ impl<T: Element> Rows<T> {
         }
     }
 
-    /// The rule distance from a row of this lift to the row of `key`, their order distance.
+    /// The rule distance from a row of this lift to the row of `key`, which holds their order
+    /// distance.
     #[inline(always)]
     pub fn rule_distance(&self, lift: f32, key: Key) -> f32 {
         let order = key::distance(key);
@@ -116,8 +121,9 @@ impl<T: Element> Rows<T> {
         if self.square < 0.0 { Metric::L2 } else { Metric::InnerProduct }
     }
 
-    /// The distances from `point` to the rows `id` of the first `count` lanes, at least 1, each in its lane: eight at
-    /// a time, by groups as above. The whole warp calls this, with the same count.
+    /// The rule distances from `point` to the rows `id` of the first `count` lanes, at least 1,
+    /// each in its lane. Groups compute eight at a time. The whole warp calls this, with the same
+    /// count.
     #[inline(always)]
     pub fn distances(&self, point: &RulePoint<T>, id: u32, count: u32) -> f32 {
         let sum = self.sums(point, id, count, Metric::L2);
@@ -132,7 +138,7 @@ impl<T: Element> Rows<T> {
         if metric == Metric::L2 && warp::lane_id() < count { self.lifted(point, id, sum) } else { sum }
     }
 
-    /// As [`distances`](Self::distances), by `metric` without lifts.
+    /// The distances by `metric`, without lifts, called as [`distances`](Self::distances).
     #[inline(always)]
     fn sums(&self, point: &RulePoint<T>, id: u32, count: u32, metric: Metric) -> f32 {
         const GROUPS: u32 = 32 / GROUP;
@@ -141,7 +147,7 @@ impl<T: Element> Rows<T> {
         while first < count {
             keep_rolled();
             let of = first + lane / GROUP;
-            // A group for which no row is left takes the first again.
+            // A group beyond the last row repeats the first one.
             let row = warp::broadcast(id, if of < count { of } else { 0 });
             let sum = self.sum(point, Some(row), metric);
             let sum = warp::broadcast(sum, lane % GROUPS * GROUP);
@@ -151,13 +157,13 @@ impl<T: Element> Rows<T> {
         own
     }
 
-    /// The distance by `metric` without lifts.
+    /// The distance by `metric`, without lifts.
     #[inline(always)]
     fn sum(&self, point: &RulePoint<T>, id: Option<u32>, metric: Metric) -> f32 {
         point.point.distance(metric, id.map(|id| self.row(id)))
     }
 
-    /// The distance to row `id`, which is `sum` without lifts.
+    /// Adds the lifts to the distance `sum` of row `id`.
     #[inline(always)]
     fn lifted(&self, point: &RulePoint<T>, id: u32, sum: f32) -> f32 {
         if self.lifted == 0 {
@@ -168,15 +174,15 @@ impl<T: Element> Rows<T> {
         if lift < 0.0 || point.lift < 0.0 { 2.0 } else { sum + difference * difference }
     }
 
-    /// As [`point`](Self::point), for list distances by `metric`.
+    /// Row `id`, loaded to `values`, for list distances by `metric`.
     #[inline(always)]
-    pub fn list_point(&self, values: Shared<T::Point>, id: u32, metric: Metric) -> ListPoint<T> {
+    pub fn list_point(&self, values: Shared<T::Query>, id: u32, metric: Metric) -> ListPoint<T> {
         let zero = metric == Metric::Cosine && self.lift(id) < 0.0;
-        ListPoint { point: Point::new(values, self.dim), metric, zero }
+        ListPoint { point: ExactQuery::new(values, self.dim), metric, zero }
     }
 
-    /// The list distances from `point` to `N` rows that each group of lanes has, as [`Point::distances`] gives them:
-    /// the bits of the CPU backend. The whole warp calls this.
+    /// The list distances from `point` to `N` rows per group of lanes: the bits of the CPU backend.
+    /// The whole warp calls this.
     #[inline(always)]
     pub fn list_distances<const N: usize>(&self, point: &ListPoint<T>, ids: [u32; N]) -> [f32; N] {
         let mut distances = point.point.distances(point.metric, ids.map(|id| self.row(id)));
@@ -190,7 +196,7 @@ impl<T: Element> Rows<T> {
         distances
     }
 
-    /// The lift of row `id`; 0 where there are none.
+    /// The lift of row `id`; 0 without lifts.
     #[inline(always)]
     pub fn lift(&self, id: u32) -> f32 {
         if self.lifted != 0 { self.lifts.get(id as usize) } else { 0.0 }

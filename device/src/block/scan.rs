@@ -1,4 +1,11 @@
 //! Prefix sums over the threads of a block.
+//!
+//! ```text
+//! each warp: inclusive sums by shuffles; its total to room[warp]; barrier
+//! each warp: inclusive sums of all totals; sum = total of earlier warps + own earlier lanes
+//! ```
+//!
+//! Every warp adds up all totals itself, which saves a second barrier.
 
 use core::ops::Add;
 
@@ -6,10 +13,10 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, warp_idx};
 use cuda_std::warp::WarpShuffleValue;
 
-/// The most warps of a block: values of room that [`exclusive_sum`] needs.
+/// The most warps of a block: the room of [`exclusive_sum`] in values.
 pub const WARPS: u32 = 32;
 
-/// The sum of the values of the lanes up to this one; the whole warp calls this.
+/// The sum of the values of the lanes up to and including this one. The whole warp calls this.
 #[inline(always)]
 #[track_caller]
 fn inclusive_sum_of_warp<T: WarpShuffleValue + Add<Output = T>>(value: T) -> T {
@@ -26,9 +33,10 @@ fn inclusive_sum_of_warp<T: WarpShuffleValue + Add<Output = T>>(value: T) -> T {
     sum
 }
 
-/// The sum of the values of the threads before this one, and of all of them; `room` is for [`WARPS`]
-/// values, and is in use until the next barrier. The whole block calls this, after a barrier if the room
-/// was used before.
+/// The sum of the values of earlier threads, and the sum of all.
+///
+/// `room` holds [`WARPS`] values and is in use until the next barrier. The whole block calls this,
+/// after a barrier if the room was used before.
 #[inline(always)]
 #[track_caller]
 pub fn exclusive_sum<T: WarpShuffleValue + Add<Output = T> + Default>(value: T, room: Shared<T>) -> (T, T) {
@@ -38,7 +46,6 @@ pub fn exclusive_sum<T: WarpShuffleValue + Add<Output = T> + Default>(value: T, 
         room.set(warp as usize, inclusive);
     }
     sync_threads();
-    // Every warp adds up the sums of all warps by itself: one barrier is enough.
     let of_warp = if lane < block_dim_x() / 32 { room.get(lane as usize) } else { T::default() };
     let of_warps = inclusive_sum_of_warp(of_warp);
     let before = warp::shuffle_up(inclusive, 1);

@@ -1,12 +1,20 @@
-//! Sorting and merging of distinct keys in shared memory, without locks: an element finds its rank in
-//! the other list by binary search and writes itself to its place.
+//! Sort and merge of distinct keys in shared memory.
+//!
+//! ```text
+//! sort: runs of 32 by shuffles; then runs of 64, 128, ... by merges
+//! merge: each key's place = its place in its own list + its rank in the other one
+//! ```
+//!
+//! Keys are distinct, so places are too: no locks. A merge of runs takes one barrier per doubling,
+//! and as many steps as the binary search. Bound by shared memory and barriers.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
-/// How many of `len` ascending values are before a place, of which `is_before` tells.
+/// The number of leading values, of `len`, for which `is_before` is true; it is false for all later
+/// ones.
 #[inline(always)]
 pub fn partition_point(len: u32, is_before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
@@ -17,14 +25,14 @@ pub fn partition_point(len: u32, is_before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// How many of the `len` ascending keys are below `key`.
+/// The number of `len` ascending keys below `key`.
 #[inline(always)]
 pub fn rank(keys: Shared<Key>, len: u32, key: Key) -> u32 {
     partition_point(len, |i| keys.get(i as usize) < key)
 }
 
-/// The keys of the lanes in ascending order of the lanes, by a bitonic network of shuffles; the whole
-/// warp calls this.
+/// Sorts the keys of a warp's lanes, ascending, by a bitonic network of shuffles. The whole warp
+/// calls this.
 #[inline(always)]
 pub fn sort_warp(key: Key) -> Key {
     let lane = warp::lane_id();
@@ -44,8 +52,10 @@ pub fn sort_warp(key: Key) -> Key {
     key
 }
 
-/// Sorts `len` distinct keys, with `spare` as room for as many; returns where the sorted keys are. The
-/// whole block calls this, after a barrier, and finds a barrier behind the result.
+/// Sorts `len` distinct keys, with `spare` as room for as many; returns the sorted keys, in either
+/// room.
+///
+/// The whole block calls this after a barrier, and finds a barrier behind the result.
 #[inline(always)]
 pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key> {
     let (thread, threads) = (thread_idx_x(), block_dim_x());
@@ -85,9 +95,11 @@ pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key
     from
 }
 
-/// Merges two ascending lists of keys that have none in common but [`NONE`], which only `list` holds,
-/// at its end; `put` is given the place and the key of each of the first `k` of them. The whole block calls
-/// this, after a barrier; none follows.
+/// Merges two ascending lists without common keys, and passes place and key of each of the first
+/// `k` to `put`.
+///
+/// Only `list` may hold [`NONE`], at its end. The whole block calls this, after a barrier; none
+/// follows.
 #[inline(always)]
 pub fn merge_block((list, k): (Shared<Key>, u32), (keys, len): (Shared<Key>, u32), put: impl Fn(u32, Key)) {
     let threads = block_dim_x();

@@ -1,19 +1,33 @@
 //! Tiles of dot products on tensor cores: 128 queries against 128 rows, by a block of 8 warps.
 //!
-//! Vectors are taken in chunks of 128 bytes, 8 units of 16. In shared memory a chunk of 128 vectors is
-//! 128 lines of 8 units; unit `u` of line `r` lies at place `u ^ (r % 8)`, so that the 8 lines that
-//! `ldmatrix` reads together lie in different banks.
+//! ```text
+//! for each chunk of 128 bytes: copy 128 lines of each side to shared memory
+//! for each 32 bytes of the chunk:
+//!     a = ldmatrix(64 lines of queries), b = ldmatrix(32 lines of rows)
+//!     sums[16 fragments of 16 x 8] += mma(a, b)
+//! ```
+//!
+//! A chunk in shared memory: 128 lines x 8 units x 16 bytes. Sums of a lane: 16 fragments x 4.
+//!
+//! Optimisations:
+//!
+//! 1. Unit `u` of line `r` lies at place `u ^ (r % 8)`. The 8 lines that `ldmatrix` reads together
+//!    then lie in different banks.
+//! 2. Copies read all sources of a thread before the first one starts, so that they do not wait for
+//!    reads of shared memory in between.
+//!
+//! Bound by `mma.sync` and `ldmatrix`: 16 products and 6 loads of matrices per step of 32 bytes.
 
 use cuda_std::prelude::*;
 use cuda_std::{copy, tensor};
 
-/// Vectors of a side of a tile.
+/// Lines of a side of a tile.
 pub const SIDE: u32 = 128;
 
-/// Threads of the block: 8 warps, of which each computes 64 x 32 products.
+/// Threads of the block: 8 warps, each with 64 x 32 products.
 pub const THREADS: u32 = 256;
 
-/// Bytes of a vector that are taken at once.
+/// Bytes of a vector in a chunk.
 pub const CHUNK_BYTES: u32 = 128;
 
 /// Units of 16 bytes in a chunk.
@@ -22,19 +36,26 @@ pub const UNITS: u32 = CHUNK_BYTES / 16;
 /// Bytes of a chunk of 128 vectors in shared memory.
 pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
 
-/// The products of a warp: `[4 * m + n]` is the fragment of rows `16 m..` and columns `8 n..` of its
-/// part of the tile.
+/// Products of a lane. `[4 * m + n]` is its part of the fragment of rows `16 m..` and columns `8
+/// n..` in the warp's part of the tile.
 pub type Sums<S> = [[S; 4]; 16];
 
-/// Starts copies of a chunk or two, as many as `chunks` says, from number `first` on, of the vectors of four lines for
-/// each of the calling threads, of which eight that follow one another copy a line: this and those `step` and more
-/// behind. `source` says which vector a line has; lines that have none are zero. The chunks go to `to`, each of 128
-/// lines, one after another; units from `units` on are set to zero if `tail` says so.
+/// Steps of 32 bytes in a chunk, of a vector with `units` units from this chunk on.
+#[inline(always)]
+pub const fn steps(units: u32) -> u32 {
+    if units < UNITS { units.div_ceil(2) } else { UNITS / 2 }
+}
+
+/// Starts copies of chunks `first..first + chunks`, one or two chunks, of four lines per calling
+/// thread.
+///
+/// Eight consecutive threads copy a line. A thread copies `line` and the three lines `step` apart
+/// behind it. `source` gives the vector of a line; a line without a vector becomes zero. The chunks
+/// go to `to`, one after another. Units from `units` on become zero if `tail` is set.
 #[inline(always)]
 pub fn start_copy_of(
     (line, step): (u32, u32),
-    to: Shared<u8>,
-    (vectors, stride): (Global<u8>, u32),
+    (to, (vectors, stride)): (Shared<u8>, (Global<u8>, u32)),
     (first, chunks): (u32, u32),
     (units, tail): (u32, bool),
     source: &impl Fn(u32) -> Option<u32>,
@@ -42,10 +63,10 @@ pub fn start_copy_of(
     let unit = thread::thread_idx_x() % UNITS;
     let source_unit = first * UNITS + unit;
     let begin = vectors.offset(source_unit as usize * 16);
-    // All sources first: copies that follow one another need not wait for reads of shared memory.
+    // Optimisation 2.
     let (mut from, mut bytes) = ([begin; 4], [0; 4]);
     unroll!(4, I => {
-        // Nothing is read where no vector is.
+        // A copy of 0 bytes reads nothing.
         let vector = source(line + step * I as u32);
         bytes[I] = if vector.is_some() { 16 } else { 0 };
         from[I] = begin.offset(vector.unwrap_or(u32::MAX) as usize * stride as usize);
@@ -63,22 +84,21 @@ pub fn start_copy_of(
     });
 }
 
-/// Starts copies of chunk `chunk` of 128 vectors to `to`: `source` says which vector a line has; lines
-/// that have none, and units from `units` on, are zero. The whole block calls this.
+/// Starts copies of chunk `chunk` of 128 vectors to `to`. `source` gives the vector of a line.
+/// Lines without a vector, and units from `units` on, become zero. The whole block calls this.
 #[inline(always)]
 pub fn start_copy(
     to: Shared<u8>,
-    vectors: Global<u8>,
-    stride: u32,
+    vectors: (Global<u8>, u32),
     chunk: u32,
     units: u32,
     source: &impl Fn(u32) -> Option<u32>,
 ) {
     let lines = (thread::thread_idx_x() / UNITS, THREADS / UNITS);
-    start_copy_of(lines, to, (vectors, stride), (chunk, 1), (units, true), source);
+    start_copy_of(lines, (to, vectors), (chunk, 1), (units, true), source);
 }
 
-/// Which part of the tile a warp computes: its first row and its first column. Two warps that follow one another have
+/// The first row and the first column of a warp's part of the tile. Warps `2 i` and `2 i + 1` have
 /// the same columns.
 #[inline(always)]
 pub fn part_of_warp() -> (u32, u32) {
@@ -86,8 +106,8 @@ pub fn part_of_warp() -> (u32, u32) {
     (64 * (warp % 2), 32 * (warp / 2))
 }
 
-/// Adds the products of a chunk of rows and a chunk of columns to the warp's sums; of the chunk, only
-/// the first `steps` times 32 bytes, at most 4. The whole block calls this, after a barrier.
+/// Adds the products of a chunk of rows and a chunk of columns to the warp's sums, over the first
+/// `steps` times 32 bytes, at most 4. The whole block calls this, after a barrier.
 #[inline(always)]
 pub fn multiply_add<E: tensor::Element>(
     sums: &mut Sums<E::Sum>,
@@ -98,8 +118,8 @@ pub fn multiply_add<E: tensor::Element>(
     multiply_add_part::<E, 4>(sums, (rows, columns), part_of_warp(), steps);
 }
 
-/// As [`multiply_add`], of the `16 * FRAGMENTS` rows, up to 64, and the 32 columns that begin at these; the whole
-/// warp calls this.
+/// Does the same as [`multiply_add`] for `16 * FRAGMENTS` rows, up to 64, and 32 columns, from
+/// `row` and `column` on. The whole warp calls this.
 #[inline(always)]
 pub fn multiply_add_part<E: tensor::Element, const FRAGMENTS: usize>(
     sums: &mut Sums<E::Sum>,
@@ -108,7 +128,7 @@ pub fn multiply_add_part<E: tensor::Element, const FRAGMENTS: usize>(
     steps: u32,
 ) {
     let lane = warp::lane_id();
-    // Lane l gives the address of line l % 16, unit l / 16 of the rows' four matrices, and of line
+    // Lane l addresses line l % 16, unit l / 16 of the rows' four matrices, and line
     // l % 8 + 8 (l / 16), unit (l / 8) % 2 of the columns'.
     let row_line = rows.offset(((row + lane % 16) * CHUNK_BYTES) as usize);
     let column_line = columns.offset(((column + lane % 8 + 8 * (lane / 16)) * CHUNK_BYTES) as usize);

@@ -1,4 +1,28 @@
-//! The lists of guides. Where there are many centres, a vector is compared with those near its guide alone.
+//! Centre lists of guides: with many centres, a vector is compared only with centres near its
+//! guide.
+//!
+//! ```text
+//! pairs: values[guide][centre] = bias + weight * guide x centre         // tiles on tensor cores
+//! lists: block = guide
+//!     last = the value of rank `length`, by counts of one digit (8 bits) after another
+//!     end of head = the value of rank 128, in the same way
+//!     write the centres below the end of head, then the others up to `last`, each in order
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `values` | guides x centres, integers that sort as distances |
+//! | `lists`, `list_biases` | guides x `length` |
+//! | shared memory | pairs: a chunk of each side; lists: 256 counts, room for sums, 2 numbers |
+//!
+//! Optimisations:
+//!
+//! 1. A selection by digits reads the values 8 times and sorts nothing.
+//! 2. The nearest 128 centres come first, in one tile. Vectors then know near centres early, and
+//!    few of the later ones pass the test of [`Assign`](super::Assign).
+//! 3. Counts of head, rest and ties share one prefix sum, 10 bits each: a block has 256 threads.
+//!
+//! Bound by memory: guides x centres x 4 bytes, written once and read 9 times.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
@@ -9,27 +33,27 @@ use crate::block::element::{TileElement, TileSum};
 use crate::block::scan::{WARPS, exclusive_sum};
 use crate::block::tile;
 
-/// Bytes of dynamic shared memory of the kernels of pairs: a chunk of guides and one of centres.
+/// Bytes of dynamic shared memory of the pair kernels: a chunk of guides and one of centres.
 pub const PAIR_SHARED_BYTES: u32 = 2 * tile::SIDE_BYTES;
 
-/// Guides and centres whose distances are wanted.
+/// The distances of all guides and centres.
 #[repr(C)]
 pub struct Pairs<S> {
-    /// In: `guide_count` vectors of `units` units of 16 bytes, one after another.
+    /// In: `guide_count` vectors of `units` units of 16 bytes, without gaps.
     pub guides: Global<u8>,
-    /// In: `centre_count` vectors of as many units, one after another.
+    /// In: `centre_count` vectors of as many units, without gaps.
     pub centres: Global<u8>,
     /// In: the squared norm of each centre.
     pub biases: Global<S>,
-    /// Out: of each guide, and of each centre for it, what sorts as `bias + weight * product` does.
+    /// Out: guides x centres: integers that sort as `bias + weight * product`.
     pub values: GlobalMut<u32>,
-    /// How many guides.
+    /// Number of guides.
     pub guide_count: u32,
-    /// How many centres.
+    /// Number of centres.
     pub centre_count: u32,
     /// Units of 16 bytes per vector.
     pub units: u32,
-    /// What a product is multiplied by: -2.
+    /// Factor of a product: -2.
     pub weight: S,
 }
 
@@ -48,15 +72,14 @@ fn pairs<E: TileElement>(p: &Pairs<E::Sum>) {
     let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
     let mut chunk = 0;
     while chunk * tile::UNITS < p.units {
-        tile::start_copy(guides, p.guides, p.units * 16, chunk, p.units, &guide_of);
-        tile::start_copy(centres, p.centres, p.units * 16, chunk, p.units, &centre_of);
+        tile::start_copy(guides, (p.guides, p.units * 16), chunk, p.units, &guide_of);
+        tile::start_copy(centres, (p.centres, p.units * 16), chunk, p.units, &centre_of);
         copy::commit();
         copy::wait::<0>();
         sync_threads();
-        let units = p.units - chunk * tile::UNITS;
-        let steps = if units < tile::UNITS { units.div_ceil(2) } else { tile::UNITS / 2 };
+        let steps = tile::steps(p.units - chunk * tile::UNITS);
         tile::multiply_add::<E>(&mut sums, guides, centres, steps);
-        // The next chunk goes where this one is.
+        // The next chunk overwrites this one.
         sync_threads();
         chunk += 1;
     }
@@ -87,13 +110,13 @@ fn pairs<E: TileElement>(p: &Pairs<E::Sum>) {
 
 macro_rules! pair_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Finds how far each centre is from each guide (see [`Pairs`]).
+        /// Computes the distances of all guides and centres (see [`Pairs`]).
         ///
-        /// Launch: blocks of [`tile::THREADS`], one per [`tile::SIDE`] centres; grid y: one per as many guides;
-        /// [`PAIR_SHARED_BYTES`].
+        /// Launch: grid x: a block of [`tile::THREADS`] per [`tile::SIDE`] centres; grid y: one per
+        /// [`tile::SIDE`] guides; [`PAIR_SHARED_BYTES`].
         ///
         /// # Safety
-        /// - The views hold what [`Pairs`] says.
+        /// - The views have the shapes of [`Pairs`].
         #[kernel(block = tile::THREADS, shared = PAIR_SHARED_BYTES)]
         pub unsafe fn $name(p: Pairs<$sum>) {
             pairs::<$element>(&p);
@@ -110,87 +133,108 @@ pair_kernels! {
 /// Threads of a block of [`cluster_lists()`], and values of a digit.
 pub const LIST_THREADS: u32 = 256;
 
-/// Of a guide's list, so many of the nearest come first: vectors meet them in one tile, and few of the others are nearer
-/// than those they keep then.
+/// Length of the head of a list: the nearest centres, one tile (optimisation 2).
 pub const HEAD: u32 = 128;
 
 /// Bits of a digit.
 const DIGIT_BITS: u32 = 8;
 
-/// Bytes of dynamic shared memory of [`cluster_lists()`]: a count of each digit, room for their sums, and two
-/// numbers.
+/// Bytes of dynamic shared memory of [`cluster_lists()`]: a count per digit, room for their sums,
+/// and two numbers.
 pub const LIST_SHARED_BYTES: u32 = (LIST_THREADS + WARPS + 2) * 4;
 
-/// The lists of guides.
+/// The centre lists of guides.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Lists {
-    /// In: of each guide, and of each of `centre_count` centres for it, what sorts as the distance does.
+pub struct CentreLists {
+    /// In: guides x `centre_count` integers that sort as distances.
     pub values: Global<u32>,
-    /// In: the bits of one value of each centre.
+    /// In: the bits of one value per centre.
     pub biases: Global<u32>,
-    /// Out: of each guide its `length` nearest centres, ties by their number: those that are nearer than number
-    /// [`HEAD`] of them, then the others, each in the order of their numbers.
+    /// Out: per guide its `length` nearest centres, ties by their number: first centres nearer than
+    /// number [`HEAD`], then the others, each part in the order of numbers.
     pub lists: GlobalMut<u32>,
-    /// Out: the bits of the values of those centres.
+    /// Out: the bits of the values of the listed centres.
     pub list_biases: GlobalMut<u32>,
-    /// How many centres.
+    /// Number of centres.
     pub centre_count: u32,
     /// Centres in a list, 1 to `centre_count`.
     pub length: u32,
 }
 
-/// Chooses the nearest centres of each guide (see [`Lists`]).
+/// A part of a list: all values below `last`, and the first `ties` equal ones.
+#[derive(Clone, Copy)]
+struct Cut {
+    last: u32,
+    ties: u32,
+}
+
+/// Shared memory of [`cluster_lists()`].
+#[derive(Clone, Copy)]
+struct ListRoom {
+    counts: Shared<u32>,
+    sums: Shared<u32>,
+    chosen: Shared<u32>,
+}
+
+/// The cut of the smallest `length` of `count` values. The whole block calls this.
+#[inline(always)]
+fn cut(values: Global<u32>, count: u32, length: u32, room: ListRoom) -> Cut {
+    let thread = thread_idx_x();
+    let (mut last, mut left) = (0, length);
+    let mut shift = u32::BITS;
+    while shift > 0 {
+        shift -= DIGIT_BITS;
+        room.counts.set(thread as usize, 0);
+        sync_threads();
+        // Values with the digits chosen so far are counted by their next one.
+        let mut centre = thread;
+        while centre < count {
+            let value = values.get(centre as usize);
+            if (value ^ last) >> shift >> DIGIT_BITS == 0 {
+                room.counts.fetch_add((value >> shift) as usize % LIST_THREADS as usize, 1);
+            }
+            centre += LIST_THREADS;
+        }
+        sync_threads();
+        let of_digit = room.counts.get(thread as usize);
+        let (before, _) = exclusive_sum(of_digit, room.sums);
+        if before < left && left <= before + of_digit {
+            room.chosen.set(0, thread);
+            room.chosen.set(1, left - before);
+        }
+        sync_threads();
+        last |= room.chosen.get(0) << shift;
+        left = room.chosen.get(1);
+    }
+    Cut { last, ties: left }
+}
+
+/// Chooses the nearest centres of each guide (see [`CentreLists`]).
 ///
 /// Launch: a block of [`LIST_THREADS`] per guide; [`LIST_SHARED_BYTES`].
 ///
 /// # Safety
-/// - The views hold what [`Lists`] says.
+/// - The views have the shapes of [`CentreLists`].
 #[kernel(block = LIST_THREADS, shared = LIST_SHARED_BYTES)]
-pub unsafe fn cluster_lists(p: Lists) {
-    let (thread, guide) = (thread_idx_x(), block_idx_x() as usize);
+pub unsafe fn cluster_lists(p: CentreLists) {
     let counts: Shared<u32> = shared::dynamic(0);
-    let room = counts.offset(LIST_THREADS as usize);
-    let chosen = room.offset(WARPS as usize);
-    let values = p.values.offset(guide * p.centre_count as usize);
+    let sums = counts.offset(LIST_THREADS as usize);
+    let room = ListRoom { counts, sums, chosen: sums.offset(WARPS as usize) };
+    let values = p.values.offset(block_idx_x() as usize * p.centre_count as usize);
+    let all = cut(values, p.centre_count, p.length, room);
+    let head_length = if p.length < HEAD { p.length } else { HEAD };
+    let head = cut(values, p.centre_count, head_length, room);
+    write_list(&p, values, (all, head, head_length - head.ties), sums);
+}
 
-    // The last value of the nearest `length`, digit by digit from the top, and how many of it are among them: those
-    // that have the digits so far are counted by their next.
-    let last_of = |length: u32| {
-        let (mut last, mut left) = (0, length);
-        let mut shift = u32::BITS;
-        while shift > 0 {
-            shift -= DIGIT_BITS;
-            counts.set(thread as usize, 0);
-            sync_threads();
-            let mut centre = thread;
-            while centre < p.centre_count {
-                let value = values.get(centre as usize);
-                if (value ^ last) >> shift >> DIGIT_BITS == 0 {
-                    counts.fetch_add((value >> shift) as usize % LIST_THREADS as usize, 1);
-                }
-                centre += LIST_THREADS;
-            }
-            sync_threads();
-            let count = counts.get(thread as usize);
-            let (before, _) = exclusive_sum(count, room);
-            if before < left && left <= before + count {
-                chosen.set(0, thread);
-                chosen.set(1, left - before);
-            }
-            sync_threads();
-            last |= chosen.get(0) << shift;
-            left = chosen.get(1);
-        }
-        (last, left)
-    };
-    let (last, left) = last_of(p.length);
-    let head = if p.length < HEAD { p.length } else { HEAD };
-    let (end_of_head, rest) = last_of(head);
-    let head = head - rest;
-
-    // Of the head, of the others below, and of the first that are equal, each keeps its order. The counts of all three
-    // are in one sum.
+/// Writes the list of the block's guide: `head_count` centres below the cut of the head, then the
+/// rest of the whole, each part in order.
+#[inline(always)]
+fn write_list(p: &CentreLists, values: Global<u32>, cuts: (Cut, Cut, u32), room: Shared<u32>) {
+    let (thread, guide) = (thread_idx_x(), block_idx_x() as usize);
+    let (all, head, head_count) = cuts;
+    // Optimisation 3.
     const BITS: u32 = 10;
     let part = |sums: u32, number: u32| sums >> (number * BITS) & ((1 << BITS) - 1);
     let (mut of_head, mut below, mut equal) = (0, 0, 0);
@@ -199,16 +243,19 @@ pub unsafe fn cluster_lists(p: Lists) {
         let centre = first + thread;
         let there = centre < p.centre_count;
         let value = if there { values.get(centre as usize) } else { u32::MAX };
-        let is_head = there && value < end_of_head;
-        let is_below = there && !is_head && value < last;
-        let is_equal = there && value == last;
+        let is_head = there && value < head.last;
+        let is_below = there && !is_head && value < all.last;
+        let is_equal = there && value == all.last;
         let flags = (is_head as u32) << (2 * BITS) | (is_below as u32) << BITS | is_equal as u32;
         let (before, total) = exclusive_sum(flags, room);
         let equal_before = equal + part(before, 0);
-        if is_head || is_below || is_equal && equal_before < left {
-            let taken = if equal_before < left { equal_before } else { left };
-            let place =
-                if is_head { of_head + part(before, 2) } else { head + below + part(before, 1) + taken };
+        if is_head || is_below || is_equal && equal_before < all.ties {
+            let taken = if equal_before < all.ties { equal_before } else { all.ties };
+            let place = if is_head {
+                of_head + part(before, 2)
+            } else {
+                head_count + below + part(before, 1) + taken
+            };
             let to = guide * p.length as usize + place as usize;
             p.lists.set(to, centre);
             p.list_biases.set(to, p.biases.get(centre as usize));
@@ -216,7 +263,7 @@ pub unsafe fn cluster_lists(p: Lists) {
         of_head += part(total, 2);
         (below, equal) = (below + part(total, 1), equal + part(total, 0));
         first += LIST_THREADS;
-        // The room is used again.
+        // The next sum reuses the room.
         sync_threads();
     }
 }

@@ -1,4 +1,26 @@
-//! New centres: the means of the vectors that are nearest to each.
+//! New centres: the means of the vectors nearest to each centre.
+//!
+//! ```text
+//! block = centre; thread = components thread, thread + 128, ...
+//! members = keys with this centre, found by binary search
+//! value[component] = mean over the members, in the order of the keys
+//!                    (without members: the component of a drawn vector)
+//! bias = sum of squares: a tree over lanes, then the warps in order
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `keys` | `key_count`, ascending: centre, place in the sample |
+//! | `centres` | centres x `stride` bytes |
+//! | shared memory | one sum per warp |
+//!
+//! Optimisations:
+//!
+//! 1. Members of a centre are consecutive keys, so no atomics are needed, and each sum has one
+//!    order.
+//! 2. Four members' loads are under way before the first is added.
+//!
+//! Bound by memory: the sample is read once per round.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x, warp_idx};
@@ -17,10 +39,10 @@ const MEAN_WARPS: u32 = MEAN_THREADS / 32;
 
 /// Element types that have means.
 pub trait Mean: TileElement {
-    /// What is added up.
+    /// The type of sums.
     type Total: Copy;
 
-    /// Nothing yet.
+    /// The empty sum.
     const ZERO: Self::Total;
 
     /// `total + value`.
@@ -49,7 +71,7 @@ impl Mean for f16 {
 macro_rules! byte_means {
     ($($type:ty)*) => {$(
         impl Mean for $type {
-            // i64: there may be more than 2^31 / 255 vectors.
+            // A centre may have more than 2^31 / 255 vectors.
             type Total = i64;
 
             const ZERO: i64 = 0;
@@ -59,7 +81,7 @@ macro_rules! byte_means {
                 total + value as i64
             }
 
-            // Half is rounded up: a mean of bytes is a byte.
+            // Halves are rounded up.
             #[inline(always)]
             fn mean(total: i64, count: u32) -> Self {
                 (2 * total + count as i64).checked_div_euclid(2 * count as i64).unwrap_or(0) as Self
@@ -70,7 +92,7 @@ macro_rules! byte_means {
 
 byte_means!(u8 i8);
 
-/// Bytes of dynamic shared memory: a sum of each warp.
+/// Bytes of dynamic shared memory: one sum per warp.
 pub const MEAN_SHARED_BYTES: u32 = MEAN_WARPS * 4;
 
 /// The centres of the next round.
@@ -78,30 +100,30 @@ pub const MEAN_SHARED_BYTES: u32 = MEAN_WARPS * 4;
 pub struct Means<S> {
     /// In: vectors, `stride` bytes apart, a multiple of 16.
     pub vectors: Global<u8>,
-    /// In: `sample_count` vectors: the sample.
+    /// In: the `sample_count` vectors of the sample.
     pub sample: Global<u32>,
-    /// In: `key_count` keys of places in the sample with the centre above their [`ID_BITS`], by centre
-    /// ascending. None before the first round.
+    /// In: `key_count` ascending keys: the centre above [`ID_BITS`], a place in the sample below.
+    /// None before the first round.
     pub keys: Global<u64>,
-    /// Out: centres, `stride` bytes apart: the mean of the centre's vectors, added up in the order of the keys
-    /// and rounded; of a centre that has none, one that is drawn from the sample, before the first round each
-    /// from its own stretch.
+    /// Out: centres, `stride` bytes apart: the mean of the centre's vectors, added up in the order
+    /// of the keys, and rounded. A centre without vectors gets one drawn from the sample; before
+    /// the first round, from a stretch of its own.
     pub centres: GlobalMut<u8>,
-    /// Out: their squared norms.
+    /// Out: squared norms of the centres.
     pub biases: GlobalMut<S>,
     /// Seed of the draws.
     pub seed: u64,
-    /// How many vectors the sample has, at least as many as there are centres.
+    /// Vectors of the sample, at least as many as centres.
     pub sample_count: u32,
-    /// How many keys.
+    /// Number of keys.
     pub key_count: u32,
-    /// How many centres.
+    /// Number of centres.
     pub centre_count: u32,
     /// Bytes from one vector to the next.
     pub stride: u32,
-    /// The number of the round: draws of rounds differ.
+    /// The number of the round, part of the draws' seed.
     pub round: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
@@ -109,7 +131,7 @@ copied! {
     Means<S>;
 }
 
-/// The first of `count` ascending keys whose centre is not below `centre`.
+/// The place of the first of `count` ascending keys whose centre is at least `centre`.
 #[inline(always)]
 fn first_of(keys: Global<u64>, count: u32, centre: u32) -> u32 {
     let (mut low, mut high) = (0, count);
@@ -119,6 +141,23 @@ fn first_of(keys: Global<u64>, count: u32, centre: u32) -> u32 {
         if below { low = middle + 1 } else { high = middle }
     }
     low
+}
+
+/// The sum of the values of `count` members, in order.
+#[inline(always)]
+fn total_of<T: Mean>(count: u32, value: impl Fn(u32) -> T) -> T::Total {
+    let mut total = T::ZERO;
+    let mut member = 0;
+    while member + 4 <= count {
+        let values = [value(member), value(member + 1), value(member + 2), value(member + 3)];
+        unroll!(4, I => total = T::add(total, values[I]));
+        member += 4;
+    }
+    while member < count {
+        total = T::add(total, value(member));
+        member += 1;
+    }
+    total
 }
 
 #[inline(always)]
@@ -144,7 +183,7 @@ where
     };
     let out: GlobalMut<T> = p.centres.offset(centre as usize * p.stride as usize).cast();
 
-    // Each thread has components of its own. Beyond the dimension all of them are zero.
+    // Components beyond the dimension are zero in all vectors, and so in their mean.
     let mut norm = T::Sum::ZERO;
     let mut component = thread;
     while component < components {
@@ -152,25 +191,7 @@ where
         let value = if count == 0 {
             vector(drawn).get(i)
         } else {
-            let mut total = <T as Mean>::ZERO;
-            let mut member = 0;
-            // Four loads are under way before the first is used.
-            while member + 4 <= count {
-                let place = |offset: u32| keys.get((member + offset) as usize) as u32;
-                let values = [
-                    vector(place(0)).get(i),
-                    vector(place(1)).get(i),
-                    vector(place(2)).get(i),
-                    vector(place(3)).get(i),
-                ];
-                unroll!(4, I => total = T::add(total, values[I]));
-                member += 4;
-            }
-            while member < count {
-                total = T::add(total, vector(keys.get(member as usize) as u32).get(i));
-                member += 1;
-            }
-            T::mean(total, count)
+            T::mean(total_of::<T>(count, |member| vector(keys.get(member as usize) as u32).get(i)), count)
         };
         out.set(i, value);
         norm = T::Sum::add_product(norm, value.wide(), value.wide());
@@ -205,7 +226,7 @@ macro_rules! mean_kernels {
         /// Launch: a block of [`MEAN_THREADS`] per centre; [`MEAN_SHARED_BYTES`].
         ///
         /// # Safety
-        /// - The views hold what [`Means`] says.
+        /// - The views have the shapes of [`Means`].
         #[kernel(block = MEAN_THREADS, shared = MEAN_SHARED_BYTES)]
         pub unsafe fn $name(p: Means<$sum>) {
             mean::<$type>(&p);

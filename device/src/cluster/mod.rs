@@ -1,14 +1,22 @@
-//! Clusters: k-means on a sample, the nearest centres of every vector, and the vectors in the order of their
-//! clusters.
+//! Clusters: k-means on a sample, the nearest centres of every vector, and orders of vectors by
+//! cluster.
 //!
-//! A round of k-means is three steps: [`cluster_assign_f16()`] and its siblings find the nearest centre of
-//! each vector of the sample, [`cluster_keys()`] and the sort of [`crate::sort`] put the sample in the order
-//! of its centres, and [`cluster_mean_f16()`] and its siblings compute the new centres. All sums are in an
-//! order that depends on the data alone.
+//! ```text
+//! sample, and a first centre from each of as many stretches of it
+//! for each round of k-means:
+//!     assign the sample to its nearest centres      // cluster_assign_*
+//!     sort the sample by centre                     // cluster_keys, crate::sort
+//!     centres = means                               // cluster_mean_*
+//! assign all vectors to their nearest `probes` centres
+//! sort members by centre            // cluster_member_keys, crate::sort, cluster_members
+//! ```
 //!
-//! Where there are many centres, vectors are put in the order of their guides, which are few, and each is compared
-//! with a list of centres that its guide has alone: [`cluster_pairs_f16()`] and its siblings compare guides with
-//! centres, and [`cluster_lists()`] chooses.
+//! Each sum has an order that depends on the data alone, so results do not depend on that of
+//! threads.
+//!
+//! With many centres, vectors are sorted by their guide, one of few coarser centres, and compared
+//! with the guide's list of centres: [`cluster_pairs_f16()`] and its siblings compare guides with
+//! centres, [`cluster_lists()`] chooses.
 
 mod assign;
 mod guides;
@@ -24,8 +32,8 @@ pub use mean::*;
 pub use members::*;
 pub use sample::*;
 
-/// Bits below the centre in the keys of [`crate::cluster`] that hold a vector, or its place in the sample.
+/// Low bits of a key that hold a vector, or its place in the sample. The centre is above.
 pub const ID_BITS: u32 = 32;
 
-/// No centre, where there are fewer than were asked for.
+/// The centre of an unused slot: there are fewer centres than slots.
 pub const NOWHERE: u32 = u32::MAX;

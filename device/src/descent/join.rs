@@ -1,4 +1,32 @@
-//! Phase 1: the ids that a node has brought meet each other on tensor cores, new with new and new with old.
+//! Phase 1: local join. The ids that a node brings are compared on tensor cores, new with new and
+//! new with old.
+//!
+//! ```text
+//! block = node
+//! lines = new ids (from 0 on) and old ids (from 64 on) of the node's row, each id once
+//! sums = products of the new lines and all lines, chunk by chunk
+//! for each new line, per warp: propose to it the nearest column
+//! for each old line: propose to it the nearest new line
+//! propose(to, key): if below the bound of `to`: proposals[to][slot(id)] = min(slot, key)
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `rows` | nodes x 128 ids ([`ROW`]) |
+//! | `proposals` | nodes x 64 keys ([`JOIN_PROPOSALS`]) |
+//! | shared memory | 2 stages x 128 lines x 128 bytes; per line: id, bias, bound; 4 counts |
+//!
+//! Optimisations:
+//!
+//! 1. One tile serves new x new and new x old: 4 warps with 64 x 32 products each.
+//! 2. A line gets the nearest id of each warp alone, found by shuffles: few atomics instead of one
+//!    per pair. A list gets the rest in later iterations.
+//! 3. A slot is named by a hash of the id, and keeps the smallest key by one atomic minimum: no
+//!    locks, no overflow, no duplicates, and a result that does not depend on the order of threads.
+//! 4. With at most 32 new ids, as after the first iterations, a warp computes 32 x 32 products.
+//!
+//! Bound by memory: up to 128 vectors gathered per node, from L2 where nodes are in an order of
+//! near ones.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -9,43 +37,43 @@ use cuda_std::{copy, shared};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile::{self, CHUNK_BYTES, SIDE_BYTES, UNITS};
-use crate::descent::key::{self, Key, NONE};
-use crate::descent::merge::{CANDIDATE_BITS, CANDIDATES};
+use crate::block::tile_walk::column_of;
+use crate::descent::merge::{COUNTERS, JOIN_PROPOSAL_BITS, JOIN_PROPOSALS};
 use crate::descent::sample::{ROW, SAMPLE};
 use crate::descent::slots::{slot, unscramble};
+use crate::key::{self, Key, NONE};
 
-/// Threads of a block: 4 warps, of which two compute new with new, and two new with old.
+/// Threads of a block: 4 warps, two for columns of new ids and two for columns of old ids.
 pub const JOIN_THREADS: u32 = 128;
 
-/// Chunks of vectors that are on their way or in use.
+/// Chunks of vectors in shared memory, in use or being copied.
 const STAGES: u32 = 2;
 
-/// New ids, and old ids, that a join has room for.
+/// Lines for new ids, and for old ids.
 const HALF: u32 = 2 * SAMPLE;
 
-/// The join of phase 1.
+/// The local join of phase 1.
 #[repr(C)]
 pub struct Join<S> {
-    /// In: vectors, `stride` bytes apart, a multiple of 16, of `units` units.
+    /// In: vectors of `units` units, `stride` bytes apart, a multiple of 16.
     pub vectors: Global<u8>,
-    /// In: one of each vector.
+    /// In: one bias per vector.
     pub biases: Global<S>,
-    /// In: [`ROW`] ids of each node, as [`Sample`](super::sample::Sample) leaves them in phase 1.
+    /// In: [`ROW`] ids per node, as [`Sample`](super::sample::Sample) leaves them in phase 1.
     pub rows: Global<u32>,
     /// In: the distance of the last of each list.
     pub bounds: Global<f32>,
-    /// In and out: [`CANDIDATES`] slots of each node.
-    pub candidates: GlobalMut<Key>,
-    /// In and out: a sum of how many distances were computed, of which every block uses one of
-    /// [`COUNTERS`](super::merge::COUNTERS).
+    /// In and out: [`JOIN_PROPOSALS`] slots per node.
+    pub proposals: GlobalMut<Key>,
+    /// In and out: [`COUNTERS`] partial sums of the number of computed distances.
     pub distances: GlobalMut<u64>,
     /// Bytes from one vector to the next.
     pub stride: u32,
     /// Units of 16 bytes per vector.
     pub units: u32,
-    /// What a product is multiplied by: -2 for L2, -1 for inner products.
+    /// Factor of a product: -2 for L2, -1 for inner products.
     pub weight: S,
-    /// Mixes ids in the slots, as it did in the sample.
+    /// Salt of the slots, the same as that of the sample.
     pub draw: u32,
 }
 
@@ -53,12 +81,12 @@ copied! {
     Join<S>;
 }
 
-/// Bytes of dynamic shared memory of the joins: vectors, and of each line its id, bias and bound.
+/// Bytes of dynamic shared memory of the joins: vectors, id, bias and bound per line, and counts.
 pub const fn join_shared_bytes() -> u32 {
     STAGES * SIDE_BYTES + tile::SIDE * 12 + 16
 }
 
-/// What the lines of a join are.
+/// Per line, in shared memory: id, bias and bound.
 #[derive(Clone, Copy)]
 struct Lines<S> {
     ids: Shared<u32>,
@@ -66,8 +94,35 @@ struct Lines<S> {
     bounds: Shared<f32>,
 }
 
-/// Puts the ids of the block's node in lines: new ones from line 0 on, old ones from line [`HALF`] on, none
-/// twice; returns how many there are of each.
+/// The columns of a warp: all new, or all old ones.
+#[derive(Clone, Copy)]
+struct WarpColumns {
+    /// The first one.
+    first: u32,
+    /// The end of the lines in use of the same kind.
+    end: u32,
+    /// Whether they are old ones.
+    is_old: bool,
+}
+
+impl WarpColumns {
+    #[inline(always)]
+    fn new(new: u32, old: u32) -> Self {
+        let first = 32 * thread::warp_idx();
+        let is_old = first >= HALF;
+        Self { first, end: if is_old { old + HALF } else { new }, is_old }
+    }
+
+    /// The line of a lane's column `index`: a lane has columns `2 (lane % 4) + 8 n + c` of its
+    /// warp's.
+    #[inline(always)]
+    fn line(&self, index: usize) -> u32 {
+        self.first + warp::lane_id() % 4 * 2 + column_of(index)
+    }
+}
+
+/// Puts the ids of the block's node in lines: new ones from line 0 on, old ones from line [`HALF`]
+/// on, each id once. Returns the numbers of new and old lines.
 #[inline(always)]
 fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, u32) {
     let (thread, warp) = (thread_idx_x(), thread::warp_idx());
@@ -77,7 +132,7 @@ fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, 
     if is_reverse && id != u32::MAX {
         id = unscramble(id, p.draw);
     }
-    // Neighbours lie without gaps, so they are looked through in place.
+    // Forward ids have no gaps, so reverse ids are searched for among them in place.
     lines.ids.set(thread as usize, id);
     sync_threads();
     let mut is_there = id != u32::MAX;
@@ -108,62 +163,42 @@ fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, 
     (new, old)
 }
 
-/// The key of a line at a value; none if the value is that of nothing.
+/// Starts the copy of chunk `chunk` of all lines to `to`; lines without an id become zero.
 #[inline(always)]
-fn candidate<S: TileSum>(lines: Lines<S>, value: S, line: u32) -> Key {
-    if value < S::NEVER { key::pack(value.to_f32(), lines.ids.get(line as usize)) } else { NONE }
-}
-
-/// Offers a candidate to the node of a line.
-#[inline(always)]
-fn offer<S: TileSum>(p: &Join<S>, lines: Lines<S>, line: u32, candidate: Key) {
-    if candidate != NONE && key::distance(candidate) < lines.bounds.get(line as usize) {
-        let slots = p.candidates.offset(lines.ids.get(line as usize) as usize * CANDIDATES as usize);
-        slots.fetch_min(slot(key::id(candidate), p.draw, CANDIDATE_BITS) as usize, candidate, Scope::Device);
+fn start_copy<S>(p: &Join<S>, ids: Shared<u32>, to: Shared<u8>, chunk: u32) {
+    let unit = thread_idx_x() % UNITS;
+    let source_unit = chunk * UNITS + unit;
+    let mut line = thread_idx_x() / UNITS;
+    while line < tile::SIDE {
+        let id = ids.get(line as usize);
+        let there = id != u32::MAX && source_unit < p.units;
+        let from = if there { id as usize * p.stride as usize + source_unit as usize * 16 } else { 0 };
+        let place = line * CHUNK_BYTES + (unit ^ (line % 8)) * 16;
+        copy::quad(to.offset(place as usize), p.vectors.offset(from), if there { 16 } else { 0 });
+        line += JOIN_THREADS / UNITS;
     }
 }
 
+/// The chunk in shared memory of stage `stage`.
 #[inline(always)]
-fn nearer(a: Key, b: Key) -> Key {
-    if b < a { b } else { a }
+fn chunk_at(stage: u32) -> Shared<u8> {
+    shared::dynamic((stage * SIDE_BYTES) as usize)
 }
 
+/// The products of the `new` first lines and the warp's columns. The whole block calls this.
 #[inline(always)]
-fn join<E: TileElement>(p: &Join<E::Sum>) {
-    let stage = |stage: u32| shared::dynamic::<u8>((stage * SIDE_BYTES) as usize);
-    let ids: Shared<u32> = stage(STAGES).cast();
-    let biases: Shared<E::Sum> = ids.offset(tile::SIDE as usize).cast();
-    let bounds: Shared<f32> = ids.offset(2 * tile::SIDE as usize).cast();
-    let lines = Lines { ids, biases, bounds };
-    let (new, old) = fill(p, lines, ids.offset(3 * tile::SIDE as usize));
-    if new == 0 {
-        return;
-    }
-
+fn multiply<E: TileElement>(
+    p: &Join<E::Sum>,
+    ids: Shared<u32>,
+    new: u32,
+    columns: WarpColumns,
+) -> tile::Sums<E::Sum> {
     let chunks = p.units.div_ceil(UNITS);
-    let (thread, lane, warp) = (thread_idx_x(), warp::lane_id(), thread::warp_idx());
-    let start = |to: Shared<u8>, chunk: u32| {
-        let unit = thread % UNITS;
-        let source_unit = chunk * UNITS + unit;
-        let mut line = thread / UNITS;
-        while line < tile::SIDE {
-            let id = ids.get(line as usize);
-            let there = id != u32::MAX && source_unit < p.units;
-            let from = if there { id as usize * p.stride as usize + source_unit as usize * 16 } else { 0 };
-            let place = line * CHUNK_BYTES + (unit ^ (line % 8)) * 16;
-            copy::quad(to.offset(place as usize), p.vectors.offset(from), if there { 16 } else { 0 });
-            line += JOIN_THREADS / UNITS;
-        }
-    };
-    // The columns of this warp: all new, or all old.
-    let column = 32 * warp;
-    let is_old = column >= HALF;
-    let columns = if is_old { old + HALF } else { new };
     let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
     let mut started = 0;
     while started < STAGES {
         if started < chunks {
-            start(stage(started), started);
+            start_copy(p, ids, chunk_at(started), started);
         }
         copy::commit();
         started += 1;
@@ -172,96 +207,152 @@ fn join<E: TileElement>(p: &Join<E::Sum>) {
     while chunk < chunks {
         copy::wait::<{ STAGES - 1 }>();
         sync_threads();
-        let here = stage(chunk % STAGES);
-        let units = p.units - chunk * UNITS;
-        let steps = if units < UNITS { units.div_ceil(2) } else { UNITS / 2 };
-        // After the first iterations most joins have few new ids.
-        if column < columns {
+        let here = chunk_at(chunk % STAGES);
+        let steps = tile::steps(p.units - chunk * UNITS);
+        if columns.first < columns.end {
+            // Optimisation 4.
             if new > 32 {
-                tile::multiply_add_part::<E, 4>(&mut sums, (here, here), (0, column), steps);
+                tile::multiply_add_part::<E, 4>(&mut sums, (here, here), (0, columns.first), steps);
             } else {
-                tile::multiply_add_part::<E, 2>(&mut sums, (here, here), (0, column), steps);
+                tile::multiply_add_part::<E, 2>(&mut sums, (here, here), (0, columns.first), steps);
             }
         }
         sync_threads();
         if chunk + STAGES < chunks {
-            start(here, chunk + STAGES);
+            start_copy(p, ids, here, chunk + STAGES);
         }
         copy::commit();
         chunk += 1;
     }
-    if thread == 0 {
-        let pairs = new * (new - 1) / 2 + new * old;
-        p.distances.fetch_add((block_idx_x() % super::merge::COUNTERS) as usize, pairs as u64, Scope::Device);
-    }
-    if column >= columns {
-        return;
-    }
+    sums
+}
 
-    // What this lane holds: rows lane / 4 + 8 r, columns 2 (lane % 4) + 8 n + c of the warp's. Ids of lines are
-    // all different.
-    let (first_row, first_column) = (lane / 4, column + lane % 4 * 2);
-    let mut column_biases = [E::Sum::NEVER; 8];
+/// The key of a line at a value; [`NONE`] for the value of no line.
+#[inline(always)]
+fn key_of<S: TileSum>(lines: Lines<S>, value: S, line: u32) -> Key {
+    if value < S::NEVER { key::pack(value.to_f32(), lines.ids.get(line as usize)) } else { NONE }
+}
+
+/// Proposes `key` to the node of a line.
+#[inline(always)]
+fn propose<S: TileSum>(p: &Join<S>, lines: Lines<S>, line: u32, key: Key) {
+    if key != NONE && key::distance(key) < lines.bounds.get(line as usize) {
+        let node = lines.ids.get(line as usize);
+        let slots = p.proposals.offset(node as usize * JOIN_PROPOSALS as usize);
+        slots.fetch_min(slot(key::id(key), p.draw, JOIN_PROPOSAL_BITS) as usize, key, Scope::Device);
+    }
+}
+
+/// The smaller of the lane's key and that of the lane at `distance`.
+#[inline(always)]
+fn nearer(key: Key, distance: u32) -> Key {
+    let other = shuffle_xor(key, distance);
+    if other < key { other } else { key }
+}
+
+/// The nearest new line of each of a lane's columns, with its value.
+struct NearestRows<S> {
+    values: [S; 8],
+    rows: [u32; 8],
+}
+
+/// Proposes to each new line the nearest of the warp's columns; returns the nearest new line of
+/// each column if these are old ones.
+#[inline(always)]
+fn propose_to_new<S: TileSum>(
+    p: &Join<S>,
+    lines: Lines<S>,
+    new: u32,
+    columns: WarpColumns,
+    sums: &tile::Sums<S>,
+) -> NearestRows<S> {
+    let lane = warp::lane_id();
+    let mut column_biases = [S::NEVER; 8];
     unroll!(8, I => {
-        let line = first_column + (8 * (I / 2) + I % 2) as u32;
-        if line < columns {
-            column_biases[I] = biases.get(line as usize);
+        let line = columns.line(I);
+        if line < columns.end {
+            column_biases[I] = lines.biases.get(line as usize);
         }
     });
-    // Of each column the nearest row; only old ones need it, new ones are rows too.
-    let (mut of_columns, mut their_rows) = ([E::Sum::NEVER; 8], [0u32; 8]);
+    let mut nearest_rows = NearestRows { values: [S::NEVER; 8], rows: [0u32; 8] };
     unroll!(4, M => {
         unroll!(2, H => {
-            let row = first_row + (16 * M + 8 * H) as u32;
+            let row = lane / 4 + (16 * M + 8 * H) as u32;
             let there = row < new;
-            let row_bias = if there { biases.get(row as usize) } else { E::Sum::NEVER };
-            // Of the row the nearest column: among a lane's eight, then among the four lanes that share the row.
-            let (mut of_row, mut its_column) = (E::Sum::NEVER, 0);
+            let row_bias = if there { lines.biases.get(row as usize) } else { S::NEVER };
+            // Among the lane's eight columns, then among the four lanes that share the row.
+            let (mut of_row, mut its_column) = (S::NEVER, 0);
             unroll!(8, I => {
-                let (product, line) = (sums[4 * M + I / 2][2 * H + I % 2], first_column + (8 * (I / 2) + I % 2) as u32);
-                let value = E::Sum::value(column_biases[I], p.weight, product);
+                let (product, line) = (sums[4 * M + I / 2][2 * H + I % 2], columns.line(I));
+                let value = S::value(column_biases[I], p.weight, product);
                 if value < of_row && line != row {
                     (of_row, its_column) = (value, line);
                 }
-                if is_old {
-                    let value = E::Sum::value(row_bias, p.weight, product);
-                    if value < of_columns[I] {
-                        (of_columns[I], their_rows[I]) = (value, row);
+                // New columns are rows as well.
+                if columns.is_old {
+                    let value = S::value(row_bias, p.weight, product);
+                    if value < nearest_rows.values[I] {
+                        (nearest_rows.values[I], nearest_rows.rows[I]) = (value, row);
                     }
                 }
             });
-            let mut nearest = candidate(lines, of_row, its_column);
-            nearest = nearer(nearest, shuffle_xor(nearest, 1));
-            nearest = nearer(nearest, shuffle_xor(nearest, 2));
+            let nearest = nearer(nearer(key_of(lines, of_row, its_column), 1), 2);
             if there && lane % 4 == (2 * M + H) as u32 % 4 {
-                offer(p, lines, row, nearest);
+                propose(p, lines, row, nearest);
             }
         });
     });
-    // Eight lanes share a column.
-    if is_old {
-        unroll!(8, I => {
-            let mut nearest = candidate(lines, of_columns[I], their_rows[I]);
-            nearest = nearer(nearest, shuffle_xor(nearest, 4));
-            nearest = nearer(nearest, shuffle_xor(nearest, 8));
-            nearest = nearer(nearest, shuffle_xor(nearest, 16));
-            let line = first_column + (8 * (I / 2) + I % 2) as u32;
-            if lane / 4 == I as u32 && line < columns {
-                offer(p, lines, line, nearest);
-            }
-        });
+    nearest_rows
+}
+
+/// Proposes to each old line of the warp's columns the nearest new line. Eight lanes share a
+/// column.
+#[inline(always)]
+fn propose_to_old<S: TileSum>(p: &Join<S>, lines: Lines<S>, columns: WarpColumns, nearest: &NearestRows<S>) {
+    unroll!(8, I => {
+        let key = key_of(lines, nearest.values[I], nearest.rows[I]);
+        let key = nearer(nearer(nearer(key, 4), 8), 16);
+        let line = columns.line(I);
+        if warp::lane_id() / 4 == I as u32 && line < columns.end {
+            propose(p, lines, line, key);
+        }
+    });
+}
+
+#[inline(always)]
+fn join<E: TileElement>(p: &Join<E::Sum>) {
+    let ids: Shared<u32> = chunk_at(STAGES).cast();
+    let biases: Shared<E::Sum> = ids.offset(tile::SIDE as usize).cast();
+    let bounds: Shared<f32> = ids.offset(2 * tile::SIDE as usize).cast();
+    let lines = Lines { ids, biases, bounds };
+    let (new, old) = fill(p, lines, ids.offset(3 * tile::SIDE as usize));
+    if new == 0 {
+        return;
+    }
+    let columns = WarpColumns::new(new, old);
+    let sums = multiply::<E>(p, ids, new, columns);
+    if thread_idx_x() == 0 {
+        let pairs = new * (new - 1) / 2 + new * old;
+        p.distances.fetch_add((block_idx_x() % COUNTERS) as usize, pairs as u64, Scope::Device);
+    }
+    if columns.first >= columns.end {
+        return;
+    }
+    let nearest = propose_to_new(p, lines, new, columns, &sums);
+    if columns.is_old {
+        propose_to_old(p, lines, columns, &nearest);
     }
 }
 
 macro_rules! join_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Compares what each node has brought, new with new and new with old, and offers each id the nearest
-        /// that each warp has seen of it, if it is nearer than the last of its list (see [`Join`]).
+        /// Compares the ids that each node brings, and proposes to each id the nearest that each
+        /// warp has seen, if below its bound (see [`Join`]).
         ///
         /// Launch: a block of [`JOIN_THREADS`] per node; [`join_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Join`] says.
+        /// - The views have the shapes of [`Join`].
         #[kernel(block = JOIN_THREADS, shared = join_shared_bytes(), blocks_per_multiprocessor = 4)]
         pub unsafe fn $name(p: Join<$sum>) {
             join::<$element>(&p);

@@ -1,4 +1,25 @@
-//! Merging of new neighbours into lists whose keys carry flags.
+//! Merge of new neighbours into lists whose keys carry the flag of unvisited neighbours.
+//!
+//! ```text
+//! warp = node
+//! keys = the node's slots (emptied), two per lane; return if all are empty
+//! drop keys not below the last of the list, and known ids
+//! sort each half by shuffles; merge the halves, then the list and the keys
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `proposals` | nodes x [`JOIN_PROPOSALS`] keys |
+//! | `lists` | nodes x `k` keys, ascending |
+//! | shared memory, per node | `k` list, [`JOIN_PROPOSALS`] runs, [`JOIN_PROPOSALS`] sorted |
+//!
+//! Optimisations:
+//!
+//! 1. Ranks instead of insertion: every key of both lists finds its place by binary search and
+//!    writes itself. Places differ, since all keys differ.
+//! 2. One warp per node: barriers of a warp alone, and four nodes per block.
+//!
+//! Bound by memory: slots read and emptied, lists read and written.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -6,13 +27,13 @@ use cuda_std::shared;
 use cuda_std::warp::{WarpReductionOp, warp_reduce};
 
 use crate::block::sort::{partition_point, rank, sort_warp};
-use crate::descent::key::{self, Key, NONE, UNVISITED};
+use crate::key::{self, Key, NONE, UNVISITED};
 
-/// Candidates of a node: slots.
-pub const CANDIDATES: u32 = 1 << CANDIDATE_BITS;
+/// Slots per node for the proposals of the [join](super::join::Join).
+pub const JOIN_PROPOSALS: u32 = 1 << JOIN_PROPOSAL_BITS;
 
-/// [`CANDIDATES`] is 2 to this.
-pub const CANDIDATE_BITS: u32 = 6;
+/// Base-2 logarithm of [`JOIN_PROPOSALS`].
+pub const JOIN_PROPOSAL_BITS: u32 = 6;
 
 /// Threads of a block, a warp per node.
 pub const MERGE_THREADS: u32 = 128;
@@ -20,12 +41,12 @@ pub const MERGE_THREADS: u32 = 128;
 /// Nodes per block.
 pub const MERGE_NODES: u32 = MERGE_THREADS / 32;
 
-/// Counters of changes, so that blocks do not wait for one another.
+/// Partial sums of a counter: blocks that add at the same time rarely meet in one.
 pub const COUNTERS: u32 = 32;
 
-/// Merges `len` ascending keys that are not flagged into a list whose keys may be, and that has none of
-/// them; writes the first `k` to `out`, those that are new flagged. The `threads` threads call this, after a
-/// barrier; none follows. Returns how many keys this thread has added.
+/// Merges `len` ascending unflagged keys into a list of `k` keys that may be flagged. The list has
+/// none of the keys. Writes the first `k` to `out`, added keys as unvisited; returns the number of
+/// keys that this thread added. The `threads` threads call this, after a barrier; none follows.
 #[inline(always)]
 pub fn merge_flagged(
     (list, k): (Shared<Key>, u32),
@@ -56,19 +77,19 @@ pub fn merge_flagged(
     added
 }
 
-/// The merging of the candidates that joins have found.
+/// The merge of the join's proposals.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct MergeCandidates {
-    /// In and out: `k` ascending keys of each node; those that are new become unvisited.
+pub struct MergeJoin {
+    /// In and out: `k` ascending keys per node; added keys are unvisited.
     pub lists: GlobalMut<Key>,
-    /// In: [`CANDIDATES`] keys of each node, at most one of an id; out: [`NONE`].
-    pub candidates: GlobalMut<Key>,
-    /// Out: the distance of the last of each list, infinite if it is not full.
+    /// In: [`JOIN_PROPOSALS`] keys per node, at most one per id; out: [`NONE`].
+    pub proposals: GlobalMut<Key>,
+    /// Out: the distance of the last of each list, infinite if the list is not full.
     pub bounds: GlobalMut<f32>,
-    /// In and out: [`COUNTERS`] sums of how many keys were added.
+    /// In and out: [`COUNTERS`] partial sums of the number of added keys.
     pub changes: GlobalMut<u32>,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
@@ -76,36 +97,36 @@ pub struct MergeCandidates {
 
 /// Bytes of dynamic shared memory of [`descent_merge()`].
 pub const fn merge_shared_bytes(k: u32) -> u32 {
-    MERGE_NODES * (k + 2 * CANDIDATES) * 8
+    MERGE_NODES * (k + 2 * JOIN_PROPOSALS) * 8
 }
 
-/// Merges each node's candidates into its list, but those that it has already.
+/// Merges proposals into the lists, without known ids (see [`MergeJoin`]).
 ///
 /// Launch: a block of [`MERGE_THREADS`] per [`MERGE_NODES`] nodes; [`merge_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`MergeCandidates`] says.
+/// - The views have the shapes of [`MergeJoin`].
 #[kernel(block = MERGE_THREADS, shared = merge_shared_bytes(p.k))]
-pub unsafe fn descent_merge(p: MergeCandidates) {
-    const { assert!(CANDIDATES == 64, "two keys to a lane") };
+pub unsafe fn descent_merge(p: MergeJoin) {
+    const { assert!(JOIN_PROPOSALS == 64, "two keys to a lane") };
     let node = thread::block_idx_x() * MERGE_NODES + thread::warp_idx();
     if node >= p.nodes {
         return;
     }
     let (lane, k) = (warp::lane_id(), p.k as usize);
-    let room = thread::warp_idx() as usize * (k + 2 * CANDIDATES as usize);
+    let room = thread::warp_idx() as usize * (k + 2 * JOIN_PROPOSALS as usize);
     let list: Shared<Key> = shared::dynamic::<Key>(0).offset(room);
     let runs = list.offset(k);
-    let sorted = runs.offset(CANDIDATES as usize);
+    let sorted = runs.offset(JOIN_PROPOSALS as usize);
     let out = p.lists.offset(node as usize * k);
-    let found = p.candidates.offset(node as usize * CANDIDATES as usize);
-    let mut first = found.get(lane as usize);
-    let mut second = found.get(lane as usize + 32);
+    let proposals = p.proposals.offset(node as usize * JOIN_PROPOSALS as usize);
+    let mut first = proposals.get(lane as usize);
+    let mut second = proposals.get(lane as usize + 32);
     if !warp::any(first != NONE || second != NONE) {
         return;
     }
-    found.set(lane as usize, NONE);
-    found.set(lane as usize + 32, NONE);
+    proposals.set(lane as usize, NONE);
+    proposals.set(lane as usize + 32, NONE);
     let mut i = lane;
     while i < p.k {
         list.set(i as usize, out.get(i as usize));
@@ -113,8 +134,8 @@ pub unsafe fn descent_merge(p: MergeCandidates) {
     }
     warp::sync();
 
-    // Those that are too far or known are none. The same pair may differ in the last bit from one kernel to
-    // another: ids decide.
+    // Ids decide which keys are known: the distance of a pair may differ in the last bit from one
+    // kernel to another.
     let last = key::plain(list.get(k - 1));
     let ids: Shared<u32> = list.cast();
     let (mut first_known, mut second_known) = (first >= last, second >= last);
@@ -143,7 +164,7 @@ pub unsafe fn descent_merge(p: MergeCandidates) {
         return;
     }
     let added = merge_flagged((list, p.k), (sorted, len), out, (lane, 32));
-    // SAFETY: the whole warp is here.
+    // SAFETY: the whole warp reaches this.
     let added = unsafe { warp_reduce(u32::MAX, added, WarpReductionOp::Add) };
     warp::sync();
     if lane == 0 {

@@ -1,13 +1,18 @@
-//! The k-NN graph: what both backends share, and kernels.
+//! The k-NN graph by GNN-Descent (paper section 4), with a start from cells.
 //!
-//! GNN-Descent (paper section 4) is `sample` and `join` in phase 1, `gather` and `expand` in phase 2; a
-//! start from cells is `cells`. Until `cells_finish` makes them exact, the distances in lists are those
-//! that the tensor cores see, less what depends on the list's own node: `bias + weight * product`.
+//! ```text
+//! lists = cells (module `cells`), or random ids (descent_start)
+//! repeat: sample; join; merge        // phase 1
+//! repeat: gather; expand             // phase 2
+//! finish: exact distances            // cells_finish_*
+//! ```
+//!
+//! Until the end, lists hold distances as the tensor cores compute them, less the part that
+//! depends on the list's own node alone: `bias + weight * product`.
 
 pub mod cells;
 pub mod expand;
 pub mod join;
-pub mod key;
 pub mod merge;
 pub mod renumber;
 pub mod sample;

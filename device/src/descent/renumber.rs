@@ -1,39 +1,46 @@
-//! Nodes in an order in which those that are near follow one another: what is near in the graph is then near
-//! in memory, and in the caches.
+//! Renumbering: vectors move to new places, and ids follow.
+//!
+//! ```text
+//! renumber_vectors: warp = place: to[place] = from[order[place]]; places[order[place]] = place
+//! renumber_ids: thread = id: ids[i] = places[ids[i]]
+//! ```
+//!
+//! Nodes that are near in the graph are then near in memory, and gathers of phase 2 come from the
+//! L2 cache. Bound by memory: each vector is read and written once.
 
 use cuda_std::prelude::*;
 
 /// Threads of a block.
 pub const RENUMBER_THREADS: u32 = 256;
 
-/// The moving of vectors to their places.
+/// The move of vectors to their places.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Renumber {
     /// In: vectors, `units` units of 16 bytes apart.
     pub from: Global<Quad>,
-    /// Out: those vectors in the order of their places.
+    /// Out: the vectors in the order of their places.
     pub to: GlobalMut<Quad>,
-    /// In: the bits of one value of each vector.
+    /// In: the bits of one value per vector.
     pub biases: Global<u32>,
-    /// Out: those values in the order of their places.
+    /// Out: the values in the order of their places.
     pub biases_to: GlobalMut<u32>,
-    /// In: of each place, the vector that belongs there.
+    /// In: the vector of each place.
     pub order: Global<u32>,
-    /// Out: of each vector, its place.
+    /// Out: the place of each vector.
     pub places: GlobalMut<u32>,
-    /// How many vectors.
+    /// Number of vectors.
     pub count: u32,
     /// Units of 16 bytes from one vector to the next.
     pub units: u32,
 }
 
-/// Moves vectors and what belongs to them to their places (see [`Renumber`]).
+/// Moves vectors and their values to their places (see [`Renumber`]).
 ///
 /// Launch: a block of [`RENUMBER_THREADS`] per `RENUMBER_THREADS / 32` places.
 ///
 /// # Safety
-/// - The views hold what [`Renumber`] says.
+/// - The views have the shapes of [`Renumber`].
 #[kernel(block = RENUMBER_THREADS)]
 pub unsafe fn renumber_vectors(p: Renumber) {
     let place = thread::block_idx_x() * (RENUMBER_THREADS / 32) + thread::warp_idx();
@@ -53,12 +60,12 @@ pub unsafe fn renumber_vectors(p: Renumber) {
     }
 }
 
-/// Replaces `count` ids of vectors by their `places`.
+/// Replaces `count` ids by their `places`.
 ///
 /// Launch: a thread per id, blocks of [`RENUMBER_THREADS`].
 ///
 /// # Safety
-/// - `ids` holds `count` numbers below that of the `places`.
+/// - `ids` holds `count` numbers, all below the length of `places`.
 #[kernel(block = RENUMBER_THREADS)]
 pub unsafe fn renumber_ids(ids: GlobalMut<u32>, places: Global<u32>, count: u32) {
     let i = thread::index_1d();

@@ -1,14 +1,16 @@
-//! Places that any number of threads write to without locks, and whose result does not depend on who
-//! comes first: a value goes to the slot that its hash names, and a slot keeps the smallest.
+//! Slots: a fixed number of places per node, to which any number of threads write without locks.
+//!
+//! A value goes to the slot that its hash names, and a slot keeps the smallest value by an atomic
+//! minimum. The result does not depend on the order of writes.
 
-/// The slot, of `2^bits`, for `id`. Another `draw` mixes ids otherwise, so that two that met in a slot part.
+/// The slot, of `2^bits`, of `id`. Ids that collide under one `draw` mostly differ under another.
 #[inline(always)]
 pub const fn slot(id: u32, draw: u32, bits: u32) -> u32 {
     (id ^ draw).wrapping_mul(0x85eb_ca6b) >> (32 - bits)
 }
 
-/// The two slots, of `2^bits`, at most 12, for `id`, which may be one: a value that is put into both is lost only if
-/// a smaller one meets it in each.
+/// The two slots, of `2^bits`, of `id`; `bits` is at most 12, and the slots may be the same. A
+/// value put into both is lost only if each gets a smaller one.
 #[inline(always)]
 pub const fn two_slots(id: u32, draw: u32, bits: u32) -> (u32, u32) {
     let mut mixed = (id ^ draw).wrapping_mul(0x85eb_ca6b);
@@ -20,7 +22,7 @@ const FACTOR: u32 = 0x9e37_79b1;
 
 /// `1 / FACTOR` modulo 2^32.
 const INVERSE: u32 = {
-    // Newton's iteration doubles the number of bits that are right.
+    // Newton's iteration doubles the number of correct bits.
     let mut inverse = FACTOR;
     let mut round = 0;
     while round < 5 {
@@ -30,15 +32,15 @@ const INVERSE: u32 = {
     inverse
 };
 
-/// The rank of `id` among all ids in an order that `draw` mixes. The last rank, that of one id in 2^32, is
-/// also that of an empty slot: such an id is not found there.
+/// The rank of `id` in a permutation of all ids that `draw` selects. The last rank also marks an
+/// empty slot, so one id in 2^32 is lost.
 #[inline(always)]
 pub const fn scramble(id: u32, draw: u32) -> u32 {
     let mixed = (id ^ draw).wrapping_mul(FACTOR);
     mixed ^ (mixed >> 16)
 }
 
-/// The id of a rank of [`scramble`].
+/// The id of a rank: the inverse of [`scramble`].
 #[inline(always)]
 pub const fn unscramble(rank: u32, draw: u32) -> u32 {
     (rank ^ (rank >> 16)).wrapping_mul(INVERSE) ^ draw
@@ -49,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_undone() {
+    fn ranks_have_inverses() {
         for draw in [0, 1, 0xdead_beef] {
             for id in (0..1000).chain([0x7fff_ffff, u32::MAX]) {
                 assert_eq!(unscramble(scramble(id, draw), draw), id);
@@ -58,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_meet_in_one_slot_part_in_the_other() {
+    fn ids_that_collide_in_one_slot_differ_in_the_other() {
         let (mut meet, mut meet_twice) = (0, 0);
         let slots = |id| two_slots(id, 77, 7);
         for a in 0..2000 {
@@ -67,12 +69,12 @@ mod tests {
                 meet_twice += u32::from(slots(a) == slots(b));
             }
         }
-        // Of two million pairs one in 128, and of those again one in 128.
+        // Of two million pairs one in 128 collides, and of these one in 128 again.
         assert!((14_000..17_500).contains(&meet) && meet_twice < 250, "{meet} {meet_twice}");
     }
 
     #[test]
-    fn slots_are_used_alike() {
+    fn slots_are_used_evenly() {
         for draw in [0, 12345, 0xffff_0000] {
             let mut counts = [0; 64];
             (0..6400).for_each(|id| counts[slot(id, draw, 6) as usize] += 1);

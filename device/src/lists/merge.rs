@@ -1,9 +1,54 @@
-//! Merging the two lists of a node, each of which has been pruned for itself, by the vectors of the second list's
-//! cluster.
+//! Merge of the two pruned lists of a node, with the vectors of the second list's cluster.
 //!
-//! Neighbours are taken by their distance. One that is nearer to one of those taken before than to the node stands behind
-//! it, if the vectors of both are here; such ones only fill what is left. As in the wavefront filter, who is taken is
-//! compared with all that are left at once, so the result is the serial one.
+//! # Algorithm
+//!
+//! ```text
+//! for each node, one warp:
+//!     merged = both lists in order of distance, duplicates marked
+//!     left   = positions of merged neighbours whose vector is in this cluster, ascending
+//!     absent = positions of the others, ascending
+//!     while the record has room:
+//!         a = nearest position of left and absent; append its id to the record
+//!         if a's vector is in this cluster:
+//!             for each b in left behind a:               (up to 32 at once, a lane each)
+//!                 if distance(a, b) < distance(node, b): b is occluded, drop it from left
+//!     fill the rest of the record with occluded neighbours, nearest first
+//! ```
+//!
+//! A neighbour without a vector here cannot be compared: it is taken by its distance and occludes
+//! nothing.
+//!
+//! # Buffers
+//!
+//! Ids name nodes, *rows* the vectors of the cluster, *places* the second lists.
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `rows` | `members` vectors, see [`Rows`] |
+//! | `ids` | `members` ids, ascending |
+//! | `order` | one row per place |
+//! | `second` | places × `degree` keys (order distance, row) |
+//! | `places` | `count` places |
+//! | `first` | `count` × `degree` keys (order distance, id) |
+//! | `records` | `count` × (1 + `degree`) ids: the node, then its neighbours |
+//! | shared memory, per warp | one vector; 2 `degree` keys; 2 `degree` rows; 3 `degree` positions |
+//!
+//! # Optimisations
+//!
+//! 1. One accepted neighbour is compared with all that are left at once, as in the wavefront filter
+//!    ([`crate::prune::filter`]). A neighbour still meets the accepted ones in ascending order, so
+//!    the result is that of the serial rule.
+//! 2. Each key finds its place in the merged order by a binary search in the other list. Both lists
+//!    ascend, so its place is its index plus the number of smaller keys in the other.
+//! 3. Duplicates need no table. A pair has the same distance in both clusters, so its two keys are
+//!    equal and the search of step 2 ends at it.
+//! 4. `left` shrinks in place: a vote gives each survivor its position, which is never behind the
+//!    one it was read from.
+//!
+//! # Speed
+//!
+//! The kernel is bound by memory: it reads the vectors of the neighbours in this cluster, at most
+//! 2 `degree` of them, once per accepted neighbour that they survive. They stay in the L1 cache.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::block_idx_x;
@@ -11,50 +56,50 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::Element;
-use crate::block::exact::point_bytes;
+use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, rank};
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
-/// Threads of a block, a warp per node.
+/// Threads per block, one warp per node.
 pub const MERGE_LISTS_THREADS: u32 = 64;
 
 /// Nodes per block.
 pub const MERGE_LISTS_NODES: u32 = MERGE_LISTS_THREADS / 32;
 
-/// What a neighbour has in place of a row: there is no vector of it here.
+/// Mark in place of a row: the cluster has no vector of this neighbour.
 const ABSENT: u32 = u32::MAX;
 
-/// It stands behind one that was taken.
+/// Mark in place of a row: an accepted neighbour is nearer than the node.
 const OCCLUDED: u32 = u32::MAX - 1;
 
-/// It is there once more.
-const TWICE: u32 = u32::MAX - 2;
+/// Mark in place of a row: also in the second list.
+const DUPLICATE: u32 = u32::MAX - 2;
 
-/// The merging of lists. Ids are those of nodes, *rows* those of the cluster's vectors; second lists have *places*.
+/// Arguments of the kernels `lists_merge_*`.
 #[repr(C)]
 pub struct MergeLists<T> {
     /// In: the vectors of the second lists' cluster.
     pub rows: Rows<T>,
-    /// In: the id of each of the `members` rows, ascending.
+    /// In: the ids of the `members` rows, ascending.
     pub ids: Global<u32>,
     /// In: the row at each place.
     pub order: Global<u32>,
-    /// In: `degree` keys at each place: ascending (order distance, row), then [`NONE`].
+    /// In: `degree` keys per place: ascending (order distance, row), then [`NONE`].
     pub second: Global<Key>,
     /// In: the place of each node.
     pub places: Global<u32>,
-    /// In: `degree` keys of each node: ascending (order distance, id), then [`NONE`].
+    /// In: `degree` keys per node: ascending (order distance, id), then [`NONE`].
     pub first: Global<Key>,
-    /// Out: of each node its id and `degree` ids of neighbours, `u32::MAX` behind the last.
+    /// Out: per node its id and `degree` ids of neighbours, `u32::MAX` behind the last.
     pub records: GlobalMut<u32>,
-    /// How many rows.
+    /// Number of rows.
     pub members: u32,
-    /// How many nodes.
+    /// Number of nodes.
     pub count: u32,
     /// Keys per list, at least 1.
     pub degree: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
@@ -62,57 +107,81 @@ copied! {
     MergeLists<T>;
 }
 
-/// Bytes of dynamic shared memory of the kernels: for each warp a vector, the neighbours of both lists, the row of each, and
-/// places of those that are left.
+/// Dynamic shared memory in bytes: per warp a vector, the neighbours of both lists with their rows,
+/// and the positions that are left.
 pub const fn merge_lists_shared_bytes(dim: u32, degree: u32) -> u32 {
     MERGE_LISTS_NODES * warp_bytes(dim, degree)
 }
 
+/// Shared memory of one warp, in bytes.
 const fn warp_bytes(dim: u32, degree: u32) -> u32 {
-    point_bytes(dim) + (degree * (2 * (8 + 4) + 3 * 4)).next_multiple_of(16)
+    query_bytes(dim) + (degree * (2 * (8 + 4) + 3 * 4)).next_multiple_of(16)
 }
 
-/// Neighbours that are left, by their places in the order of distances.
+/// Shared memory of one warp.
+struct Room<T: Element> {
+    /// The accepted neighbour's vector.
+    values: Shared<T::Query>,
+    /// The merged neighbours (distance, id), ascending.
+    keys: Shared<Key>,
+    /// Their rows, or a mark.
+    rows: Shared<u32>,
+    /// The positions in [`Left`], twice; the second list while both are merged.
+    positions: Shared<u32>,
+}
+
+impl<T: Element> Room<T> {
+    #[inline(always)]
+    fn of_warp(dim: u32, degree: u32) -> Self {
+        let begin = thread::warp_idx() * warp_bytes(dim, degree);
+        let values: Shared<T::Query> = shared::dynamic(begin as usize);
+        let keys: Shared<Key> = values.cast::<u8>().offset(query_bytes(dim) as usize).cast();
+        let rows: Shared<u32> = keys.offset(2 * degree as usize).cast();
+        Self { values, keys, rows, positions: rows.offset(2 * degree as usize) }
+    }
+}
+
+/// Positions of merged neighbours that are neither accepted nor occluded, ascending.
 struct Left {
-    places: Shared<u32>,
-    /// Those before have been taken.
+    positions: Shared<u32>,
+    /// Index of the nearest.
     first: u32,
     end: u32,
 }
 
 impl Left {
-    /// The place of the next, or `u32::MAX`.
     #[inline(always)]
-    fn next(&self) -> u32 {
-        if self.first < self.end { self.places.get(self.first as usize) } else { u32::MAX }
+    fn empty(positions: Shared<u32>) -> Self {
+        Self { positions, first: 0, end: 0 }
     }
 
-    /// Appends the places of those lanes that have one to append; the whole warp calls this.
+    /// The nearest position, or `u32::MAX`.
     #[inline(always)]
-    fn append(&mut self, place: u32, is_one: bool) {
+    fn next(&self) -> u32 {
+        if self.first < self.end { self.positions.get(self.first as usize) } else { u32::MAX }
+    }
+
+    /// Appends the positions of the lanes where `is_one` holds. The whole warp calls this.
+    #[inline(always)]
+    fn append(&mut self, position: u32, is_one: bool) {
         let ones = warp::ballot(is_one);
-        // All have read before one writes.
+        // All lanes have read before one writes.
         warp::sync();
         if is_one {
             let before = (ones & ((1 << warp::lane_id()) - 1)).count_ones();
-            self.places.set((self.end + before) as usize, place);
+            self.positions.set((self.end + before) as usize, position);
         }
         self.end += ones.count_ones();
     }
 }
 
 impl<T: Element> MergeLists<T> {
-    /// Puts the keys of both lists of `node`, whose second is at `place`, in order, with the row of each; `second` has room
-    /// for a list. How many they are.
+    /// Merges the lists of `node` into the keys and rows of `room`; returns the number of
+    /// neighbours, duplicates included.
     #[inline(always)]
-    fn sorted(
-        &self,
-        (node, place): (u32, u32),
-        keys: Shared<Key>,
-        rows: Shared<u32>,
-        second: Shared<Key>,
-    ) -> u32 {
+    fn sorted(&self, node: u32, place: u32, room: &Room<T>) -> u32 {
         let lane = warp::lane_id();
+        let second: Shared<Key> = room.positions.cast();
         let first = self.first.offset(node as usize * self.degree as usize);
         let of_rows = self.second.offset(place as usize * self.degree as usize);
         let (mut firsts, mut seconds, mut begin) = (0, 0, 0);
@@ -136,136 +205,166 @@ impl<T: Element> MergeLists<T> {
             let key = first.get(slot as usize);
             let before = rank(second, seconds, key);
             let row = partition_point(self.members, |row| self.ids.get(row as usize) < key as u32);
-            // The distance of a pair is the same in both clusters, so that what is twice there is one key twice.
             let row = if before < seconds && second.get(before as usize) == key {
-                TWICE
+                DUPLICATE
             } else if row < self.members && self.ids.get(row as usize) == key as u32 {
                 row
             } else {
                 ABSENT
             };
-            keys.set((slot + before) as usize, key);
-            rows.set((slot + before) as usize, row);
+            room.keys.set((slot + before) as usize, key);
+            room.rows.set((slot + before) as usize, row);
             slot += 32;
         }
         let mut slot = lane;
         while slot < seconds {
             keep_rolled();
             let key = second.get(slot as usize);
-            let place = slot + partition_point(firsts, |i| first.get(i as usize) <= key);
-            keys.set(place as usize, key);
-            rows.set(place as usize, of_rows.get(slot as usize) as u32);
+            let position = slot + partition_point(firsts, |i| first.get(i as usize) <= key);
+            room.keys.set(position as usize, key);
+            room.rows.set(position as usize, of_rows.get(slot as usize) as u32);
             slot += 32;
         }
         warp::sync();
         firsts + seconds
     }
-}
 
-#[inline(always)]
-fn merge<T: Element>(p: &MergeLists<T>) {
-    let (warp, lane) = (thread::warp_idx(), warp::lane_id());
-    let node = block_idx_x() * MERGE_LISTS_NODES + warp;
-    if node >= p.count {
-        return;
-    }
-    let values: Shared<T::Point> = shared::dynamic((warp * warp_bytes(p.rows.dim, p.degree)) as usize);
-    let keys: Shared<Key> = values.cast::<u8>().offset(point_bytes(p.rows.dim) as usize).cast();
-    let rows: Shared<u32> = keys.offset(2 * p.degree as usize).cast();
-    let places = rows.offset(2 * p.degree as usize);
-    let place = p.places.get(node as usize);
-    let count = p.sorted((node, place), keys, rows, places.cast());
-
-    let mut here = Left { places, first: 0, end: 0 };
-    let mut absent = Left { places: places.offset(2 * p.degree as usize), first: 0, end: 0 };
-    let mut begin = 0;
-    while begin < count {
-        keep_rolled();
-        let place = begin + lane;
-        let row = if place < count { rows.get(place as usize) } else { TWICE };
-        here.append(place, row < TWICE);
-        absent.append(place, row == ABSENT);
-        begin += 32;
-    }
-    warp::sync();
-
-    let record = p.records.offset(node as usize * (1 + p.degree as usize));
-    let out = record.offset(1);
-    let own = p.order.get(place as usize);
-    let lift = p.rows.lift(own);
-    if lane == 0 {
-        record.set(0, p.ids.get(own as usize));
-    }
-    let mut taken = 0;
-    while taken < p.degree {
-        keep_rolled();
-        let (of_here, of_absent) = (here.next(), absent.next());
-        let place = if of_here < of_absent { of_here } else { of_absent };
-        if place == u32::MAX {
-            break;
+    /// Splits the first `count` positions into those with a vector here and those without.
+    #[inline(always)]
+    fn split(&self, count: u32, room: &Room<T>) -> (Left, Left) {
+        let lane = warp::lane_id();
+        let mut here = Left::empty(room.positions);
+        let mut absent = Left::empty(room.positions.offset(2 * self.degree as usize));
+        let mut begin = 0;
+        while begin < count {
+            keep_rolled();
+            let position = begin + lane;
+            let row = if position < count { room.rows.get(position as usize) } else { DUPLICATE };
+            here.append(position, row < DUPLICATE);
+            absent.append(position, row == ABSENT);
+            begin += 32;
         }
-        if lane == 0 {
-            out.set(taken as usize, keys.get(place as usize) as u32);
-        }
-        taken += 1;
-        if place == of_absent {
-            absent.first += 1;
-            continue;
-        }
-        let row = rows.get(place as usize);
-        p.rows.load(values, row, (lane, 32));
         warp::sync();
-        let point = p.rows.point(values, row);
+        (here, absent)
+    }
+
+    /// Accepts neighbours in order of distance and writes their ids to `out`; returns their number.
+    /// `lift` is the node's.
+    #[inline(always)]
+    fn accept(
+        &self,
+        (mut here, mut absent): (Left, Left),
+        room: &Room<T>,
+        lift: f32,
+        out: GlobalMut<u32>,
+    ) -> u32 {
+        let lane = warp::lane_id();
+        let mut taken = 0;
+        while taken < self.degree {
+            keep_rolled();
+            let (of_here, of_absent) = (here.next(), absent.next());
+            let position = if of_here < of_absent { of_here } else { of_absent };
+            if position == u32::MAX {
+                break;
+            }
+            if lane == 0 {
+                out.set(taken as usize, room.keys.get(position as usize) as u32);
+            }
+            taken += 1;
+            if position == of_absent {
+                absent.first += 1;
+                continue;
+            }
+            self.occlude(&mut here, room, position, lift);
+        }
+        taken
+    }
+
+    /// Drops from `here` its first position, `accepted`, and every position that `accepted`
+    /// occludes.
+    #[inline(always)]
+    fn occlude(&self, here: &mut Left, room: &Room<T>, accepted: u32, lift: f32) {
+        let lane = warp::lane_id();
+        let row = room.rows.get(accepted as usize);
+        self.rows.load(room.values, row, (lane, 32));
+        warp::sync();
+        let point = self.rows.point(room.values, row);
         let (mut begin, end) = (here.first + 1, here.end);
         (here.first, here.end) = (0, 0);
         while begin < end {
             keep_rolled();
             let is_one = begin + lane < end;
-            let place = if is_one { here.places.get((begin + lane) as usize) } else { place };
+            let position = if is_one { here.positions.get((begin + lane) as usize) } else { accepted };
             let count = if end - begin < 32 { end - begin } else { 32 };
-            let row = rows.get(place as usize);
-            let distance = p.rows.distances(&point, row, count);
-            // Of the key only the distance: its id is not a row here.
-            let key = keys.get(place as usize) >> 32 << 32 | row as u64;
-            let stays = distance >= p.rows.rule_distance(lift, key);
+            let row = room.rows.get(position as usize);
+            let distance = self.rows.distances(&point, row, count);
+            // The rule distance takes rows; the key in shared memory holds an id.
+            let key = room.keys.get(position as usize) >> 32 << 32 | row as u64;
+            let stays = distance >= self.rows.rule_distance(lift, key);
             if is_one && !stays {
-                rows.set(place as usize, OCCLUDED);
+                room.rows.set(position as usize, OCCLUDED);
             }
-            here.append(place, is_one && stays);
+            here.append(position, is_one && stays);
             begin += 32;
         }
         warp::sync();
     }
-    // What is behind others fills what is left.
-    let mut begin = 0;
-    while begin < count && taken < p.degree {
-        keep_rolled();
-        let place = begin + lane;
-        let is_one = place < count && rows.get(place as usize) == OCCLUDED;
-        let ones = warp::ballot(is_one);
-        let slot = taken + (ones & ((1 << lane) - 1)).count_ones();
-        if is_one && slot < p.degree {
-            out.set(slot as usize, keys.get(place as usize) as u32);
+
+    /// Fills `out` from slot `taken` on with the nearest occluded neighbours, then `u32::MAX`.
+    #[inline(always)]
+    fn fill(&self, mut taken: u32, count: u32, room: &Room<T>, out: GlobalMut<u32>) {
+        let lane = warp::lane_id();
+        let mut begin = 0;
+        while begin < count && taken < self.degree {
+            keep_rolled();
+            let position = begin + lane;
+            let is_one = position < count && room.rows.get(position as usize) == OCCLUDED;
+            let ones = warp::ballot(is_one);
+            let slot = taken + (ones & ((1 << lane) - 1)).count_ones();
+            if is_one && slot < self.degree {
+                out.set(slot as usize, room.keys.get(position as usize) as u32);
+            }
+            taken += ones.count_ones();
+            begin += 32;
         }
-        taken += ones.count_ones();
-        begin += 32;
+        let mut slot = taken + lane;
+        while slot < self.degree {
+            keep_rolled();
+            out.set(slot as usize, u32::MAX);
+            slot += 32;
+        }
     }
-    let mut slot = taken + lane;
-    while slot < p.degree {
-        keep_rolled();
-        out.set(slot as usize, u32::MAX);
-        slot += 32;
+}
+
+#[inline(always)]
+fn merge<T: Element>(p: &MergeLists<T>) {
+    let node = block_idx_x() * MERGE_LISTS_NODES + thread::warp_idx();
+    if node >= p.count {
+        return;
     }
+    let room = Room::of_warp(p.rows.dim, p.degree);
+    let place = p.places.get(node as usize);
+    let count = p.sorted(node, place, &room);
+    let left = p.split(count, &room);
+
+    let record = p.records.offset(node as usize * (1 + p.degree as usize));
+    let own = p.order.get(place as usize);
+    if warp::lane_id() == 0 {
+        record.set(0, p.ids.get(own as usize));
+    }
+    let taken = p.accept(left, &room, p.rows.lift(own), record.offset(1));
+    p.fill(taken, count, &room, record.offset(1));
 }
 
 macro_rules! merge_kernels {
     ($($name:ident $type:ty;)*) => {$(
-        /// Merges the two lists of nodes (see [`MergeLists`]).
+        /// Merges the two lists of nodes (see [`MergeLists`] and the module).
         ///
-        /// Launch: a block of [`MERGE_LISTS_THREADS`] per [`MERGE_LISTS_NODES`] nodes; [`merge_lists_shared_bytes`].
+        /// Launch: a block of [`MERGE_LISTS_THREADS`] per [`MERGE_LISTS_NODES`] nodes;
+        /// [`merge_lists_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`MergeLists`] says.
+        /// - The views match the fields of [`MergeLists`].
         #[kernel(
             block = MERGE_LISTS_THREADS,
             shared = merge_lists_shared_bytes(p.rows.dim, p.degree),

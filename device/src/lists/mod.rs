@@ -1,4 +1,4 @@
-//! Lists of neighbours with their distances, and merging two of them (paper section 6.1).
+//! Neighbour lists with distances, and the merge of a node's two lists (paper section 6.1).
 
 pub mod lengths;
 pub mod merge;

@@ -1,4 +1,41 @@
-//! Collect: the candidates of nodes, from their own lists and the lists of their nearest (paper section 5.1).
+//! Collect: candidates from a node's k-NN list and from the lists of its nearest neighbours (paper
+//! section 5.1).
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each node, one block:
+//!     keys = the node's k-NN list; under cosine with order distances instead of list distances
+//!     sort keys
+//!     for each of the nearest `hop` neighbours, for each of its nearest `hop` neighbours v:
+//!         if v is new: append (order distance of v, v) to keys, if it may be among the nearest
+//!     sort keys; write the nearest `limit`
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `rows` | base vectors, see [`Rows`] |
+//! | `nodes` | one row per node, a node per block |
+//! | `lists` | rows × `k` keys, ascending, [`NONE`] behind the last |
+//! | `candidates` | nodes × `limit` keys, ascending, [`NONE`] behind the last |
+//! | shared memory | one vector; 2 (k + hop²) keys; hop² ids; a table of ids; two counts |
+//!
+//! # Optimisations
+//!
+//! 1. A hash table in shared memory finds repeated ids before their distances are computed. It has
+//!    room for all of them, so no id is ever lost.
+//! 2. With `limit` neighbours in the own list, keys behind the last of them are dropped at once:
+//!    that many are nearer already.
+//! 3. Under L2 and inner product, lists hold order distances in ascending order, so the first
+//!    distances and the first sort are left out.
+//! 4. Four lanes compute one distance, with coalesced loads of the row.
+//!
+//! # Speed
+//!
+//! The kernel is bound by memory: it gathers up to `hop`² vectors per node. Nodes come in an order
+//! in which near ones follow one another, so that most of these are in the L2 cache.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -6,30 +43,34 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::point_bytes;
-use crate::block::rows::Rows;
+use crate::block::exact::query_bytes;
+use crate::block::rows::{Rows, RulePoint};
 use crate::block::sort::sort_block;
 use crate::block::table;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
-/// Threads of a block of the collecting kernels, which has one node.
+/// Threads per block, one node per block.
 pub const COLLECT_THREADS: u32 = 128;
 
-/// The nodes whose candidates are wanted.
+/// Groups of lanes per block, each of which computes one distance at a time.
+const GROUPS: u32 = COLLECT_THREADS / GROUP;
+
+/// Arguments of the kernels `prune_collect_*`.
 #[repr(C)]
 pub struct Collect<T> {
     /// In: the base.
     pub rows: Rows<T>,
-    /// In: the nodes, a row to a block.
+    /// In: one row per block.
     pub nodes: Global<u32>,
-    /// In: `k` ascending keys of each row, [`NONE`] behind the last: the k-NN graph.
+    /// In: the k-NN graph: `k` ascending keys per row, [`NONE`] behind the last.
     pub lists: Global<Key>,
-    /// Out: of each of the nodes the nearest `limit` different candidates: ascending keys of their
-    /// order distances, [`NONE`] behind the last.
+    /// Out: per node the nearest `limit` distinct candidates: ascending keys (order distance, row),
+    /// [`NONE`] behind the last.
     pub candidates: GlobalMut<Key>,
-    /// Length of the lists, at least 1.
+    /// Keys per list, at least 1.
     pub k: u32,
-    /// Of so many nearest neighbours so many nearest are candidates too: 0 for 1-hop.
+    /// The nearest `hop` neighbours of each of the nearest `hop` neighbours are candidates too. 0
+    /// for 1-hop.
     pub hop: u32,
     /// Candidates per node, at least 1.
     pub limit: u32,
@@ -41,128 +82,189 @@ copied! {
     Collect<T>;
 }
 
-/// The most ids that a node meets in its own list and those of its neighbours.
+/// Most ids in a node's list and those of its neighbours.
 const fn most_ids(k: u32, hop: u32) -> u32 {
     k + hop * hop
 }
 
-/// Bytes of dynamic shared memory of the collecting kernels.
+/// Dynamic shared memory in bytes.
 pub const fn collect_shared_bytes(k: u32, hop: u32, dim: u32) -> u32 {
     let most = most_ids(k, hop);
     let table = if hop == 0 { 0 } else { table::slots(most + 1) };
     // The node's vector, keys and room to sort them, ids of 2 hops, the table, and two counts.
-    point_bytes(dim) + 2 * most * 8 + (hop * hop + table + 2) * 4
+    query_bytes(dim) + 2 * most * 8 + (hop * hop + table + 2) * 4
 }
 
-#[inline(always)]
-fn collect<T: Element>(p: &Collect<T>) {
-    let (thread, line) = (thread_idx_x(), block_idx_x() as usize);
-    let node = p.nodes.get(line);
-    let most = most_ids(p.k, p.hop);
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(point_bytes(p.rows.dim) as usize);
-    let spare = keys.offset(most as usize);
-    let ids: Shared<u32> = spare.offset(most as usize).cast();
-    let counts = ids.offset((p.hop * p.hop) as usize);
-    let known = counts.offset(2);
-    let mask = table::slots(most + 1) - 1;
-    let list = p.lists.offset(node as usize * p.k as usize);
+/// Shared memory of a block.
+struct Room<T: Element> {
+    /// The node's vector.
+    values: Shared<T::Query>,
+    /// Candidates.
+    keys: Shared<Key>,
+    /// Room to sort them.
+    spare: Shared<Key>,
+    /// New ids of the second hop.
+    ids: Shared<u32>,
+    /// Number of candidates, number of `ids`.
+    counts: Shared<u32>,
+    /// Table of known ids; its slots less one.
+    table: (Shared<u32>, u32),
+}
 
-    p.rows.load(values, node, (thread, COLLECT_THREADS));
-    if thread < 2 {
-        counts.set(thread as usize, 0);
+impl<T: Element> Room<T> {
+    #[inline(always)]
+    fn new(p: &Collect<T>) -> Self {
+        let most = most_ids(p.k, p.hop);
+        let values: Shared<T::Query> = shared::dynamic(0);
+        let keys: Shared<Key> = shared::dynamic(query_bytes(p.rows.dim) as usize);
+        let spare = keys.offset(most as usize);
+        let ids: Shared<u32> = spare.offset(most as usize).cast();
+        let counts = ids.offset((p.hop * p.hop) as usize);
+        let table = (counts.offset(2), table::slots(most + 1) - 1);
+        Self { values, keys, spare, ids, counts, table }
     }
-    if p.hop > 0 {
+}
+
+impl<T: Element> Collect<T> {
+    /// Loads `node` and its `list` and empties the table; returns the length of the list. The whole
+    /// block calls this.
+    #[inline(always)]
+    fn start(&self, node: u32, list: Global<Key>, room: &Room<T>) -> u32 {
+        let thread = thread_idx_x();
+        self.rows.load(room.values, node, (thread, COLLECT_THREADS));
+        if thread < 2 {
+            room.counts.set(thread as usize, 0);
+        }
+        let (table, mask) = room.table;
+        if self.hop > 0 {
+            let mut i = thread;
+            while i <= mask {
+                table.set(i as usize, table::EMPTY);
+                i += COLLECT_THREADS;
+            }
+        }
+        let mut own = 0;
         let mut i = thread;
-        while i <= mask {
-            known.set(i as usize, table::EMPTY);
+        while i < self.k {
+            let key = list.get(i as usize);
+            room.keys.set(i as usize, key);
+            own += (key != NONE) as u32;
             i += COLLECT_THREADS;
         }
+        sync_threads();
+        if own > 0 {
+            room.counts.fetch_add(0, own);
+        }
+        sync_threads();
+        room.counts.get(0)
     }
-    // Empty slots come last.
-    let mut own = 0;
-    let mut i = thread;
-    while i < p.k {
-        let key = list.get(i as usize);
-        keys.set(i as usize, key);
-        own += (key != NONE) as u32;
-        i += COLLECT_THREADS;
-    }
-    sync_threads();
-    if own > 0 {
-        counts.fetch_add(0, own);
-    }
-    sync_threads();
-    let own = counts.get(0);
-    let point = p.rows.point(values, node);
-    // Groups of lanes, of which each has an id of its own; all of a warp go round together.
-    let (group, speaks) = (thread / GROUP, thread % GROUP == 0);
-    const GROUPS: u32 = COLLECT_THREADS / GROUP;
 
-    let mut sorted = keys;
-    if p.ordered == 0 {
+    /// Replaces the distances of the first `own` keys by order distances and sorts them; returns
+    /// where they lie. The whole block calls this.
+    #[inline(always)]
+    fn sort_own(&self, point: &RulePoint<T>, list: Global<Key>, own: u32, room: &Room<T>) -> Shared<Key> {
+        let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x().is_multiple_of(GROUP));
         let mut first = 0;
+        // Each group of lanes has an id of its own; the lanes of a warp go round together.
         while first < own {
             keep_rolled();
             let i = first + group;
             let id = if i < own { Some(list.get(i as usize) as u32) } else { None };
-            let distance = p.rows.distance(&point, id);
+            let distance = self.rows.distance(point, id);
             if let (true, Some(id)) = (speaks, id) {
-                keys.set(i as usize, key::pack(distance, id));
+                room.keys.set(i as usize, key::pack(distance, id));
             }
             first += GROUPS;
         }
         sync_threads();
-        sorted = sort_block(keys, spare, own);
+        sort_block(room.keys, room.spare, own)
     }
-    let spare = if sorted.address() == keys.address() { spare } else { keys };
-    let mut len = own;
-    if p.hop > 0 {
-        // What is farther than as many of its own list as are wanted is not wanted.
-        let bound = if own < p.limit { NONE } else { sorted.get(p.limit as usize - 1) };
-        let mut i = thread;
+
+    /// Puts the new ids of the second hop in `room.ids`; returns their number. The first `own` ids
+    /// of `sorted`, and `node`, are known. The whole block calls this.
+    #[inline(always)]
+    fn second_hop(
+        &self,
+        node: u32,
+        list: Global<Key>,
+        (sorted, own): (Shared<Key>, u32),
+        room: &Room<T>,
+    ) -> u32 {
+        let (table, mask) = room.table;
+        let mut i = thread_idx_x();
         while i <= own {
             let id = if i < own { sorted.get(i as usize) as u32 } else { node };
-            table::insert(known, mask, id);
+            table::insert(table, mask, id);
             i += COLLECT_THREADS;
         }
         sync_threads();
-        let vias = if own < p.hop { own } else { p.hop };
-        let nearest = if p.k < p.hop { p.k } else { p.hop };
-        let mut i = thread;
+        let vias = if own < self.hop { own } else { self.hop };
+        let nearest = if self.k < self.hop { self.k } else { self.hop };
+        let mut i = thread_idx_x();
         while i < vias * nearest {
-            // By the list's own order.
+            // The nearest by list distance, as the list has them.
             let via = list.get((i / nearest) as usize) as u32;
-            let key = p.lists.get(via as usize * p.k as usize + (i % nearest) as usize);
-            if key != NONE && table::insert(known, mask, key as u32) {
-                ids.set(counts.fetch_add(1, 1) as usize, key as u32);
+            let key = self.lists.get(via as usize * self.k as usize + (i % nearest) as usize);
+            if key != NONE && table::insert(table, mask, key as u32) {
+                room.ids.set(room.counts.fetch_add(1, 1) as usize, key as u32);
             }
             i += COLLECT_THREADS;
         }
         sync_threads();
-        let found = counts.get(1);
+        room.counts.get(1)
+    }
+
+    /// Appends the keys of the first `found` of `room.ids` that are below `bound` to `keys`;
+    /// returns the new length. The whole block calls this.
+    #[inline(always)]
+    fn append(
+        &self,
+        point: &RulePoint<T>,
+        found: u32,
+        (keys, bound): (Shared<Key>, Key),
+        room: &Room<T>,
+    ) -> u32 {
+        let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x().is_multiple_of(GROUP));
         let mut first = 0;
         while first < found {
             keep_rolled();
             let i = first + group;
-            let id = if i < found { Some(ids.get(i as usize)) } else { None };
-            let distance = p.rows.order_distance(&point, id);
+            let id = if i < found { Some(room.ids.get(i as usize)) } else { None };
+            let distance = self.rows.order_distance(point, id);
             if let (true, Some(id)) = (speaks, id) {
                 let key = key::pack(distance, id);
                 if key < bound {
-                    sorted.set(counts.fetch_add(0, 1) as usize, key);
+                    keys.set(room.counts.fetch_add(0, 1) as usize, key);
                 }
             }
             first += GROUPS;
         }
         sync_threads();
-        len = counts.get(0);
+        room.counts.get(0)
+    }
+}
+
+#[inline(always)]
+fn collect<T: Element>(p: &Collect<T>) {
+    let line = block_idx_x() as usize;
+    let node = p.nodes.get(line);
+    let room = Room::new(p);
+    let list = p.lists.offset(node as usize * p.k as usize);
+    let own = p.start(node, list, &room);
+    let point = p.rows.point(room.values, node);
+    let sorted = if p.ordered == 0 { p.sort_own(&point, list, own, &room) } else { room.keys };
+    let (mut sorted, mut len) = (sorted, own);
+    if p.hop > 0 {
+        let spare = if sorted.address() == room.keys.address() { room.spare } else { room.keys };
+        let bound = if own < p.limit { NONE } else { sorted.get(p.limit as usize - 1) };
+        let found = p.second_hop(node, list, (sorted, own), &room);
+        len = p.append(&point, found, (sorted, bound), &room);
         if len > own {
             sorted = sort_block(sorted, spare, len);
         }
     }
     let out = p.candidates.offset(line * p.limit as usize);
-    let mut i = thread;
+    let mut i = thread_idx_x();
     while i < p.limit {
         out.set(i as usize, if i < len { sorted.get(i as usize) } else { NONE });
         i += COLLECT_THREADS;
@@ -171,12 +273,12 @@ fn collect<T: Element>(p: &Collect<T>) {
 
 macro_rules! collect_kernels {
     ($($name:ident $type:ty;)*) => {$(
-        /// Collects candidates from a node's own list, and from the lists of its nearest (see [`Collect`]).
+        /// Collects candidates by 1 hop or 2 hops (see [`Collect`] and the module).
         ///
         /// Launch: a block of [`COLLECT_THREADS`] per node; [`collect_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Collect`] says.
+        /// - The views match the fields of [`Collect`].
         #[kernel(block = COLLECT_THREADS, shared = collect_shared_bytes(p.k, p.hop, p.rows.dim), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: Collect<$type>) {
             collect(&p);

@@ -1,7 +1,51 @@
 //! CAGRA's filter: edges with few detours stay (paper section 5.2).
 //!
-//! A detour of the edge from a node to the candidate B is a candidate D of a lower place whose k-NN list holds B; if
-//! detours are strict, at a rank below B's place. Those with the fewest are accepted, nearer ones first among equals.
+//! A detour of the edge from a node to candidate B is a candidate D of a lower place whose k-NN
+//! list holds B; if detours are strict, at a rank below B's place. The candidates with the fewest
+//! detours are accepted, nearer ones first among equals.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each node, one block:
+//!     table = place of each candidate's id                  (super::places)
+//!     for each candidate D but the last, for each id B of D's k-NN list:
+//!         if table holds B behind D's place (strict: and behind B's rank): counts[B] += 1
+//!     sort the candidates by (count, place)
+//!     write the first `most` with a count of at most `limit`
+//! ```
+//!
+//! [`prune_detours_unbalanced()`] is the published way, for comparison: each warp takes the list of
+//! one candidate after another and compares each id with all candidates of higher places.
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `candidates` | rows or nodes × `stride` keys, the first `count` of them read |
+//! | `lists` | rows × `list_stride` ids, nearest first, `u32::MAX` behind the last |
+//! | `nodes` | one row per node, a node per block |
+//! | `forward` | rows × `most` keys, then [`NONE`] |
+//! | shared memory | `count` counts; `count` ids and their table, later `count` keys twice |
+//!
+//! # Optimisations
+//!
+//! 1. A look-up in a table replaces the comparison with all candidates: at k = 96, 9,216 look-ups
+//!    per node instead of 442,000 comparisons.
+//! 2. All warps have the same work. A list costs the same whatever the place of its row, and
+//!    threads take quads of all lists in turn. (Comparisons would become fewer with the place; the
+//!    paper pairs places whose sum is that of the first and the last.)
+//! 3. The next quad of ids is loaded while one is looked up.
+//! 4. `strict` is a constant in each of two copies of the loop, so the other pays nothing for
+//!    ranks.
+//!
+//! # Speed
+//!
+//! An id costs one load from shared memory and 25 instructions, the atomic that counts it included;
+//! 48 warps fit a multiprocessor. For 1,000,000 nodes at k = 96 that is 1.0e10 instructions of
+//! warps, 11 ms on an H200 (132 multiprocessors, 4 per cycle each, 1.7 GHz). Shared memory is busy
+//! 9 ms of that, with 3.5 accesses to the fullest bank. The lists, 37 GB, come from L2 in 7 ms if
+//! nodes are in an order in which near ones follow one another.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, sync_threads_count, thread_idx_x, warp_idx};
@@ -9,56 +53,57 @@ use cuda_std::{keep_rolled, shared};
 
 use super::places::{Places, table_words};
 use crate::block::sort::sort_block;
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
-/// Threads of a block, which has one node.
+/// Threads per block, one node per block.
 pub const DETOUR_THREADS: u32 = 128;
 
-/// The filter by detours.
+/// Arguments of the kernels `prune_detours*`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Detours {
-    /// In: ascending keys of candidates, `stride` for each node, [`NONE`] behind the last.
+    /// In: `stride` ascending keys per row or node (see `by_row`), [`NONE`] behind the last.
     pub candidates: Global<Key>,
-    /// In: the ids of the k-NN list of each row, nearest first, `list_stride` apart, `u32::MAX` behind the last.
+    /// In: `list_stride` ids of the k-NN list per row, nearest first, `u32::MAX` behind the last.
     pub lists: Global<u32>,
-    /// In: the row that each node of the launch is.
+    /// In: one row per block.
     pub nodes: Global<u32>,
-    /// Out: `most` keys for each row: those accepted, in their order, then [`NONE`]. Other rows stay as they are.
+    /// Out: `most` keys per row, written for the rows in `nodes`: accepted ones in order, then
+    /// [`NONE`].
     pub forward: GlobalMut<Key>,
-    /// Keys from the candidates of one node to those of the next.
+    /// Keys between the candidates of two nodes.
     pub stride: u32,
-    /// How many candidates are looked at, at most `stride` and
-    /// [`MOST_PLACES`](super::places::MOST_PLACES), at least 1.
+    /// Candidates read per node: at least 1, at most `stride` and
+    /// [`MOST_PLACES`](super::places::MOST_PLACES).
     pub count: u32,
-    /// Whether candidates lie by rows: else by the nodes of the launch.
+    /// Whether `candidates` has a line per row of the base, or else per block.
     pub by_row: u32,
-    /// Ids from one list to the next, a multiple of 4, at least 4.
+    /// Ids per list: a multiple of 4, at least 4.
     pub list_stride: u32,
-    /// How many candidates are accepted at most.
+    /// Most candidates that are accepted.
     pub most: u32,
     /// Whether detours are strict.
     pub strict: u32,
-    /// The most detours of what is accepted.
+    /// Most detours of an accepted candidate.
     pub limit: f32,
-    /// Whether nodes of at most `most` candidates keep them all.
+    /// Whether nodes with at most `most` candidates keep all of them.
     pub pass_short: u32,
 }
 
-/// Words that sorting `count` candidates takes: keys, and room for as many.
+/// Words to sort `count` candidates: keys, twice.
 const fn sort_words(count: u32) -> u32 {
     4 * count
 }
 
-/// Bytes of dynamic shared memory of [`prune_detours()`].
+/// Dynamic shared memory in bytes of [`prune_detours()`].
 pub const fn detour_shared_bytes(count: u32) -> u32 {
-    // The counts; then the ids and their table, and after them what is sorted.
+    // The counts; then the ids and their table, whose memory the sort takes over.
     let padded = count.next_multiple_of(4);
     let counting = padded + table_words(count);
     (padded + if counting > sort_words(count) { counting } else { sort_words(count) }) * 4
 }
 
-/// Bytes of dynamic shared memory of [`prune_detours_unbalanced()`].
+/// Dynamic shared memory in bytes of [`prune_detours_unbalanced()`].
 pub const fn unbalanced_shared_bytes(count: u32) -> u32 {
     // As above, without the table.
     (count.next_multiple_of(4) + sort_words(count)) * 4
@@ -67,15 +112,13 @@ pub const fn unbalanced_shared_bytes(count: u32) -> u32 {
 /// The candidates of a block's node.
 #[derive(Clone, Copy)]
 struct Candidates {
-    /// Their ids.
     ids: Shared<u32>,
-    /// How many detours each has.
+    /// Detours per candidate.
     counts: Shared<u32>,
-    /// How many there are.
     len: u32,
 }
 
-/// Counts detours by `count`, and accepts the candidates with the fewest.
+/// Counts detours by `count` and accepts the candidates with the fewest.
 #[inline(always)]
 fn filter(p: &Detours, count: impl Fn(Candidates)) {
     let (thread, node) = (thread_idx_x(), block_idx_x());
@@ -109,7 +152,7 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
     count(Candidates { ids: room, counts, len });
     sync_threads();
 
-    // By their detours, then by their places.
+    // Keys (detours, place).
     let keys: Shared<u64> = room.cast();
     let mut place = thread;
     while place < len {
@@ -129,7 +172,7 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
     }
 }
 
-/// Counts by a table of the candidates' places.
+/// Counts detours by a table of the candidates' places.
 #[inline(always)]
 fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, strict: bool) {
     let thread = thread_idx_x();
@@ -144,7 +187,7 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
         return;
     }
     let load = |place: u32, quad: u32| {
-        // The last candidate is on no detour.
+        // The last candidate has no candidate behind it.
         if place + 1 >= len {
             return Quad::default();
         }
@@ -156,7 +199,6 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
     let mut four = load(place, quad);
     while place + 1 < len {
         keep_rolled();
-        // The next four are under way while these are looked up.
         let (mut next_place, mut next_quad) = (place + places_on, quad + quads_on);
         if next_quad >= quads {
             next_quad -= quads;
@@ -177,21 +219,14 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
     }
 }
 
-/// Accepts the candidates with the fewest detours (see [`Detours`]). All warps have the same to do: a list is looked
-/// through once whatever the place of its row among the candidates, and threads take pieces of four ids of all lists
-/// in turn. (Where each id is compared with the candidates behind the midpoint, as in
-/// [`prune_detours_unbalanced()`], the work falls with the place; the paper pairs places whose sum is that of the
-/// first and the last.)
-///
-/// An id costs a look-up in a table of the candidates' places, and an atomic if it is there.
+/// Accepts the candidates with the fewest detours, by look-ups (see [`Detours`] and the module).
 ///
 /// Launch: a block of [`DETOUR_THREADS`] per node; [`detour_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`Detours`] says.
+/// - The views match the fields of [`Detours`].
 #[kernel(block = DETOUR_THREADS, shared = detour_shared_bytes(p.count))]
 pub unsafe fn prune_detours(p: Detours) {
-    // Twice, so that what asks for ranks is not in the loop of the other.
     filter(&p, |candidates| {
         if p.strict != 0 {
             count_by_table(&p, candidates, true);
@@ -201,13 +236,13 @@ pub unsafe fn prune_detours(p: Detours) {
     });
 }
 
-/// As [`prune_detours()`], in the way of published code: each warp takes the list of one candidate after another, and
-/// compares each of its ids with all candidates of higher places.
+/// Accepts the candidates with the fewest detours, by comparisons, as published code does (see
+/// [`Detours`] and the module).
 ///
 /// Launch: a block of [`DETOUR_THREADS`] per node; [`unbalanced_shared_bytes`].
 ///
 /// # Safety
-/// - The views hold what [`Detours`] says.
+/// - The views match the fields of [`Detours`].
 #[kernel(block = DETOUR_THREADS, shared = unbalanced_shared_bytes(p.count))]
 pub unsafe fn prune_detours_unbalanced(p: Detours) {
     filter(&p, |Candidates { ids, counts, len }| {

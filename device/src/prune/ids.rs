@@ -1,40 +1,57 @@
 //! Rows of ids from rows of keys.
+//!
+//! # Algorithm
+//!
+//! For each row, one warp: copy the low words of its keys, then `u32::MAX`.
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `keys` | `rows` × `width` keys |
+//! | `ids` | `rows` × `stride` ids |
+//!
+//! # Speed
+//!
+//! Bound by memory: 12 bytes per id. [`super::detours`] reads the ids many times, in half the bytes
+//! of the keys and by quads.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 
-use crate::descent::key::Key;
+use crate::key::Key;
 
-/// Threads of a block, a warp per row.
+/// Threads per block, one warp per row.
 pub const ID_THREADS: u32 = 256;
 
 /// Rows per block.
 pub const ID_ROWS: u32 = ID_THREADS / 32;
 
-/// The taking of ids.
+/// Arguments of [`prune_ids()`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Ids {
-    /// In: `width` keys per row, [`NONE`](crate::descent::key::NONE) behind the last, none flagged.
+    /// In: `width` keys per row, [`NONE`](crate::key::NONE) behind the last, without
+    /// flags.
     pub keys: Global<Key>,
     /// Out: `stride` ids per row, `u32::MAX` behind the last.
     pub ids: GlobalMut<u32>,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u32,
     /// Keys per row, at most `stride`.
     pub width: u32,
-    /// Ids from one row to the next.
+    /// Ids per row of the result.
     pub stride: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
-/// Takes the ids of keys (see [`Ids`]).
+/// Copies the ids of keys (see [`Ids`]).
 ///
 /// Launch: a block of [`ID_THREADS`] per [`ID_ROWS`] rows.
 ///
 /// # Safety
-/// - The views hold what [`Ids`] says.
+/// - The views match the fields of [`Ids`].
 #[kernel(block = ID_THREADS)]
 pub unsafe fn prune_ids(p: Ids) {
     let row = thread::block_idx_x() * ID_ROWS + thread::warp_idx();
@@ -46,7 +63,7 @@ pub unsafe fn prune_ids(p: Ids) {
     let mut i = warp::lane_id();
     while i < p.stride {
         keep_rolled();
-        // The low word of no key is no id.
+        // The low word of NONE is `u32::MAX`.
         to.set(i as usize, if i < p.width { from.get(i as usize) as u32 } else { u32::MAX });
         i += 32;
     }

@@ -1,53 +1,57 @@
-//! The kernels of rules: one for each element type of the base.
+//! Kernels of pruning rules: one per rule and element type, with the body of [`super::filter`].
+//!
+//! The module of that body has the algorithm, the buffers and the floors. Kernels of a user's rule
+//! are made in the user's crate, whose PTX is a text of its own. Kernels are cached by that text
+//! and their name, so two users may give kernels the same name.
 
 #[cfg(not(target_os = "cuda"))]
 pub use host::{AnyFilter, RuleElement, RuleKernels};
 
 use super::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
 
-/// What launches need to know.
+/// The types that launches are checked with.
 #[cfg(not(target_os = "cuda"))]
 mod host {
     use cuda_std::f16;
     use cuda_std::launch::Kernel;
 
     use crate::block::element::Element;
-    use crate::prune::filter::Filter;
+    use crate::prune::filter::PruneFilter;
     use crate::prune::rule::{Distance, Rule};
     use crate::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
 
-    /// A rule with its kernels: [`rule_kernels!`](crate::rule_kernels) makes them and says which they are.
+    /// A rule with its kernels; [`rule_kernels!`](crate::rule_kernels) implements this.
     pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
-        /// The kernel of f32.
-        type F32: Kernel<Arguments = (Filter<f32>, Self)>;
-        /// The kernel of f16.
-        type F16: Kernel<Arguments = (Filter<f16>, Self)>;
-        /// The kernel of u8.
-        type U8: Kernel<Arguments = (Filter<u8>, Self)>;
-        /// The kernel of i8.
-        type I8: Kernel<Arguments = (Filter<i8>, Self)>;
+        /// The kernel for f32.
+        type F32: Kernel<Arguments = (PruneFilter<f32>, Self)>;
+        /// The kernel for f16.
+        type F16: Kernel<Arguments = (PruneFilter<f16>, Self)>;
+        /// The kernel for u8.
+        type U8: Kernel<Arguments = (PruneFilter<u8>, Self)>;
+        /// The kernel for i8.
+        type I8: Kernel<Arguments = (PruneFilter<i8>, Self)>;
     }
 
-    /// The argument of a rule's kernel, of any element type.
+    /// Arguments of a rule's kernel, for any element type.
     #[derive(Clone, Copy)]
     pub enum AnyFilter {
-        /// Of f32.
-        F32(Filter<f32>),
-        /// Of f16.
-        F16(Filter<f16>),
-        /// Of u8.
-        U8(Filter<u8>),
-        /// Of i8.
-        I8(Filter<i8>),
+        /// Arguments for f32.
+        F32(PruneFilter<f32>),
+        /// Arguments for f16.
+        F16(PruneFilter<f16>),
+        /// Arguments for u8.
+        U8(PruneFilter<u8>),
+        /// Arguments for i8.
+        I8(PruneFilter<i8>),
     }
 
-    /// Element types that rules have kernels of.
+    /// An element type that rules have kernels for.
     pub trait RuleElement: Element {
         /// The serial kernel of [`Distance`].
-        type Serial: Kernel<Arguments = (Filter<Self>, Distance)>;
+        type Serial: Kernel<Arguments = (PruneFilter<Self>, Distance)>;
 
-        /// The argument, whose type the value then says.
-        fn any(filter: Filter<Self>) -> AnyFilter;
+        /// The arguments with their element type as a variant.
+        fn any(filter: PruneFilter<Self>) -> AnyFilter;
     }
 
     macro_rules! rule_elements {
@@ -55,7 +59,7 @@ mod host {
             impl RuleElement for $type {
                 type Serial = $serial;
 
-                fn any(filter: Filter<Self>) -> AnyFilter {
+                fn any(filter: PruneFilter<Self>) -> AnyFilter {
                     AnyFilter::$variant(filter)
                 }
             }
@@ -70,11 +74,12 @@ mod host {
     }
 }
 
-/// Makes the kernels of rules: `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
+/// Makes the kernels of rules:
+/// `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
 ///
-/// It can be used in any crate that depends on `cuda_std`, which then makes PTX with them; for a GPU that crate asks
-/// for the features `abi_ptx` and `asm_experimental_arch`. On the host the rule becomes one of
-/// [`RuleKernels`](crate::prune::kernels::RuleKernels).
+/// Any crate that depends on `cuda_std` can use it and then compiles to PTX with these kernels. For
+/// a GPU the crate enables the features `abi_ptx` and `asm_experimental_arch`. On the host the
+/// macro implements [`RuleKernels`](crate::prune::kernels::RuleKernels) for the rule.
 #[macro_export]
 macro_rules! rule_kernels {
     ($($rule:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*) => {$(
@@ -92,18 +97,18 @@ macro_rules! rule_kernels {
         }
     )*};
     (@kernel $rule:ty, $name:ident, $element:ty) => {
-        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see `tagore_device::prune::filter::Filter`).")]
+        #[doc = concat!("Filters candidates by [`", stringify!($rule), "`] (see `tagore_device::prune::filter::PruneFilter`).")]
         ///
         /// Launch: a block of up to `FILTER_THREADS` per node; `filter_shared_bytes`.
         ///
         /// # Safety
-        /// - The views hold what `Filter` says.
+        /// - The views match the fields of `PruneFilter`.
         #[::cuda_std::kernel(
             block = 32..=$crate::prune::filter::FILTER_THREADS,
             shared = $crate::prune::filter::filter_shared_bytes(p.stride, p.rows.dim, $crate::prune::rule::Rule::form(&rule)),
             blocks_per_multiprocessor = 4
         )]
-        pub unsafe fn $name(p: $crate::prune::filter::Filter<$element>, rule: $rule) {
+        pub unsafe fn $name(p: $crate::prune::filter::PruneFilter<$element>, rule: $rule) {
             $crate::prune::filter::wavefront(&p, &rule);
         }
     };

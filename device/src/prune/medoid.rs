@@ -1,4 +1,34 @@
-//! The medoid: the row nearest to the mean of all rows, in f64 as the CPU backend computes both.
+//! The medoid: the row nearest to the mean of all rows, in f64, bit for bit as the CPU backend.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! medoid_sums:    for each component and each 4,096 rows, one thread: add the values up in order
+//! host:           add the sums up in order; divide by the number of rows
+//! medoid_nearest: for each row, one thread: squared distance to the mean, component by component
+//!                 each warp: its least distance and row; the host takes the least of all
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `rows` | `count` vectors, see [`Rows`] |
+//! | `sums` | blocks of 4,096 rows × dim |
+//! | `mean` | dim |
+//! | `distances`, `nearest` | one per warp |
+//!
+//! # Optimisations
+//!
+//! 1. Sums of 4,096 rows run in parallel. The CPU adds the same pieces up in the same order, so the
+//!    result has its bits.
+//! 2. Eight rows are loaded before the first is added: the order of additions is fixed, that of
+//!    loads is not.
+//! 3. Distances are not negative, so their bits sort as they do and a warp compares integers.
+//!
+//! # Speed
+//!
+//! Each value is read once per kernel: bound by memory.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y, grid_dim_x, index_1d};
@@ -7,28 +37,28 @@ use crate::block::copied;
 use crate::block::element::{Element, Wide};
 use crate::block::rows::Rows;
 
-/// Threads of a block of these kernels.
+/// Threads per block.
 pub const MEDOID_THREADS: u32 = 128;
 
-/// Rows that are added up one after another; such sums are then added up in their order.
+/// Rows per sum.
 pub const SUM_ROWS: u32 = 4096;
 
-/// What is a row's distance to the mean of.
+/// Arguments of the kernels `medoid_nearest_*`.
 #[repr(C)]
 pub struct Nearest<T> {
-    /// In: the rows; their lifts count if there are any.
+    /// In: the rows, with their lifts if there are any.
     pub rows: Rows<T>,
-    /// In: the mean of each component.
+    /// In: the mean per component.
     pub mean: Global<f64>,
-    /// Out: of each warp the bits of the least distance, squared.
+    /// Out: per warp the bits of the least squared distance.
     pub distances: GlobalMut<u64>,
-    /// Out: of each warp the row, the smallest of several, or `u32::MAX` if it had none.
+    /// Out: per warp the row at that distance, the smallest of several; `u32::MAX` for no row.
     pub nearest: GlobalMut<u32>,
     /// The mean of the lifts.
     pub lift_mean: f64,
-    /// How many rows.
+    /// Number of rows.
     pub count: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
@@ -51,7 +81,6 @@ fn sums<T: Element>(rows: Rows<T>, sums: GlobalMut<f64>, count: u32) {
     let end = if count - first < SUM_ROWS { count } else { first + SUM_ROWS };
     let mut sum = 0f64;
     let mut row = first;
-    // The sum is added to in the order of rows; loads are under way before.
     while row + 8 <= end {
         let mut values = [0f64; 8];
         unroll!(8, I => values[I] = component(rows.row(row + I as u32).get(i as usize)));
@@ -82,7 +111,7 @@ fn nearest<T: Element>(p: &Nearest<T>) {
             let difference = p.rows.lifts.get(row as usize) as f64 - p.lift_mean;
             distance += difference * difference;
         }
-        // Not negative: bits sort as the values do. Rows come in ascending order.
+        // Rows come in ascending order, so the first of equals is the smallest.
         if distance.to_bits() < least {
             (least, nearest) = (distance.to_bits(), row);
         }
@@ -105,24 +134,24 @@ fn nearest<T: Element>(p: &Nearest<T>) {
 
 macro_rules! medoid_kernels {
     ($($sums:ident $nearest:ident $type:ty;)*) => {$(
-        /// Adds up each component of [`SUM_ROWS`] of `count` rows, in their order, from 0.
+        /// Adds up each component of every [`SUM_ROWS`] of `count` rows, in order (see the module).
         ///
-        /// Launch: grid x: a block per [`SUM_ROWS`]; grid y: per [`MEDOID_THREADS`] components. `sums` holds `dim` values
-        /// for each of the first.
+        /// Launch: grid x: a block per [`SUM_ROWS`] rows; grid y: per [`MEDOID_THREADS`]
+        /// components. `sums` holds `dim` values per block in x.
         ///
         /// # Safety
-        /// - The views hold what is said above and in [`Rows`].
+        /// - `sums` has the shape above, and `rows` matches [`Rows`].
         #[kernel(block = MEDOID_THREADS)]
         pub unsafe fn $sums(rows: Rows<$type>, sums: GlobalMut<f64>, count: u32) {
             self::sums(rows, sums, count);
         }
 
-        /// Finds the row nearest to the mean among those of each warp (see [`Nearest`]).
+        /// Finds the row nearest to the mean among the rows of each warp (see [`Nearest`]).
         ///
-        /// Launch: any grid in x of [`MEDOID_THREADS`] threads, with a place for each warp.
+        /// Launch: any grid in x; [`MEDOID_THREADS`] threads.
         ///
         /// # Safety
-        /// - The views hold what [`Nearest`] says.
+        /// - The views match the fields of [`Nearest`].
         #[kernel(block = MEDOID_THREADS)]
         pub unsafe fn $nearest(p: Nearest<$type>) {
             nearest(&p);

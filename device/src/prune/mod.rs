@@ -1,4 +1,4 @@
-//! Pruning (paper section 5): what both backends share, and the kernels.
+//! Pruning (paper section 5): the rules that both backends share, and the kernels.
 
 pub mod collect;
 pub mod detours;

@@ -1,4 +1,42 @@
-//! Collect by paths: the candidates of a node are what a short search for it meets, and its own list (paper section 5.1).
+//! Collect by paths: candidates are the nodes that a short beam search for the node visits, and the
+//! node's own k-NN list (paper section 5.1).
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each node, one block:
+//!     search the k-NN lists for the node's vector, keep the keys of all visited nodes
+//!                                                          (crate::search::beam::walk)
+//!     append the node's own list, without nodes already visited
+//!     under cosine: replace list distances by rule distances
+//!     bisect a bound that at least `limit` + 1 keys pass and few more
+//!     sort the keys that pass, without the node itself; write the nearest `limit`
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `walk` | the base and the k-NN lists, see [`BeamWalk`] |
+//! | `nodes` | one row per node, a node per block |
+//! | `candidates` | nodes × `limit` keys, ascending, [`NONE`] behind the last |
+//! | shared memory | that of a search with all keys; the table's memory is also room to sort |
+//!
+//! # Optimisations
+//!
+//! 1. Four warps share a node, since a parent has 96 neighbours: one step has work for all of them.
+//! 2. The table holds every visited id and is never emptied, so no key is kept twice.
+//! 3. A bound by bisection replaces the sort of all keys: only `limit` + 1 and up to 32 more keys
+//!    are sorted (more if distances are equal). It is right because at least `limit` + 1 keys are
+//!    at or below the bound, and one of them at most is the node.
+//!
+//! # Speed
+//!
+//! 10 expansions visit up to 1,056 ids, about 700 of them distinct. That is 90 GB of gathers for a
+//! million nodes of 128 bytes, 21 ms if all of it came from memory. Nodes come in an order in which
+//! near ones follow one another and share most of their paths, so most of it comes from the L2
+//! cache. About 17,000 instructions of a warp per node: 19 ms. The kernel for f32 is at its
+//! register limit.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
@@ -9,29 +47,29 @@ use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
-use crate::descent::key::{self, Key, NONE};
-use crate::search::beam::walk::{Room, Walk, append, step_ids, walk_shared_bytes};
+use crate::key::{self, Key, NONE};
+use crate::search::beam::walk::{BeamWalk, Room, append, step_ids, walk_shared_bytes};
 
-/// Threads of a block, which has one node.
+/// Threads per block, one node per block.
 pub const PATH_THREADS: u32 = 128;
 
-/// So many more candidates than are wanted may be sorted, so that the bound is found sooner.
+/// Most surplus keys that pass the bound: the bisection ends sooner.
 const SLACK: u32 = 32;
 
-/// The nodes whose candidates are wanted.
+/// Arguments of the kernels `prune_path_*`.
 #[repr(C)]
 pub struct Paths<T> {
-    /// The search for a node: on the k-NN lists, at most as many `expansions` as the `beam` has nodes, 32 at most, in
-    /// steps of one, and [`path_slots`].
-    pub walk: Walk<T>,
-    /// In: the nodes, a row to a block.
+    /// The search on the k-NN lists: a `beam` of at most 32 nodes, at most as many `expansions`, a
+    /// `width` of 1 and [`path_slots`] slots.
+    pub walk: BeamWalk<T>,
+    /// In: one row per block.
     pub nodes: Global<u32>,
-    /// Out: of each of the nodes the nearest `limit` different candidates, without itself:
-    /// ascending keys of their order distances, [`NONE`] behind the last.
+    /// Out: per node the nearest `limit` distinct candidates other than the node: ascending keys
+    /// (order distance, row), [`NONE`] behind the last.
     pub candidates: GlobalMut<Key>,
     /// Candidates per node, at least 1.
     pub limit: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
@@ -39,12 +77,12 @@ copied! {
     Paths<T>;
 }
 
-/// The most nodes that a search meets, with those of the node's own list of `k`.
+/// Most nodes that a search visits, the node's own list of `k` included.
 const fn most_met(k: u32, entries: u32, expansions: u32) -> u32 {
     (entries + (expansions + 1) * k).next_multiple_of(4)
 }
 
-/// Slots of the table of nodes met. Its memory is room for sorting afterwards.
+/// Slots of the table of visited ids. Its memory is room for sorting afterwards.
 pub const fn path_slots(k: u32, entries: u32, expansions: u32) -> u32 {
     (most_met(k, entries, expansions) * 3 / 2).next_power_of_two()
 }
@@ -55,7 +93,7 @@ const fn table_words(k: u32, entries: u32, expansions: u32) -> u32 {
     if slots < spare { spare } else { slots }
 }
 
-/// Bytes of dynamic shared memory of the kernels of paths.
+/// Dynamic shared memory in bytes.
 pub const fn path_shared_bytes(dim: u32, k: u32, entries: u32, expansions: u32) -> u32 {
     let words = table_words(k, entries, expansions);
     walk_shared_bytes(dim, most_met(k, entries, expansions), words, step_ids(k, 1), 1)
@@ -74,7 +112,7 @@ fn path<T: Element>(p: &Paths<T>) {
     let point = walk.base.list_point(room.values, node, metric);
     let (_, met) = walk.run::<1, true, false>(&point, &room);
 
-    // The node's own list, where it was not met.
+    // The rest of the node's own list.
     let list = walk.graph.ids.cast::<Key>().offset(node as usize * k as usize);
     let own = room.keys.offset(met as usize);
     let mut first = thread_idx_x() & !31;
@@ -92,7 +130,7 @@ fn path<T: Element>(p: &Paths<T>) {
     }
     sync_threads();
 
-    // What is near enough, without the node itself, which is one of them or none.
+    // The node itself may be among the keys below the bound, hence one more.
     if thread_idx_x() == 0 {
         room.new_count.set(0, 0);
     }
@@ -118,10 +156,10 @@ fn path<T: Element>(p: &Paths<T>) {
     }
 }
 
-/// Puts rule distances in the place of list distances, as cosine orders candidates; the whole block
-/// calls this, a barrier follows.
+/// Replaces list distances by rule distances, which order candidates under cosine. The whole block
+/// calls this; a barrier follows.
 #[inline(always)]
-fn rule_keys<T: Element>(walk: &Walk<T>, room: &Room<T>, node: u32, count: u32) {
+fn rule_keys<T: Element>(walk: &BeamWalk<T>, room: &Room<T>, node: u32, count: u32) {
     let point = walk.base.point(room.values, node);
     let lane = warp::lane_id();
     let mut first = thread_idx_x() / 32 * (32 / GROUP);
@@ -139,8 +177,9 @@ fn rule_keys<T: Element>(walk: &Walk<T>, room: &Room<T>, node: u32, count: u32) 
     }
 }
 
-/// A bound on the high words of keys that at least `wanted` of `count` keys keep, or all if there are fewer, and if
-/// possible few more. `counts` is room for 34 values. The whole block calls this, after a barrier.
+/// A bound on the high words of keys: at least `wanted` of `count` keys are at or below it (all if
+/// there are fewer), and at most [`SLACK`] more unless their distances are equal. `counts` is room
+/// for 34 values. The whole block calls this after a barrier.
 #[inline(always)]
 fn bound(keys: Shared<Key>, count: u32, wanted: u32, counts: Shared<u32>) -> u32 {
     if count <= wanted + SLACK {
@@ -162,7 +201,8 @@ fn bound(keys: Shared<Key>, count: u32, wanted: u32, counts: Shared<u32>) -> u32
         counts.fetch_max(33, high);
     }
     sync_threads();
-    // Bisection: as many are wanted as the upper end keeps, and fewer than that are below the lower end.
+    // Invariant: at least `wanted` keys are at or below `high`, fewer than `wanted` are below
+    // `low`.
     let (mut low, mut high, mut pass) = (counts.get(32), counts.get(33), 0);
     while low < high {
         keep_rolled();
@@ -189,7 +229,7 @@ fn bound(keys: Shared<Key>, count: u32, wanted: u32, counts: Shared<u32>) -> u32
     high
 }
 
-/// Calls `with` with the high words of the thread's share of `count` keys.
+/// Calls `with` with the high word of each of the thread's keys.
 #[inline(always)]
 fn each_word(keys: Shared<Key>, count: u32, mut with: impl FnMut(u32)) {
     let mut i = thread_idx_x();
@@ -201,12 +241,12 @@ fn each_word(keys: Shared<Key>, count: u32, mut with: impl FnMut(u32)) {
 
 macro_rules! path_kernels {
     ($($name:ident $type:ty;)*) => {$(
-        /// Collects candidates on the way of a search for each node (see [`Paths`]).
+        /// Collects candidates by paths (see [`Paths`] and the module).
         ///
         /// Launch: a block of [`PATH_THREADS`] per node; [`path_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Paths`] and [`Walk`] say.
+        /// - The views match the fields of [`Paths`] and [`BeamWalk`].
         #[kernel(
             block = PATH_THREADS,
             shared = path_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.entry_count, p.walk.expansions),

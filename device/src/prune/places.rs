@@ -1,52 +1,64 @@
-//! The places of ids in a list, in a table in shared memory.
+//! A table from ids to their places in a list, in shared memory.
+//!
+//! # Algorithm
+//!
+//! Chained hashing with one word per entry. The hash is a bijection of 32 bits. With 2^b slots, the
+//! upper b bits of an id's hash are its slot and the lower bits are stored: they tell the id from
+//! all others of the slot, so no id is compared.
+//!
+//! # Optimisations
+//!
+//! 1. 32 slots per id, where memory allows: one of 40 ids then shares its slot, and one load
+//!    settles nearly every look-up.
+//! 2. The exclusive or of a word with the wanted hash leaves the place, or a number above all
+//!    places if the word is empty or of another id. Comparisons with that number settle a look-up.
+//! 3. [`Places::find`] takes four ids and starts their loads together, to hide latency.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::thread::sync_threads;
 
-/// Slots of the largest table: twice as many as the longest list has ids.
+/// Slots of the largest table: two per id of the longest list.
 const MOST_SLOTS: u32 = 1 << 14;
 
-/// The longest list.
+/// Most ids of a list.
 pub const MOST_PLACES: u32 = MOST_SLOTS / 2;
 
-/// Slots per id of a list that is not too long for it: of forty ids one then shares its slot.
+/// Slots per id, up to [`MOST_SLOTS`].
 const SPREAD: u32 = 32;
 
-/// Twice an odd number: ids are hashed to even numbers, different ones differently, since they are below 2^31.
+/// Twice an odd number: hashes are even, and distinct for ids below 2^31.
 const FACTOR: u32 = 0x9e37_79b1 << 1;
 
-/// The flag of a word behind which there are others of its slot.
+/// The flag of a word that is followed by another of its slot.
 const MORE: u32 = 1;
 
-/// The slots for a list of `len` ids: a power of two.
+/// Slots for a list of `len` ids: a power of two.
 const fn slots(len: u32) -> u32 {
     let slots = len.next_power_of_two() * SPREAD;
     if slots < MOST_SLOTS { slots } else { MOST_SLOTS }
 }
 
-/// Words of shared memory of a table for `len` ids, at most [`MOST_PLACES`]: a multiple of 4.
+/// Words of shared memory for a table of `len` ids, at most [`MOST_PLACES`]: a multiple of 4.
 pub const fn table_words(len: u32) -> u32 {
     slots(len) + len.next_multiple_of(4)
 }
 
 /// A table from ids to their places in a list.
 ///
-/// With 2^b slots, the upper b bits of an id's hash are its slot, and the others, which therefore tell it from all
-/// ids of that slot, are the upper bits of its word. Below are, from bit b down: whether the slot is empty, the
-/// place, and whether there are more words of the slot, which are chained. So one load settles nearly every look-up,
-/// and no id is compared.
+/// A word holds the lower 32 - b bits of the hash above bit b, then from bit b down: whether the
+/// slot is empty, the place, and `MORE`.
 #[derive(Clone, Copy)]
 pub struct Places {
     /// The first word of each slot.
     heads: Shared<u32>,
-    /// By places, the word behind that of the place.
+    /// Per place, the next word of its slot.
     next: Shared<u32>,
     bits: u32,
 }
 
 impl Places {
-    /// A table in the [`table_words`] of `room`, which begins at a multiple of 16 bytes.
+    /// A table in `room`, which has [`table_words`] and begins at a multiple of 16 bytes.
     #[inline(always)]
     pub fn new(room: Shared<u32>, len: u32) -> Self {
         let slots = slots(len);
@@ -63,7 +75,7 @@ impl Places {
         (hash >> (32 - self.bits)) as usize
     }
 
-    /// The word of an id if it is alone in its slot.
+    /// The word of an id that is alone in its slot.
     #[inline(always)]
     fn word(&self, hash: u32, place: u32) -> u32 {
         hash << self.bits | place << 1
@@ -85,8 +97,8 @@ impl Places {
         }
     }
 
-    /// Enters the first `len` of `ids`, all different, with their places. The `threads` threads of the block call
-    /// this after a barrier; another follows.
+    /// Enters the first `len` of `ids`, all distinct, with their places. The `threads` threads of
+    /// the block call this after a barrier; another follows.
     #[inline(always)]
     pub fn enter(&self, ids: Shared<u32>, len: u32, (thread, threads): (u32, u32)) {
         let mut place = thread;
@@ -98,7 +110,8 @@ impl Places {
             place += threads;
         }
         sync_threads();
-        // Who is alone in a slot says so. No other looks at that slot here.
+        // Clear MORE of ids that are alone in their slots. No other thread touches such a slot
+        // here.
         let mut place = thread;
         while place < len {
             keep_rolled();
@@ -112,14 +125,14 @@ impl Places {
         }
     }
 
-    /// Calls `found` with the place of each of four ids that is in the table, if that is at least its `least`, a
-    /// place.
+    /// Calls `found` with the place of each of four ids, where the table holds it at a place of at
+    /// least `least`.
     #[inline(always)]
     #[track_caller]
     pub fn find(&self, ids: Quad, least: [u32; 4], found: impl Fn(u32)) {
         let mask = self.empty() - 1;
         let (mut wanted, mut rests) = ([0; 4], [0; 4]);
-        // All loads are under way before the first is used.
+        // All loads start before the first is used.
         unroll!(4, C => {
             let hash = Self::hash(ids.0[C]);
             wanted[C] = hash << self.bits;

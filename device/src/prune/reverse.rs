@@ -1,53 +1,85 @@
 //! Reverse edges: counted, scanned and sorted, so that their order is fixed.
 //!
-//! [`prune_edges_count()`] and the scan of [`crate::sort`] give each block of forward slots its place among all
-//! edges, and [`prune_edges()`] writes a key for each edge: its rank above the number of its slot. If ranks are
-//! distances, keys are sorted by them; if they are places, edges are written place by place. Then
-//! [`prune_edge_targets()`] puts the target above the slot, keys are sorted by that, stably, and
-//! [`prune_edge_sources()`] turns slots into sources.
+//! # Algorithm
+//!
+//! ```text
+//! prune_edges_count:  number of edges per block of 2,048 slots
+//! sort_scan:          exclusive sums of these                      (crate::sort)
+//! prune_edges:        a key per edge, (rank, slot); or, by place, (target, slot)
+//! sort by rank, then prune_edge_targets: the target above the slot      (unless by place)
+//! sort by target, stably
+//! prune_edge_sources: slot -> (rank, source); first edge of each target
+//! ```
+//!
+//! A rank is the edge's distance, or its place in its row. Edges by place are written place by
+//! place, so they are in order of rank at once.
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `forward` | `rows` × `width` keys, [`NONE`] in empty slots |
+//! | `starts` | one per block of [`EDGE_SLOTS`] slots |
+//! | `keys`, `sources` | one per edge |
+//! | `offsets` | `rows` + 1 |
+//! | shared memory | a sum per warp |
+//!
+//! # Optimisations
+//!
+//! 1. No atomics: they would make the order of edges depend on the order of threads.
+//! 2. A key holds the slot in place of the source and the distance. It is 8 bytes, and the slot
+//!    gives both back.
+//! 3. The sort is stable, so the second sort keeps the order of ranks within a target.
+//! 4. A thread has 8 slots, whose votes run at once; one sum over the block serves all of them.
+//!
+//! # Speed
+//!
+//! Bound by memory, mostly in the sorts: 24 bytes per edge and pass of 8 bits. By distances 7
+//! passes for 1,000,000 nodes, by places 3: 32 million edges take 1.3 ms and 0.5 ms at 4.3 TB/s.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, index_1d, thread_idx_x, warp_idx};
 
 use crate::block::scan::{WARPS, exclusive_sum};
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
-/// Threads of a block.
+/// Threads per block.
 pub const EDGE_THREADS: u32 = 256;
 
-/// Slots of each thread.
+/// Slots per thread.
 const SLOTS_PER_THREAD: u32 = 8;
 
-/// Slots of a block.
+/// Slots per block.
 pub const EDGE_SLOTS: u32 = EDGE_THREADS * SLOTS_PER_THREAD;
 
-/// Bytes of dynamic shared memory of the kernels that count and write edges: a sum for each warp.
+/// Dynamic shared memory in bytes of [`prune_edges_count()`] and [`prune_edges()`]: a sum per warp.
 pub const EDGE_SHARED_BYTES: u32 = WARPS * 4;
 
-/// The edges of all rows.
+/// Arguments of [`prune_edges_count()`] and [`prune_edges()`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Edges {
-    /// In: slots of `width` keys for each row: rank and target; [`NONE`] in those that are empty. The number of a slot
-    /// is below 2^32.
+    /// In: `width` slots per row with keys (distance, target), [`NONE`] in empty ones; fewer than
+    /// 2^32 slots.
     pub forward: Global<Key>,
-    /// In and out: a number for each block of [`EDGE_SLOTS`] slots: of the edges in it, then of those before it.
+    /// In and out: per block of [`EDGE_SLOTS`] slots the number of its edges; once scanned, the
+    /// number of edges before it.
     pub starts: GlobalMut<u32>,
-    /// Out: a key for each edge: rank above slot, or with `by_place` target above slot.
+    /// Out: a key per edge: distance above slot, or with `by_place` target above slot.
     pub keys: GlobalMut<u64>,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Slots of each row.
+    /// Slots per row.
     pub width: u32,
-    /// Whether edges are taken place by place, those of a place in the order of their rows: else row by row.
+    /// Whether edges come place by place, then row by row; or else row by row.
     pub by_place: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
 impl Edges {
-    /// The slot, and the key in it, that comes `i`-th.
+    /// The `i`-th slot in order, with its key.
     #[inline(always)]
     fn slot(&self, i: u32) -> (u32, Key) {
         if i >= self.rows * self.width || self.rows == 0 {
@@ -58,18 +90,18 @@ impl Edges {
     }
 }
 
-/// The first of the slots of a warp, which follow one another.
+/// The first slot of the warp; its slots are consecutive.
 #[inline(always)]
 fn first_of_warp() -> u32 {
     block_idx_x() * EDGE_SLOTS + warp_idx() * 32 * SLOTS_PER_THREAD
 }
 
-/// Counts the edges of each block of slots (see [`Edges`]).
+/// Counts the edges of each block of slots (see [`Edges`] and the module).
 ///
 /// Launch: a block of [`EDGE_THREADS`] per [`EDGE_SLOTS`] slots; [`EDGE_SHARED_BYTES`].
 ///
 /// # Safety
-/// - The views hold what [`Edges`] says.
+/// - The views match the fields of [`Edges`].
 #[kernel(block = EDGE_THREADS, shared = EDGE_SHARED_BYTES)]
 pub unsafe fn prune_edges_count(p: Edges) {
     let first = first_of_warp() + warp::lane_id();
@@ -81,12 +113,12 @@ pub unsafe fn prune_edges_count(p: Edges) {
     }
 }
 
-/// Writes a key for each edge (see [`Edges`]).
+/// Writes a key per edge (see [`Edges`] and the module).
 ///
 /// Launch: a block of [`EDGE_THREADS`] per [`EDGE_SLOTS`] slots; [`EDGE_SHARED_BYTES`].
 ///
 /// # Safety
-/// - The views hold what [`Edges`] says.
+/// - The views match the fields of [`Edges`].
 #[kernel(block = EDGE_THREADS, shared = EDGE_SHARED_BYTES, blocks_per_multiprocessor = 4)]
 pub unsafe fn prune_edges(p: Edges) {
     let (lane, first) = (warp::lane_id(), first_of_warp() + warp::lane_id());
@@ -99,7 +131,7 @@ pub unsafe fn prune_edges(p: Edges) {
         places[I] = of_warp + (edges & ((1 << lane) - 1)).count_ones();
         of_warp += edges.count_ones();
     });
-    // The warp's edges count once.
+    // Lane 0 carries the warp's edges.
     let (before, _) = exclusive_sum(if lane == 0 { of_warp } else { 0 }, shared::dynamic(0));
     let start = p.starts.get(block_idx_x() as usize) + warp::broadcast(before, 0);
     unroll!(8, I => {
@@ -113,12 +145,12 @@ pub unsafe fn prune_edges(p: Edges) {
 
 const _: () = assert!(SLOTS_PER_THREAD == 8);
 
-/// Puts above the slot in each of `count` keys the target of the edge in that slot of `forward`.
+/// Replaces the upper half of each of `count` keys by the target of the edge in its slot.
 ///
 /// Launch: a thread per key, blocks of [`EDGE_THREADS`].
 ///
 /// # Safety
-/// - `keys` holds `count` keys, whose slots `forward` has.
+/// - `keys` holds `count` keys, whose lower halves are slots of `forward`.
 #[kernel(block = EDGE_THREADS)]
 pub unsafe fn prune_edge_targets(keys: GlobalMut<u64>, forward: Global<Key>, count: u32) {
     let i = index_1d();
@@ -128,34 +160,35 @@ pub unsafe fn prune_edge_targets(keys: GlobalMut<u64>, forward: Global<Key>, cou
     }
 }
 
-/// The sources of edges.
+/// Arguments of [`prune_edge_sources()`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Sources {
-    /// In: `count` keys, target above slot, in the order of the targets.
+    /// In: `count` keys, target above slot, in order of target.
     pub keys: Global<u64>,
     /// In: as in [`Edges`].
     pub forward: Global<Key>,
-    /// Out: for each key the source of the edge, below its rank.
+    /// Out: per edge its rank above its source.
     pub sources: GlobalMut<Key>,
-    /// Out: for each row where the edges to it begin, and `count` in the end.
+    /// Out: `rows` + 1 offsets of the edges to each row.
     pub offsets: GlobalMut<u32>,
-    /// How many edges, at least 1.
+    /// Number of edges, at least 1.
     pub count: u32,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Slots of each row.
+    /// Slots per row.
     pub width: u32,
-    /// Whether the rank of an edge is its place in its row: else the upper half of its forward key.
+    /// Whether the rank of an edge is its place in its row, or else the upper half of its forward
+    /// key.
     pub by_place: u32,
 }
 
-/// Finds the sources of edges (see [`Sources`]).
+/// Writes the sources of edges and the offsets of targets (see [`Sources`] and the module).
 ///
 /// Launch: a thread per edge, blocks of [`EDGE_THREADS`].
 ///
 /// # Safety
-/// - The views hold what [`Sources`] says.
+/// - The views match the fields of [`Sources`].
 #[kernel(block = EDGE_THREADS)]
 pub unsafe fn prune_edge_sources(p: Sources) {
     let i = index_1d();
@@ -166,7 +199,7 @@ pub unsafe fn prune_edge_sources(p: Sources) {
     let (target, slot) = ((key >> 32) as u32, key as u32);
     let rank = if p.by_place != 0 { u64::from(slot % p.width) } else { p.forward.get(slot as usize) >> 32 };
     p.sources.set(i as usize, rank << 32 | u64::from(slot / p.width));
-    // The edges to this target, and to those before it that have none, begin here.
+    // Also the offset of the targets before this one, which have no edges.
     let mut row = if i == 0 { 0 } else { (p.keys.get(i as usize - 1) >> 32) as u32 + 1 };
     while row <= target {
         p.offsets.set(row as usize, i);

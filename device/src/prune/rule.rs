@@ -1,41 +1,41 @@
 //! Pruning rules: which candidates of a node become its neighbours.
 //!
-//! Every distance given to a rule is a squared L2 distance: `d_pc` from the node p to the candidate
-//! c, `d_pa` from p to an accepted neighbour a, `d_ac` from a to c. `t` is the threshold in the
-//! form that [`Rule::prepare`] gives it.
+//! Rules take squared L2 distances: `d_pc` from the node p to the candidate c, `d_pa` from p to an
+//! accepted neighbour a, `d_ac` from a to c. `t` is the threshold as [`Rule::prepare`] returns it.
 
 use cuda_std::float::sqrt;
 
-/// How a rule selects neighbours from the candidates, which are visited nearest first.
+/// How a rule selects neighbours from the candidates, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A candidate is accepted if [`Rule::keep`] holds against every neighbour accepted before it.
     Keep,
-    /// First the nearest candidate, then always the one whose [`Rule::score`]s against the accepted
-    /// neighbours have the smallest sum; ties go to the nearer candidate.
+    /// First the nearest candidate, then the one with the smallest sum of [`Rule::score`]s against
+    /// the accepted neighbours. Ties go to the nearer candidate.
     Score,
 }
 
 /// A pruning rule of the Filter step (paper section 5.1), in one of two forms.
 ///
-/// A rule is a `#[repr(C)]` value, which may hold parameters beside the threshold: kernels take it as an argument
-/// ([`RuleKernels`](super::kernels::RuleKernels)). What kernels call is `#[inline(always)]` and does not panic.
+/// A rule is a `#[repr(C)]` value that kernels take as an argument
+/// ([`RuleKernels`](super::kernels::RuleKernels)). It may hold parameters beside the threshold. All
+/// methods that kernels call are `#[inline(always)]` and do not panic.
 pub trait Rule {
-    /// Which of the two forms this rule is.
+    /// The form of the rule.
     #[inline(always)]
     fn form(&self) -> Form {
         Form::Keep
     }
 
-    /// The user's threshold in the form that `keep` and `score` take (an angle as its cosine, say).
+    /// Converts the user's threshold for `keep` and `score`, such as an angle to its cosine.
     fn prepare(&self, threshold: f32) -> f32 {
         threshold
     }
 
-    /// Whether candidate c stays in spite of the accepted neighbour a.
+    /// Whether candidate c stays beside the accepted neighbour a.
     fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool;
 
-    /// What the accepted neighbour a adds to the score of candidate c; smallest sum next.
+    /// The term of the accepted neighbour a in the score of candidate c.
     #[inline(always)]
     fn score(&self, _d_pc: f32, _d_pa: f32, _d_ac: f32, _t: f32) -> f32 {
         0.0
@@ -43,8 +43,9 @@ pub trait Rule {
 }
 
 /// NSG (Fu et al. 2019): c stays iff it is nearer to p than to every accepted neighbour.
-/// Vamana (Subramanya et al. 2019) is the same rule with a threshold alpha above 1, on squared
-/// distances as DiskANN has it: `d_pc < alpha * d_ac`.
+///
+/// Vamana (Subramanya et al. 2019) is the same rule with a threshold alpha above 1. As in DiskANN,
+/// alpha applies to squared distances: `d_pc < alpha * d_ac`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Distance;
@@ -57,16 +58,16 @@ impl Rule for Distance {
 }
 
 /// NSSG (Fu et al. 2022): c stays iff its angle at p to every accepted neighbour is at least the
-/// threshold, given in degrees and compared as cosines.
+/// threshold. Thresholds are degrees; the rule compares cosines.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Angle;
 
 impl Rule for Angle {
-    // Thresholds are prepared on the host.
+    // Only the host prepares thresholds.
     #[cfg(not(target_os = "cuda"))]
     fn prepare(&self, degrees: f32) -> f32 {
-        // Rounded from f64, so that 60 degrees is 0.5 on every machine.
+        // By f64, so that 60 degrees is 0.5 on every machine.
         f64::from(degrees).to_radians().cos() as f32
     }
 
@@ -76,8 +77,8 @@ impl Rule for Angle {
     }
 }
 
-/// DPG (Li et al. 2019): the candidate with the smallest sum of cosines to the accepted neighbours
-/// comes next, which spreads the directions.
+/// DPG (Li et al. 2019): the next neighbour is the candidate with the smallest sum of cosines to
+/// the accepted neighbours, which spreads the directions.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Spread;
@@ -99,8 +100,8 @@ impl Rule for Spread {
     }
 }
 
-/// tau-MNG (Peng et al. 2023): c goes iff some accepted a has `|ac| < |pc| - 3 tau`, on distances
-/// that are not squared.
+/// tau-MNG (Peng et al. 2023): c is dropped iff some accepted a has `|ac| < |pc| - 3 tau`, on
+/// distances that are not squared.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct TauMonotonic;
@@ -112,18 +113,21 @@ impl Rule for TauMonotonic {
     }
 }
 
-/// alpha-CNG (Li, Yan and Lu 2025, arXiv:2510.05975), by its shifted and scaled triangle inequality: c goes iff some
-/// accepted a has `|pc| > alpha |ac| + (alpha + 1) tau`, on distances that are not squared. The threshold is tau.
-/// Here alpha is the same for every node; the authors' code raises it where few neighbours are left.
+/// alpha-CNG (Li, Yan and Lu 2025, arXiv:2510.05975), by its shifted and scaled triangle
+/// inequality.
+///
+/// c is dropped iff some accepted a has `|pc| > alpha |ac| + (alpha + 1) tau`, on distances that
+/// are not squared. The threshold is tau. Here alpha is the same for every node; the authors' code
+/// raises it where few neighbours are left.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AlphaConvergent {
-    /// How much farther than a the candidate may be from p, as a factor, at tau 0.
+    /// At tau 0, the largest `|pc| / |ac|` of a candidate that stays.
     pub alpha: f32,
 }
 
 impl Default for AlphaConvergent {
-    /// An alpha of 1.1, about that of Vamana: its 1.2 is one of squared distances.
+    /// An alpha of 1.1, about that of Vamana, whose 1.2 applies to squared distances.
     fn default() -> Self {
         Self { alpha: 1.1 }
     }
@@ -136,8 +140,8 @@ impl Rule for AlphaConvergent {
     }
 }
 
-/// The cosine of the angle at p between c and a, from squared distances; 1 if p coincides with
-/// either, where no direction exists and the candidate adds nothing.
+/// The cosine of the angle at p between c and a, from squared distances. 1 if p coincides with
+/// either: then there is no direction, and the candidate adds nothing.
 #[inline(always)]
 pub fn cosine(d_pc: f32, d_pa: f32, d_ac: f32) -> f32 {
     let length = 2.0 * sqrt(d_pc) * sqrt(d_pa);
@@ -146,9 +150,9 @@ pub fn cosine(d_pc: f32, d_pa: f32, d_ac: f32) -> f32 {
 
 /// Whether `rule` keeps candidate c beside the accepted neighbour a.
 ///
-/// A neighbour that coincides with p has no direction and is as far from c as p is, so that NSG's
-/// and NSSG's rules would let it shut out every other candidate: duplicates would be linked to each
-/// other and to nothing else. Here such a neighbour shuts out only what coincides with it.
+/// A neighbour that coincides with p has no direction and is as far from c as p is. By NSG's and
+/// NSSG's rules it would occlude every other candidate, and duplicates would be linked to each
+/// other alone. Here such a neighbour occludes only its own duplicates.
 #[inline(always)]
 pub fn survives<R: Rule + ?Sized>(rule: &R, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool {
     if d_pa == 0.0 { d_ac > 0.0 } else { rule.keep(d_pc, d_pa, d_ac, t) }
@@ -158,7 +162,7 @@ pub fn survives<R: Rule + ?Sized>(rule: &R, d_pc: f32, d_pa: f32, d_ac: f32, t: 
 mod tests {
     use super::*;
 
-    // p at the origin of a plane; squared distances of c and a from p and from each other.
+    // Squared distances (p, c), (p, a), (a, c) with p at the origin of a plane.
     fn squares(c: [f32; 2], a: [f32; 2]) -> (f32, f32, f32) {
         let square = |x: f32, y: f32| x * x + y * y;
         (square(c[0], c[1]), square(a[0], a[1]), square(c[0] - a[0], c[1] - a[1]))
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_of_the_node_shuts_out_only_its_own_duplicates() {
+    fn a_duplicate_of_the_node_occludes_only_its_own_duplicates() {
         for rule in [&Distance as &dyn Rule, &Angle] {
             assert!(keeps(rule, [1.0, 0.0], [0.0, 0.0], 1.0));
             assert!(!keeps(rule, [0.0, 0.0], [0.0, 0.0], 1.0));
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn convergent_rule_scales_and_shifts() {
-        // |pc| = 2 and |ac| = 1: gone as long as 2 > alpha + (alpha + 1) tau.
+        // |pc| = 2 and |ac| = 1: dropped iff 2 > alpha + (alpha + 1) tau.
         for (alpha, tau, kept) in [(1.5, 0.0, false), (2.1, 0.0, true), (1.5, 0.19, false), (1.5, 0.21, true)]
         {
             assert_eq!(keeps(&AlphaConvergent { alpha }, [2.0, 0.0], [1.0, 0.0], tau), kept, "{alpha} {tau}");

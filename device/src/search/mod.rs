@@ -1,4 +1,4 @@
-//! Search.
+//! Exact search and beam search.
 
 pub mod beam;
 pub mod exact;

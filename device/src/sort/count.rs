@@ -1,4 +1,10 @@
-//! How many keys of each block have which digit.
+//! First step of a pass: the digits of each block's keys are counted.
+//!
+//! ```text
+//! block = 4096 keys: counts[digit] += 1 in shared memory; write all counts
+//! ```
+//!
+//! A thread's eight loads are under way together. Bound by memory: each key is read once.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -31,10 +37,10 @@ const _: () = assert!(KEYS_PER_THREAD == 8);
 
 /// Counts the digits of each block's keys (see [`Pass`]).
 ///
-/// Launch: a block of [`SORT_THREADS`] per [`SORT_KEYS`] keys; a value of each digit in shared memory.
+/// Launch: a block of [`SORT_THREADS`] per [`SORT_KEYS`] keys; a count per digit in shared memory.
 ///
 /// # Safety
-/// - The views hold what [`Pass`] says.
+/// - The views have the shapes of [`Pass`].
 #[kernel(block = SORT_THREADS, shared = DIGITS * 4)]
 pub unsafe fn sort_count(p: Pass) {
     count(&p);

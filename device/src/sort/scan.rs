@@ -1,4 +1,13 @@
-//! From the counts of blocks to places.
+//! Second step of a pass: counts become sums over earlier blocks.
+//!
+//! ```text
+//! block = line (a digit): for each stretch of as many counts as threads:
+//!     counts[i] = sum of the line's earlier counts
+//! totals[line] = sum of the line
+//! ```
+//!
+//! A block has no more threads than its line has counts. Bound by latency: a line of 1024 counts is
+//! one stretch, that is 4 million keys.
 
 use cuda_std::prelude::*;
 use cuda_std::shared;
@@ -9,7 +18,7 @@ use crate::block::scan::{WARPS, exclusive_sum};
 /// Threads of a block of [`sort_scan()`], at most.
 pub const SCAN_THREADS: u32 = 1024;
 
-/// Threads of a block of [`sort_scan()`] for lines of `len`: no more than have something to do.
+/// Threads of a block of [`sort_scan()`] for lines of `len` counts.
 pub const fn scan_threads(len: u32) -> u32 {
     if len < SCAN_THREADS { len.next_multiple_of(32) } else { SCAN_THREADS }
 }
@@ -30,7 +39,7 @@ fn scan(counts: GlobalMut<u32>, totals: GlobalMut<u32>, len: u32) {
         }
         before += total;
         first += block_dim_x();
-        // The room is used again.
+        // The next sum reuses the room.
         sync_threads();
     }
     if thread == 0 {
@@ -38,12 +47,13 @@ fn scan(counts: GlobalMut<u32>, totals: GlobalMut<u32>, len: u32) {
     }
 }
 
-/// Makes of each count in a line of `len` the sum of those before it, and puts the total of each line to `totals`.
+/// Replaces each count in a line of `len` by the sum of the earlier ones, and writes the line's
+/// total to `totals`.
 ///
-/// Launch: a block of [`scan_threads`] per line; a value of each warp in shared memory.
+/// Launch: a block of [`scan_threads`] per line; a value per warp in shared memory.
 ///
 /// # Safety
-/// - `counts` holds as many lines as there are blocks, and `totals` as many values.
+/// - `counts` holds a line per block, and `totals` a value per block.
 #[kernel(block = 32..=SCAN_THREADS, shared = WARPS * 4)]
 pub unsafe fn sort_scan(counts: GlobalMut<u32>, totals: GlobalMut<u32>, len: u32) {
     scan(counts, totals, len);

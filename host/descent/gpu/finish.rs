@@ -1,22 +1,31 @@
 //! The end of a descent: exact distances, and exact lists where those found are not to be trusted.
 
-use tagore_device::descent::cells::Finish;
+use tagore_device::descent::cells::{
+    Finish, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8,
+};
 use tagore_device::search::exact::SETTLE_THREADS;
 
-use super::{Build, GpuLists, Nodes, Original, Shape};
+use super::{Build, DescentKernels, DescentShape, GpuLists, Nodes, Original};
 use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
-use crate::search::exact::gpu::{Points, add_zero_vectors, nearest};
-use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, metric_number};
+use crate::search::exact::gpu::{QuerySet, add_zero_vectors};
+use crate::vectors::gpu::{Base, metric_number, stage_kernels};
 
-/// A list is trusted if its last distance is at least so many times as far as rounding moved its node.
+stage_kernels! {
+    /// Kernels of exact distances of lists.
+    pub(crate) trait FinishKernels {
+        Finish (Finish<Self>,): cells_finish_f32 cells_finish_f16 cells_finish_u8 cells_finish_i8;
+    }
+}
+
+/// A list is trusted if its last distance is at least so many times as far as rounding moved its
+/// node.
 const MOST_ROUNDING: f32 = 16.0;
 
 impl Build<'_> {
     /// Computes the exact distances of the lists, of rows, and sorts them.
-    pub(super) fn finish<T: OnDevice>(
+    pub(super) fn finish<T: DescentKernels>(
         &self,
         original: Original<T>,
         nodes: Nodes<T>,
@@ -55,26 +64,25 @@ impl Build<'_> {
         let mut lists = GpuLists { keys, k, metric, order: nodes.order };
         let dim = self.space.dim();
         let copied = if self.space.row_bytes() == dim * size_of::<T>() { 0 } else { dim };
-        let room = Shape { copied, ..self.shape() }.room_to_complete::<T>();
+        let room = DescentShape { copied, ..self.shape() }.room_to_complete::<T>();
         self.complete(&found, &mut lists, room)?;
         stats.completed = found.len() as u64;
         stats.distances += stats.completed * (n as u64 - 1);
         Ok((Base::new(self.gpu, self.space, original.values, original.stride)?, lists))
     }
 
-    /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device, and adds the zero vectors
-    /// under cosine.
+    /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device,
+    /// and adds the zero vectors under cosine.
     fn complete(&self, lacking: &[u32], lists: &mut GpuLists, room: u64) -> Result<()> {
         let (space, k) = (self.space, self.k);
-        let found =
-            nearest(self.gpu, space, &Points::of_nodes(space, lacking), k, Some(room), self.progress)?;
+        let found = self.search(&QuerySet::of_nodes(space, lacking), Some(room))?;
         let exact = || lacking.iter().zip(found.chunks_exact(k));
         if space.zero().is_empty() {
             return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));
         }
         let mut keys = lists.download()?;
         let everyone: Vec<u32> = (0..space.len() as u32).collect();
-        add_zero_vectors(space, &Points::of_nodes(space, &everyone), k, &mut keys);
+        add_zero_vectors(space, &QuerySet::of_nodes(space, &everyone), k, &mut keys);
         for (&row, list) in exact() {
             keys[row as usize * k..][..k].copy_from_slice(list);
         }

@@ -1,10 +1,10 @@
 //! A k-NN graph on a device.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
 use crate::descent::KnnGraph;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::{Metric, Result};
 
 /// The k-NN graph of a base, and an order of its rows.
@@ -13,19 +13,20 @@ pub(crate) struct GpuLists {
     pub keys: Buffer<Key>,
     pub k: usize,
     pub metric: Metric,
-    /// Every row once; those that follow one another are near each other, if the graph was made here.
+    /// Every row once; those that follow one another are near each other, if the graph was made
+    /// here.
     pub order: Buffer<u32>,
 }
 
 impl GpuLists {
-    /// What a graph of `n` rows takes.
-    pub(crate) fn plan(plan: Plan, n: usize, k: usize) -> Plan {
+    /// Adds a graph of `n` rows to a plan.
+    pub(crate) fn plan(plan: MemoryPlan, n: usize, k: usize) -> MemoryPlan {
         plan.with::<Key>("lists", n * k).with::<u32>("order", n)
     }
 
     /// Copies `k` keys of each of `n` rows to the device; rows are in the order of their numbers.
     pub(crate) fn upload(gpu: &Gpu, keys: &[Key], n: usize, k: usize, metric: Metric) -> Result<Self> {
-        let memory = Self::plan(Plan::new(), n, k).reserve(gpu)?;
+        let memory = Self::plan(MemoryPlan::new(), n, k).reserve(gpu)?;
         let mut lists = Self { keys: memory.buffer("lists")?, k, metric, order: memory.buffer("order")? };
         lists.keys.upload(keys)?;
         lists.order.upload(&(0..n as u32).collect::<Vec<_>>())?;
@@ -44,7 +45,8 @@ impl GpuLists {
 
     /// The keys.
     pub(crate) fn download(&self) -> Result<Vec<Key>> {
-        // Touched by all threads: the pages of so much memory take longer to come than what fills them.
+        // Touched by all threads: the pages of so much memory take longer to come than what fills
+        // them.
         let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.order.len() * self.k).collect();
         self.keys.download(&mut keys)?;
         Ok(keys)

@@ -1,10 +1,10 @@
-//! The k-NN graph on a GPU: all pairs where they are affordable, else descent from a random start, or from
-//! cells of near vectors.
+//! The k-NN graph on a GPU: all pairs where they are affordable, else descent from a random start,
+//! or from cells of near vectors.
 //!
-//! Vectors are put into an order in which those that are near follow one another, and nodes are numbered by it.
-//! Lists stay on the device from the first iteration to the last. Distances in them are those of the tensor
-//! cores until, in the end, those of every list are computed exactly in f32 from the original vectors, and
-//! the list is sorted.
+//! Vectors are put into an order in which those that are near follow one another, and nodes are
+//! numbered by it. Lists stay on the device from the first iteration to the last. Distances in them
+//! are those of the tensor cores until, in the end, those of every list are computed exactly in f32
+//! from the original vectors, and the list is sorted.
 
 pub(crate) mod cells;
 mod finish;
@@ -17,33 +17,43 @@ mod work;
 
 use std::time::Instant;
 
-use tagore_device::descent::key::Key;
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
+use tagore_device::key::Key;
 
+use cells::CellKernels;
+use finish::FinishKernels;
 pub(crate) use lists::GpuLists;
-pub(super) use plan::Shape;
+use phases::PhaseKernels;
+pub(super) use plan::DescentShape;
 pub use settings::CellSettings;
 
-use super::{DescentStats, Iterations, Start};
+use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
-use crate::search::exact::gpu::{Points, nearest};
+use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
 use crate::vectors::Matrix;
-use crate::vectors::gpu::Base;
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side, with_device_rows};
+use crate::vectors::gpu::{
+    Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, RowSet, Side, with_device_rows,
+};
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
 
 /// The most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
 
-/// As [`ALL_PAIRS`], under inner product: descent starts from random neighbours there and misses one in ten.
+/// As [`ALL_PAIRS`], under inner product: descent starts from random neighbours there and misses
+/// one in ten.
 pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
 
 /// The longest lists of descent; longer ones come from all pairs.
 pub(crate) const MAX_K: usize = 256;
 
-/// What a build is run with, checked and complete.
+/// Kernels of all steps of descent, and of exact search.
+pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + ExactKernels {}
+
+impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernels for T {}
+
+/// Arguments of a descent, checked and complete.
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
@@ -74,63 +84,61 @@ struct Nodes<T: OnDevice> {
     lists: Buffer<Key>,
 }
 
-/// What is done with a graph on a device, whatever its vectors are.
-pub(crate) trait Then {
-    type Output;
-
-    /// Gets the base, its graph and what finding it took.
-    fn then<T: OnDevice>(self, base: Base<T>, lists: GpuLists, stats: DescentStats) -> Result<Self::Output>;
+/// A k-NN graph on a device, and its base.
+pub(crate) struct DeviceGraph {
+    pub base: DeviceBase,
+    pub lists: GpuLists,
+    pub stats: DescentStats,
 }
 
-/// Copies the graph to the host.
-struct Download;
+impl DeviceGraph {
+    /// Copies the rows of `space`, and a graph of them, to a device.
+    pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
+        with_device_rows!(space, rows => {
+            let base = OnDevice::device_base(Base::upload(gpu, space, rows)?);
+            Ok(Self { base, lists: GpuLists::of(gpu, graph)?, stats: graph.stats().clone() })
+        })
+    }
+}
 
-impl Then for Download {
-    type Output = (Vec<Key>, DescentStats);
-
-    fn then<T: OnDevice>(self, _: Base<T>, lists: GpuLists, mut stats: DescentStats) -> Result<Self::Output> {
+impl Build<'_> {
+    /// Builds the graph: `k` keys per node, at exact distances.
+    pub(super) fn run(&self) -> Result<(Vec<Key>, DescentStats)> {
+        if self.k == 0 {
+            return Ok((Vec::new(), DescentStats::default()));
+        }
+        if self.shape().choose_start() == Start::AllPairs {
+            return self.all_pairs();
+        }
+        let DeviceGraph { lists, mut stats, .. } = self.run_on_device()?;
         let copying = Instant::now();
         let keys = lists.download()?;
         stats.copy += copying.elapsed().as_secs_f64();
         Ok((keys, stats))
     }
-}
 
-impl Build<'_> {
-    /// The k nearest neighbours of every node, `k` keys to a row, each at its exact distance.
-    pub(super) fn run(&self) -> Result<(Vec<Key>, DescentStats)> {
-        if self.k == 0 {
-            return Ok((Vec::new(), DescentStats::default()));
-        }
-        if self.shape().choose_start() == Start::Auto {
-            return self.all_pairs();
-        }
-        self.run_then(Download)
+    /// Builds the graph and leaves it on the device.
+    pub(super) fn run_on_device(&self) -> Result<DeviceGraph> {
+        with_device_rows!(self.space, rows => self.graph(rows))
     }
 
-    /// Leaves the graph on the device, for what comes then.
-    pub(super) fn run_then<N: Then>(&self, next: N) -> Result<N::Output> {
+    fn graph<T: DescentKernels>(&self, rows: Matrix<'_, T>) -> Result<DeviceGraph> {
         let start = self.shape().choose_start();
-        with_device_rows!(self.space, rows => self.graph(rows, start, next))
-    }
-
-    fn graph<T: OnDevice, N: Then>(&self, rows: Matrix<'_, T>, start: Start, next: N) -> Result<N::Output> {
-        if start != Start::Auto {
+        if start != Start::AllPairs {
             let (base, lists, stats) = self.descend(rows, start)?;
-            return next.then(base, lists, stats);
+            return Ok(DeviceGraph { base: T::device_base(base), lists, stats });
         }
         let (keys, mut stats) = self.all_pairs()?;
         let copying = Instant::now();
         let base = Base::upload(self.gpu, self.space, rows)?;
         let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.k, self.space.metric())?;
         stats.copy += copying.elapsed().as_secs_f64();
-        drop(keys);
-        next.then(base, lists, stats)
+        Ok(DeviceGraph { base: T::device_base(base), lists, stats })
     }
 
-    /// What the sizes of the buffers depend on.
-    fn shape(&self) -> Shape {
-        Shape {
+    /// The sizes that buffers depend on.
+    fn shape(&self) -> DescentShape {
+        DescentShape {
             n: self.space.len(),
             dim: self.space.dim(),
             k: self.k,
@@ -146,13 +154,19 @@ impl Build<'_> {
         let (space, n) = (self.space, self.space.len());
         let began = Instant::now();
         let nodes: Vec<u32> = (0..n as u32).collect();
-        let keys = nearest(self.gpu, space, &Points::of_nodes(space, &nodes), self.k, None, self.progress)?;
+        let keys = self.search(&QuerySet::of_nodes(space, &nodes), None)?;
         let distances = n as u64 * (n as u64 - 1);
         let seconds = began.elapsed().as_secs_f64();
         Ok((keys, DescentStats { distances, seconds, ..DescentStats::default() }))
     }
 
-    fn descend<T: OnDevice>(
+    /// Finds the exact neighbours of some nodes, in at most `budget` bytes of the device.
+    fn search(&self, queries: &QuerySet<'_>, budget: Option<u64>) -> Result<Vec<Key>> {
+        let Self { gpu, space, k, progress, .. } = *self;
+        GpuSearch { gpu, space, queries, k, budget, progress }.run()
+    }
+
+    fn descend<T: DescentKernels>(
         &self,
         rows: Matrix<'_, T>,
         start: Start,
@@ -180,7 +194,7 @@ impl Build<'_> {
         } else {
             drop(cells);
         }
-        self.phases(&mut nodes, start, (joins, expands), &mut stats)?;
+        self.phases(&mut nodes, start, joins, expands, &mut stats)?;
         let (base, lists) = self.finish(original, nodes, rounding.row_scale, &mut stats)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
@@ -192,7 +206,8 @@ impl Build<'_> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let memory = self.shape().upload::<T>().reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-        let rounding = Rounding::of(self.space.metric(), (rows, n), (rows, n), |row| row);
+        let all = RowSet { rows, count: n };
+        let rounding = Rounding::of(self.space.metric(), all, all, |row| row);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let stride = side.stride;
@@ -206,7 +221,7 @@ impl Build<'_> {
         rounding: &Rounding,
         mean: &Buffer<f32>,
     ) -> Result<()> {
-        let memory = Shape::prepare().reserve(self.gpu)?;
+        let memory = DescentShape::prepare().reserve(self.gpu)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norm")?;
         largest.fill(0)?;
         let task = Preparation {
@@ -219,13 +234,11 @@ impl Build<'_> {
             norm_weight: i32::from(self.space.metric() != Metric::InnerProduct),
             skip_zero: self.space.metric() == Metric::Cosine,
         };
-        T::prepare(self.gpu, side, &task)?;
-        // The buffer is used until the work is done.
-        self.gpu.synchronize()
+        T::prepare(self.gpu, side, &task)
     }
 
     /// Clusters the vectors and puts them in order.
-    fn renumber<T: OnDevice>(
+    fn renumber<T: DescentKernels>(
         &self,
         side: Side<T>,
         start: Start,
@@ -233,7 +246,7 @@ impl Build<'_> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let asked = self.settings.cells(n, dim, start, None);
         let tiles = side.tiles();
-        let mut cells = cluster::cells::<T>(self.gpu, tiles, n, dim, asked, self.seed, None)?;
+        let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), asked, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
@@ -250,16 +263,17 @@ impl Build<'_> {
             units: tiles.units(),
         };
         let grid = [(n as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        let members = n * cells.memberships;
+        let members = n * cells.probes;
         let ids = (cells.members.view_mut(), places.view(), members as u32);
-        // SAFETY: the order holds every vector once, and members are vectors; the memory outlives the work.
+        // SAFETY: the order holds every vector once, and members are vectors; the memory outlives
+        // the work.
         unsafe {
             self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))?;
             let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
         self.count_renumbering(tiles.stride);
-        // The rounded copy and the places go now.
+        // Then the memory of the rounded copy and of the places serves larger buffers.
         self.gpu.synchronize()?;
         let (values, value_stride, errors) = side.into_original();
         let original = Original { values, stride: value_stride, errors };

@@ -1,40 +1,51 @@
 //! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
 
 use cuda_std::memory::GlobalMut;
-use tagore_device::descent::expand::{EXPAND_THREADS, Expand};
-use tagore_device::descent::join::{JOIN_THREADS, Join};
-use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeCandidates, descent_merge};
+use tagore_device::descent::expand::{
+    EXPAND_THREADS, Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8,
+};
+use tagore_device::descent::join::{JOIN_THREADS, Join, descent_join_f16, descent_join_i8, descent_join_u8};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeJoin, descent_merge};
 use tagore_device::descent::sample::{
     SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
 };
+use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 
 use super::{Build, Nodes};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
 use crate::gpu::Buffer;
-use crate::vectors::gpu::OnDevice;
+use crate::vectors::gpu::stage_kernels;
+
+stage_kernels! {
+    /// Kernels of both phases.
+    pub(crate) trait PhaseKernels {
+        Join (Join<Self::Sum>,): descent_join_f16 descent_join_f16 descent_join_u8 descent_join_i8;
+        Expand (Expand<Self::Sum>,):
+            descent_expand_f16 descent_expand_f16 descent_expand_u8 descent_expand_i8;
+    }
+}
 
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
 const STOP_JOIN: f64 = 0.02;
 
-/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries; after a start from cells
-/// a larger one, since hardly any of the nearest are left to find.
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries; after
+/// a start from cells a larger one, since hardly any of the nearest are left to find.
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
 /// Neighbours that a node expands in one launch: more would not fit a block everywhere.
 pub(crate) const MOST_EXPANDED: usize = 16;
 
-/// What the iterations work with, beside the nodes.
-struct Memory {
+/// Buffers of the iterations, beside the nodes.
+struct PhaseBuffers {
     rows: Buffer<u32>,
     changes: Buffer<u32>,
     distances: Buffer<u64>,
 }
 
-impl Memory {
+impl PhaseBuffers {
     /// The distances computed so far.
     fn computed(&self) -> Result<u64> {
         let mut distances = [0; COUNTERS as usize];
@@ -42,7 +53,7 @@ impl Memory {
         Ok(distances.iter().sum())
     }
 
-    /// How many keys each of the first `iterations` iterations has added to the lists.
+    /// Keys that each of the first `iterations` iterations added to the lists.
     fn added(&self, iterations: usize) -> Result<Vec<u64>> {
         let mut changes = vec![0u32; COUNTERS as usize * iterations];
         self.changes.download(&mut changes)?;
@@ -52,25 +63,26 @@ impl Memory {
             .collect())
     }
 
-    /// Where iteration number `iteration` of both phases together counts.
-    fn changes(&mut self, (joins, expands): (u32, u32)) -> GlobalMut<u32> {
-        self.changes.view_mut().offset(((joins + expands) * COUNTERS) as usize)
+    /// Counters of an iteration, numbered through both phases.
+    fn changes(&mut self, iteration: u32) -> GlobalMut<u32> {
+        self.changes.view_mut().offset((iteration * COUNTERS) as usize)
     }
 }
 
-/// What joins leave for the merging.
-struct Found {
+/// Candidates of joins, and the bounds that they are below.
+struct JoinCandidates {
     candidates: Buffer<Key>,
     bounds: Buffer<f32>,
 }
 
 impl Build<'_> {
     /// Up to `joins` iterations of phase 1, and up to `expands` of phase 2.
-    pub(super) fn phases<T: OnDevice>(
+    pub(super) fn phases<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
         start: Start,
-        (joins, expands): (u32, u32),
+        joins: u32,
+        expands: u32,
         stats: &mut DescentStats,
     ) -> Result<()> {
         if (joins, expands) == (0, 0) {
@@ -79,8 +91,10 @@ impl Build<'_> {
         let mut memory = self.memory(joins + expands)?;
         if joins > 0 {
             let plan = self.shape().joins().reserve(self.gpu)?;
-            let mut found =
-                Found { candidates: plan.buffer("candidates")?, bounds: plan.buffer("list bounds")? };
+            let mut found = JoinCandidates {
+                candidates: plan.buffer("candidates")?,
+                bounds: plan.buffer("list bounds")?,
+            };
             found.candidates.fill(0xff)?;
             // As good as infinite.
             found.bounds.fill(0x7f)?;
@@ -97,17 +111,16 @@ impl Build<'_> {
                     break;
                 }
             }
-            self.gpu.synchronize()?;
             stats.join_distances = memory.computed()?;
             self.count_joins::<T>(nodes.stride, start, stats);
         }
         let stop = if start == Start::Cells { STOP_EXPAND_AFTER_CELLS } else { STOP_EXPAND };
-        self.expand(nodes, memory, (expands, stop), stats)
+        self.expand(nodes, memory, expands, stop, stats)
     }
 
-    fn memory(&self, iterations: u32) -> Result<Memory> {
+    fn memory(&self, iterations: u32) -> Result<PhaseBuffers> {
         let plan = self.shape().iterations(iterations).reserve(self.gpu)?;
-        let mut memory = Memory {
+        let mut memory = PhaseBuffers {
             rows: plan.buffer("samples")?,
             changes: plan.buffer("changes")?,
             distances: plan.buffer("distances")?,
@@ -118,7 +131,7 @@ impl Build<'_> {
     }
 
     /// Whether `auto` stops here, since the last iteration added less than `share` of all entries.
-    fn is_settled(&self, memory: &Memory, stats: &DescentStats, share: f64) -> Result<bool> {
+    fn is_settled(&self, memory: &PhaseBuffers, stats: &DescentStats, share: f64) -> Result<bool> {
         if self.iterations != Iterations::Auto {
             return Ok(false);
         }
@@ -127,15 +140,15 @@ impl Build<'_> {
         Ok((added[done - 1] as f64) < share * (self.space.len() * self.k) as f64)
     }
 
-    /// What an iteration's ids are mixed by.
+    /// The number that an iteration's ids are mixed with.
     pub(super) fn draw(&self, iteration: u32) -> u32 {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }
 
-    fn sample<T: OnDevice>(
+    fn sample<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        memory: &mut Memory,
+        memory: &mut PhaseBuffers,
         draw: u32,
         unvisit: bool,
     ) -> Result<(Sample, [u32; 3])> {
@@ -154,18 +167,18 @@ impl Build<'_> {
     }
 
     /// One iteration of phase 1.
-    fn join<T: OnDevice>(
+    fn join<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        memory: &mut Memory,
-        found: &mut Found,
+        memory: &mut PhaseBuffers,
+        found: &mut JoinCandidates,
         iteration: u32,
         start: Start,
     ) -> Result<()> {
         let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
         let (sample, grid) = self.sample(nodes, memory, draw, false)?;
-        // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes; they
-        // outlive the work. So below.
+        // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes;
+        // they outlive the work. So below.
         unsafe {
             if iteration == 0 && start == Start::Random {
                 gpu.launch::<descent_start>(grid, SAMPLE_THREADS, (sample,))?;
@@ -178,7 +191,7 @@ impl Build<'_> {
             biases: nodes.biases.view(),
             rows: memory.rows.view(),
             bounds: found.bounds.view(),
-            candidates: found.candidates.view_mut(),
+            proposals: found.candidates.view_mut(),
             distances: memory.distances.view_mut(),
             stride: nodes.stride,
             units: nodes.stride / 16,
@@ -187,11 +200,11 @@ impl Build<'_> {
         };
         // SAFETY: as above.
         unsafe { gpu.launch::<T::Join>([n, 1, 1], JOIN_THREADS, (join,))? };
-        let merge = MergeCandidates {
+        let merge = MergeJoin {
             lists: nodes.lists.view_mut(),
-            candidates: found.candidates.view_mut(),
+            proposals: found.candidates.view_mut(),
             bounds: found.bounds.view_mut(),
-            changes: memory.changes((iteration, 0)),
+            changes: memory.changes(iteration),
             nodes: n,
             k: self.k as u32,
         };
@@ -200,26 +213,29 @@ impl Build<'_> {
     }
 
     /// Brings what each node has for phase 2.
-    fn gather<T: OnDevice>(
+    fn gather<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        memory: &mut Memory,
+        memory: &mut PhaseBuffers,
         draw: u32,
         unvisit: bool,
     ) -> Result<()> {
         let (sample, grid) = self.sample(nodes, memory, draw, unvisit)?;
-        // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+        // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the
+        // work.
         unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
         self.count_gathering(unvisit);
         Ok(())
     }
 
-    /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all entries.
-    fn expand<T: OnDevice>(
+    /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all
+    /// entries.
+    fn expand<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
-        mut memory: Memory,
-        (most, stop): (u32, f64),
+        mut memory: PhaseBuffers,
+        most: u32,
+        stop: f64,
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (gpu, n) = (self.gpu, self.space.len() as u32);
@@ -227,7 +243,8 @@ impl Build<'_> {
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
             for first in (0..self.expand).step_by(MOST_EXPANDED) {
-                // Gathered anew for each launch: it expands what the last one added, with the lists of now.
+                // Gathered anew for each launch: it expands what the last one added, with the lists
+                // of now.
                 let draw = draw.wrapping_add(first as u32);
                 self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
                 let expand = Expand::<T::Sum> {
@@ -235,7 +252,7 @@ impl Build<'_> {
                     biases: nodes.biases.view(),
                     rows: memory.rows.view(),
                     lists: nodes.lists.view_mut(),
-                    changes: memory.changes(stats.iterations),
+                    changes: memory.changes(stats.iterations.0 + stats.iterations.1),
                     distances: memory.distances.view_mut(),
                     stride: nodes.stride,
                     units: nodes.stride / 16,
@@ -244,7 +261,8 @@ impl Build<'_> {
                     k: self.k as u32,
                     expand: (self.expand - first).min(MOST_EXPANDED) as u32,
                 };
-                // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the work.
+                // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive
+                // the work.
                 unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
             }
             stats.iterations.1 += 1;

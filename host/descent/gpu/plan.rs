@@ -1,18 +1,21 @@
-//! The device memory of a build. The work takes its buffers from these plans, so they cannot disagree with it.
+//! The device memory of a build. The work takes its buffers from these plans, so they cannot
+//! disagree with it.
 
 use cuda_std::f16;
-use tagore_device::descent::key::Key;
-use tagore_device::descent::merge::{CANDIDATES, COUNTERS};
+use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
 use tagore_device::descent::sample::ROW;
+use tagore_device::key::Key;
 
+use super::cells::JoinSizes;
 use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
+use crate::cluster::{self, ClusterKernels};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
-use crate::gpu::{Gpu, Plan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
 use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
 use crate::vectors::space::Space;
-use crate::{Metric, Result, cluster};
+use crate::{ElementType, Metric, Remedy, Result};
 
 /// The buffers of centres that stay with their cells.
 const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
@@ -23,9 +26,9 @@ const FINISH: &str = "finish";
 /// The fewest nodes that make enough cells to choose from.
 const LEAST_FOR_CELLS: usize = 768;
 
-/// What the sizes of a build's buffers depend on.
+/// The sizes and parameters that the buffers of a descent depend on.
 #[derive(Clone, Copy)]
-pub(in crate::descent) struct Shape {
+pub(in crate::descent) struct DescentShape {
     pub n: usize,
     pub dim: usize,
     pub k: usize,
@@ -38,80 +41,84 @@ pub(in crate::descent) struct Shape {
     pub copied: usize,
 }
 
-impl Shape {
-    /// The start that is best for the data, if another was not asked for; `Auto` stands for all pairs.
+impl DescentShape {
+    /// The start of this build: the requested one, unless it is `Auto` or the data do not allow it.
+    /// Never `Auto`.
     pub(super) fn choose_start(&self) -> Start {
         // Cells are L2 balls, and neighbours by inner product lie anywhere.
         let is_product = self.metric == Metric::InnerProduct;
         let all_pairs = if is_product { ALL_PAIRS_OF_PRODUCTS } else { ALL_PAIRS };
         if self.k > MAX_K || self.n <= 2 * self.k || self.start == Start::Auto && self.n <= all_pairs {
-            return Start::Auto;
+            return Start::AllPairs;
         }
         let cells_possible = !is_product && self.n >= LEAST_FOR_CELLS;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
-            Start::Cells => Start::Auto,
+            Start::Cells | Start::AllPairs => Start::AllPairs,
         }
     }
 
     /// Whether there is a descent: all pairs are of the vectors as they are.
     pub(in crate::descent) fn is_descent(&self) -> bool {
-        self.choose_start() != Start::Auto
+        self.choose_start() != Start::AllPairs
     }
 
     /// The vectors.
-    pub(super) fn upload<T: OnDevice>(&self) -> Plan {
-        Side::<T>::plan(Plan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
+    pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
+        Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
     }
 
     /// Preparing the vectors.
-    pub(super) fn prepare() -> Plan {
-        Plan::new().with::<u32>("largest norm", 1)
+    pub(super) fn prepare() -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("largest norm", 1)
     }
 
     /// Finding the cells, of the first clustering or of one that knows so many cells.
-    fn cluster<T: OnDevice>(&self, start: Start, known: Option<usize>) -> Plan {
+    fn cluster<T: ClusterKernels>(&self, start: Start, known: Option<usize>) -> MemoryPlan {
         let asked = self.settings.cells(self.n, self.dim, start, known);
-        cluster::plan::<T>(Plan::new(), self.n, self.dim, asked)
+        cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, asked)
     }
 
     /// The nodes in their order.
-    pub(super) fn renumber<T: OnDevice>(&self) -> Plan {
-        Plan::new()
+    pub(super) fn renumber<T: OnDevice>(&self) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u8>("vectors", self.n * Side::<T>::tile_bytes(self.dim))
             .with::<T::Sum>("biases", self.n)
             .with::<u32>("places", self.n)
     }
 
     /// The lists.
-    pub(super) fn lists(&self) -> Plan {
-        Plan::new().with::<Key>("lists", self.n * self.k)
+    pub(super) fn lists(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<Key>("lists", self.n * self.k)
     }
 
-    /// What `count` iterations, of both phases together, need.
-    pub(super) fn iterations(&self, count: u32) -> Plan {
-        Plan::new()
+    /// Buffers of `count` iterations of both phases together.
+    pub(super) fn iterations(&self, count: u32) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u32>("samples", self.n * ROW as usize)
             .with::<u32>("changes", COUNTERS as usize * count as usize)
             .with::<u64>("distances", COUNTERS as usize)
     }
 
-    /// What phase 1 needs beside.
-    pub(super) fn joins(&self) -> Plan {
-        Plan::new().with::<Key>("candidates", self.n * CANDIDATES as usize).with::<f32>("list bounds", self.n)
+    /// Further buffers of phase 1.
+    pub(super) fn joins(&self) -> MemoryPlan {
+        MemoryPlan::new()
+            .with::<Key>("candidates", self.n * JOIN_PROPOSALS as usize)
+            .with::<f32>("list bounds", self.n)
     }
 
     /// The lists in the end.
-    pub(super) fn finish(&self) -> Plan {
-        Plan::new()
+    pub(super) fn finish(&self) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<Key>("nearest", self.n * self.k)
             .with::<u32>("lacking", self.n)
             .with::<u32>("lacking count", 1)
     }
 
-    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its end leaves.
-    pub(super) fn room_to_complete<T: OnDevice>(&self) -> u64 {
+    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its
+    /// end leaves.
+    pub(super) fn room_to_complete<T: ClusterKernels>(&self) -> u64 {
         let stages = self.stages::<T>();
         let bytes = |stage: &PlannedStage| stage.buffers.bytes();
         let finish = stages.iter().find(|stage| stage.name == FINISH).map_or(0, bytes);
@@ -119,18 +126,18 @@ impl Shape {
     }
 
     /// All stages: of each what it takes, and what lives through it.
-    pub(in crate::descent) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    pub(in crate::descent) fn stages<T: ClusterKernels>(&self) -> Vec<PlannedStage> {
         if self.k == 0 {
             return Vec::new();
         }
         let start = self.choose_start();
-        if start == Start::Auto {
+        if start == Start::AllPairs {
             let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
         let mut stages = Vec::new();
-        let mut stage = |name, plans: &[&Plan]| {
-            let buffers = plans.iter().fold(Plan::new(), |all, plan| all.and(plan));
+        let mut stage = |name, plans: &[&MemoryPlan]| {
+            let buffers = plans.iter().fold(MemoryPlan::new(), |all, plan| all.and(plan));
             stages.push(PlannedStage { name, buffers });
         };
         let base = self.upload::<T>();
@@ -147,12 +154,13 @@ impl Shape {
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
         if start == Start::Cells {
             let asked = self.settings.cells(self.n, self.dim, start, None);
-            let kept = super::cells::kept_plan(self.n, asked.cells);
-            let cells = super::cells::plan(
-                self.n,
-                asked.cells,
-                (asked.memberships, CellSettings::hosts(self.n, self.dim)),
-            );
+            let sizes = JoinSizes {
+                nodes: self.n,
+                cells: asked.cells,
+                probes: asked.probes,
+                assignments: CellSettings::assignments(self.n, self.dim),
+            };
+            let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
             if self.settings.clusterings(self.n, self.dim) > 1 {
                 let clusters = self.cluster::<T>(start, Some(asked.cells));
@@ -174,19 +182,20 @@ impl Shape {
         stage(FINISH, &[&original, &nodes, &finish]);
         // The search is of the vectors as they are.
         let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
-        let search = Plan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
+        let search =
+            MemoryPlan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
         stage("complete", &[&original, &nodes, &finish, &search]);
         stages
     }
 
-    /// What there is on the host as long as there is anything on the device.
-    pub(in crate::descent) fn on_host(&self) -> Plan {
+    /// Host memory throughout the descent.
+    pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
         let space = Space::plan(self.n, self.dim, self.metric);
         if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
     }
 
-    /// What a build of vectors of type `T` on the device takes.
-    pub(in crate::descent) fn plan<T: OnDevice>(&self) -> DevicePlan {
+    /// The plan of a descent of vectors of type `T`.
+    pub(in crate::descent) fn plan<T: ClusterKernels>(&self) -> DevicePlan {
         let keys = self.n * self.k;
         let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);
         let host = host.with::<f32>("distances", keys);
@@ -195,19 +204,19 @@ impl Shape {
     }
 
     /// Makes sure that all stages fit the device, before any of them runs.
-    pub(super) fn check<T: OnDevice>(&self, gpu: &Gpu) -> Result<()> {
+    pub(super) fn check<T: ClusterKernels>(&self, gpu: &Gpu) -> Result<()> {
         let (plan, free) = (self.plan::<T>(), gpu.free_memory()?);
         let Some(stage) = plan.largest_stage().filter(|stage| stage.buffers.bytes() > free) else {
             return Ok(());
         };
         let fits = |k| Self { k, ..*self }.plan::<T>().peak_bytes() <= free;
-        let mut ways = Vec::from_iter(most_knn(self.k, fits).map(|k| format!("--knn {k} would fit")));
+        let mut remedies = Vec::from_iter(most_knn(self.k, fits).map(Remedy::Knn));
         if size_of::<T>() > 2 && self.plan::<f16>().peak_bytes() <= free {
-            ways.push("f16 vectors would fit".to_owned());
+            remedies.push(Remedy::ElementType(ElementType::F16));
         } else if size_of::<T>() > 1 && self.plan::<u8>().peak_bytes() <= free {
-            ways.push("u8 vectors would fit".to_owned());
+            remedies.push(Remedy::ElementType(ElementType::U8));
         }
-        ways.push("--device cpu needs none".to_owned());
-        Err(stage.does_not_fit(gpu, free, &ways))
+        remedies.push(Remedy::Cpu);
+        Err(stage.does_not_fit(gpu, free, remedies))
     }
 }

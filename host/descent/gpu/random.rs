@@ -1,8 +1,8 @@
 //! Random neighbours for a descent that has no phase 1, whose first iteration would bring them.
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
 use tagore_device::descent::sample::SAMPLE;
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::Build;
@@ -10,8 +10,9 @@ use crate::Result;
 use crate::gpu::Buffer;
 
 impl Build<'_> {
-    /// Gives every node as many random neighbours as it would bring to its first join. They are as far as can
-    /// be, so that whatever phase 2 finds is nearer; the end of a descent computes how far they are.
+    /// Gives every node as many random neighbours as it would bring to its first join. They are as
+    /// far as can be, so that whatever phase 2 finds is nearer; the end of a descent computes how
+    /// far they are.
     pub(super) fn random_lists(&self, lists: &mut Buffer<Key>) -> Result<()> {
         let mut keys = vec![key::NONE; self.space.len() * self.k];
         keys.par_chunks_exact_mut(self.k).enumerate().for_each(|(node, list)| {

@@ -1,46 +1,48 @@
-//! What a descent on a GPU does unless it is told otherwise, by measurement (docs/descent.md).
+//! Defaults of a descent on a GPU, by measurement (docs/descent.md).
 
-use tagore_device::cluster::MAX_MEMBERSHIPS;
+use tagore_device::cluster::MAX_PROBES;
 
-use crate::cluster::Clustering;
+use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
-/// How a start from cells is made, where it is not to be as was measured to be best for the data.
+/// Settings of a start from cells. Unset ones are the best for the data, as measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellSettings {
     /// Nodes per centre, at least 32.
     pub nodes_per_cell: Option<usize>,
-    /// Cells that each node visits in each clustering, 1 to 32.
-    pub memberships: Option<usize>,
+    /// Cells that each node probes in each clustering, 1 to 32.
+    pub probes: Option<usize>,
     /// How often the nodes are clustered, 1 to 16, each time from another sample.
     pub clusterings: Option<usize>,
 }
 
-/// How a start from cells is made of some data.
+/// The best start from cells for some data.
 #[derive(Clone, Copy)]
-struct Measured {
+struct TunedCells {
     /// Nodes per centre, and so members of a cell.
     nodes_per_cell: usize,
-    /// How often nodes are clustered: two that one clustering parts another brings together.
+    /// Clusterings: one brings together what another parts.
     clusterings: usize,
-    /// Cells that each node visits, its own among them, in each clustering.
-    visits: usize,
-    /// Of these, the nearest in which others that visit them meet it.
-    hosts: usize,
+    /// Cells that each node probes in each clustering.
+    probes: usize,
+    /// Of these, the nearest that the node is assigned to.
+    assignments: usize,
 }
 
-/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a clustering parts more; and of
-/// longer ones, which cost more to compare and are parted less.
-const FEW_AND_SHORT: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 16, hosts: 2 };
-const MANY_AND_SHORT: Measured = Measured { nodes_per_cell: 550, clusterings: 4, visits: 12, hosts: 2 };
-const LONG: Measured = Measured { nodes_per_cell: 500, clusterings: 3, visits: 8, hosts: 1 };
+/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a
+/// clustering parts more; and of longer ones, which cost more to compare and are parted less.
+const FEW_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
+const MANY_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 550, clusterings: 4, probes: 12, assignments: 2 };
+const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1 };
 
 /// Many vectors.
 const MANY: usize = 4_000_000;
 
-/// What was measured to be best of `n` vectors of `dim` components.
-fn measured(n: usize, dim: usize) -> Measured {
+/// The best start from cells for `n` vectors of `dim` components, as measured.
+fn tuned(n: usize, dim: usize) -> TunedCells {
     match (n < MANY, dim <= SHORT) {
         (_, false) => LONG,
         (true, true) => FEW_AND_SHORT,
@@ -51,12 +53,13 @@ fn measured(n: usize, dim: usize) -> Measured {
 /// Times that nodes are clustered, at most.
 const MOST_CLUSTERINGS: usize = 16;
 
-/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find no more neighbours.
+/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find
+/// no more neighbours.
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
-/// Centres near a centre of the first clustering, with which its vectors are compared in later ones, of up to so many
-/// centres, and of more.
+/// Centres near a centre of the first clustering, with which its vectors are compared in later
+/// ones, of up to so many centres, and of more.
 const KNOWN_LISTS: (usize, usize) = (512, 1024);
 const FEW_CENTRES: usize = 4096;
 
@@ -69,18 +72,18 @@ const JOINS: u32 = 0;
 /// The most iterations of phase 2 after cells.
 const MOST_EXPANSIONS: u32 = 20;
 
-/// Nodes per centre, and memberships, where clusters are for the order alone.
+/// Nodes per centre, and probes, where clusters are for the order alone.
 const FOR_ORDER: (usize, usize) = (1000, 3);
 
 impl CellSettings {
     /// Refuses what cannot be done.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(nodes) = self.nodes_per_cell.filter(|&nodes| nodes < 32) {
-            return Err(Error::argument("nodes-per-cell", nodes, "at least 32"));
+            return Err(Error::argument("nodes_per_cell", nodes, "at least 32"));
         }
-        match self.memberships {
-            Some(memberships) if !(1..=MAX_MEMBERSHIPS as usize).contains(&memberships) => {
-                Err(Error::argument("memberships", memberships, format_args!("1 to {MAX_MEMBERSHIPS}")))
+        match self.probes {
+            Some(probes) if !(1..=MAX_PROBES as usize).contains(&probes) => {
+                Err(Error::argument("probes", probes, format_args!("1 to {MAX_PROBES}")))
             }
             _ => Ok(()),
         }?;
@@ -92,39 +95,37 @@ impl CellSettings {
         }
     }
 
-    /// How often `n` nodes are clustered for a start from cells.
+    /// Clusterings of `n` nodes.
     pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
-        self.clusterings.unwrap_or(measured(n, dim).clusterings)
+        self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }
 
-    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those after it.
+    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those
+    /// after it.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
-        let (nodes, memberships) = match start {
+        let (nodes, probes) = match start {
             Start::Cells => {
-                let best = measured(n, dim);
-                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.memberships.unwrap_or(best.visits))
+                let best = tuned(n, dim);
+                (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.probes.unwrap_or(best.probes))
             }
             _ => FOR_ORDER,
         };
         // Of few nodes more centres than their number would give, so that there is a choice.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
-        let asked = Clustering {
-            sample_per_cell: SAMPLE_PER_CELL,
-            rounds: ROUNDS,
-            ..Clustering::new(cells, memberships)
-        };
+        let asked =
+            Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, probes) };
         match known {
             None => Clustering { ordered: true, ..asked },
             Some(known) => {
-                let list = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
-                Clustering { known, lists: (asked.lists.0, list), ..asked }
+                let centre = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
+                Clustering { known, lists: ListLengths { centre, ..asked.lists }, ..asked }
             }
         }
     }
 
-    /// Of the cells that each node visits, those in which it is met.
-    pub(super) fn hosts(n: usize, dim: usize) -> usize {
-        measured(n, dim).hosts
+    /// Nearest cells that each node is assigned to.
+    pub(super) fn assignments(n: usize, dim: usize) -> usize {
+        tuned(n, dim).assignments
     }
 
     /// The most iterations of each phase.

@@ -1,4 +1,4 @@
-//! Rows as plain arrays: padded ibin, npy without padding, and compressed sparse rows.
+//! Graphs as plain arrays: padded ibin, npy without padding, and compressed sparse rows (CSR).
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::file_set::{PairFile, check_pair};
 use crate::vectors::{map, npy, open_ids_as};
 use crate::{Error, Format, Result};
 
-/// Ids that are written at a time.
+/// Ids buffered between two writes.
 const CHUNK: usize = 1 << 18;
 
 pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
@@ -39,14 +39,14 @@ pub(super) fn read_ibin(source: &Source<'_>) -> Result<Graph> {
     let mut graph = Graph::entered_at(open_ids_as(&entries_path, Format::Ibin, source.progress)?.ids);
     check_pair(&sums, [&path, &entries_path], source.progress)?;
     for row in rows.ids.chunks_exact(rows.cols) {
-        // Checked with the rows: nothing but padding may lie behind the first of it.
+        // Padding before the last id is refused with the ids of all rows.
         let degree = row.iter().rposition(|&id| id != u32::MAX).map_or(0, |last| last + 1);
         graph.push(row[..degree].iter().copied());
     }
     Ok(graph)
 }
 
-/// The rows, the entry points and the checksums of both.
+/// The files of rows, entry points, and checksums of both.
 pub(super) fn ibin_files(path: &Path) -> [PathBuf; 3] {
     [path.to_owned(), path.with_extension("entries.ibin"), path.with_extension("crc32")]
 }
@@ -56,11 +56,11 @@ pub(super) fn write_npy(export: &Export<'_>, path: &Path) -> Result<()> {
     let degree = export.row(0).len();
     if let Some(node) = (0..index.len()).find(|&node| export.row(node).len() != degree) {
         let found = format!("{degree} neighbours of node 0, {} of node {node}", export.row(node).len());
-        let expected = "as many of every node, as a CAGRA index has, for npy";
+        let expected = "the same degree for all nodes, as in a CAGRA index, for npy";
         return Err(Error::file(path, found, expected));
     }
     if degree == 0 {
-        return Err(Error::file(path, "nodes without neighbours", "at least one of each node, for npy"));
+        return Err(Error::file(path, "nodes without neighbours", "at least one per node, for npy"));
     }
     let mut file = AtomicFile::create(path)?;
     file.write_all(&npy::header("<u4", index.len() as u64, Some(degree as u64)))?;
@@ -103,16 +103,16 @@ pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {
     while !pointers.is_empty() {
         let end: u64 = pointers.number("a pointer")?;
         let Some(degree) = end.checked_sub(begin) else {
-            return Err(pointers.refuse(format_args!("pointer {end} behind {begin}"), "ascending ones"));
+            return Err(pointers.refuse(format_args!("pointer {end} after {begin}"), "ascending pointers"));
         };
-        graph.push(indices.numbers(degree, format_args!("the ids that the pointers tell"))?);
+        graph.push(indices.numbers(degree, format_args!("the ids of a row"))?);
         begin = end;
     }
     indices.end()?;
     Ok(graph)
 }
 
-/// The elements of a one-dimensional npy file of one of two types, signed and unsigned.
+/// The elements of a one-dimensional npy array of one of two types, signed or unsigned.
 fn array<'a, T>(source: &Source<'a>, path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Bytes<'a>> {
     let expected = format!("a 1-D array of {} or {}", types[0], types[1]);
     let Some(header) = npy::parse(file) else {
@@ -130,7 +130,7 @@ fn array<'a, T>(source: &Source<'a>, path: &'a Path, file: &'a [u8], types: [&st
     Ok(elements)
 }
 
-/// The pointers and the ids.
+/// The files of row pointers and ids.
 pub(super) fn csr_files(path: &Path) -> [PathBuf; 2] {
     [path.with_extension("indptr.npy"), path.with_extension("indices.npy")]
 }

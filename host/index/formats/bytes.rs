@@ -1,4 +1,4 @@
-//! Reading a file front to back.
+//! Sequential, bounds-checked reading of a file.
 
 use std::fmt::{Arguments, Display};
 use std::path::Path;
@@ -7,7 +7,8 @@ use bytemuck::AnyBitPattern;
 
 use crate::{Error, Progress, Result};
 
-/// What is left to read of a file. Nothing is taken that is not there, so no count can ask for too much.
+/// The unread rest of a file. Every read is checked against it, so a wrong count cannot cause a
+/// large allocation.
 #[derive(Clone)]
 pub(super) struct Bytes<'a> {
     path: &'a Path,
@@ -17,17 +18,17 @@ pub(super) struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// The whole of `file`; reading stops soon after `progress` is cancelled.
+    /// Starts at the beginning of `file`. Reading stops soon after `progress` is cancelled.
     pub(super) fn new(path: &'a Path, file: &'a [u8], progress: &'a Progress) -> Self {
         Self { path, length: file.len(), rest: file, progress }
     }
 
-    /// Where reading has come to.
+    /// Byte offset of the next read.
     pub(super) fn position(&self) -> usize {
         self.length - self.rest.len()
     }
 
-    /// Bytes of the whole file.
+    /// Size of the whole file, in bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }
@@ -36,16 +37,16 @@ impl<'a> Bytes<'a> {
         self.rest.is_empty()
     }
 
-    /// A refusal of the file.
+    /// The error of a malformed file.
     pub(super) fn refuse(&self, found: impl ToString, expected: impl ToString) -> Error {
         Error::file(self.path, found, expected)
     }
 
-    /// The next `count` elements of `size` bytes; `what` they are.
+    /// Takes the next `count` elements of `size` bytes; `what` names them in the error.
     pub(super) fn take(&mut self, count: u64, size: usize, what: impl Display) -> Result<&'a [u8]> {
         self.progress.check()?;
-        let wanted = usize::try_from(count).ok().and_then(|count| count.checked_mul(size));
-        match wanted.and_then(|wanted| self.rest.split_at_checked(wanted)) {
+        let bytes = usize::try_from(count).ok().and_then(|count| count.checked_mul(size));
+        match bytes.and_then(|bytes| self.rest.split_at_checked(bytes)) {
             Some((taken, rest)) => {
                 self.rest = rest;
                 Ok(taken)
@@ -58,12 +59,12 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The next number; `what` it is.
+    /// Takes the next number; `what` names it in the error.
     pub(super) fn number<T: AnyBitPattern>(&mut self, what: impl Display) -> Result<T> {
         Ok(bytemuck::pod_read_unaligned(self.take(1, size_of::<T>(), what)?))
     }
 
-    /// The next `count` numbers; `what` they are.
+    /// Takes the next `count` numbers; `what` names them in the error.
     pub(super) fn numbers<T: AnyBitPattern>(
         &mut self,
         count: u64,
@@ -73,7 +74,7 @@ impl<'a> Bytes<'a> {
         Ok(taken.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned))
     }
 
-    /// Takes a number that must be `expected`; `what` it is.
+    /// Takes the next number, which must be `expected`; `what` names it in the error.
     pub(super) fn expect<T: AnyBitPattern + PartialEq + Display>(
         &mut self,
         what: &str,
@@ -83,7 +84,7 @@ impl<'a> Bytes<'a> {
         if found == expected { Ok(()) } else { Err(self.refuse(format_args!("{what} {found}"), expected)) }
     }
 
-    /// Checks that all of the file has been read.
+    /// Checks that the file ends here.
     pub(super) fn end(&self) -> Result<()> {
         if self.is_empty() {
             return Ok(());

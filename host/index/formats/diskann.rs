@@ -1,4 +1,5 @@
-//! DiskANN's graph in memory: `X`, its vectors `X.data`, and `X_metadata.bin`, which DiskANN's Python package looks at.
+//! DiskANN's graph for search in memory: the graph `X`, its vectors `X.data`, and `X_metadata.bin`,
+//! which DiskANN's Python package reads.
 
 use std::path::{Path, PathBuf};
 
@@ -13,17 +14,18 @@ use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 /// Bytes before the first row.
 const HEADER: u64 = 24;
 
-/// The most nodes: DiskANN counts them in an i32.
+/// Most nodes: DiskANN counts them in an i32.
 pub(super) const MAX_NODES: usize = i32::MAX as usize;
 
-/// Writes the graph, entered at the first entry point, its vectors and the metadata; the graph appears last.
+/// Writes the graph with the first entry point, its vectors and the metadata. The graph appears
+/// last.
 pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
     let degrees = (0..index.len()).map(|node| export.row(node).len() as u64);
     let (edges, most) = (degrees.clone().sum::<u64>(), degrees.max().unwrap_or(0));
     if edges == 0 {
         let found = format!("an index without edges for {}", export.format);
-        return Err(Error::file(path, found, "at least one, without which DiskANN loads none"));
+        return Err(Error::file(path, found, "at least one edge: DiskANN cannot load a graph without edges"));
     }
     let stored = Stored::of(export, Lift::No)?;
     let mut data = AtomicFile::create(&with_suffix(path, ".data"))?;
@@ -38,7 +40,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let mut graph = AtomicFile::create(path)?;
     graph.write_all(&bytes.to_le_bytes())?;
     graph.write_all(bytemuck::cast_slice(&[most as u32, index.entries()[0]]))?;
-    // Nodes that are not vectors: none.
+    // The number of frozen points.
     graph.write_all(&0u64.to_le_bytes())?;
     export.for_each_node(|node| {
         let row = export.row(node);
@@ -48,11 +50,11 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     AtomicFile::commit_all(vec![data, stored.metadata(path)?, graph], &[])
 }
 
-/// Reads what [`write`] or DiskANN writes; the vectors and the metadata are compared where they are there.
+/// Reads a graph, and compares vectors and metadata with the base if those files exist.
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
     let mut file = Bytes::new(source.path, &map, source.progress);
-    file.expect("a size by the header of", map.len() as u64)?;
+    file.expect("file size in the header:", map.len() as u64)?;
     let most: u32 = file.number("the largest degree")?;
     let start = file.number("the start")?;
     file.expect("frozen points:", 0u64)?;
@@ -74,31 +76,33 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The graph, the vectors beside it, and its metadata.
+/// The files of graph, vectors and metadata.
 pub(super) fn files(path: &Path) -> [PathBuf; 3] {
     [path.to_owned(), with_suffix(path, ".data"), metadata(path)]
 }
 
-/// Whether vectors get DiskANN's added coordinate for inner product: on disk, where readers know squared L2 alone.
+/// Whether inner product adds a coordinate to the vectors: on disk only, since readers there know
+/// squared L2 alone.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Lift {
     No,
     Yes,
 }
 
-/// A base as DiskANN stores it. Under L2 integers stay what they are, and f16 becomes f32; other metrics have f32 alone,
-/// normalised under cosine. A lifted vector of inner product is divided by the largest norm, and has norm 1.
+/// A base in the form that DiskANN stores. Under L2 integers keep their type and f16 becomes f32;
+/// other metrics store f32, normalised under cosine. Vectors lifted for inner product are divided
+/// by the largest norm, so they have norm 1.
 pub(super) struct Stored<'a> {
     base: &'a Vectors,
     metric: Metric,
     embedding: Embedding,
     element: ElementType,
-    /// What values are divided by.
+    /// Divisor of all values.
     pub norm: f32,
 }
 
 impl<'a> Stored<'a> {
-    /// The vectors of the base that an export has been given.
+    /// Prepares the base of an export.
     pub(super) fn of(export: &Export<'a>, lift: Lift) -> Result<Self> {
         let Some(base) = export.base else {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
@@ -108,7 +112,7 @@ impl<'a> Stored<'a> {
         Self::new(base, export.index.metric(), lift, &export.progress)
     }
 
-    /// The vectors that files over a base must hold.
+    /// Prepares the base that a file is compared with.
     pub(super) fn expected(source: &Source<'a>, lift: Lift) -> Result<Self> {
         Self::new(source.base, source.metric, lift, source.progress)
     }
@@ -125,23 +129,23 @@ impl<'a> Stored<'a> {
         Ok(Self { base, metric, embedding, element, norm })
     }
 
-    /// Components of a stored vector.
+    /// Components per stored vector.
     pub(super) fn dim(&self) -> usize {
         self.embedding.dim(self.base.dim())
     }
 
-    /// Bytes of a stored vector.
+    /// Bytes per stored vector.
     pub(super) fn row_bytes(&self) -> usize {
         self.dim() * self.element.size()
     }
 
-    /// Writes vector `row` as f32.
+    /// Writes stored vector `row` as f32 to `out`.
     pub(super) fn vector(&self, row: usize, out: &mut [f32]) {
         self.embedding.embed(&self.base.row(row), out);
         out.iter_mut().for_each(|x| *x /= self.norm);
     }
 
-    /// Appends the bytes of vector `row`.
+    /// Appends the bytes of stored vector `row`.
     pub(super) fn append(&self, row: usize, out: &mut Vec<u8>) {
         if self.element == self.base.element_type() && self.metric == Metric::L2 {
             with_matrix!(self.base.rows(), m => out.extend_from_slice(bytemuck::cast_slice(m.row(row))));
@@ -152,7 +156,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Checks that `found`, the bytes of vector `row` in the file, are those of the base but for rounding.
+    /// Checks that `found`, the file's bytes of vector `row`, match the base up to rounding.
     pub(super) fn check(&self, source: &Source<'_>, row: usize, found: &[u8]) -> Result<()> {
         let mut expected = Vec::with_capacity(found.len());
         self.append(row, &mut expected);
@@ -164,7 +168,7 @@ impl<'a> Stored<'a> {
         Err(source.refuse(format_args!("another vector of node {row}"), expected))
     }
 
-    /// Compares the vectors beside a graph, if there are any.
+    /// Compares the file of vectors beside a graph with the base, if it exists.
     fn check_data(&self, source: &Source<'_>) -> Result<()> {
         let path = with_suffix(source.path, ".data");
         if !path.exists() {
@@ -182,7 +186,7 @@ impl<'a> Stored<'a> {
         file.end()
     }
 
-    /// The numbers of DiskANN's Python package: the types of vectors, the metric, vectors and components.
+    /// The metadata: element type, metric, number of vectors, dimension.
     fn numbers(&self) -> [u64; 4] {
         let element = match self.element {
             ElementType::F32 | ElementType::F16 => 0,
@@ -192,14 +196,14 @@ impl<'a> Stored<'a> {
         [element, metric_number(self.metric), self.base.len() as u64, self.base.dim() as u64]
     }
 
-    /// Writes the metadata of the files that begin with `prefix`.
+    /// Writes the metadata for the files at `prefix`.
     pub(super) fn metadata(&self, prefix: &Path) -> Result<AtomicFile> {
         let mut file = AtomicFile::create(&metadata(prefix))?;
         file.write_all(bytemuck::cast_slice(&self.numbers()))?;
         Ok(file)
     }
 
-    /// Checks the metadata beside an index, if there are any: DiskANN's other programs write none.
+    /// Checks the metadata beside an index if it exists; only DiskANN's Python package writes it.
     pub(super) fn check_metadata(&self, source: &Source<'_>) -> Result<()> {
         let path = metadata(source.path);
         if !path.exists() {
@@ -232,8 +236,8 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned)
 }
 
-/// Whether two vectors differ by no more than another order of sums makes: a thousandth of the second's norm, since an
-/// added coordinate is the root of a difference.
+/// Whether two vectors differ by at most a thousandth of the second's norm. Sums in another order
+/// make such differences, since the added coordinate is the root of a difference.
 fn near(found: impl Iterator<Item = f32>, expected: impl Iterator<Item = f32>) -> bool {
     let (mut difference, mut square) = (0f64, 0f64);
     for (x, y) in found.zip(expected) {

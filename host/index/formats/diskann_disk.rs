@@ -1,7 +1,11 @@
-//! DiskANN's files on disk: `P_disk.index`, sectors of vectors with their rows; the entry points and their vectors,
-//! `P_disk.index_medoids.bin` and `P_disk.index_centroids.bin`; the product quantizer, `P_pq_pivots.bin`, and the codes of all
-//! vectors, `P_pq_compressed.bin`; under inner product the largest norm, `P_disk.index_max_base_norm.bin`; and
-//! `P_metadata.bin`.
+//! DiskANN's files for search on disk, with a common prefix `P`:
+//!
+//! - `P_disk.index`: sectors of vectors with their rows,
+//! - `P_disk.index_medoids.bin` and `P_disk.index_centroids.bin`: entry points and their vectors,
+//! - `P_pq_pivots.bin` and `P_pq_compressed.bin`: the product quantizer and the codes of all
+//!   vectors,
+//! - `P_disk.index_max_base_norm.bin`: the largest norm, under inner product only,
+//! - `P_metadata.bin`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,48 +22,48 @@ use crate::quantize::{CENTRES, ProductQuantizer, SAMPLE};
 use crate::vectors::map;
 use crate::{Error, Metric, Result, Vectors};
 
-/// Bytes of a sector.
+/// Bytes per sector.
 const SECTOR: u64 = 4096;
 
 /// The largest degree that DiskANN loads.
 pub(super) const MAX_DEGREE: usize = 512;
 
-/// The most chunks that DiskANN loads.
+/// The most quantizer chunks that DiskANN loads.
 const MAX_CHUNKS: usize = 512;
 
-/// Where the first matrix of the pivots begins; before it are the places of all.
+/// Byte offset of the first matrix of `P_pq_pivots.bin`, behind the table of offsets.
 const PIVOTS: u64 = 4096;
 
-/// Files of DiskANN's own builds that its readers take for parts of an index that begins alike: vectors on disk as codes,
-/// a rotation before the quantizer, labels.
+/// Files of DiskANN's own builds that its readers would load with ours: vectors on disk as codes, a
+/// rotation before the quantizer, labels.
 const OTHERS: [&str; 3] =
     ["_disk.index_pq_pivots.bin", "_pq_pivots.bin_rotation_matrix.bin", "_disk.index_labels.txt"];
 
-/// Vectors that are encoded at a time.
+/// Vectors encoded between two writes.
 const BLOCK: usize = 1 << 16;
 
-/// Where nodes lie in `P_disk.index`: as many to a sector as fit, or, if none does, each in sectors of its own.
+/// Layout of `P_disk.index`: whole nodes per sector, or whole sectors per node if nodes are larger.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Layout {
     nodes: u64,
-    /// Bytes of a vector.
+    /// Bytes per vector.
     vector: u64,
-    /// Room for neighbours.
+    /// Neighbour slots per node.
     degree: u64,
 }
 
 impl Layout {
-    /// Bytes of a node: its vector, its degree, its neighbours.
+    /// Bytes per node: vector, degree, neighbours.
     fn node_bytes(&self) -> u64 {
         self.vector + 4 * (1 + self.degree)
     }
 
-    /// Nodes to a sector, 0 if a node needs more than one.
+    /// Nodes per sector; 0 if a node is larger than a sector.
     fn per_sector(&self) -> u64 {
         SECTOR / self.node_bytes()
     }
 
-    /// Nodes that lie together, and the bytes of the sectors that they fill.
+    /// Nodes per group of sectors, and bytes per group.
     fn group(&self) -> (u64, u64) {
         let nodes = self.per_sector().max(1);
         (nodes, (nodes * self.node_bytes()).next_multiple_of(SECTOR))
@@ -70,18 +74,19 @@ impl Layout {
         SECTOR + self.nodes.div_ceil(nodes) * bytes
     }
 
-    /// The byte at which a node begins.
+    /// Byte offset of a node.
     fn place(&self, node: u64) -> u64 {
         let (nodes, bytes) = self.group();
         SECTOR + node / nodes * bytes + node % nodes * self.node_bytes()
     }
 
-    /// The numbers of the first sector, behind their count. C++ reads the first nine, Rust all twelve.
+    /// Fields of the first sector, behind their count. DiskANN in C++ reads the first nine, in Rust
+    /// all twelve.
     fn header(&self, dim: u64, entry: u32) -> [u64; 12] {
         let frozen = [0, 0];
         let reordered = 0;
         let associated_bytes = 0;
-        // As two u32: major 1, minor 0.
+        // Two u32: major 1, minor 0.
         let version = 1;
         [
             self.nodes,
@@ -100,7 +105,7 @@ impl Layout {
     }
 }
 
-/// All files, those for inner product alone among them.
+/// All files, including the one for inner product only.
 pub(super) fn files(prefix: &Path) -> Vec<PathBuf> {
     let of_index = ["", "_medoids.bin", "_centroids.bin", "_max_base_norm.bin"];
     let others = ["_metadata.bin", "_pq_pivots.bin", "_pq_compressed.bin"];
@@ -108,11 +113,12 @@ pub(super) fn files(prefix: &Path) -> Vec<PathBuf> {
     of_index.into_iter().chain(others.map(|suffix| with_suffix(prefix, suffix))).collect()
 }
 
-/// Writes all files; the index itself appears last. Those of an earlier export are replaced or deleted.
+/// Writes all files; the index itself appears last. Files of an earlier export are replaced or
+/// deleted.
 pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
     if let Some(other) = OTHERS.map(|suffix| with_suffix(prefix, suffix)).iter().find(|path| path.exists()) {
-        let found = format!("a file that readers would take for a part of {}", prefix.display());
-        return Err(Error::file(other, found, "none of an index that was not written here"));
+        let expected = format!("none beside {}: delete it, or DiskANN loads it too", prefix.display());
+        return Err(Error::file(other, "a file of another DiskANN build", expected));
     }
     let stored = Stored::of(export, Lift::Yes)?;
     let chunks = chunks(export, stored.dim())?;
@@ -132,7 +138,7 @@ pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
     AtomicFile::commit_all(files, &stale)
 }
 
-/// The number of chunks asked for, or else as many as `Export::pq_chunks` says.
+/// The number of chunks that the export sets, or the default of `Export::pq_chunks`.
 fn chunks(export: &Export<'_>, dim: usize) -> Result<usize> {
     let most = dim.min(MAX_CHUNKS);
     match export.pq_chunks {
@@ -142,12 +148,12 @@ fn chunks(export: &Export<'_>, dim: usize) -> Result<usize> {
     }
 }
 
-/// `P_disk.index` and what begins with it.
+/// `P_disk.index`, with a suffix.
 fn index_file(prefix: &Path, suffix: &str) -> PathBuf {
     with_suffix(prefix, &format!("_disk.index{suffix}"))
 }
 
-/// A file of a matrix, not yet in its place.
+/// A matrix file, not committed yet.
 fn bin(path: &Path, rows: usize, cols: usize, values: &[u8]) -> Result<AtomicFile> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytemuck::cast_slice(&[rows as u32, cols as u32]))?;
@@ -160,7 +166,7 @@ fn entries(export: &Export<'_>, prefix: &Path) -> Result<AtomicFile> {
     bin(&index_file(prefix, "_medoids.bin"), entries.len(), 1, bytemuck::cast_slice(entries))
 }
 
-/// The vectors of the entry points: a search begins at the nearest.
+/// The vectors of the entry points: DiskANN starts a search at the nearest.
 fn centroids(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<AtomicFile> {
     let entries = export.index.entries();
     let mut values = vec![0f32; entries.len() * stored.dim()];
@@ -171,7 +177,7 @@ fn centroids(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<
     bin(&path, entries.len(), stored.dim(), bytemuck::cast_slice(&values))
 }
 
-/// Trains the quantizer on vectors drawn with the seed of the index.
+/// Trains the quantizer on a sample drawn with the seed of the index.
 fn train(export: &Export<'_>, stored: &Stored<'_>, chunks: usize) -> Result<ProductQuantizer> {
     let (n, seed) = (export.index.len(), export.index.description().seed);
     let count = SAMPLE.min(n);
@@ -185,8 +191,8 @@ fn train(export: &Export<'_>, stored: &Stored<'_>, chunks: usize) -> Result<Prod
     ProductQuantizer::train(&sample, chunks, seed, &export.progress)
 }
 
-/// The places of three matrices, and the matrices: centres, the mean that was taken from vectors (none is), and the
-/// dimensions at which chunks begin.
+/// A table of offsets and three matrices: centres, the mean subtracted from vectors (zero), and the
+/// first dimension of each chunk.
 fn pivots(quantizer: &ProductQuantizer, dim: usize, prefix: &Path) -> Result<AtomicFile> {
     let (centres, mean, offsets) = (quantizer.centres(), vec![0f32; dim], quantizer.offsets());
     let matrices: [(usize, usize, &[u8]); 3] = [
@@ -263,8 +269,8 @@ fn sectors(export: &Export<'_>, stored: &Stored<'_>, prefix: &Path) -> Result<At
     Ok(file)
 }
 
-/// Reads the rows of `P_disk.index` and compares its vectors with the base; the entry points are those of
-/// `P_disk.index_medoids.bin` if it is there.
+/// Reads the rows of `P_disk.index` and compares its vectors with the base. Entry points come from
+/// `P_disk.index_medoids.bin` if it exists.
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let path = index_file(source.path, "");
     let map = map(&path)?;
@@ -289,7 +295,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Checks the first sector; the layout that follows from it, and the entry point.
+/// Checks the first sector. Returns the layout and the medoid.
 fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -> Result<(Layout, u32)> {
     let bytes = file.length() as u64;
     file.take(2, 4, "a count of numbers")?;
@@ -310,12 +316,12 @@ fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -
     file.expect("frozen points:", 0u64)?;
     file.take(1, 8, "the frozen point")?;
     file.expect("reordered vectors:", 0u64)?;
-    file.expect("file size by the header", layout.file_bytes())?;
+    file.expect("file size in the header:", layout.file_bytes())?;
     file.expect("bytes of associated data:", 0u64)?;
     if bytes != layout.file_bytes() {
         return Err(file.refuse(format_args!("{bytes} bytes"), layout.file_bytes()));
     }
-    // One that is too large for a node is found with the ids of rows.
+    // The check of ids refuses a medoid above u32.
     Ok((layout, u32::try_from(entry).unwrap_or(u32::MAX)))
 }
 

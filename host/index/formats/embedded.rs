@@ -1,4 +1,4 @@
-//! The vectors inside files of other systems: f32, of unit length under cosine.
+//! Vectors stored inside index files of other systems: f32, normalised under cosine.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use super::import::Source;
 use crate::vectors::space::normalise;
 use crate::{Error, Metric, Result, Vectors};
 
-/// How far a component of a unit vector may lie from ours: others round otherwise.
+/// Largest difference of a component of a normalised vector: other programs round differently.
 const ROUNDING: f32 = 1e-5;
 
-/// Vectors as files hold them.
+/// The base in the form that files store.
 #[derive(Clone, Copy)]
 pub(super) struct Embedded<'a> {
     base: &'a Vectors,
@@ -19,7 +19,7 @@ pub(super) struct Embedded<'a> {
 }
 
 impl<'a> Embedded<'a> {
-    /// Those of the base that an export has been given.
+    /// The base of an export.
     pub(super) fn of(export: &Export<'a>) -> Result<Self> {
         let Some(base) = export.base else {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
@@ -29,7 +29,7 @@ impl<'a> Embedded<'a> {
         Ok(Self { base, metric: export.index.metric() })
     }
 
-    /// Those that a file over a base must hold.
+    /// The base that a file is compared with.
     pub(super) fn expected(source: &Source<'a>) -> Self {
         Self { base: source.base, metric: source.metric }
     }
@@ -38,7 +38,7 @@ impl<'a> Embedded<'a> {
         self.base.dim()
     }
 
-    /// The vector of `node`.
+    /// The vector of `node`, normalised under cosine.
     pub(super) fn row(&self, node: usize) -> Cow<'a, [f32]> {
         let mut row = self.base.row(node);
         if self.metric == Metric::Cosine {
@@ -47,7 +47,7 @@ impl<'a> Embedded<'a> {
         row
     }
 
-    /// Takes the vector of `node`, and checks that it is the one of the base.
+    /// Takes the vector of `node` from `file` and compares it with the base.
     pub(super) fn check(&self, file: &mut Bytes<'_>, node: usize) -> Result<()> {
         let found = file.numbers::<f32>(self.dim() as u64, format_args!("the vector of node {node}"))?;
         let most = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
@@ -55,8 +55,8 @@ impl<'a> Embedded<'a> {
         if found.zip(self.row(node).iter()).all(equal) {
             return Ok(());
         }
-        let which = if self.metric == Metric::Cosine { ", scaled to unit length" } else { "" };
-        let expected = format!("row {node} of {}{which}", self.base.describe());
+        let scaled = if self.metric == Metric::Cosine { ", normalised" } else { "" };
+        let expected = format!("row {node} of {}{scaled}", self.base.describe());
         Err(file.refuse(format_args!("another vector of node {node}"), expected))
     }
 }

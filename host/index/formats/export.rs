@@ -1,4 +1,4 @@
-//! Writing an index in a format of another system.
+//! Export of an index to the format of another system.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::{Error, Index, Progress, Result, Vectors};
 
-/// Nodes written between two looks at whether the work was cancelled.
+/// Nodes written between two checks for cancellation.
 const AT_A_TIME: usize = 4096;
 
-/// An index on its way to a file of another system.
+/// An export of an index to the format of another system.
 ///
 /// ```
 /// use tagore::{Builder, Index, IndexFormat, Metric, Progress, Strategy, Synth};
@@ -33,7 +33,7 @@ pub struct Export<'a> {
 }
 
 impl Index {
-    /// Starts the export of this index as `format`.
+    /// Starts an export of this index to `format`.
     pub fn export(&self, format: IndexFormat) -> Export<'_> {
         Export {
             index: self,
@@ -47,38 +47,39 @@ impl Index {
 }
 
 impl<'a> Export<'a> {
-    /// The data set that the index was built over: formats that hold vectors need it.
+    /// Sets the data set of the index, which formats with vectors need.
     pub fn base(mut self, base: &'a Vectors) -> Self {
         self.base = Some(base);
         self
     }
 
-    /// Whether HNSW's layers are built above the graph, over ever fewer nodes drawn from the index's seed: a search then
-    /// begins near its goal. Without them it begins at the first entry point.
+    /// Sets whether to build HNSW's layers over nodes drawn with the index's seed, if the index has
+    /// no layers of its own. With layers a search starts near its query, without them at the first
+    /// entry point.
     pub fn layers(mut self, layers: bool) -> Self {
         self.layers = layers;
         self
     }
 
-    /// The bytes that `diskann-disk` keeps of a vector in memory: its product quantizer cuts vectors into as many chunks, 1
-    /// to the dimension and at most 512. More make searches better. Without this a quarter of the dimension, but at least
-    /// 32.
+    /// Sets the number of chunks of `diskann-disk`'s product quantizer: the bytes per vector that
+    /// DiskANN keeps in memory, 1 to the dimension and at most 512. More chunks raise recall. The
+    /// default is a quarter of the dimension, at least 32.
     pub fn pq_chunks(mut self, chunks: usize) -> Self {
         self.pq_chunks = Some(chunks);
         self
     }
 
-    /// The handle that watches and cancels the work.
+    /// Sets the progress handle, which reports and cancels.
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
         self
     }
 
-    /// Writes the file, or the files. Each appears only when it is complete.
+    /// Writes the file or files. Each appears only when it is complete.
     ///
     /// # Errors
-    /// If the index is damaged, the format cannot hold it or needs the base, the base is another one, or a file
-    /// cannot be written.
+    /// If the index is damaged, the format cannot hold it or needs the base, the base does not
+    /// match the index, or a file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if let Some((found, expected)) = self.format.refusal(self.index.len(), self.index.max_degree()) {
@@ -92,7 +93,7 @@ impl<'a> Export<'a> {
             let expected = format!("none for {}: only diskann-disk has a quantizer", self.format);
             return Err(Error::argument("pq_chunks", chunks, expected));
         }
-        // The checksums end here: damage must not go on without them.
+        // The export has no checksums of its own, so damage must be found here.
         self.index.verify(&self.progress)?;
         if let Some(base) = self.base {
             self.index.check_base(base)?;
@@ -115,11 +116,11 @@ impl<'a> Export<'a> {
 
     /// The neighbours of `node` in a file of another system.
     ///
-    /// In the index no edge leads to a repeated row, and other systems know no groups. So each row
-    /// of a group of equal rows gets edges to two others of its group, as in a binary tree with the
-    /// first row as its root (a chain if the largest degree is 1). The neighbours of the first row
-    /// follow as far as there is room. The leaves keep all neighbours, so every node that was
-    /// reachable stays reachable.
+    /// In the index no edge leads to a repeated row, and other systems know no groups of equal
+    /// rows. So each row of a group gets edges to two others of its group, as in a binary tree
+    /// rooted at the first row (a chain if the largest degree is 1). The neighbours of the first
+    /// row fill the remaining slots. Leaves keep all neighbours, so every reachable node stays
+    /// reachable.
     pub(super) fn row(&self, node: usize) -> Cow<'a, [u32]> {
         let (index, repeated) = (self.index, self.index.repeated());
         let own = index.neighbors(node);
@@ -132,7 +133,7 @@ impl<'a> Export<'a> {
         Cow::Owned(next.chain(own.iter().copied()).take(index.max_degree()).collect())
     }
 
-    /// Calls `write` for every node in order; stops with an error soon after the work is cancelled.
+    /// Calls `write` for each node in order; stops with an error soon after the work is cancelled.
     pub(super) fn for_each_node(&self, mut write: impl FnMut(usize) -> Result<()>) -> Result<()> {
         let nodes = self.index.len();
         let stage = self.progress.stage("export", nodes as u64);

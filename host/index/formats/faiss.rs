@@ -1,4 +1,5 @@
-//! FAISS: `IndexNSGFlat` and `IndexHNSWFlat`, a graph between two headers, with the vectors at the end.
+//! FAISS's `IndexNSGFlat` and `IndexHNSWFlat`: a header, the graph, then an `IndexFlat` of the
+//! vectors.
 
 use std::path::Path;
 
@@ -14,30 +15,32 @@ use crate::{Metric, Result};
 const NSG: &[u8; 4] = b"INSf";
 const HNSW: &[u8; 4] = b"IHNf";
 
-// The vectors: an `IndexFlat` of each metric.
+// Magic bytes of an `IndexFlat`, by metric.
 const FLAT_L2: &[u8; 4] = b"IxF2";
 const FLAT_IP: &[u8; 4] = b"IxFI";
 
 const INNER_PRODUCT: i32 = 0;
 const L2: i32 = 1;
 
-/// Behind the last neighbour of a row.
+/// Padding behind the last neighbour of a row.
 const NONE: i32 = -1;
 
-/// Ids are i32.
+/// Most nodes: ids are i32.
 pub(super) const MAX_NODES: usize = i32::MAX as usize;
 
-/// So are places among the links of a node, which end within 30 times its degree, however many layers it is in.
+/// Largest degree: offsets into a node's links are i32, and links take at most 30 times the degree
+/// over all levels.
 pub(super) const MAX_DEGREE: usize = 1 << 24;
 
-/// What a header holds where others once stood.
+/// Value of two unused header fields.
 const UNUSED: i64 = 1 << 20;
 
-/// How FAISS would build an NSG anew: its defaults. GK, build_type, S, R, L and iterations of the k-NN graph.
+/// FAISS's defaults for building an NSG anew: GK, build_type, and S, R, L and iterations of the
+/// k-NN graph.
 const GK: i32 = 64;
 const KNN_GRAPH: [i32; 4] = [10, 100, GK + 50, 10];
 
-/// Breadths of insertions and of searches that the loaded index starts with: FAISS's defaults.
+/// FAISS's defaults of efConstruction and efSearch.
 const EF_CONSTRUCTION: i32 = 40;
 const EF_SEARCH: i32 = 16;
 
@@ -48,7 +51,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Starts the file with its header.
+    /// Starts the file with the index header.
     fn create(export: &'a Export<'a>, path: &Path, kind: &[u8; 4]) -> Result<Self> {
         let vectors = Embedded::of(export)?;
         let mut writer = Self { export, vectors, file: AtomicFile::create(path)? };
@@ -78,7 +81,7 @@ impl<'a> Writer<'a> {
         self.file.write_all(&(length as u64).to_le_bytes())
     }
 
-    /// Ends the file with the vectors.
+    /// Appends the vectors and commits.
     fn commit(mut self) -> Result<()> {
         let kind = if self.metric() == L2 { FLAT_L2 } else { FLAT_IP };
         self.header(kind)?;
@@ -96,7 +99,7 @@ pub(super) fn write_nsg(export: &Export<'_>, path: &Path) -> Result<()> {
     writer.file.write_all(&[0])?;
     writer.ints(&KNN_GRAPH)?;
     let degree = index.max_degree() as i32;
-    // What FAISS derives from the degree when it builds: breadths of insertions, candidates and searches.
+    // R, L, C and search_L, which FAISS derives from the degree.
     writer.ints(&[
         index.len() as i32,
         degree,
@@ -121,7 +124,7 @@ pub(super) fn write_hnsw(export: &Export<'_>, path: &Path) -> Result<()> {
     let highest = layers.highest();
     let begins = |layer: usize| if layer == 0 { 0 } else { base + (layer - 1) * upper };
     let layers_of = |node: usize| 1 + layers.of_node(node).len();
-    // The share of nodes whose highest layer is each, as levels are drawn; all others are on the last.
+    // The probability of each level; the last takes the rest.
     let factor = level_factor(export);
     let reach = |layer: usize| (-(layer as f64) / factor).exp();
     writer.length(highest + 1)?;
@@ -181,7 +184,7 @@ impl<'a> Reader<'a> {
         }
         self.file.expect("dimension", self.vectors.dim() as i32)?;
         self.source.check_nodes(self.file.number::<i64>("the number of vectors")?)?;
-        self.file.take(2, 8, "two numbers without use")?;
+        self.file.take(2, 8, "two unused numbers")?;
         self.file.expect("trained", 1u8)?;
         let metric: i32 = self.file.number("the metric")?;
         let is_l2 = self.source.metric == Metric::L2;
@@ -193,7 +196,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks the vectors, with which the file ends.
+    /// Compares the vectors at the end of the file with the base.
     fn end(mut self) -> Result<()> {
         self.header(if self.source.metric == Metric::L2 { FLAT_L2 } else { FLAT_IP })?;
         let n = self.source.base.len();
@@ -208,7 +211,7 @@ pub(super) fn read_nsg(source: &Source<'_>) -> Result<Graph> {
     let mut reader = Reader::new(source, &map, NSG)?;
     let file = &mut reader.file;
     file.take(1, 4, "GK")?;
-    file.take(1, 1, "the way to build")?;
+    file.take(1, 1, "build_type")?;
     file.take(KNN_GRAPH.len() as u64, 4, "the parameters of the k-NN graph")?;
     source.check_nodes(file.number::<i32>("the number of nodes")?)?;
     let degree: i32 = file.number("R")?;
@@ -237,7 +240,7 @@ pub(super) fn read_nsg(source: &Source<'_>) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Reads the base layer; what lies above is left out.
+/// Reads the base layer and skips the others.
 pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
     let mut reader = Reader::new(source, &map, HNSW)?;
@@ -246,11 +249,11 @@ pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
     let layers: u64 = file.number("the number of probabilities")?;
     file.take(layers, 8, "the probabilities of layers")?;
     let layers: u64 = file.number("the number of layers")?;
-    let begins: Vec<i32> = file.numbers(layers, format_args!("where layers begin"))?.collect();
+    let begins: Vec<i32> = file.numbers(layers, format_args!("offsets of layers"))?.collect();
     let Some(&base) = begins.get(1).filter(|&&base| base >= 0 && begins[0] == 0) else {
-        // There may be as many as the file is long.
-        let found = format!("layers that begin at {:?}", &begins[..begins.len().min(2)]);
-        return Err(file.refuse(found, "a base layer at 0 and its end"));
+        // A damaged file may list millions; the error shows two.
+        let found = format!("layer offsets {:?}", &begins[..begins.len().min(2)]);
+        return Err(file.refuse(found, "0 and the end of the base layer"));
     };
     file.expect("number of levels", n)?;
     let levels = file.numbers::<i32>(n, format_args!("levels"))?;
@@ -278,7 +281,7 @@ pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
         return Err(file.refuse(format_args!("{links} links"), format_args!("{end} by the levels")));
     }
     graph.entries = vec![file.number("the entry point")?];
-    file.take(4, 4, "the highest layer and breadths of searches")?;
+    file.take(4, 4, "max_level, efConstruction, efSearch and upper_beam")?;
     reader.end()?;
     Ok(graph)
 }

@@ -1,4 +1,5 @@
-//! hnswlib: a header, the elements of the base layer (links, vector, label), then the links above of each.
+//! hnswlib's index: a header, the elements of the base layer (links, vector, label), then each
+//! element's links in upper layers.
 
 use std::path::Path;
 
@@ -11,22 +12,22 @@ use crate::Result;
 use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
 
-/// Bytes of a word, of which the low half is a number of links.
+/// Bytes of a link count: 16 bits count links, the others are flags.
 const WORD: usize = 4;
 
 /// Bytes of a label.
 const LABEL: usize = 8;
 
-/// The most links of a node: their number has 16 bits.
+/// Most links of a node: 16 bits count them.
 pub(super) const MAX_LINKS: usize = u16::MAX as usize;
 
-/// The breadth of insertions into the loaded index, which the file must state.
+/// ef_construction for insertions into the loaded index.
 const EF_CONSTRUCTION: u64 = 200;
 
-/// The bit of a word that marks a deleted element.
+/// Flag of a deleted element in a link count.
 const DELETED: u32 = 1 << 16;
 
-/// Bytes of a number of links and of room for `most` of them.
+/// Bytes of a link count and `most` link slots.
 const fn links_bytes(most: usize) -> usize {
     WORD + WORD * most
 }
@@ -61,7 +62,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// A number of links and the links, with zeros behind.
+/// A link count and its links, padded with zeros to `most` slots.
 fn links(row: impl ExactSizeIterator<Item = u32>, most: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(links_bytes(most));
     bytes.extend((row.len() as u32).to_le_bytes());
@@ -70,7 +71,7 @@ fn links(row: impl ExactSizeIterator<Item = u32>, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads the base layer; what lies above is checked and left out.
+/// Reads the base layer; checks and skips the others.
 pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
     let mut file = Bytes::new(source.path, &map, source.progress);
@@ -80,7 +81,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     let count: u64 = file.number("the number of elements")?;
     source.check_nodes(count)?;
     if room < count {
-        return Err(file.refuse(format_args!("room for {room} elements"), format_args!("{count} at least")));
+        return Err(file.refuse(format_args!("room for {room} elements"), format_args!("at least {count}")));
     }
     let [size, label, data] =
         [file.number::<u64>("a size")?, file.number("an offset")?, file.number("an offset")?];
@@ -94,14 +95,14 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
         let found = format!("elements of {size} bytes: vector at {data}, label at {label}");
         let (label, size) = (links + vector, links + vector + LABEL as u64);
         let expected = format!(
-            "{size}: vector at {links}, label at {label}, for {most} links and {} f32 as {} has",
+            "{size}: vector at {links}, label at {label}, for {most} links and {} f32 as in {}",
             vectors.dim(),
             source.base.describe()
         );
         return Err(file.refuse(found, expected));
     }
     file.take(3, 8, "M, the factor of levels and ef_construction")?;
-    // Elements lie in the order in which they were added; the labels say which rows they are.
+    // Elements are stored in order of insertion; the label gives the row.
     let mut labels = Vec::new();
     let mut graph = Graph::default();
     for element in 0..count {
@@ -121,7 +122,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
         graph.push(row);
     }
     if entry as u64 >= count {
-        return Err(file.refuse(format_args!("entry point {entry}"), format_args!("one below {count}")));
+        return Err(file.refuse(format_args!("entry point {entry}"), format_args!("an id below {count}")));
     }
     graph.entries = vec![entry];
     for element in 0..count {
@@ -147,7 +148,7 @@ fn degree(file: &mut Bytes<'_>) -> Result<usize> {
     })
 }
 
-/// Takes a number of links and the room for `most`.
+/// Takes a link count and `most` slots.
 fn take_links<'a>(
     file: &mut Bytes<'a>,
     most: usize,
@@ -156,7 +157,7 @@ fn take_links<'a>(
     let word: u32 = file.number(format_args!("the degree of element {element}"))?;
     let room = file.numbers::<u32>(most as u64, format_args!("the links of element {element}"))?;
     if word & DELETED != 0 {
-        return Err(file.refuse(format_args!("element {element} deleted"), "none that is"));
+        return Err(file.refuse(format_args!("element {element} deleted"), "no deleted elements"));
     }
     if word as usize > most {
         return Err(

@@ -1,21 +1,21 @@
-//! Reading an index in a format of another system.
+//! Import of an index from the format of another system.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
-use crate::index::{Description, Fingerprint};
+use crate::index::{Description, Fingerprint, PaddedRows};
 use crate::prune::random_entries;
 use crate::{Error, Index, Metric, Progress, Result, Vectors};
 
-/// How many times the size of its file a graph may take in memory: more than rows of like degrees ever need, and too
-/// little for a small file to fill the memory.
+/// Limit on the growth of a graph by padding. Graphs with similar degrees stay far below it, and a
+/// small file cannot exhaust memory.
 const MOST_PADDING: u64 = 64;
 
-/// No place.
+/// Marks a name without a node.
 const NONE: usize = usize::MAX;
 
-/// What a reader reads.
+/// A file to import and the base that it belongs to.
 pub(super) struct Source<'a> {
     pub path: &'a Path,
     pub base: &'a Vectors,
@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
     pub progress: &'a Progress,
 }
 
-/// The rows of a file one after another, not padded and not checked, and the entry points if it has any.
+/// Unpadded, unchecked rows of a file in one array, and its entry points if it has any.
 #[derive(Default)]
 pub(super) struct Graph {
     degrees: Vec<u32>,
@@ -32,7 +32,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// A graph without rows that is entered at `entries`.
+    /// A graph with entry points and no rows yet.
     pub(super) fn entered_at(entries: Vec<u32>) -> Self {
         Self { entries, ..Self::default() }
     }
@@ -41,11 +41,12 @@ impl Graph {
     pub(super) fn push(&mut self, row: impl IntoIterator<Item = u32>) {
         let before = self.ids.len();
         self.ids.extend(row);
-        // A row that is longer than any may be is refused with the other rows.
+        // The check of degrees refuses such a row.
         self.degrees.push(u32::try_from(self.ids.len() - before).unwrap_or(u32::MAX));
     }
 
-    /// Leaves out ids that a row holds again, and edges of a node to itself; returns their number. All ids are nodes.
+    /// Removes repeated ids from rows, and edges from a node to itself; returns their number. All
+    /// ids must be nodes.
     fn leave_out_repeats(&mut self) -> usize {
         // The last row that held each id: a set that needs no clearing between rows.
         let mut last_row = vec![u32::MAX; self.degrees.len()];
@@ -68,7 +69,7 @@ impl Graph {
         left_out
     }
 
-    /// The graph in which node i is called `names[i]`; an error if two have one name. Names are below their number.
+    /// Renames node i to `names[i]`. Names must be below their count; a repeated name is an error.
     pub(super) fn renamed(self, source: &Source<'_>, names: &[u32]) -> Result<Self> {
         let mut places = vec![NONE; names.len()];
         for (place, &name) in names.iter().enumerate() {
@@ -85,7 +86,7 @@ impl Graph {
                 Some(start)
             })
             .collect();
-        // An unknown id stays one.
+        // An unknown id stays unknown.
         let name = |&id: &u32| names.get(id as usize).copied().unwrap_or(u32::MAX);
         let mut renamed = Self::entered_at(self.entries.iter().map(name).collect());
         for place in places {
@@ -96,16 +97,17 @@ impl Graph {
 }
 
 impl Index {
-    /// Reads a graph over `base` in the format of another system, and checks it as [`verify`](Self::verify) does.
+    /// Imports a graph over `base` from the format of another system, and checks it as
+    /// [`verify`](Self::verify) does.
     ///
-    /// What the format does not hold (see [`IndexFormat`]) is filled in: the kind is the format's name, the seed 0,
-    /// the largest degree that of the rows, and the entry points are 32 random nodes. Edges that a row holds a
-    /// second time, as FAISS's NSG has them, and edges of a node to itself are left out and counted in the parameters,
-    /// as `edges-left-out`: no search follows them.
+    /// Defaults replace properties that the format lacks (see [`IndexFormat`]): the format's name
+    /// as the kind, seed 0, the largest degree found, and 32 random entry points. Repeated ids in a
+    /// row, which FAISS's NSG writes, and edges from a node to itself are dropped; the parameter
+    /// `edges-left-out` counts them.
     ///
     /// # Errors
-    /// If a file cannot be read or is not of the format, it is not a graph over `base`, it has room for entry points and
-    /// holds none, it holds another metric, or the work is cancelled.
+    /// If a file cannot be read or is malformed, the graph does not belong to `base`, the file
+    /// stores another metric or no entry point where its format has one, or the work is cancelled.
     pub fn import(
         path: impl AsRef<Path>,
         format: IndexFormat,
@@ -137,26 +139,26 @@ impl Index {
 }
 
 impl Source<'_> {
-    /// A refusal of the file.
+    /// The error of a malformed file.
     pub(super) fn refuse(&self, found: impl ToString, expected: impl ToString) -> Error {
         Error::file(self.path, found, expected)
     }
 
-    /// Checks the number of nodes that the file states.
+    /// Compares the number of nodes in the file with the base.
     pub(super) fn check_nodes(&self, found: impl Into<i128>) -> Result<()> {
         let (found, n) = (found.into(), self.base.len());
         if found == n as i128 {
             return Ok(());
         }
-        Err(self.refuse(format_args!("{found} nodes"), format_args!("{n} as {} has", self.base.describe())))
+        Err(self.refuse(format_args!("{found} nodes"), format_args!("{n} as in {}", self.base.describe())))
     }
 
-    /// Checks the metric that the file states.
+    /// Compares the metric in the file with the requested one.
     pub(super) fn check_metric(&self, found: Metric) -> Result<()> {
         if found == self.metric {
             return Ok(());
         }
-        Err(self.refuse(format_args!("metric {found}"), format_args!("{} as asked for", self.metric)))
+        Err(self.refuse(format_args!("metric {found}"), format_args!("{} as requested", self.metric)))
     }
 
     fn native(&self) -> Result<Index> {
@@ -167,7 +169,8 @@ impl Source<'_> {
         Ok(index)
     }
 
-    /// Checks that rows are no longer than there are nodes, and that all ids are nodes: what comes after relies on it.
+    /// Checks that degrees are at most the number of nodes, and that all ids are nodes; the steps
+    /// after it rely on both.
     fn check_rows(&self, graph: &Graph) -> Result<()> {
         let n = graph.degrees.len();
         let mut rest = graph.ids.as_slice();
@@ -185,7 +188,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Checks the rows of a file of `format`, and pads them.
+    /// Checks and pads the rows of a file of `format`.
     fn index(&self, format: IndexFormat, mut graph: Graph) -> Result<Index> {
         self.check_nodes(graph.degrees.len() as u64)?;
         self.check_rows(&graph)?;
@@ -195,8 +198,7 @@ impl Source<'_> {
         let (nodes, held) = (degrees.len() as u64, (degrees.len() + ids.len()) as u64);
         if nodes.saturating_mul(max_degree as u64) > MOST_PADDING * held {
             let found = format!("a row of {max_degree} neighbours, {} on average", ids.len() / degrees.len());
-            return Err(self
-                .refuse(found, format_args!("rows that padding makes at most {MOST_PADDING} times larger")));
+            return Err(self.refuse(found, format_args!("padded rows at most {MOST_PADDING} times larger")));
         }
         let mut neighbors = vec![u32::MAX; degrees.len() * max_degree];
         let mut rest = ids.as_slice();
@@ -205,7 +207,7 @@ impl Source<'_> {
             neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
             rest = behind;
         }
-        // Elsewhere a file without any is refused.
+        // In other formats a missing entry point is an error.
         if format.max_entries() == Some(0) {
             entries = random_entries(degrees.len(), 0);
         }
@@ -216,8 +218,9 @@ impl Source<'_> {
         let description =
             Description { kind: format.name().to_owned(), metric: self.metric, seed: 0, parameters };
         let fingerprint = Fingerprint::of(self.base);
-        let mut index = Index::owned(description, fingerprint, max_degree, degrees, neighbors, entries);
-        // The checks name the file.
+        let rows = PaddedRows { max_degree, degrees, neighbors };
+        let mut index = Index::owned(description, fingerprint, rows, entries);
+        // Errors of the checks name the file.
         index.path = Some(self.path.to_owned());
         index.check_graph(self.progress)?;
         Ok(index)

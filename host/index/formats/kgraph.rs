@@ -1,4 +1,4 @@
-//! KGraph: each row after two lengths, with distances or without.
+//! KGraph's graph: each row after two lengths, with or without distances.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::vectors::map;
 const MAGIC: &[u8; 8] = b"KNNGRAPH";
 const VERSION: u32 = 2;
 
-/// The flag of rows of ids alone.
+/// Flag of rows without distances.
 const NO_DISTANCE: u32 = 1;
 
-/// Bytes of a neighbour with its distance: the id, the distance, a mark and its padding.
+/// Bytes of a neighbour with distance: id, distance, flag, padding.
 const WITH_DISTANCE: usize = 12;
 
 /// Bytes of an id.
@@ -28,7 +28,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.write_all(bytemuck::cast_slice(&[VERSION, NO_DISTANCE, index.len() as u32]))?;
     export.for_each_node(|node| {
         let row = export.row(node);
-        // The neighbours that a search looks at, and those that there are.
+        // KGraph's M, the neighbours that a search expands, and the length of the row.
         file.write_all(bytemuck::cast_slice(&[row.len() as u32; 2]))?;
         file.write_all(bytemuck::cast_slice(&row))
     })?;
@@ -51,12 +51,12 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
     source.check_nodes(count)?;
     let mut graph = Graph::default();
     for node in 0..count {
-        let looked_at: u32 = file.number(format_args!("a length of row {node}"))?;
+        let expanded: u32 = file.number(format_args!("a length of row {node}"))?;
         let held: u32 = file.number(format_args!("a length of row {node}"))?;
-        if looked_at > held {
+        if expanded > held {
             return Err(file.refuse(
-                format_args!("{looked_at} of {held} neighbours of node {node}"),
-                "no more than there are",
+                format_args!("{expanded} of {held} neighbours of node {node}"),
+                format_args!("at most {held}"),
             ));
         }
         let row = file.take(held.into(), size, format_args!("the row of node {node}"))?;

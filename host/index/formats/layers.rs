@@ -1,7 +1,7 @@
-//! The layers of HNSW above an index: fewer and fewer nodes, through which a search comes near its goal.
+//! HNSW's layers for export: ever smaller graphs that lead a search near its query.
 //!
-//! Levels are drawn as Malkov and Yashunin do (HNSW, section 4.1). The graph of a layer is not grown node by node
-//! but built, as any index here is: Vamana's rule keeps long edges, which is what the layers are for.
+//! Levels are drawn as in Malkov and Yashunin, HNSW, section 4.1. A layer's graph is not grown node
+//! by node but built with Vamana's rule, which keeps the long edges that layers need.
 
 use std::ops::Range;
 
@@ -11,49 +11,49 @@ use super::export::Export;
 use crate::index::Layer;
 use crate::{Builder, Device, MAX_DEGREE, Result, Strategy, Vectors};
 
-/// The largest degree above the base layer: that of the index's own layers, or else HNSW's M, half
-/// of that in the base layer, as HNSW has it.
+/// Largest degree above the base layer: that of the index's own layers, or else HNSW's M, half the
+/// degree of the base layer.
 pub(super) fn upper_degree(export: &Export<'_>) -> usize {
     let own = export.index.layers().iter().map(Layer::max_degree).max();
     own.unwrap_or(export.index.max_degree() / 2).clamp(2, MAX_DEGREE)
 }
 
-/// The factor that levels are drawn with, HNSW's mL: each layer has one M-th of the nodes of the one below.
+/// HNSW's mL, the factor of drawn levels: each layer has one M-th of the nodes of the layer below.
 pub(super) fn level_factor(export: &Export<'_>) -> f64 {
     1.0 / (upper_degree(export) as f64).ln()
 }
 
-/// The layers above the base layer, the lowest first.
+/// The layers above the base layer, lowest first.
 pub(super) struct Layers {
     layers: Vec<Layer>,
-    /// The node that a search begins at; it is on the highest layer.
+    /// The node where searches start, on the highest layer.
     pub entry: u32,
 }
 
 impl Layers {
-    /// The index's own layers. Without any, layers are built if the export asks for them.
+    /// Takes the index's own layers, or builds layers if it has none and the export requests them.
     pub(super) fn of(export: &Export<'_>) -> Result<Self> {
         let mut above = Self { layers: export.index.layers().to_vec(), entry: export.index.entries()[0] };
-        let asked = export.layers && above.layers.is_empty();
-        let Some(base) = export.base.filter(|_| asked) else { return Ok(above) };
+        let is_built = export.layers && above.layers.is_empty();
+        let Some(base) = export.base.filter(|_| is_built) else { return Ok(above) };
         let seed = export.index.description().seed;
         let factor = level_factor(export);
         let level = |node: u32| {
-            // Where a search enters, as the entry points are; those are drawn in iteration 0.
+            // Entry points are drawn in iteration 0 of this stage, levels in iteration 1.
             let draws = Draws::new(seed, Stage::Entry, 1, node.into());
             (-draws.unit(0).ln() * factor) as usize
         };
         let repeated = export.index.repeated();
-        // A search that comes near one of a group of equal rows finds the others in the base layer.
+        // A search near one row of a group of equal rows finds the others in the base layer.
         let is_above = |&node: &u32| level(node) > 0 && !repeated.contains(node);
         let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(is_above).collect();
         let builder = Builder::new(Strategy::vamana().degree(upper_degree(export)))
             .metric(export.index.metric())
             .seed(seed)
-            // The layers of layers have no place in the file.
+            // A layer cannot have layers of its own in the file.
             .layers(false)
             .grouped(false)
-            // The same file wherever it is made; the layers are small.
+            // Always the CPU, so that every machine writes the same bytes; layers are small.
             .device(Device::Cpu)
             .progress(export.progress.clone());
         for height in 1.. {
@@ -70,18 +70,18 @@ impl Layers {
         Ok(above)
     }
 
-    /// The highest layer; 0 if there is none above the base layer.
+    /// The number of the highest layer; 0 if the base layer is the only one.
     pub(super) fn highest(&self) -> usize {
         self.layers.len()
     }
 
-    /// The layers above the base layer that `node` is in.
+    /// The layers above the base layer that hold `node`.
     pub(super) fn of_node(&self, node: usize) -> Range<usize> {
         let is_in = |layer: &&Layer| layer.place(node as u32).is_some();
         1..self.layers.iter().take_while(is_in).count() + 1
     }
 
-    /// The neighbours of `node` in a layer that it is in.
+    /// The neighbours of `node` in a layer that holds it.
     pub(super) fn neighbors(&self, layer: usize, node: usize) -> impl ExactSizeIterator<Item = u32> {
         let layer = &self.layers[layer - 1];
         layer.place(node as u32).map_or(&[][..], |place| layer.neighbors(place)).iter().copied()

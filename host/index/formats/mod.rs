@@ -1,8 +1,8 @@
-//! Graph formats of other systems: what each holds and needs, and one file for each family.
+//! Graph formats of other systems: their limits, and one file per family.
 //!
-//! A reader is a function from a [`Source`](import::Source) to a [`Graph`](import::Graph), the rows as the file has
-//! them; [`import`](import) checks the rows, the same for all. A writer takes an [`Export`]. Byte layouts:
-//! `docs/formats.md`.
+//! A reader is a function from a [`Source`](import::Source) to a [`Graph`](import::Graph) of
+//! unchecked rows; [`import`](import) checks the rows, the same way for all formats. A writer takes
+//! an [`Export`]. Byte layouts: `docs/formats.md`.
 
 mod arrays;
 mod bytes;
@@ -42,41 +42,43 @@ use crate::{Error, Result};
 /// | `npy` | none | no | no | every node of one degree, which is not 0 |
 /// | `csr` | none | no | no | |
 ///
-/// What a format does not hold is lost: the kind, the parameters, the seed, and what the table says. Reading takes the
-/// base, which identifies the data set and has the number of nodes, and the metric; a format without entry points is
-/// entered at 32 random nodes, as CAGRA is.
+/// An export drops what its format cannot hold: kind, parameters and seed, and the parts that the
+/// table denies. An import takes the metric and the base, which gives the number of nodes and the
+/// fingerprint. A format without entry points gets 32 random ones, as CAGRA does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IndexFormat {
     /// The native file.
     Tagore,
-    /// The graph of NSG.
+    /// NSG's graph.
     Nsg,
-    /// The graph of NSSG: NSG's with any number of entry points.
+    /// NSSG's graph: NSG's with any number of entry points.
     Nssg,
-    /// The graph of KGraph, without distances (flag 1).
+    /// KGraph's graph without distances (flag 1).
     Kgraph,
-    /// An index of hnswlib with its vectors.
+    /// An hnswlib index with its vectors.
     Hnswlib,
-    /// An `IndexNSGFlat` of FAISS (`INSf`).
+    /// A FAISS `IndexNSGFlat` (`INSf`).
     FaissNsg,
-    /// An `IndexHNSWFlat` of FAISS (`IHNf`).
+    /// A FAISS `IndexHNSWFlat` (`IHNf`).
     FaissHnsw,
-    /// DiskANN's graph in memory, its vectors beside it as `x.data` for `x`.
+    /// DiskANN's graph for search in memory, with its vectors in `x.data` beside `x`.
     Diskann,
-    /// DiskANN's files on disk: the path is what all their names begin with, `P` for `P_disk.index` and the others. A
-    /// product quantizer is trained when they are written.
+    /// DiskANN's files for search on disk. The path is their common prefix: `P` for `P_disk.index`
+    /// and the others. An export trains a product quantizer.
     DiskannDisk,
-    /// Rows padded with `u32::MAX` as ibin; the entry points beside, as `x.entries.ibin` for `x.ibin`.
+    /// Rows padded with `u32::MAX` as ibin, and the entry points in `x.entries.ibin` beside
+    /// `x.ibin`.
     Ibin,
-    /// A NumPy array of u32, a row per node: what `cuvs.neighbors.cagra.from_graph` takes.
+    /// A NumPy array of u32 with one row per node, for `cuvs.neighbors.cagra.from_graph`.
     Npy,
-    /// Compressed sparse rows, as two NumPy arrays: for `x.csr` `x.indptr.npy` of n + 1 u64 and `x.indices.npy` of u32.
+    /// Compressed sparse rows in two NumPy arrays: for `x.csr`, `x.indptr.npy` of n + 1 u64 and
+    /// `x.indices.npy` of u32.
     Csr,
 }
 
 impl IndexFormat {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Self; 12] = [
         Self::Tagore,
         Self::Nsg,
@@ -92,7 +94,7 @@ impl IndexFormat {
         Self::Csr,
     ];
 
-    /// The name, which is also the extension, such as `nsg`.
+    /// The name, such as `nsg`, which is also the extension.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tagore => "tagore",
@@ -110,17 +112,17 @@ impl IndexFormat {
         }
     }
 
-    /// Whether files of this format hold the vectors, so that writing them takes the base.
+    /// Whether files of this format hold vectors, so that an export needs the base.
     pub const fn holds_vectors(self) -> bool {
         matches!(self, Self::Hnswlib | Self::FaissNsg | Self::FaissHnsw | Self::Diskann | Self::DiskannDisk)
     }
 
-    /// Whether files of this format may hold the layers of HNSW.
+    /// Whether files of this format can hold HNSW's layers.
     pub const fn has_layers(self) -> bool {
         matches!(self, Self::Hnswlib | Self::FaissHnsw)
     }
 
-    /// The most entry points that a file of this format holds; none if it holds any number.
+    /// The most entry points in a file of this format; none for no limit.
     pub const fn max_entries(self) -> Option<usize> {
         match self {
             Self::Tagore | Self::Nssg | Self::DiskannDisk | Self::Ibin => None,
@@ -129,9 +131,8 @@ impl IndexFormat {
         }
     }
 
-    /// The paths of all files of an index of this format at `path`.
-    /// [`Index::export`](crate::Index::export) writes them; [`Index::import`](crate::Index::import)
-    /// reads them.
+    /// All files of an index of this format at `path`, for [`Index::export`](crate::Index::export)
+    /// and [`Index::import`](crate::Index::import).
     pub fn files(self, path: impl AsRef<Path>) -> Vec<PathBuf> {
         let path = path.as_ref();
         match self {
@@ -143,7 +144,7 @@ impl IndexFormat {
         }
     }
 
-    /// What is found and what is expected if a graph of this size cannot be held.
+    /// Why a graph of this size does not fit the format, as found and expected of an error.
     fn refusal(self, nodes: usize, max_degree: usize) -> Option<(String, String)> {
         let refuse = |found: String, most: usize| Some((found, format!("at most {most}")));
         match self {
@@ -174,10 +175,10 @@ impl IndexFormat {
         }
     }
 
-    /// The format that the extension of `path` names.
+    /// The format named by the extension of `path`.
     ///
     /// # Errors
-    /// If there is no extension or it is not the name of a format.
+    /// If the extension is missing or names no format.
     pub fn of(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let Some(extension) = path.extension().map(|extension| extension.to_string_lossy()) else {
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_format_cannot_hold_is_known_from_numbers_alone() {
+    fn limits_of_formats_follow_from_size_and_degree() {
         let most = i32::MAX as usize;
         let refused =
             |format: IndexFormat, nodes, degree| format.refusal(nodes, degree).map(|(found, _)| found);

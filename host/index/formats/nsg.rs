@@ -1,4 +1,4 @@
-//! NSG and NSSG: width, entry points, then each row after its length.
+//! NSG's and NSSG's graphs: width, entry points, then each row after its length.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::Result;
 use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
 
-/// Writes `entries`, after their number if they are `counted` (NSSG), and the rows.
+/// Writes the graph. NSSG's entry points are `counted`: their number precedes them.
 pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: bool) -> Result<()> {
     let index = export.index;
     let mut file = AtomicFile::create(path)?;
@@ -26,7 +26,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: 
     file.commit()
 }
 
-/// Reads what [`write`] writes: there is no count of nodes, they go on to the end of the file.
+/// Reads a graph. The file has no node count: rows continue to its end.
 pub(super) fn read(source: &Source<'_>, counted: bool) -> Result<Graph> {
     let map = map(source.path)?;
     let mut file = Bytes::new(source.path, &map, source.progress);

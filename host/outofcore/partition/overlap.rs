@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use crate::cluster::{self, Clustering, cpu};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::cluster::{self, ClusterKernels, Clustering, cpu};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::outofcore::plan::ClusterGraph;
-use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{Preparation, ROWS, Rounding, RowSet, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
 use crate::{Device, Error, Metric, Progress, Result};
@@ -76,7 +76,7 @@ fn number_by_appearance(pairs: &mut [[u32; 2]], clusters: usize) {
 }
 
 /// The two nearest centres of each of the `n` rows, the nearest first.
-fn nearest_two<T: OnDevice>(
+fn nearest_two<T: ClusterKernels>(
     gpu: &Gpu,
     rows: Matrix<'_, T>,
     n: usize,
@@ -84,12 +84,13 @@ fn nearest_two<T: OnDevice>(
     seed: u64,
 ) -> Result<Vec<[u32; 2]>> {
     let dim = rows.dim();
-    let memory = Side::<T>::plan(Plan::new(), ROWS, n, dim)
+    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;
     let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-    let rounding = Rounding::of(Metric::L2, (rows, n), (rows, n), |row| row);
+    let all = RowSet { rows, count: n };
+    let rounding = Rounding::of(Metric::L2, all, all, |row| row);
     let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
         (memory.buffer("mean")?, memory.buffer("largest norm")?);
     mean.upload(&rounding.mean)?;
@@ -107,7 +108,8 @@ fn nearest_two<T: OnDevice>(
         skip_zero: false,
     };
     T::prepare(gpu, &mut side, &task)?;
-    let cells = cluster::cells::<T>(gpu, side.tiles(), n, dim, Clustering::new(clusters, 2), seed, None)?;
+    let cells =
+        cluster::cells::<T>(gpu, side.tiles().rows(n, dim), Clustering::new(clusters, 2), seed, None)?;
     let mut members = vec![0; 2 * n];
     cells.members.download(&mut members)?;
     let mut nearest = vec![[0; 2]; n];

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use super::sizes::{Ceilings, HostBytes, LARGEST_BUFFER, MemoryModel, buffers, clusters, with_buffers};
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 use crate::index::IndexFile;
 use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
 use crate::{Builder, DataShape, Error, Result, Target, Vectors};
@@ -137,7 +137,7 @@ impl ClusterPlan {
         let partition = process.saturating_add(model.partition(clusters));
         if partition > left {
             let expected = format!("at least {} to find {clusters} clusters", with_buffers(partition));
-            return Err(Error::argument("host-memory", host, expected));
+            return Err(Error::argument("host_memory", host, expected));
         }
         // The degree is at least 1, so lists are not empty.
         let cluster_lists = size as u64 * model.list();
@@ -186,7 +186,7 @@ impl ClusterPlan {
         let RowBins { count, buffer } = self.row_bins;
         for (what, found, range) in [
             ("clusters", self.clusters, 2..=nodes),
-            ("cluster-size", self.cluster_size, 1..=nodes),
+            ("cluster_size", self.cluster_size, 1..=nodes),
             ("ranges of rows", count, 1..=nodes),
             ("buffer of a range", buffer, 1..=LARGEST_BUFFER),
             ("nodes of a layer", self.layer_nodes, 0..=nodes),
@@ -206,7 +206,7 @@ impl ClusterPlan {
         let (others, places) = (self.clusters - 1, 2 * nodes);
         if others.saturating_mul(self.cluster_size) < places {
             let expected = format!("at least {} in {} clusters", places.div_ceil(others), self.clusters);
-            return Err(Error::argument("cluster-size", self.cluster_size, expected));
+            return Err(Error::argument("cluster_size", self.cluster_size, expected));
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl ClusterPlan {
     }
 
     /// Host memory while clusters are built.
-    pub fn host(&self) -> Plan {
+    pub fn host(&self) -> MemoryPlan {
         let PlannedBytes { process, buffers, members, builds, lists, cache, .. } = self.bytes;
         named(&[
             ("program and driver", process),
@@ -230,12 +230,12 @@ impl ClusterPlan {
     }
 
     /// Host memory while layers are built, after all clusters. An index may need no layers.
-    pub fn layers(&self) -> Plan {
+    pub fn layers(&self) -> MemoryPlan {
         named(&[("layers", self.bytes.layers)])
     }
 
     /// Maximum bytes of the work files and of the index.
-    pub fn disk(&self) -> Plan {
+    pub fn disk(&self) -> MemoryPlan {
         let PlannedBytes { member_files, list_files, row_files, index, .. } = self.bytes;
         named(&[
             ("vectors of clusters", member_files),
@@ -246,8 +246,8 @@ impl ClusterPlan {
     }
 }
 
-fn named(buffers: &[(&'static str, u64)]) -> Plan {
-    buffers.iter().fold(Plan::new(), |plan, &(name, bytes)| plan.with::<u8>(name, bytes as usize))
+fn named(buffers: &[(&'static str, u64)]) -> MemoryPlan {
+    buffers.iter().fold(MemoryPlan::new(), |plan, &(name, bytes)| plan.with::<u8>(name, bytes as usize))
 }
 
 /// Stages that work on the whole base: the search for repeated rows, and layers.
@@ -300,11 +300,11 @@ mod tests {
         let changes: [(Change, &str); 10] = [
             (|plan| plan.clusters = 0, "clusters: found 0, expected 2 to 1000"),
             (|plan| plan.clusters = 1001, "clusters: found 1001, expected 2 to 1000"),
-            (|plan| plan.clusters = 11, "cluster-size: found 100, expected at least 200 in 11 clusters"),
-            (|plan| plan.cluster_size = 0, "cluster-size: found 0, expected 1 to 1000"),
+            (|plan| plan.clusters = 11, "cluster_size: found 100, expected at least 200 in 11 clusters"),
+            (|plan| plan.cluster_size = 0, "cluster_size: found 0, expected 1 to 1000"),
             (
                 |plan| plan.cluster_size = usize::MAX,
-                "cluster-size: found 18446744073709551615, expected 1 to 1000",
+                "cluster_size: found 18446744073709551615, expected 1 to 1000",
             ),
             (|plan| plan.cache = 0, "cache: found 0, expected at least 1"),
             (|plan| plan.layer_nodes = 1001, "nodes of a layer: found 1001, expected 0 to 1000"),

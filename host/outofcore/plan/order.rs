@@ -314,8 +314,8 @@ mod tests {
 
     #[test]
     fn the_papers_example_has_its_order() {
-        // Six clusters, a cache of three. C0, C2 and C3 come first, then C5 replaces C0. The weights
-        // are not the paper's.
+        // Six clusters, a cache of three. C0, C2 and C3 come first, then C5 replaces C0. The
+        // weights are not the paper's.
         let edges = [
             (0, 2, 5),
             (0, 3, 2),

@@ -155,16 +155,16 @@ impl MemoryModel<'_> {
         let Ceilings { device, host } = self.ceilings(limits);
         let most = limits.cluster_size.unwrap_or(self.data.rows).min(self.data.rows);
         if most < LEAST_CLUSTER {
-            return Err(Error::argument("cluster-size", most, format_args!("at least {LEAST_CLUSTER}")));
+            return Err(Error::argument("cluster_size", most, format_args!("at least {LEAST_CLUSTER}")));
         }
         let left = host - buffers(host);
         let (least_host, least_device) = (self.host(LEAST_CLUSTER).total(), self.device(LEAST_CLUSTER));
         if least_device > device {
-            return Err(Error::argument("gpu-memory", device, format_args!("at least {least_device}")));
+            return Err(Error::argument("gpu_memory", device, format_args!("at least {least_device}")));
         }
         if least_host > left {
             let expected = format!("at least {}", with_buffers(least_host));
-            return Err(Error::argument("host-memory", host, expected));
+            return Err(Error::argument("host_memory", host, expected));
         }
         let fits = |nodes| self.host(nodes).total() <= left && self.device(nodes) <= device;
         let (mut size, mut too_many) = (LEAST_CLUSTER, most + 1);

@@ -2,7 +2,7 @@
 
 use super::merge::Merged;
 use crate::Vectors;
-use crate::vectors::Rows;
+use crate::vectors::TypedRows;
 use crate::vectors::distance::{SquaredL2, one_to_many};
 use crate::vectors::embedding::Embedding;
 
@@ -20,7 +20,7 @@ pub(super) fn spread(base: &Vectors, embedding: &Embedding, merged: &Merged) -> 
     let mut least = vec![f32::INFINITY; places.len()];
     let mut distances = vec![0.0; places.len()];
     while entries.len() <= CLUSTER_ENTRIES {
-        if let (Rows::F32(rows), Rows::F32(from)) = (candidates.rows(), point.rows()) {
+        if let (TypedRows::F32(rows), TypedRows::F32(from)) = (candidates.rows(), point.rows()) {
             one_to_many::<SquaredL2, f32>(from.row(0), rows, &places, &mut distances);
         }
         least.iter_mut().zip(&distances).for_each(|(least, &distance)| *least = least.min(distance));

@@ -5,9 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::lists::{ClusterLists, DeviceLists, HostLists, Members};
+use crate::build::Built;
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::store::CentralNode;
-use crate::prune::Built;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::gpu::with_base;
 use crate::{BuildStats, Builder, Result};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use tagore_device::descent::key::{Key, NONE};
+use tagore_device::key::{Key, NONE};
 
 use super::local::{LocalIndex, ParcelPlaces};
 use crate::Result;

@@ -15,5 +15,7 @@ mod warm;
 mod write;
 
 pub use self::build::OutOfCore;
+#[cfg(test)]
+pub(crate) use self::lists::ListKernels;
 pub use self::stats::OutOfCoreStats;
 pub use self::trace::{Task, TaskKind};

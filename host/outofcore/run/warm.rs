@@ -1,7 +1,7 @@
 //! Compiles kernels and pins memory in advance.
 
 use super::local::LocalIndex;
-use crate::gpu::{Gpu, Plan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::plan::Crew;
 use crate::vectors::embedding::Embedding;
@@ -46,7 +46,7 @@ pub(super) fn warm(
 fn pin(gpu: &Gpu, crew: Crew) -> Result<()> {
     let forks = (1..crew.threads).map(|_| gpu.fork()).collect::<Result<Vec<_>>>()?;
     for fork in &forks {
-        let memory = Plan::new().with::<u8>("byte", 1).reserve(fork)?;
+        let memory = MemoryPlan::new().with::<u8>("byte", 1).reserve(fork)?;
         memory.buffer::<u8>("byte")?.upload(&[0])?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 
 use super::{Log, Pair, Piece, save};
 use crate::outofcore::plan::ClusterGraph;

@@ -100,8 +100,7 @@ impl WorkFolder {
         } else if resume {
             manifest.plan = work.check(manifest)?.plan;
         } else {
-            let expected = "--resume to go on with it, or another folder";
-            return Err(Error::file(path, "work files of a build that has not ended", expected));
+            return Err(Error::Unfinished { folder: path.to_owned() });
         }
         Ok(work)
     }
@@ -307,7 +306,10 @@ mod tests {
         folder.keep();
         drop(folder);
         let found = error("32", false);
-        assert!(found.ends_with("found work files of a build that has not ended, expected --resume to go on with it, or another folder"), "{found}");
+        assert!(
+            found.ends_with("found an unfinished build, expected resume, or another work folder"),
+            "{found}"
+        );
         let found = error("48", true);
         assert!(found.contains("manifest.json: found degree 32, expected degree 48; resume with"), "{found}");
         let mut other = manifest("32");
@@ -361,7 +363,7 @@ mod tests {
                 fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
             names.collect::<std::collections::BTreeSet<_>>()
         };
-        // Not begun, or ended: a new build begins, with and without --resume.
+        // Not begun, or ended: a new build begins, with and without `resume`.
         for state in [
             &[][..],
             &["lock"],
@@ -387,7 +389,7 @@ mod tests {
             fill(state);
             manifest("32").save(&path.join(MANIFEST)).unwrap();
             let error = WorkFolder::open(&path, &mut manifest("32"), false).err().unwrap().to_string();
-            assert!(error.ends_with("expected --resume to go on with it, or another folder"), "{error}");
+            assert!(error.ends_with("expected resume, or another work folder"), "{error}");
             let folder = WorkFolder::open(&path, &mut manifest("32"), true).unwrap();
             assert!(!names().iter().any(|name| name.contains("tagore-")), "{state:?}");
             folder.remove();

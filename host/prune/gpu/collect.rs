@@ -1,58 +1,67 @@
 //! Collect on a GPU, from a node's own list and the lists of its nearest.
 
-use tagore_device::descent::key::Key;
-use tagore_device::prune::collect::{COLLECT_THREADS, Collect};
+use tagore_device::prune::collect::{
+    COLLECT_THREADS, Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
+};
 
-use super::Chunk;
+use super::Collected;
 use crate::descent::GpuLists;
-use crate::gpu::{Buffer, Gpu};
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::gpu::Gpu;
+use crate::vectors::gpu::{Base, stage_kernels};
 use crate::{Metric, Result};
 
-/// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: its own list, and the nearest
-/// `hop` of the lists of its nearest `hop`.
-pub(super) fn collect<T: OnDevice>(
+stage_kernels! {
+    /// Kernels that collect from lists.
+    pub(crate) trait CollectKernels {
+        Collect (Collect<Self>,): prune_collect_f32 prune_collect_f16 prune_collect_u8 prune_collect_i8;
+    }
+}
+
+/// Collects the nearest candidates of each node of the chunk: from its own list, and from the
+/// nearest `hop` entries of the lists of its nearest `hop`.
+pub(super) fn collect<T: CollectKernels>(
     gpu: &Gpu,
     base: &Base<T>,
     lists: &GpuLists,
     hop: usize,
-    chunk: &Chunk<'_>,
-    (candidates, limit): (&mut Buffer<Key>, usize),
+    to: Collected<'_>,
 ) -> Result<()> {
     let collect = Collect {
         rows: base.rows(),
-        nodes: chunk.nodes(),
+        nodes: to.chunk.nodes(),
         lists: lists.keys.view(),
-        candidates: candidates.view_mut(),
+        candidates: to.keys.view_mut(),
         k: lists.k as u32,
         hop: hop as u32,
-        limit: limit as u32,
+        limit: to.limit as u32,
         ordered: u32::from(lists.metric != Metric::Cosine),
     };
     // SAFETY: the buffers hold what they say, and outlive the work.
-    unsafe { gpu.launch::<T::Collect>([chunk.len() as u32, 1, 1], COLLECT_THREADS, (collect,)) }
+    unsafe { gpu.launch::<T::Collect>([to.chunk.len() as u32, 1, 1], COLLECT_THREADS, (collect,)) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Chunk;
     use super::*;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
-    use crate::gpu::Plan;
+    use crate::gpu::MemoryPlan;
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
-    use tagore_device::descent::key;
+    use tagore_device::key::{self, Key};
 
-    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
+    fn check<T: CollectKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);
         let base = Base::upload(&gpu, space, rows).unwrap();
         let lists = GpuLists::of(&gpu, graph).unwrap();
         // Any order.
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
-        let plan = Plan::new().with::<u32>("order", nodes.len()).with::<Key>("candidates", nodes.len() * 200);
+        let plan =
+            MemoryPlan::new().with::<u32>("order", nodes.len()).with::<Key>("candidates", nodes.len() * 200);
         let memory = plan.reserve(&gpu).unwrap();
         let (mut order, mut candidates) =
             (memory.buffer("order").unwrap(), memory.buffer("candidates").unwrap());
@@ -60,7 +69,8 @@ mod tests {
         let chunk = Chunk { order: &order, range: 0..nodes.len() };
         for (mode, hop) in [(Mode::OneHop, 0), (Mode::TwoHop, HOP)] {
             for limit in [1, 7, 30, 200] {
-                collect(&gpu, &base, &lists, hop, &chunk, (&mut candidates, limit)).unwrap();
+                let to = Collected { chunk: &chunk, keys: &mut candidates, limit };
+                collect(&gpu, &base, &lists, hop, to).unwrap();
                 let mut found = vec![0; nodes.len() * limit];
                 candidates.download(&mut found).unwrap();
                 let mut collector = Collector::new(space, graph, &[], mode, limit);

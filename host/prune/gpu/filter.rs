@@ -1,29 +1,26 @@
 //! Filter on a GPU: the launch of a rule's kernel.
 
-use tagore_device::descent::key::Key;
 use tagore_device::prune::filter;
+use tagore_device::prune::kernels::RuleElement;
 use tagore_device::prune::rule::Distance;
 
-use super::Chunk;
+use super::{Candidates, Forward};
 use crate::Result;
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::Gpu;
 use crate::prune::Strategy;
 use crate::prune::strategy::Filter;
 use crate::vectors::gpu::{Base, OnDevice};
 
-/// Filters `stride` candidates of each node of the chunk by the strategy's rule into at most `most` edges of each row, a row of `forward` as long as that,
-/// in the order in which the rule accepts them. With `pass_short`, nodes of no more candidates keep them all.
+/// Filters candidates by the strategy's rule into forward edges.
 ///
 /// # Errors
 /// If the strategy has no rule that the device can filter by ([`Strategy::filters_on`]).
-pub(super) fn filter<T: OnDevice>(
+pub(super) fn filter<T: OnDevice + RuleElement>(
     gpu: &Gpu,
     base: &Base<T>,
     strategy: &Strategy,
-    chunk: &Chunk<'_>,
-    from: (&Buffer<Key>, usize),
-    (forward, most): (&mut Buffer<Key>, usize),
-    pass_short: bool,
+    candidates: Candidates<'_>,
+    forward: &mut Forward,
 ) -> Result<()> {
     let Some(rule) = strategy.filter.rule().filter(|_| strategy.filters_on(gpu)) else {
         return Err(gpu.error(format_args!("has no kernel of the filter {}", strategy.filter_name())));
@@ -32,50 +29,49 @@ pub(super) fn filter<T: OnDevice>(
         Filter::Custom(custom) => custom.ptx.map_or_else(|| gpu.clone(), |ptx| gpu.with_ptx(ptx)),
         _ => gpu.clone(),
     };
+    let nodes = candidates.chunk.len() as u32;
     let threshold = rule.prepare(strategy.threshold.unwrap_or(0.0));
-    let arguments = arguments(base, threshold, chunk, from, (forward, most), pass_short);
+    let arguments = arguments(base, threshold, candidates, forward);
     // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
-    unsafe { rule.launch(&gpu, T::any(arguments), chunk.len() as u32, threads(base.row_bytes())) }
+    unsafe { rule.launch(&gpu, T::any(arguments), nodes, threads(base.row_bytes())) }
 }
 
-/// As [`filter`] with the distance filter of this alpha, candidate after candidate: for comparison.
-pub(super) fn filter_serially<T: OnDevice>(
+/// As [`filter`] with the distance filter of this alpha, by the published baseline kernel: one warp
+/// per node takes candidate after candidate.
+pub(super) fn filter_serially<T: OnDevice + RuleElement>(
     gpu: &Gpu,
     base: &Base<T>,
     alpha: f32,
-    chunk: &Chunk<'_>,
-    from: (&Buffer<Key>, usize),
-    to: (&mut Buffer<Key>, usize),
-    pass_short: bool,
+    candidates: Candidates<'_>,
+    forward: &mut Forward,
 ) -> Result<()> {
-    let arguments = arguments(base, alpha, chunk, from, to, pass_short);
+    let nodes = candidates.chunk.len() as u32;
+    let arguments = arguments(base, alpha, candidates, forward);
     // SAFETY: as above.
-    unsafe { gpu.launch::<T::Serial>([chunk.len() as u32, 1, 1], 32, (arguments, Distance)) }
+    unsafe { gpu.launch::<T::Serial>([nodes, 1, 1], 32, (arguments, Distance)) }
 }
 
 /// The kernels' argument.
-fn arguments<T: OnDevice>(
+fn arguments<T: OnDevice + RuleElement>(
     base: &Base<T>,
     threshold: f32,
-    chunk: &Chunk<'_>,
-    (candidates, stride): (&Buffer<Key>, usize),
-    (forward, most): (&mut Buffer<Key>, usize),
-    pass_short: bool,
-) -> filter::Filter<T> {
-    filter::Filter {
+    candidates: Candidates<'_>,
+    forward: &mut Forward,
+) -> filter::PruneFilter<T> {
+    filter::PruneFilter {
         rows: base.rows(),
-        nodes: chunk.nodes(),
-        candidates: candidates.view(),
-        forward: forward.view_mut(),
-        stride: stride as u32,
-        most: most as u32,
+        nodes: candidates.chunk.nodes(),
+        candidates: candidates.keys.view(),
+        forward: forward.keys.view_mut(),
+        stride: candidates.stride as u32,
+        most: forward.width as u32,
         threshold,
-        pass_short: u32::from(pass_short),
+        pass_short: u32::from(candidates.pass_short),
     }
 }
 
-/// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so that what is left
-/// of their candidates stays in its cache.
+/// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so
+/// that what is left of their candidates stays in its cache.
 fn threads(row_bytes: usize) -> u32 {
     match row_bytes {
         ..=256 => 64,
@@ -86,15 +82,16 @@ fn threads(row_bytes: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key;
+    use tagore_device::key::{self, Key};
     use tagore_device::prune::rule::{AlphaConvergent, Rule};
     use tagore_device::random::{Draws, Stage};
     use tagore_device::rule_kernels;
 
+    use super::super::Chunk;
     use super::*;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
-    use crate::gpu::Plan;
+    use crate::gpu::{Buffer, MemoryPlan};
     use crate::prune::filter::Pruner;
     use crate::vectors::space::Space;
     use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
@@ -127,7 +124,7 @@ mod tests {
         Vectors::from_u8(values, dim).unwrap().cast(element, &Progress::silent()).unwrap().into_owned()
     }
 
-    fn compare<T: OnDevice>(
+    fn compare<T: OnDevice + RuleElement>(
         gpu: &Gpu,
         space: &Space<'_>,
         rows: Matrix<'_, T>,
@@ -149,26 +146,26 @@ mod tests {
             candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
         }
         let on_device = Base::upload(gpu, space, rows).unwrap();
-        let plan = Plan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
+        let plan =
+            MemoryPlan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
         let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
-        let (mut there, mut forward) =
-            (memory.buffer("candidates").unwrap(), memory.buffer("forward").unwrap());
+        let mut there = memory.buffer("candidates").unwrap();
         there.upload(&candidates).unwrap();
-        forward.fill(0).unwrap();
+        let mut forward = Forward { keys: memory.buffer("forward").unwrap(), rows: space.len(), width: most };
+        forward.keys.fill(0).unwrap();
         let mut rows_of: Buffer<u32> = memory.buffer("nodes").unwrap();
         rows_of.upload(&nodes).unwrap();
         for pass_short in [false, true] {
             let chunk = Chunk { order: &rows_of, range: 0..nodes.len() };
-            let (from, to) = ((&there, stride), (&mut forward, most));
-            filter(gpu, &on_device, strategy, &chunk, from, to, pass_short).unwrap();
+            let from = Candidates { pass_short, ..Candidates::by_place(&chunk, &there, stride) };
+            filter(gpu, &on_device, strategy, from, &mut forward).unwrap();
             let mut found = vec![0; space.len() * most];
-            forward.download(&mut found).unwrap();
+            forward.keys.download(&mut found).unwrap();
             if matches!(strategy.filter, Filter::Distance) {
                 let alpha = strategy.threshold.unwrap();
-                let (from, to) = ((&there, stride), (&mut forward, most));
-                filter_serially(gpu, &on_device, alpha, &chunk, from, to, pass_short).unwrap();
+                filter_serially(gpu, &on_device, alpha, from, &mut forward).unwrap();
                 let mut serial = vec![0; space.len() * most];
-                forward.download(&mut serial).unwrap();
+                forward.keys.download(&mut serial).unwrap();
                 assert_eq!(serial, found, "{strategy:?} under {}, {pass_short}", space.metric());
             }
             let mut pruner = Pruner::new(space, graph, strategy);
@@ -219,13 +216,15 @@ mod tests {
         let gpu = Gpu::emulated(0);
         let base = base(6, 2, ElementType::U8);
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let memory = Plan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
-        let (keys, mut forward) = (memory.buffer("keys").unwrap(), memory.buffer("keys").unwrap());
+        let memory = MemoryPlan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
+        let keys = memory.buffer("keys").unwrap();
+        let mut forward = Forward { keys: memory.buffer("keys").unwrap(), rows: 4, width: 1 };
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };
         with_matrix!(space.rows(), rows => {
             let base = Base::upload(&gpu, &space, rows).unwrap();
-            let error = filter(&gpu, &base, &Strategy::cagra(), &chunk, (&keys, 4), (&mut forward, 1), false).unwrap_err();
+            let from = Candidates::by_place(&chunk, &keys, 4);
+            let error = filter(&gpu, &base, &Strategy::cagra(), from, &mut forward).unwrap_err();
             assert!(error.to_string().contains("rank"), "{error}");
         });
     }

@@ -1,20 +1,16 @@
 //! Rows of ids from rows of keys.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
 
+use super::KeyRows;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 
-/// Takes the ids of `rows` rows of `width` keys; rows of ids are `stride` apart, at least `width`, and have
-/// `u32::MAX` behind the last.
-pub(super) fn take_ids(
-    gpu: &Gpu,
-    keys: &Buffer<Key>,
-    (rows, width): (usize, usize),
-    ids: &mut Buffer<u32>,
-    stride: usize,
-) -> Result<()> {
+/// Takes the ids of the keys. Rows of ids are `stride` apart, at least `width`, with `u32::MAX` in
+/// empty places.
+pub(super) fn take_ids(gpu: &Gpu, from: KeyRows<'_>, ids: &mut Buffer<u32>, stride: usize) -> Result<()> {
+    let KeyRows { keys, rows, width } = from;
     let take = Ids {
         keys: keys.view(),
         ids: ids.view_mut(),

@@ -1,14 +1,29 @@
 //! The medoid on a GPU.
 
-use tagore_device::block::rows;
-use tagore_device::prune::medoid::{MEDOID_THREADS, Nearest, SUM_ROWS};
+use cuda_std::memory::GlobalMut;
+use tagore_device::block::rows::Rows;
+use tagore_device::prune::medoid::{
+    MEDOID_THREADS, Nearest, SUM_ROWS, medoid_nearest_f16, medoid_nearest_f32, medoid_nearest_i8,
+    medoid_nearest_u8, medoid_sums_f16, medoid_sums_f32, medoid_sums_i8, medoid_sums_u8,
+};
 
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, Plan};
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::gpu::{Base, stage_kernels};
 use crate::vectors::space::Space;
 
-/// Blocks that look for the nearest row, at most: some times as many as any device works on at a time.
+stage_kernels! {
+    /// Kernels of the medoid.
+    pub(crate) trait MedoidKernels {
+        MedoidSums (Rows<Self>, GlobalMut<f64>, u32):
+            medoid_sums_f32 medoid_sums_f16 medoid_sums_u8 medoid_sums_i8;
+        MedoidNearest (Nearest<Self>,):
+            medoid_nearest_f32 medoid_nearest_f16 medoid_nearest_u8 medoid_nearest_i8;
+    }
+}
+
+/// Blocks that look for the nearest row, at most: some times as many as any device works on at a
+/// time.
 const BLOCKS: usize = 2048;
 
 /// The blocks that look for the nearest of `n` rows, and their warps.
@@ -17,10 +32,10 @@ fn blocks(n: usize) -> (usize, usize) {
     (blocks, blocks * (MEDOID_THREADS / 32) as usize)
 }
 
-/// What finding the medoid of `n` rows takes.
-pub(super) fn plan(n: usize, dim: usize) -> Plan {
+/// Device memory of the medoid of `n` rows.
+pub(super) fn plan(n: usize, dim: usize) -> MemoryPlan {
     let warps = blocks(n).1;
-    Plan::new()
+    MemoryPlan::new()
         .with::<f64>("sums", n.div_ceil(SUM_ROWS as usize) * dim)
         .with::<f64>("mean", dim)
         .with::<u64>("least distances", warps)
@@ -28,7 +43,7 @@ pub(super) fn plan(n: usize, dim: usize) -> Plan {
 }
 
 /// The row of [`Space::medoid`]: sums are added up in the same order, and ties go to the same row.
-pub(super) fn medoid<T: OnDevice>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) -> Result<u32> {
+pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) -> Result<u32> {
     let (n, dim) = (space.len(), space.dim());
     let pieces = n.div_ceil(SUM_ROWS as usize);
     let (blocks, warps) = blocks(n);
@@ -54,7 +69,7 @@ pub(super) fn medoid<T: OnDevice>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) 
     let lift_mean = space.lift_mean();
     let nearest = Nearest {
         // Of lifts, only the added coordinates of inner products count.
-        rows: rows::Rows { lifted: u32::from(lift_mean.is_some()), ..base.rows() },
+        rows: Rows { lifted: u32::from(lift_mean.is_some()), ..base.rows() },
         mean: mean.view(),
         distances: distances.view_mut(),
         nearest: nearest_rows.view_mut(),
@@ -78,7 +93,7 @@ mod tests {
     use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
     use tagore_device::random::{Draws, Stage};
 
-    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>) {
+    fn check<T: MedoidKernels>(space: &Space<'_>, rows: Matrix<'_, T>) {
         for gpu in devices() {
             let base = Base::upload(&gpu, space, rows).unwrap();
             assert_eq!(

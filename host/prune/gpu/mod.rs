@@ -15,26 +15,88 @@ mod testing;
 
 use std::ops::Range;
 
+use collect::CollectKernels;
 use cuda_std::memory::Global;
-pub(crate) use plan::Shape;
+use medoid::MedoidKernels;
+use path::PathKernels;
+pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
+
+use tagore_device::key::Key;
+use tagore_device::prune::kernels::RuleElement;
 
 use crate::gpu::Buffer;
 
-/// Nodes that are worked on together: a stretch of an order of rows.
+/// Kernels of all steps of pruning.
+pub(crate) trait PruneKernels: CollectKernels + PathKernels + MedoidKernels + RuleElement {}
+
+impl<T: CollectKernels + PathKernels + MedoidKernels + RuleElement> PruneKernels for T {}
+
+/// Nodes that one launch works on: a stretch of an order of rows.
 pub(super) struct Chunk<'a> {
     order: &'a Buffer<u32>,
     range: Range<usize>,
 }
 
 impl Chunk<'_> {
-    /// How many there are.
+    /// The number of nodes.
     fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Their rows.
+    /// The rows of the nodes.
     fn nodes(&self) -> Global<u32> {
         self.order.view().offset(self.range.start)
     }
+}
+
+/// The output of collecting for a chunk.
+struct Collected<'a> {
+    chunk: &'a Chunk<'a>,
+    keys: &'a mut Buffer<Key>,
+    /// Candidates of a node, at most.
+    limit: usize,
+}
+
+/// Candidates of a chunk, nearest first.
+#[derive(Clone, Copy)]
+struct Candidates<'a> {
+    chunk: &'a Chunk<'a>,
+    keys: &'a Buffer<Key>,
+    /// Keys from one node to the next.
+    stride: usize,
+    /// Keys of a node that are candidates, at most `stride`.
+    count: usize,
+    /// Whether keys lie by row, as k-NN lists do; else by place in the chunk.
+    by_row: bool,
+    /// Whether a node keeps all candidates if they fit its row.
+    pass_short: bool,
+}
+
+impl<'a> Candidates<'a> {
+    /// `count` candidates for each node of the chunk, by place.
+    fn by_place(chunk: &'a Chunk<'a>, keys: &'a Buffer<Key>, count: usize) -> Self {
+        Self { chunk, keys, stride: count, count, by_row: false, pass_short: false }
+    }
+}
+
+/// Forward edges: `width` keys for each row, in the order of acceptance.
+struct Forward {
+    keys: Buffer<Key>,
+    rows: usize,
+    width: usize,
+}
+
+impl Forward {
+    fn view(&self) -> KeyRows<'_> {
+        KeyRows { keys: &self.keys, rows: self.rows, width: self.width }
+    }
+}
+
+/// `rows` rows of `width` keys.
+#[derive(Clone, Copy)]
+struct KeyRows<'a> {
+    keys: &'a Buffer<Key>,
+    rows: usize,
+    width: usize,
 }

@@ -1,34 +1,41 @@
 //! Collect by paths on a GPU.
 
-use tagore_device::descent::key::Key;
-use tagore_device::prune::path::{PATH_THREADS, Paths, path_slots};
-use tagore_device::search::beam::walk::{Graph, Walk};
+use tagore_device::prune::path::{
+    PATH_THREADS, Paths, path_slots, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8,
+};
+use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
-use super::Chunk;
+use super::Collected;
 use crate::Result;
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::collect::PATH;
-use crate::vectors::gpu::{Base, OnDevice, metric_number};
+use crate::vectors::gpu::{Base, metric_number, stage_kernels};
+
+stage_kernels! {
+    /// Kernels that collect by paths.
+    pub(crate) trait PathKernels {
+        Path (Paths<Self>,): prune_path_f32 prune_path_f16 prune_path_u8 prune_path_i8;
+    }
+}
 
 /// The most candidates that a node has.
 pub(super) fn most(k: usize, entries: usize) -> usize {
     entries + (PATH.expansions + 1) * k
 }
 
-/// Writes to `candidates` the nearest `limit` candidates of each node of the chunk: what a short search for it from the
-/// entries meets, and its own list. There are fewer than 2^31 rows.
-pub(super) fn path<T: OnDevice>(
+/// Collects the nearest candidates of each node of the chunk: what a short search for it from the
+/// entry points meets, and its own list. There are fewer than 2^31 rows.
+pub(super) fn path<T: PathKernels>(
     gpu: &Gpu,
     base: &Base<T>,
     lists: &GpuLists,
-    (entries, entry_count): (&Buffer<u32>, usize),
-    chunk: &Chunk<'_>,
-    (candidates, limit): (&mut Buffer<Key>, usize),
+    entries: &Buffer<u32>,
+    to: Collected<'_>,
 ) -> Result<()> {
-    let (degree, entry_count, expansions) = (lists.k as u32, entry_count as u32, PATH.expansions as u32);
+    let (degree, entry_count, expansions) = (lists.k as u32, entries.len() as u32, PATH.expansions as u32);
     let paths = Paths {
-        walk: Walk {
+        walk: BeamWalk {
             base: base.rows(),
             graph: Graph { ids: lists.keys.view().cast(), places: entries.view(), degree, shift: 1 },
             entries: entries.view(),
@@ -41,29 +48,31 @@ pub(super) fn path<T: OnDevice>(
             slots: path_slots(degree, entry_count, expansions),
             metric: metric_number(lists.metric),
         },
-        nodes: chunk.nodes(),
-        candidates: candidates.view_mut(),
-        limit: limit as u32,
+        nodes: to.chunk.nodes(),
+        candidates: to.keys.view_mut(),
+        limit: to.limit as u32,
         padding: 0,
     };
-    // SAFETY: lists, entries and nodes hold rows of the base, the candidates have room, and all outlive the work.
-    unsafe { gpu.launch::<T::Path>([chunk.len() as u32, 1, 1], PATH_THREADS, (paths,)) }
+    // SAFETY: lists, entries and nodes hold rows of the base, the candidates have room, and all
+    // outlive the work.
+    unsafe { gpu.launch::<T::Path>([to.chunk.len() as u32, 1, 1], PATH_THREADS, (paths,)) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Chunk;
     use super::*;
     use crate::Progress;
     use crate::descent::KnnGraph;
-    use crate::gpu::Plan;
+    use crate::gpu::MemoryPlan;
     use crate::prune::collect::Collector;
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
-    use tagore_device::descent::key;
+    use tagore_device::key::{self, Key};
 
-    fn check<T: OnDevice>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
+    fn check<T: PathKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
         let nodes: Vec<u32> = (0..space.len() as u32).rev().step_by(7).collect();
         for gpu in devices() {
             let base = Base::upload(&gpu, space, rows).unwrap();
@@ -71,10 +80,10 @@ mod tests {
             let (order, entries_there) = (upload(&gpu, &nodes), upload(&gpu, entries));
             let chunk = Chunk { order: &order, range: 0..nodes.len() };
             for limit in [1, 20, most(graph.k(), entries.len())] {
-                let plan = Plan::new().with::<Key>("candidates", nodes.len() * limit);
+                let plan = MemoryPlan::new().with::<Key>("candidates", nodes.len() * limit);
                 let mut candidates: Buffer<Key> = plan.reserve(&gpu).unwrap().buffer("candidates").unwrap();
-                let from = (&entries_there, entries.len());
-                path(&gpu, &base, &lists, from, &chunk, (&mut candidates, limit)).unwrap();
+                let to = Collected { chunk: &chunk, keys: &mut candidates, limit };
+                path(&gpu, &base, &lists, &entries_there, to).unwrap();
                 let found = download(&candidates, nodes.len() * limit);
                 let mut collector = Collector::new(space, graph, entries, Collect::Path, limit);
                 let mut expected = Vec::new();

@@ -1,6 +1,7 @@
-//! The device memory of pruning. The work takes its buffers from these plans, so they cannot disagree with it.
+//! The device memory of pruning. The work takes its buffers from these plans, so they cannot
+//! disagree with it.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
 use tagore_device::prune::detours::detour_shared_bytes;
 use tagore_device::prune::filter::filter_shared_bytes;
@@ -10,11 +11,11 @@ use tagore_device::prune::store::MERGED;
 
 use super::medoid;
 use super::path;
-use super::rank::Lists;
+use super::rank::RankedLists;
 use super::reverse::Reverse;
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
-use crate::gpu::Plan;
+use crate::gpu::MemoryPlan;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::strategy::{Collect, Entry, RANDOM_ENTRIES, Store, Strategy};
 use crate::vectors::gpu::{Base, OnDevice};
@@ -25,9 +26,9 @@ const CANDIDATES: usize = 1 << 26;
 /// The nodes of a chunk, unless there is room for more: fewer leave a device idle.
 const LEAST_AT_ONCE: usize = 256;
 
-/// What the sizes of pruning's buffers depend on.
+/// The sizes and parameters that pruning's buffers depend on.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct PruneShape {
     pub n: usize,
     dim: usize,
     /// Neighbours in the lists of the graph.
@@ -44,9 +45,10 @@ pub(crate) struct Shape {
     form: Option<Form>,
 }
 
-impl Shape {
-    /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under `metric`.
-    pub(crate) fn new(strategy: &Strategy, (n, dim): (usize, usize), k: usize, metric: Metric) -> Self {
+impl PruneShape {
+    /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under
+    /// `metric`.
+    pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
         let counts_detours = strategy.counts_detours();
         let form = strategy.filter.rule().map(|rule| rule.form());
@@ -71,7 +73,7 @@ impl Shape {
         collect.max(filter)
     }
 
-    /// Where searches for candidates begin.
+    /// Entry points of searches for candidates.
     pub(crate) fn entries(&self) -> usize {
         match self.entry {
             Entry::Medoid => 1,
@@ -93,8 +95,9 @@ impl Shape {
         })
     }
 
-    /// Nodes whose candidates are on the device at a time: no more than a quarter, so that candidates of many nodes or of
-    /// few take less than what stays; or as many as there is room for where edges will be turned round.
+    /// Nodes whose candidates are on the device at a time: no more than a quarter, so that
+    /// candidates of many nodes or of few take less than what stays; or as many as there is room
+    /// for where edges will be turned round.
     pub(super) fn collected_at_once(&self) -> usize {
         let few = (CANDIDATES / self.limit()).clamp(1, self.n.div_ceil(4).max(LEAST_AT_ONCE));
         let candidates = (self.limit() * size_of::<Key>()) as u64;
@@ -104,8 +107,8 @@ impl Shape {
         few.max(usize::try_from(room).unwrap_or(usize::MAX)).min(self.n)
     }
 
-    /// Nodes whose forward and reverse edges are filtered together: as many as there is room for where lists and
-    /// candidates were.
+    /// Nodes whose forward and reverse edges are filtered together: as many as there is room for
+    /// where lists and candidates were.
     pub(super) fn merged_at_once(&self) -> usize {
         let merged = MERGED as usize * size_of::<Key>();
         let before = self.candidates().bytes() + self.lists().only(&["lists"]).bytes();
@@ -115,63 +118,69 @@ impl Shape {
     }
 
     /// The forward edges.
-    pub(super) fn forward(&self) -> Plan {
-        Plan::new().with::<Key>("forward edges", self.n * self.degree)
+    pub(super) fn forward(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<Key>("forward edges", self.n * self.degree)
     }
 
     /// Candidates of a chunk of nodes, and the entries of searches for them.
-    pub(super) fn candidates(&self) -> Plan {
+    pub(super) fn candidates(&self) -> MemoryPlan {
         if self.takes_lists() {
-            return Plan::new();
+            return MemoryPlan::new();
         }
-        Plan::new()
+        MemoryPlan::new()
             .with::<Key>("candidates", self.collected_at_once() * self.limit())
             .with::<u32>("entries", self.entries())
     }
 
     /// The rows of the index.
-    pub(super) fn rows(&self) -> Plan {
-        Plan::new().with::<u32>("index rows", self.n * self.degree)
+    pub(super) fn rows(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("index rows", self.n * self.degree)
     }
 
     /// Forward and reverse edges of a chunk of nodes.
-    pub(super) fn merged(&self) -> Plan {
+    pub(super) fn merged(&self) -> MemoryPlan {
         match self.store {
-            Store::Interleave => Plan::new(),
+            Store::Interleave => MemoryPlan::new(),
             Store::Refilter => {
-                Plan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
+                MemoryPlan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
             }
         }
     }
 
     /// The lists of the graph, and an order of the nodes.
-    fn lists(&self) -> Plan {
-        GpuLists::plan(Plan::new(), self.n, self.k)
+    fn lists(&self) -> MemoryPlan {
+        GpuLists::plan(MemoryPlan::new(), self.n, self.k)
     }
 
     /// The ids of the lists, where detours are counted.
-    fn list_ids(&self) -> Plan {
-        if self.counts_detours { Lists::plan(Plan::new(), self.n, self.k) } else { Plan::new() }
+    fn list_ids(&self) -> MemoryPlan {
+        if self.counts_detours {
+            RankedLists::plan(MemoryPlan::new(), self.n, self.k)
+        } else {
+            MemoryPlan::new()
+        }
     }
 
-    /// Turning edges round. No node accepts more than all its candidates; how many it does accept is not known before.
-    fn turned(&self) -> Plan {
+    /// Turning edges round. No node accepts more than all its candidates; how many it does accept
+    /// is not known before.
+    fn turned(&self) -> MemoryPlan {
         let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
-    /// What stays of turning edges round.
-    fn reverse(&self) -> Plan {
+    /// Reverse edges, once turned round.
+    fn reverse(&self) -> MemoryPlan {
         self.turned().only(&Reverse::KEPT)
     }
 
-    /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists of the graph.
-    pub(in crate::prune) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists
+    /// of the graph.
+    pub(crate) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
         let base = Base::<T>::plan(self.n, self.dim, self.metric);
         let lists = self.lists();
         let order = lists.only(&["order"]);
         let (ids, forward) = (self.list_ids(), self.forward());
-        let stage = |name, plans: &[&Plan]| PlannedStage {
+        let stage = |name, plans: &[&MemoryPlan]| PlannedStage {
             name,
             buffers: plans.iter().fold(base.clone(), |all, plan| all.and(plan)),
         };
@@ -194,7 +203,7 @@ mod tests {
     fn chunks_take_no_more_than_what_was_there() {
         for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
             for strategy in Strategy::all() {
-                let shape = Shape::new(&strategy.degree(degree), (n, 24), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), n, 24, k, Metric::L2);
                 let bytes: Vec<u64> =
                     shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
                 let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
@@ -218,7 +227,7 @@ mod tests {
         {
             for strategy in Strategy::all().into_iter().filter(|strategy| !strategy.counts_detours()) {
                 let name = strategy.kind().to_owned();
-                let shape = Shape::new(&strategy.degree(degree), (n, 96), k, Metric::L2);
+                let shape = PruneShape::new(&strategy.degree(degree), n, 96, k, Metric::L2);
                 let stages = shape.stages::<f32>();
                 let taken = |name| stages.iter().find(|stage| stage.name == name).unwrap().buffers.bytes();
                 let planned = stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap();

@@ -2,78 +2,49 @@
 
 use std::time::Instant;
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 
-use super::Chunk;
 use super::collect::collect;
 use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
 use super::medoid::medoid;
 use super::path::path;
-use super::plan::Shape;
-use super::rank::{Candidates, Lists, rank};
+use super::plan::PruneShape;
+use super::rank::{RankedLists, rank};
 use super::reverse::{Rank, Reverse};
 use super::store::{download, merge, store};
-use crate::descent::{DescentStats, GpuLists, KnnGraph, Then};
+use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
+use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned, cpu};
-use crate::vectors::Matrix;
-use crate::vectors::gpu::{Base, DeviceBase, OnDevice, with_device_rows};
+use crate::vectors::gpu::Base;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
-/// What pruning is run with, checked and complete.
+/// Arguments of a pruning, checked and complete.
 pub(crate) struct Pruning<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
     pub strategy: &'a Strategy,
-    /// By the kernels to compare with, where there are any.
-    pub plain: bool,
+    /// Whether the baseline kernels filter, where the filter has one.
+    pub baseline_kernels: bool,
     pub seed: u64,
     pub progress: &'a Progress,
 }
 
-impl Then for Pruning<'_> {
-    type Output = (Pruned, DescentStats, PruneStats, DeviceBase);
-
-    fn then<T: OnDevice>(
-        self,
-        base: Base<T>,
-        lists: GpuLists,
-        descent: DescentStats,
-    ) -> Result<Self::Output> {
-        let (pruned, prune) = self.run(&base, lists, 0.0)?;
-        Ok((pruned, descent, prune, T::device_base(base)))
-    }
-}
-
 impl Pruning<'_> {
-    /// What the sizes of the buffers depend on.
-    fn shape(&self, k: usize) -> Shape {
-        Shape::new(self.strategy, (self.space.len(), self.space.dim()), k, self.space.metric())
+    /// The sizes that buffers depend on.
+    fn shape(&self, k: usize) -> PruneShape {
+        PruneShape::new(self.strategy, self.space.len(), self.space.dim(), k, self.space.metric())
     }
 
-    /// Prunes a graph that is not on the device yet.
-    pub(in crate::prune) fn prune(self, graph: &KnnGraph) -> Result<<Self as Then>::Output> {
-        with_device_rows!(self.space, rows => self.upload(rows, graph))
-    }
-
-    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>, graph: &KnnGraph) -> Result<<Self as Then>::Output> {
-        let copying = Instant::now();
-        let base = Base::upload(self.gpu, self.space, rows)?;
-        let lists = GpuLists::of(self.gpu, graph)?;
-        self.gpu.synchronize()?;
-        let (pruned, prune) = self.run(&base, lists, copying.elapsed().as_secs_f64())?;
-        Ok((pruned, graph.stats().clone(), prune, T::device_base(base)))
-    }
-
-    /// Prunes; `copy` seconds were spent on copies before.
-    fn run<T: OnDevice>(&self, base: &Base<T>, lists: GpuLists, copy: f64) -> Result<(Pruned, PruneStats)> {
+    /// Prunes the graph of `base`.
+    pub(crate) fn run<T: PruneKernels>(&self, base: &Base<T>, lists: GpuLists) -> Result<Pruned> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
@@ -84,7 +55,7 @@ impl Pruning<'_> {
         let ranks = self
             .strategy
             .counts_detours()
-            .then(|| Lists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
+            .then(|| RankedLists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
             .transpose()?;
         let shape = self.shape(lists.k);
         let forward = self.forward(base, &shape, &lists, ranks.as_ref(), &entries)?;
@@ -92,9 +63,9 @@ impl Pruning<'_> {
         let order = lists.order;
         drop(lists.keys);
         let ids = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
-        let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), copy, ..PruneStats::default() };
+        let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), ..PruneStats::default() };
         let copying = Instant::now();
-        let pruned = (download(&ids, self.space.len(), self.strategy.degree)?, entries);
+        let rows = download(&ids, self.space.len(), self.strategy.degree)?;
         stats.copy += copying.elapsed().as_secs_f64();
         stage.advance(self.space.len() as u64)?;
 
@@ -105,118 +76,94 @@ impl Pruning<'_> {
         stats.kernels = measured.kernels;
         stats.peak_gpu_bytes = measured.peak_bytes;
         stats.peak_host_bytes = peak_host_bytes();
-        Ok((pruned, stats))
+        Ok(Pruned { rows, entries, stats })
     }
 
     /// Collect and Filter: the forward edges of each row, as many as the degree.
-    fn forward<T: OnDevice>(
+    fn forward<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        shape: &Shape,
+        shape: &PruneShape,
         lists: &GpuLists,
-        ranks: Option<&Lists>,
+        ranks: Option<&RankedLists>,
         entries: &[u32],
-    ) -> Result<Buffer<Key>> {
+    ) -> Result<Forward> {
         let Self { gpu, strategy, .. } = *self;
         let n = shape.n;
-        let mut forward: Buffer<Key> = shape.forward().reserve(gpu)?.buffer("forward edges")?;
+        let keys = shape.forward().reserve(gpu)?.buffer("forward edges")?;
+        let mut forward = Forward { keys, rows: n, width: strategy.degree };
         if let Some(ranks) = ranks.filter(|_| shape.takes_lists()) {
             // The lists are the candidates.
             let count = strategy.candidates.min(lists.k);
-            let candidates =
-                Candidates { keys: &lists.keys, stride: lists.k, count, by_row: true, pass_short: false };
-            self.rank(ranks, candidates, &Chunk { order: &lists.order, range: 0..n }, &mut forward)?;
+            let chunk = Chunk { order: &lists.order, range: 0..n };
+            let candidates = Candidates::by_place(&chunk, &lists.keys, lists.k);
+            self.rank(ranks, Candidates { count, by_row: true, ..candidates }, &mut forward)?;
             return Ok(forward);
         }
         let (limit, at_once) = (shape.limit(), shape.collected_at_once());
         let memory = shape.candidates().reserve(gpu)?;
-        let mut candidates: Buffer<Key> = memory.buffer("candidates")?;
+        let mut keys: Buffer<Key> = memory.buffer("candidates")?;
         let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
         entries_there.upload(entries)?;
-        let entries = (&entries_there, entries.len());
         for first in (0..n).step_by(at_once) {
             self.progress.check()?;
             let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
-            let to = (&mut candidates, limit);
+            let to = Collected { chunk: &chunk, keys: &mut keys, limit };
             match strategy.collect {
-                Collect::OneHop => collect(gpu, base, lists, 0, &chunk, to)?,
-                Collect::TwoHop => collect(gpu, base, lists, HOP, &chunk, to)?,
-                Collect::Path => path(gpu, base, lists, entries, &chunk, to)?,
+                Collect::OneHop => collect(gpu, base, lists, 0, to)?,
+                Collect::TwoHop => collect(gpu, base, lists, HOP, to)?,
+                Collect::Path => path(gpu, base, lists, &entries_there, to)?,
             }
-            if let Some(ranks) = ranks {
-                let candidates = Candidates {
-                    keys: &candidates,
-                    stride: limit,
-                    count: limit,
-                    by_row: false,
-                    pass_short: false,
-                };
-                self.rank(ranks, candidates, &chunk, &mut forward)?;
-            } else {
-                self.filter(base, &chunk, (&candidates, limit), &mut forward, false)?;
-            }
+            self.filter(base, ranks, Candidates::by_place(&chunk, &keys, limit), &mut forward)?;
         }
         Ok(forward)
     }
 
-    fn rank(
-        &self,
-        lists: &Lists,
-        candidates: Candidates<'_>,
-        chunk: &Chunk<'_>,
-        forward: &mut Buffer<Key>,
-    ) -> Result<()> {
-        let (nodes, degree) = ((chunk.nodes(), chunk.len()), self.strategy.degree);
-        if self.plain {
-            rank::<prune_detours_unbalanced>(
-                self.gpu,
-                self.strategy,
-                lists,
-                candidates,
-                nodes,
-                forward,
-                degree,
-            )
-        } else {
-            rank::<prune_detours>(self.gpu, self.strategy, lists, candidates, nodes, forward, degree)
-        }
-    }
-
-    fn filter<T: OnDevice>(
+    /// Filters by detours where there are `ranks`, else by the rule.
+    fn filter<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        chunk: &Chunk<'_>,
-        from: (&Buffer<Key>, usize),
-        forward: &mut Buffer<Key>,
-        pass_short: bool,
+        ranks: Option<&RankedLists>,
+        candidates: Candidates<'_>,
+        forward: &mut Forward,
     ) -> Result<()> {
-        let to = (forward, self.strategy.degree);
-        if let (true, Filter::Distance, Some(alpha)) =
-            (self.plain, &self.strategy.filter, self.strategy.threshold)
-        {
-            return filter_serially(self.gpu, base, alpha, chunk, from, to, pass_short);
+        if let Some(ranks) = ranks {
+            return self.rank(ranks, candidates, forward);
         }
-        filter(self.gpu, base, self.strategy, chunk, from, to, pass_short)
+        if let (true, Filter::Distance, Some(alpha)) =
+            (self.baseline_kernels, &self.strategy.filter, self.strategy.threshold)
+        {
+            return filter_serially(self.gpu, base, alpha, candidates, forward);
+        }
+        filter(self.gpu, base, self.strategy, candidates, forward)
+    }
+
+    fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
+        if self.baseline_kernels {
+            rank::<prune_detours_unbalanced>(self.gpu, self.strategy, lists, candidates, forward)
+        } else {
+            rank::<prune_detours>(self.gpu, self.strategy, lists, candidates, forward)
+        }
     }
 
     /// Reverse edges and Store: the ids of each row.
-    fn store<T: OnDevice>(
+    fn store<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        shape: &Shape,
-        ranks: Option<&Lists>,
+        shape: &PruneShape,
+        ranks: Option<&RankedLists>,
         order: &Buffer<u32>,
-        mut forward: Buffer<Key>,
+        mut forward: Forward,
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (shape.n, shape.degree);
-        // What is merged is merged by distances.
+        // Merges are by distances.
         let by_place = ranks.is_some() && strategy.store == Store::Interleave;
         let by = if by_place { Rank::Place } else { Rank::Distance };
-        let reverse = Reverse::new(gpu, &forward, (n, degree), by)?;
+        let reverse = Reverse::new(gpu, forward.view(), by)?;
         let mut ids: Buffer<u32> = shape.rows().reserve(gpu)?.buffer("index rows")?;
         match strategy.store {
-            Store::Interleave => store(gpu, &forward, (n, degree), &reverse, &mut ids, degree)?,
+            Store::Interleave => store(gpu, forward.view(), &reverse, &mut ids, degree)?,
             Store::Refilter => {
                 let stride = MERGED as usize;
                 let at_once = shape.merged_at_once();
@@ -224,19 +171,16 @@ impl Pruning<'_> {
                 for first in (0..n).step_by(at_once) {
                     self.progress.check()?;
                     let chunk = Chunk { order, range: first..(first + at_once).min(n) };
-                    merge(gpu, &forward, degree, &reverse, (chunk.nodes(), chunk.len()), &mut merged)?;
-                    // Rows of the chunk are not asked for any more.
-                    if let Some(ranks) = ranks {
-                        let (keys, count) = (&merged, stride);
-                        let candidates = Candidates { keys, stride, count, by_row: false, pass_short: true };
-                        self.rank(ranks, candidates, &chunk, &mut forward)?;
-                    } else {
-                        self.filter(base, &chunk, (&merged, stride), &mut forward, true)?;
-                    }
+                    merge(gpu, forward.view(), &reverse, &chunk, &mut merged)?;
+                    // Nothing reads rows of the chunk any more.
+                    let candidates = Candidates::by_place(&chunk, &merged, stride);
+                    let candidates = Candidates { pass_short: true, ..candidates };
+                    self.filter(base, ranks, candidates, &mut forward)?;
                 }
-                take_ids(gpu, &forward, (n, degree), &mut ids, degree)?;
+                take_ids(gpu, forward.view(), &mut ids, degree)?;
             }
         }
+        // The caller takes the time.
         gpu.synchronize()?;
         Ok(ids)
     }

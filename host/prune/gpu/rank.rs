@@ -1,78 +1,61 @@
 //! CAGRA's filter on a device: the edges with the fewest detours.
 
 use cuda_std::launch::Kernel;
-use cuda_std::memory::Global;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::detours::{DETOUR_THREADS, Detours};
 use tagore_device::prune::places::MOST_PLACES;
 
 use super::ids::take_ids;
+use super::{Candidates, Forward, KeyRows};
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::prune::strategy::{MAX_CANDIDATES, Strategy};
 
 const _: () = assert!(MAX_CANDIDATES <= MOST_PLACES as usize);
 
 /// The ids of the k-NN lists: half of what the lists take, and all that counting reads of them.
-pub(super) struct Lists {
+pub(super) struct RankedLists {
     ids: Buffer<u32>,
     /// Ids from one list to the next: pieces of four begin at multiples of 16 bytes.
     stride: usize,
 }
 
-impl Lists {
+impl RankedLists {
     fn stride(k: usize) -> usize {
         k.next_multiple_of(4).max(4)
     }
 
     /// The device memory of `n` lists of `k`.
-    pub(super) fn plan(plan: Plan, n: usize, k: usize) -> Plan {
+    pub(super) fn plan(plan: MemoryPlan, n: usize, k: usize) -> MemoryPlan {
         plan.with::<u32>("list ids", n * Self::stride(k))
     }
 
     /// Takes the ids of `n` lists of `k` keys.
     pub(super) fn new(gpu: &Gpu, keys: &Buffer<Key>, n: usize, k: usize) -> Result<Self> {
-        let mut ids = Self::plan(Plan::new(), n, k).reserve(gpu)?.buffer("list ids")?;
-        take_ids(gpu, keys, (n, k), &mut ids, Self::stride(k))?;
+        let mut ids = Self::plan(MemoryPlan::new(), n, k).reserve(gpu)?.buffer("list ids")?;
+        take_ids(gpu, KeyRows { keys, rows: n, width: k }, &mut ids, Self::stride(k))?;
         Ok(Self { ids, stride: Self::stride(k) })
     }
 }
 
-/// Candidates of nodes, nearest first.
-#[derive(Clone, Copy)]
-pub(super) struct Candidates<'a> {
-    /// `stride` keys for each node.
-    pub keys: &'a Buffer<Key>,
-    /// Keys from one node to the next.
-    pub stride: usize,
-    /// How many of them are candidates: at most `stride`.
-    pub count: usize,
-    /// Whether they lie by rows, as the k-NN lists do; else by the places of the nodes.
-    pub by_row: bool,
-    /// Whether nodes of no more than are accepted keep them all.
-    pub pass_short: bool,
-}
-
-/// Writes to `forward` at most `most` of the candidates of each of `nodes` (a row each, and how many), in the order
-/// in which they are accepted, `most` keys for each row. `K` is [`prune_detours`] or, to compare with,
-/// [`prune_detours_unbalanced`].
+/// Filters candidates into forward edges by their detours. `K` is [`prune_detours`], or the
+/// published baseline [`prune_detours_unbalanced`].
 ///
 /// [`prune_detours`]: tagore_device::prune::detours::prune_detours
 /// [`prune_detours_unbalanced`]: tagore_device::prune::detours::prune_detours_unbalanced
 pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
     gpu: &Gpu,
     strategy: &Strategy,
-    lists: &Lists,
+    lists: &RankedLists,
     candidates: Candidates<'_>,
-    (nodes, node_count): (Global<u32>, usize),
-    forward: &mut Buffer<Key>,
-    most: usize,
+    forward: &mut Forward,
 ) -> Result<()> {
+    let (nodes, most) = (candidates.chunk.len(), forward.width);
     let detours = Detours {
         candidates: candidates.keys.view(),
         lists: lists.ids.view(),
-        nodes,
-        forward: forward.view_mut(),
+        nodes: candidates.chunk.nodes(),
+        forward: forward.keys.view_mut(),
         stride: candidates.stride as u32,
         count: candidates.count as u32,
         by_row: u32::from(candidates.by_row),
@@ -83,18 +66,19 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
         pass_short: u32::from(candidates.pass_short),
     };
     // SAFETY: the buffers hold what the sizes say, and outlive the work.
-    unsafe { gpu.launch::<K>([node_count as u32, 1, 1], DETOUR_THREADS, (detours,))? };
+    unsafe { gpu.launch::<K>([nodes as u32, 1, 1], DETOUR_THREADS, (detours,))? };
     let of_lists = candidates.count * lists.stride * size_of::<u32>();
     let of_keys = (candidates.count + most) * size_of::<Key>();
-    gpu.count_work::<K>((node_count * (of_lists + of_keys)) as u64, 0);
+    gpu.count_work::<K>((nodes * (of_lists + of_keys)) as u64, 0);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key;
+    use tagore_device::key;
     use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 
+    use super::super::Chunk;
     use super::super::testing::{cases, devices, download, forward_on_cpu, list_keys, upload};
     use super::*;
     use crate::Metric;
@@ -122,27 +106,18 @@ mod tests {
                     keys.extend_from_slice(&one);
                 }
                 for gpu in devices() {
-                    let lists = Lists::new(&gpu, &upload(&gpu, &list_keys(graph)), n, k).unwrap();
+                    let lists = RankedLists::new(&gpu, &upload(&gpu, &list_keys(graph)), n, k).unwrap();
                     let (keys, nodes) = (upload(&gpu, &keys), upload(&gpu, &order));
-                    let candidates =
-                        Candidates { keys: &keys, stride, count: stride, by_row: false, pass_short: false };
-                    let mut forward = upload(&gpu, &vec![1u64; n * most]);
-                    let to = (nodes.view(), n);
-                    rank::<prune_detours>(&gpu, &strategy, &lists, candidates, to, &mut forward, most)
+                    let chunk = Chunk { order: &nodes, range: 0..n };
+                    let candidates = Candidates::by_place(&chunk, &keys, stride);
+                    let keys = upload(&gpu, &vec![1u64; n * most]);
+                    let mut forward = Forward { keys, rows: n, width: most };
+                    rank::<prune_detours>(&gpu, &strategy, &lists, candidates, &mut forward).unwrap();
+                    assert_eq!(download(&forward.keys, n * most), expected);
+                    forward.keys.fill(1).unwrap();
+                    rank::<prune_detours_unbalanced>(&gpu, &strategy, &lists, candidates, &mut forward)
                         .unwrap();
-                    assert_eq!(download(&forward, n * most), expected);
-                    forward.fill(1).unwrap();
-                    rank::<prune_detours_unbalanced>(
-                        &gpu,
-                        &strategy,
-                        &lists,
-                        candidates,
-                        to,
-                        &mut forward,
-                        most,
-                    )
-                    .unwrap();
-                    assert_eq!(download(&forward, n * most), expected);
+                    assert_eq!(download(&forward.keys, n * most), expected);
                 }
             }
         });
@@ -160,14 +135,15 @@ mod tests {
             let expected = forward_on_cpu(space, graph, &strategy, 4);
             for gpu in devices() {
                 let keys = upload(&gpu, &list_keys(graph));
-                let lists = Lists::new(&gpu, &keys, n, k).unwrap();
+                let lists = RankedLists::new(&gpu, &keys, n, k).unwrap();
                 let count = k.min(strategy.candidates);
-                let candidates =
-                    Candidates { keys: &keys, stride: k, count, by_row: true, pass_short: false };
-                let (nodes, mut forward) = (upload(&gpu, &order), upload(&gpu, &vec![1u64; n * 4]));
-                let to = (nodes.view(), n);
-                rank::<prune_detours>(&gpu, &strategy, &lists, candidates, to, &mut forward, 4).unwrap();
-                assert_eq!(download(&forward, n * 4), expected);
+                let (nodes, edges) = (upload(&gpu, &order), upload(&gpu, &vec![1u64; n * 4]));
+                let chunk = Chunk { order: &nodes, range: 0..n };
+                let candidates = Candidates::by_place(&chunk, &keys, k);
+                let candidates = Candidates { count, by_row: true, ..candidates };
+                let mut forward = Forward { keys: edges, rows: n, width: 4 };
+                rank::<prune_detours>(&gpu, &strategy, &lists, candidates, &mut forward).unwrap();
+                assert_eq!(download(&forward.keys, n * 4), expected);
             }
         });
     }

@@ -1,20 +1,21 @@
 //! Reverse edges on a device: counted, scanned and sorted.
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::reverse::{
     EDGE_SLOTS, EDGE_THREADS, Edges, Sources, prune_edge_sources, prune_edge_targets, prune_edges,
     prune_edges_count,
 };
 use tagore_device::sort::{scan_threads, sort_scan};
 
+use super::KeyRows;
 use crate::Result;
-use crate::gpu::sort::{SortRoom, sort};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::sort::SortRoom;
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
 /// The most forward slots of all rows: their numbers are half a key.
 const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
 
-/// What reverse edges of a row are ordered by; then by their sources.
+/// The order of the reverse edges of a row; ties by source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
     /// The distance in the forward key.
@@ -27,7 +28,7 @@ pub(super) enum Rank {
 pub(super) struct Reverse {
     /// Rank above source, ascending within each row.
     pub sources: Buffer<Key>,
-    /// Where those of each row begin, and how many there are in all.
+    /// Row offsets, and the number of all edges.
     pub offsets: Buffer<u32>,
 }
 
@@ -41,33 +42,29 @@ impl Reverse {
     pub(super) const KEPT: [&str; 2] = ["spare edges", "reverse offsets"];
 
     /// Counting the edges in so many slots.
-    pub(super) fn counts(slots: usize) -> Plan {
-        Plan::new()
+    pub(super) fn counts(slots: usize) -> MemoryPlan {
+        MemoryPlan::new()
             .with::<u32>("edge counts", slots.div_ceil(EDGE_SLOTS as usize))
             .with::<u32>("edge total", 1)
     }
 
     /// Turning round `count` edges of `rows` rows.
-    pub(super) fn edges(rows: usize, count: usize) -> Plan {
-        let plan = Plan::new()
+    pub(super) fn edges(rows: usize, count: usize) -> MemoryPlan {
+        let plan = MemoryPlan::new()
             .with::<u64>("edges", count)
             .with::<u64>("spare edges", count)
             .with::<u32>("reverse offsets", rows + 1);
         SortRoom::plan(plan, count)
     }
 
-    /// Turns round the edges of `rows` rows: `width` keys of targets each, [`NONE`] in empty slots.
+    /// Turns round forward edges, [`NONE`] in empty slots.
     ///
-    /// [`NONE`]: tagore_device::descent::key::NONE
+    /// [`NONE`]: tagore_device::key::NONE
     ///
     /// # Errors
     /// If there are too many slots, or the device has no room.
-    pub(super) fn new(
-        gpu: &Gpu,
-        forward: &Buffer<Key>,
-        (rows, width): (usize, usize),
-        rank: Rank,
-    ) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, forward: KeyRows<'_>, rank: Rank) -> Result<Self> {
+        let KeyRows { keys: forward, rows, width } = forward;
         let slots = rows * width;
         if slots > MOST_SLOTS {
             return Err(gpu.error(format_args!(
@@ -112,13 +109,13 @@ impl Reverse {
         // SAFETY: as above; there are as many keys as were counted.
         unsafe { gpu.launch::<prune_edges>(grid, EDGE_THREADS, (edges,))? };
         if rank == Rank::Distance {
-            sort(gpu, &mut keys, &mut spare, &mut room, len, 32..64)?;
+            room.sort(gpu, &mut keys, &mut spare, len, 32..64)?;
             let targets = (keys.view_mut(), forward.view(), count);
             // SAFETY: as above.
             unsafe { gpu.launch::<prune_edge_targets>(per_edge, EDGE_THREADS, targets)? };
         }
         // Stably: those of a target keep the order that they have.
-        sort(gpu, &mut keys, &mut spare, &mut room, len, 32..32 + bits_below(rows))?;
+        room.sort(gpu, &mut keys, &mut spare, len, 32..32 + bits_below(rows))?;
         let sources = Sources {
             keys: keys.view(),
             forward: forward.view(),
@@ -135,7 +132,7 @@ impl Reverse {
         gpu.count_work::<prune_edges_count>(slots, 0);
         gpu.count_work::<prune_edges>(slots + count, 0);
         gpu.count_work::<prune_edge_sources>(2 * count, 0);
-        // What is dropped here is used until the work is done.
+        // Then the memory of what is dropped here serves larger buffers.
         gpu.synchronize()?;
         Ok(Self { sources: spare, offsets })
     }
@@ -143,7 +140,7 @@ impl Reverse {
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key::NONE;
+    use tagore_device::key::NONE;
 
     use super::super::testing::{cases, devices, download, forward_on_cpu, upload};
     use super::*;
@@ -169,7 +166,9 @@ mod tests {
                     }
                 });
                 for gpu in devices() {
-                    let found = Reverse::new(&gpu, &upload(&gpu, &forward), (n, width), rank).unwrap();
+                    let found =
+                        Reverse::new(&gpu, KeyRows { keys: &upload(&gpu, &forward), rows: n, width }, rank)
+                            .unwrap();
                     let offsets = download(&found.offsets, n + 1);
                     let sources = download(&found.sources, offsets[n] as usize);
                     for node in 0..n {
@@ -184,7 +183,9 @@ mod tests {
     #[test]
     fn too_many_edges_are_an_error() {
         let gpu = Gpu::emulated(0);
-        let error = Reverse::new(&gpu, &upload(&gpu, &[NONE]), (1 << 31, 2), Rank::Place);
+        let edges = upload(&gpu, &[NONE]);
+        let forward = KeyRows { keys: &edges, rows: 1 << 31, width: 2 };
+        let error = Reverse::new(&gpu, forward, Rank::Place);
         assert!(error.err().unwrap().to_string().contains("expected at most 4294965247 edges"));
     }
 }

@@ -1,29 +1,29 @@
 //! Store on a device: rows of ids from forward and reverse edges.
 
-use cuda_std::memory::Global;
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 use tagore_device::prune::store::{
-    MERGE_THREADS, MERGED, Merge, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
+    MERGE_THREADS, MERGED, MergeReverse, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
 };
 
 use super::reverse::Reverse;
+use super::{Chunk, KeyRows};
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::zeros;
-use crate::prune::rows::Rows;
+use crate::prune::rows::GraphRows;
 
-/// Writes to `ids` rows of `degree`: the better half from the `width` forward edges of each of `rows` rows, then
-/// reverse edges, then the rest of the forward edges (CAGRA and DPG).
+/// Writes rows of `degree` ids: the better half of the forward edges, then reverse edges, then the
+/// rest of the forward edges (CAGRA and DPG).
 pub(super) fn store(
     gpu: &Gpu,
-    forward: &Buffer<Key>,
-    (rows, width): (usize, usize),
+    forward: KeyRows<'_>,
     reverse: &Reverse,
     ids: &mut Buffer<u32>,
     degree: usize,
 ) -> Result<()> {
+    let KeyRows { keys, rows, width } = forward;
     let store = Store {
-        forward: forward.view(),
+        forward: keys.view(),
         reverse: reverse.sources.view(),
         offsets: reverse.offsets.view(),
         ids: ids.view_mut(),
@@ -39,41 +39,41 @@ pub(super) fn store(
     Ok(())
 }
 
-/// Writes to `merged` the nearest [`MERGED`] of the forward and reverse edges of each of `nodes` (a row each, and
-/// how many): candidates for another run of the filter. Reverse edges are ranked by distances.
+/// Writes to `merged` the nearest [`MERGED`] forward and reverse edges of each node of the chunk:
+/// candidates of another run of the filter. Reverse edges are ranked by distances.
 pub(super) fn merge(
     gpu: &Gpu,
-    forward: &Buffer<Key>,
-    width: usize,
+    forward: KeyRows<'_>,
     reverse: &Reverse,
-    (nodes, node_count): (Global<u32>, usize),
+    chunk: &Chunk<'_>,
     merged: &mut Buffer<Key>,
 ) -> Result<()> {
-    let merge = Merge {
-        forward: forward.view(),
+    let KeyRows { keys, width, .. } = forward;
+    let merge = MergeReverse {
+        forward: keys.view(),
         reverse: reverse.sources.view(),
         offsets: reverse.offsets.view(),
-        nodes,
+        nodes: chunk.nodes(),
         merged: merged.view_mut(),
         width: width as u32,
         padding: 0,
     };
     // SAFETY: the buffers hold what the sizes say, and outlive the work.
-    unsafe { gpu.launch::<prune_merge>([node_count as u32, 1, 1], MERGE_THREADS, (merge,))? };
-    gpu.count_work::<prune_merge>((node_count * (width + MERGED as usize) * 8) as u64, 0);
+    unsafe { gpu.launch::<prune_merge>([chunk.len() as u32, 1, 1], MERGE_THREADS, (merge,))? };
+    gpu.count_work::<prune_merge>((chunk.len() * (width + MERGED as usize) * 8) as u64, 0);
     Ok(())
 }
 
 /// Brings rows of `degree` to the host.
-pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<Rows> {
+pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<GraphRows> {
     let mut there: Vec<u32> = zeros(rows * degree);
     ids.download(&mut there)?;
-    Ok(Rows::from_padded(there, degree))
+    Ok(GraphRows::from_padded(there, degree))
 }
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::descent::key::{self, NONE};
+    use tagore_device::key::{self, NONE};
 
     use super::super::ids::take_ids;
     use super::super::reverse::Rank;
@@ -93,14 +93,15 @@ mod tests {
             ] {
                 let strategy = strategy.degree(degree);
                 let width = degree;
-                let (expected, _) = cpu::prune(space, graph, &strategy, 1, &Progress::silent()).unwrap();
-                let expected = expected.into_parts();
+                let expected = cpu::prune(space, graph, &strategy, 1, &Progress::silent()).unwrap();
+                let expected = expected.rows.into_parts();
                 let forward = forward_on_cpu(space, graph, &strategy, width);
                 for gpu in devices() {
                     let forward = upload(&gpu, &forward);
-                    let reverse = Reverse::new(&gpu, &forward, (n, width), rank).unwrap();
+                    let forward = KeyRows { keys: &forward, rows: n, width };
+                    let reverse = Reverse::new(&gpu, forward, rank).unwrap();
                     let mut ids = upload(&gpu, &vec![0u32; n * degree]);
-                    store(&gpu, &forward, (n, width), &reverse, &mut ids, degree).unwrap();
+                    store(&gpu, forward, &reverse, &mut ids, degree).unwrap();
                     let found = download(&ids, n, degree).unwrap();
                     assert_eq!(found.into_parts(), expected, "{} {degree}", strategy.kind());
                 }
@@ -134,9 +135,11 @@ mod tests {
                 expected.reverse();
                 for gpu in devices() {
                     let (forward, nodes) = (upload(&gpu, &forward), upload(&gpu, &order));
-                    let reverse = Reverse::new(&gpu, &forward, (n, width), Rank::Distance).unwrap();
+                    let (forward, chunk) =
+                        (KeyRows { keys: &forward, rows: n, width }, Chunk { order: &nodes, range: 0..n });
+                    let reverse = Reverse::new(&gpu, forward, Rank::Distance).unwrap();
                     let mut merged = upload(&gpu, &vec![0u64; n * MERGED as usize]);
-                    merge(&gpu, &forward, width, &reverse, (nodes.view(), n), &mut merged).unwrap();
+                    merge(&gpu, forward, &reverse, &chunk, &mut merged).unwrap();
                     assert_eq!(values(&merged, n * MERGED as usize), expected.concat());
                 }
             }
@@ -149,7 +152,7 @@ mod tests {
             let keys =
                 upload(&gpu, &[key::pack(1.0, 7), key::pack(0.5, 3), key::pack(2.0, 1), NONE, NONE, NONE]);
             let mut ids = upload(&gpu, &[0u32; 6]);
-            take_ids(&gpu, &keys, (3, 2), &mut ids, 2).unwrap();
+            take_ids(&gpu, KeyRows { keys: &keys, rows: 3, width: 2 }, &mut ids, 2).unwrap();
             let rows = download(&ids, 3, 2).unwrap();
             assert_eq!((rows.row(0), rows.row(1), rows.row(2)), (&[7, 3][..], &[1][..], &[][..]));
         }

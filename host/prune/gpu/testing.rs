@@ -1,12 +1,12 @@
-//! What the tests of this folder share.
+//! Helpers of the tests of this folder.
 
 use bytemuck::Pod;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use crate::Progress;
 use crate::descent::{Descent, KnnGraph};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::prune::Strategy;
 use crate::prune::collect::Collector;
 use crate::prune::filter::Pruner;
@@ -19,7 +19,7 @@ pub(super) fn devices() -> Vec<Gpu> {
 }
 
 pub(super) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-    let memory = Plan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
+    let memory = MemoryPlan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
     let mut buffer = memory.buffer("values").unwrap();
     buffer.upload(values).unwrap();
     buffer
@@ -54,7 +54,7 @@ pub(super) fn list_keys(graph: &KnnGraph) -> Vec<Key> {
     (0..graph.len()).flat_map(row).map(|(&id, &distance)| key::pack(distance, id)).collect()
 }
 
-/// What the CPU's Collect and Filter make of a graph: `most` keys for each node.
+/// Forward edges by the CPU's Collect and Filter: `most` keys for each node.
 pub(super) fn forward_on_cpu(
     space: &Space<'_>,
     graph: &KnnGraph,

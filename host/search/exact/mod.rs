@@ -5,13 +5,13 @@ pub(crate) mod gpu;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::{self, Key};
+use tagore_device::key::{self, Key};
 
-use gpu::Points;
+use gpu::{GpuSearch, QuerySet};
 
-use crate::gpu::{Gpu, KernelTime, Measurement, Plan};
+use crate::gpu::{Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::Progress;
-use crate::vectors::space::{Point, Queries, Space};
+use crate::vectors::space::{Queries, Query, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
@@ -42,10 +42,11 @@ pub struct ExactSearch {
     progress: Progress,
 }
 
-/// Where an exact search spent its time. Of several at once on one device each has a part of the others'.
+/// Where an exact search spent its time. Of several at once on one device each has a part of the
+/// others'.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactStats {
-    /// What ran it, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// Seconds in all.
     pub seconds: f64,
@@ -69,7 +70,7 @@ impl ExactSearch {
         self
     }
 
-    /// Where it runs. The result is the same everywhere, to the bit.
+    /// Sets the device. The result is the same on every device, to the bit.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.device = device;
@@ -94,8 +95,9 @@ impl ExactSearch {
     /// Searches `base`: for every query the exact nearest rows, nearest first, ties by id.
     ///
     /// # Errors
-    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too large or too small
-    /// for the metric, the device is not there or has not enough memory, or the work is cancelled.
+    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too
+    /// large or too small for the metric, the device is not there or has not enough memory, or the
+    /// work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let k = self.k;
         if k == 0 || k > base.len() {
@@ -120,19 +122,17 @@ impl ExactSearch {
         Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
     }
 
-    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the rows.
+    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the
+    /// rows.
     pub(crate) fn nearest_to(&self, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         self.nearest_on(self.gpu(space, queries.len())?.as_ref(), space, queries)
     }
 
     fn nearest_on(&self, gpu: Option<&Gpu>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         match gpu {
-            Some(gpu) => {
-                let points = Points::of_queries(queries);
-                gpu::nearest(gpu, space, &points, self.k, self.device_memory, &self.progress)
-            }
+            Some(gpu) => self.on_gpu(gpu, space, &QuerySet::of_queries(queries)),
             None => {
-                nearest(space, queries.len(), |query| (queries.point(query), None), self.k, &self.progress)
+                nearest(space, queries.len(), |query| (queries.query(query), None), self.k, &self.progress)
             }
         }
     }
@@ -140,17 +140,19 @@ impl ExactSearch {
     /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         match self.gpu(space, nodes.len())? {
-            Some(gpu) if self.k > 0 => {
-                let points = Points::of_nodes(space, nodes);
-                gpu::nearest(&gpu, space, &points, self.k, self.device_memory, &self.progress)
-            }
+            Some(gpu) if self.k > 0 => self.on_gpu(&gpu, space, &QuerySet::of_nodes(space, nodes)),
             _ => neighbors_of(space, nodes, self.k, &self.progress),
         }
     }
 
+    fn on_gpu(&self, gpu: &Gpu, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
+        let (k, budget) = (self.k, self.device_memory);
+        GpuSearch { gpu, space, queries, k, budget, progress: &self.progress }.run()
+    }
+
     /// The GPU to use, if any: with `Device::Auto` only if there is one and it pays.
-    fn gpu(&self, space: &Space<'_>, points: usize) -> Result<Option<Gpu>> {
-        let work = [space.len(), points, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
+    fn gpu(&self, space: &Space<'_>, queries: usize) -> Result<Option<Gpu>> {
+        let work = [space.len(), queries, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
         if self.device == Device::Auto && (work < WORTH_A_GPU || self.k > gpu::MAX_K) {
             return Ok(None);
         }
@@ -158,8 +160,8 @@ impl ExactSearch {
     }
 }
 
-/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`] on
-/// the best device.
+/// The exact `k` nearest rows of `base` for every query, nearest first, ties by id: [`ExactSearch`]
+/// on the best device.
 ///
 /// # Errors
 /// As [`ExactSearch::run`].
@@ -174,9 +176,9 @@ pub fn ground_truth(
     search.run(base, queries).map(|(truth, _)| truth)
 }
 
-/// What [`all_pairs`] of `n` nodes takes of the host's memory with so many threads.
-pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> Plan {
-    Plan::new()
+/// Host memory of [`all_pairs`] for `n` nodes on `threads` threads.
+pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
+    MemoryPlan::new()
         .with::<u32>("nodes", 2 * n)
         .with::<Key>("lists", n * k)
         .with::<Key>("nearest so far", threads * (QUERIES + 1) * Best::room(k))
@@ -189,16 +191,16 @@ pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
 
 /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
-    let point = |index: usize| (space.point(nodes[index]), Some(nodes[index]));
-    nearest(space, nodes.len(), point, k, progress)
+    let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
+    nearest(space, nodes.len(), query, k, progress)
 }
 
-/// The `k` smallest keys (list distance, id) for each of `count` points; `point` gives a point and
+/// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
 /// the row, if any, that is not to be found. There are at least `k` rows to find.
 fn nearest<'p>(
     space: &Space<'_>,
     count: usize,
-    point: impl Fn(usize) -> (Point<'p>, Option<u32>) + Sync,
+    query: impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync,
     k: usize,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
@@ -218,8 +220,8 @@ fn nearest<'p>(
                 ids.clear();
                 ids.extend(begin as u32..(begin + tile).min(space.len()) as u32);
                 for (index, best) in best.iter_mut().enumerate() {
-                    let (point, itself) = point(first + index);
-                    space.list_distances(point, ids, distances);
+                    let (query, itself) = query(first + index);
+                    space.list_distances(query, ids, distances);
                     for (&id, &distance) in ids.iter().zip(distances.iter()) {
                         if Some(id) != itself {
                             best.offer(key::pack(distance, id));

@@ -4,12 +4,13 @@ use cuda_std::f16;
 use tagore_device::block::rows;
 
 use super::{OnDevice, stride};
-use crate::gpu::{Buffer, Gpu, Plan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::Matrix;
 use crate::vectors::space::Space;
 use crate::{Metric, Result};
 
-/// The base on a device, as pruning and searching read it: vectors by their rows, in full precision.
+/// The base on a device, as pruning and searching read it: vectors by their rows, in full
+/// precision.
 pub(crate) struct Base<T: OnDevice> {
     values: Buffer<T>,
     /// Components from one vector to the next: rows begin at multiples of 16 bytes.
@@ -23,21 +24,23 @@ pub(crate) struct Base<T: OnDevice> {
 }
 
 impl<T: OnDevice> Base<T> {
-    /// What `n` rows of `dim` components take, at most: under cosine only a base with zero vectors has lifts.
-    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> Plan {
+    /// What `n` rows of `dim` components take, at most: under cosine only a base with zero vectors
+    /// has lifts.
+    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         Self::values(n, dim).and(&Self::lifts(if metric == Metric::L2 { 0 } else { n }))
     }
 
-    fn values(n: usize, dim: usize) -> Plan {
-        Plan::new().with::<T>("rows", n * stride::<T>(dim))
+    fn values(n: usize, dim: usize) -> MemoryPlan {
+        MemoryPlan::new().with::<T>("rows", n * stride::<T>(dim))
     }
 
     /// The lifts of `count` rows.
-    pub(crate) fn lifts(count: usize) -> Plan {
-        Plan::new().with::<f32>("lifts", count.max(1))
+    pub(crate) fn lifts(count: usize) -> MemoryPlan {
+        MemoryPlan::new().with::<f32>("lifts", count.max(1))
     }
 
-    /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as bytes.
+    /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as
+    /// bytes.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
         let stride = stride::<T>(space.dim());
         let memory = Self::values(space.len(), space.dim()).reserve(gpu)?;

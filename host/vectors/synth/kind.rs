@@ -18,7 +18,7 @@ pub enum SynthKind {
     /// Separate Gaussians: standard normal centres, deviation 0.2 in every component. In fewer than
     /// about 16 dimensions they overlap.
     Clusters {
-        /// Number of Gaussians, 1 to n. Each row belongs to one of them at random.
+        /// Number of Gaussians, 1 to n. Each row belongs to a random one.
         clusters: usize,
     },
     /// Components uniform in [0, 1).
@@ -29,8 +29,8 @@ pub enum SynthKind {
         /// Rows per distinct row, 1 to n. One distinct row has fewer if this does not divide n.
         copies: usize,
     },
-    /// Random directions; the logarithm of a row's norm is normal with mean 0 and deviation 0.4.
-    /// For inner product.
+    /// Random directions with log-normal norms (mean 0 and deviation 0.4 of the logarithm). For
+    /// inner product.
     Lognormal,
 }
 
@@ -46,7 +46,7 @@ impl SynthKind {
         }
     }
 
-    /// Checks the number of clusters or of copies for a data set of `n` rows.
+    /// Checks the number of clusters or copies for a data set of `n` rows.
     pub(super) fn check(self, n: usize) -> Result<()> {
         let (what, found) = match self {
             Self::Clusters { clusters } => ("clusters", clusters),
@@ -56,7 +56,7 @@ impl SynthKind {
         if (1..=n).contains(&found) {
             return Ok(());
         }
-        Err(Error::argument(what, found, format_args!("1 to the {n} rows")))
+        Err(Error::argument(what, found, format_args!("1 to {n}, the number of rows")))
     }
 }
 
@@ -85,11 +85,11 @@ impl FromStr for SynthKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueryKind {
-    /// Further rows of the same distribution.
+    /// More rows of the same distribution.
     #[default]
     Rows,
     /// Sums of two random rows of the data set, plus normal noise with a tenth of the sum's root
-    /// mean square: queries from another distribution than the data set.
+    /// mean square: out-of-distribution queries.
     Sums,
 }
 

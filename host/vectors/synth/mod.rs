@@ -1,4 +1,4 @@
-//! Synthetic data of any size, any part of which can be made alone.
+//! Synthetic data sets of any size; any part can be generated alone.
 
 mod kind;
 mod rows;
@@ -16,17 +16,17 @@ use super::{ElementType, Format, MAX_ROWS, Vectors, check_dim, npy};
 use crate::progress::Progress;
 use crate::{Error, Result};
 
-/// Rows that one task makes at a time.
+/// Rows generated per task.
 const BLOCK: usize = 256;
 
-/// Bytes of rows that are held in memory while a file is written.
+/// Bytes of rows in memory while a file is written.
 const CHUNK_BYTES: usize = 32 << 20;
 
 /// A synthetic data set of f32 vectors and its queries.
 ///
 /// Row i depends on the kind, the seed, n, the dimension and i alone. So any part of a data set of
-/// any size can be made alone, on any number of threads, with the same bytes on every machine. The
-/// rows from n on are the queries.
+/// any size can be generated alone, on any number of threads, with the same bytes on every machine.
+/// Queries are the rows from n on.
 ///
 /// ```
 /// use tagore::{QueryKind, Synth, SynthKind};
@@ -55,7 +55,7 @@ impl Synth {
         Self::of_kind(SynthKind::Mixture, n, dim, seed)
     }
 
-    /// A data set of `n` rows of `dim` components and of any kind.
+    /// A data set of `n` rows of `dim` components of any kind.
     ///
     /// # Errors
     /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or the clusters or copies of
@@ -82,7 +82,7 @@ impl Synth {
         self.generator.kind
     }
 
-    /// All of the data set: rows 0..n.
+    /// The whole data set: rows 0..n.
     pub fn base(&self) -> Vectors {
         self.vectors(0, self.generator.n)
     }
@@ -92,11 +92,11 @@ impl Synth {
     /// # Panics
     /// If `count` is above [`MAX_ROWS`].
     pub fn queries(&self, count: usize) -> Vectors {
-        assert!(count <= MAX_ROWS, "{count} queries, at most {MAX_ROWS} can be made");
+        assert!(count <= MAX_ROWS, "{count} queries, expected at most {MAX_ROWS}");
         self.vectors(self.generator.n as u64, count)
     }
 
-    /// The rows of a range, which may reach past n into the queries.
+    /// The rows of a range, which may extend past n into the queries.
     ///
     /// # Errors
     /// If the range ends before it starts or has more than [`MAX_ROWS`] rows.
@@ -105,12 +105,12 @@ impl Synth {
         Ok(self.vectors(range.start, count))
     }
 
-    /// Writes the rows of a range to a file of f32 or f16 vectors, without holding all of them in
-    /// memory. The file appears only when it is complete.
+    /// Writes the rows of a range to a file of f32 or f16 vectors, a chunk at a time. The file
+    /// appears only when it is complete.
     ///
     /// # Errors
-    /// If the file cannot be written, the format is not fvecs, fbin, f16bin or npy, the range is
-    /// not one that [`rows`](Self::rows) takes, or the work is cancelled.
+    /// If the file cannot be written, the format is not fvecs, fbin, f16bin or npy,
+    /// [`rows`](Self::rows) would refuse the range, or the work is cancelled.
     pub fn write(
         &self,
         range: Range<u64>,
@@ -125,7 +125,7 @@ impl Synth {
             return Err(Error::argument(
                 "format",
                 format,
-                "fvecs, fbin, f16bin or npy: synthetic data is not of integers",
+                "fvecs, fbin, f16bin or npy, since synthetic data is floating-point",
             ));
         }
         let stage = progress.stage("synth", count as u64);
@@ -150,7 +150,7 @@ impl Synth {
             || self.generator.scratch(),
             |scratch, (block, rows)| {
                 for (place, row) in rows.chunks_exact_mut(dim).enumerate() {
-                    // A range of indices from the first on would count beyond the last one of all.
+                    // Not a range of row numbers: one that ends at the last u64 would overflow.
                     self.generator.row(first + (block * BLOCK + place) as u64, row, scratch);
                 }
             },
@@ -159,7 +159,7 @@ impl Synth {
     }
 }
 
-/// Counts the rows of a range.
+/// The number of rows in a range.
 fn count(range: &Range<u64>) -> Result<usize> {
     let count = range.end.checked_sub(range.start).and_then(|count| usize::try_from(count).ok());
     count.filter(|&count| count <= MAX_ROWS).ok_or_else(|| {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_rows_of_all_and_any_seed_can_be_made() {
+    fn the_largest_row_numbers_and_seeds_work() {
         let kinds = [
             SynthKind::Mixture,
             SynthKind::Clusters { clusters: 3 },
@@ -190,7 +190,7 @@ mod tests {
             let last = synth.rows(u64::MAX - 2 * BLOCK as u64 - 1..u64::MAX).unwrap();
             assert_eq!(last.len(), 2 * BLOCK + 1);
             assert!(last.validate(&Progress::silent()).is_ok());
-            // A part is made as the whole is.
+            // A part equals that part of the whole.
             assert_eq!(last.row(2 * BLOCK), synth.rows(u64::MAX - 1..u64::MAX).unwrap().row(0));
             assert!(synth.rows(u64::MAX..u64::MAX).unwrap().is_empty());
         }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_known_by_name_and_checked() {
+    fn kinds_are_parsed_and_checked() {
         let kinds = ["mixture", "clusters", "uniform", "repeated", "lognormal"];
         for name in kinds {
             let kind: SynthKind = name.parse().unwrap();
@@ -223,9 +223,9 @@ mod tests {
         assert_eq!("near".parse::<QueryKind>().unwrap_err().to_string(), expected);
         let refused = |kind| Synth::of_kind(kind, 10, 3, 0).unwrap_err().to_string();
         for found in [0, 11, usize::MAX] {
-            let expected = format!("clusters: found {found}, expected 1 to the 10 rows");
+            let expected = format!("clusters: found {found}, expected 1 to 10, the number of rows");
             assert_eq!(refused(SynthKind::Clusters { clusters: found }), expected);
-            let expected = format!("copies: found {found}, expected 1 to the 10 rows");
+            let expected = format!("copies: found {found}, expected 1 to 10, the number of rows");
             assert_eq!(refused(SynthKind::Repeated { copies: found }), expected);
         }
     }

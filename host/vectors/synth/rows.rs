@@ -1,4 +1,4 @@
-//! Rows of a synthetic data set, each made from its number alone.
+//! Rows of a synthetic data set, each generated from its number alone.
 
 use std::f64::consts::TAU;
 
@@ -6,22 +6,22 @@ use tagore_device::random::{Draws, Stage};
 
 use super::kind::{QueryKind, SynthKind};
 
-/// The largest number of dimensions in which a mixture varies, whatever its own dimension.
+/// Rank of a mixture, in any dimension.
 const RANK: usize = 24;
 
-/// Deviation of the noise of a mixture in each component.
+/// Deviation of a mixture's noise per component.
 const NOISE: f32 = 0.02;
 
-/// Deviation of a cluster in each component.
+/// Deviation of a cluster per component.
 const SIGMA: f32 = 0.2;
 
 /// Deviation of the logarithm of a norm.
 const LOG_SIGMA: f64 = 0.4;
 
-/// Deviation of a sum's noise, in root mean squares of the sum.
+/// Deviation of a sum's noise, relative to the root mean square of the sum.
 const SUM_NOISE: f64 = 0.1;
 
-/// Uses of draws: the `iteration` of [`Draws::new`]. The numbers are part of every data set.
+/// The `iteration` argument of [`Draws::new`] by use. The numbers are part of every data set.
 mod uses {
     pub(super) const MIXING: u32 = 0;
     pub(super) const CENTRE: u32 = 1;
@@ -38,7 +38,7 @@ mod uses {
     pub(super) const SUM_NOISE: u32 = 12;
 }
 
-/// A generator of rows: the arguments and tables of a data set.
+/// Generates rows from the arguments and tables of a data set.
 #[derive(Clone, Debug)]
 pub(super) struct Generator {
     pub n: usize,
@@ -49,12 +49,12 @@ pub(super) struct Generator {
     pub table: Table,
 }
 
-/// The tables that all rows of a kind share.
+/// Tables shared by all rows of a kind.
 #[derive(Clone, Debug)]
 pub(super) enum Table {
     /// No table.
     None,
-    /// The mixture's centres and the map of its `rank` variables to components.
+    /// The mixture's centres, and the map from its `rank` variables to components.
     Mixture {
         rank: usize,
         /// `rank` rows of `dim` values.
@@ -62,12 +62,11 @@ pub(super) enum Table {
         /// `rank` values per centre.
         centres: Vec<f32>,
     },
-    /// Row i repeats distinct row `(i * stride % n) / copies`; `stride` and n have no common
-    /// divisor.
+    /// Row i repeats distinct row `(i * stride % n) / copies`; `stride` and n are coprime.
     Repeated { copies: u64, stride: u64 },
 }
 
-/// Buffers for the draws of one row.
+/// Buffers for generating one row.
 pub(super) struct Scratch {
     z: Vec<f32>,
     noise: Vec<f32>,
@@ -75,7 +74,7 @@ pub(super) struct Scratch {
 }
 
 impl Table {
-    /// Makes the tables of `kind` for `n` rows of `dim` components.
+    /// Generates the tables of `kind` for `n` rows of `dim` components.
     pub(super) fn new(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Self {
         match kind {
             SynthKind::Mixture => {
@@ -106,7 +105,7 @@ impl Generator {
         Scratch { z: vec![0.0; self.dim.min(RANK)], noise: buffer(), sum: buffer() }
     }
 
-    /// Makes row `index`: a row of the data set below `n`, a query from there on.
+    /// Generates row `index`: a row of the data set below `n`, a query from there on.
     pub(super) fn row(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         match self.queries {
             QueryKind::Sums if index >= self.n as u64 => self.sum(index, row, scratch),
@@ -118,7 +117,7 @@ impl Generator {
         Draws::new(self.seed, Stage::Synth, iteration, index)
     }
 
-    /// Makes row `index` of the data set's own distribution.
+    /// Generates row `index` of the data set's distribution.
     fn same(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         match (&self.table, self.kind) {
             (Table::Mixture { rank, mixing, centres }, _) => {
@@ -136,7 +135,7 @@ impl Generator {
         }
     }
 
-    /// Makes row `index` of a mixture.
+    /// Generates row `index` of a mixture.
     fn mixture(
         &self,
         index: u64,
@@ -155,8 +154,8 @@ impl Generator {
         for (x, noise) in row.iter_mut().zip(noise) {
             *x = NOISE * *noise;
         }
-        // One variable at a time: the sums of a row's components are independent, and each has a
-        // fixed order, so the loop vectorises without changing a bit.
+        // One variable at a time: sums of components are independent and each has a fixed order, so
+        // the loop vectorises without changing a bit.
         for (&z, column) in z.iter().zip(mixing.chunks_exact(self.dim)) {
             for (x, a) in row.iter_mut().zip(column) {
                 *x += a * z;
@@ -164,7 +163,7 @@ impl Generator {
         }
     }
 
-    /// Makes row `index` of separate Gaussians. The centre is drawn anew for each row, so that
+    /// Generates row `index` of separate Gaussians. The centre is drawn again for each row, so
     /// memory does not grow with the number of clusters.
     fn cluster(&self, index: u64, clusters: usize, row: &mut [f32], scratch: &mut Scratch) {
         let cluster = self.draws(uses::CLUSTER_CHOICE, index).below(0, clusters as u64);
@@ -175,7 +174,7 @@ impl Generator {
         }
     }
 
-    /// Makes row `index` of uniform data.
+    /// Generates row `index` of uniform data.
     fn uniform(&self, index: u64, row: &mut [f32]) {
         let draws = self.draws(uses::UNIFORM, index);
         for (place, x) in (0..).zip(row) {
@@ -184,7 +183,7 @@ impl Generator {
         }
     }
 
-    /// Makes row `index` of random direction and log-normal norm.
+    /// Generates row `index` of random direction and log-normal norm.
     fn lognormal(&self, index: u64, row: &mut [f32]) {
         gaussians(&self.draws(uses::DIRECTION, index), row);
         let mut exponent = [0.0];
@@ -196,11 +195,11 @@ impl Generator {
         }
     }
 
-    /// Makes query `index` as the noisy sum of two rows of the data set.
+    /// Generates query `index` as the noisy sum of two rows of the data set.
     fn sum(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         let draws = self.draws(uses::SUMMANDS, index);
         let [first, second] = [0, 1].map(|draw| draws.below(draw, self.n as u64));
-        // Out of the scratch, which the rows themselves need.
+        // Taken out of the scratch, which generating the two rows needs.
         let mut sum = std::mem::take(&mut scratch.sum);
         self.same(first, &mut sum, scratch);
         self.same(second, row, scratch);
@@ -216,11 +215,11 @@ impl Generator {
     }
 }
 
-/// A number near n over the golden ratio, without a common divisor with `n`: its multiples modulo
-/// `n` scatter consecutive numbers over 0..n, each once.
+/// A number near n over the golden ratio and coprime to `n`: its multiples modulo `n` visit each of
+/// 0..n once and scatter consecutive numbers.
 fn stride(n: u64) -> u64 {
     let first = ((n as f64 * 0.618_033_988_749_894_9) as u64).max(1);
-    // At the latest n - 1 has no common divisor with n.
+    // n - 1 is coprime to n.
     (first..n).find(|&stride| gcd(stride, n) == 1).unwrap_or(1)
 }
 
@@ -236,8 +235,8 @@ fn sum_of_squares(row: &[f32]) -> f64 {
     row.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
 }
 
-/// Fills `values` with standard normal draws (Box and Muller 1958). The functions are those of a
-/// library in plain Rust, not of the system, whose last bits differ from machine to machine.
+/// Fills `values` with standard normal draws (Box and Muller 1958). The functions come from a pure
+/// Rust library, since the last bits of the system's differ between machines.
 fn gaussians(draws: &Draws, values: &mut [f32]) {
     for (pair, values) in (0u64..).zip(values.chunks_mut(2)) {
         let radius = libm::sqrt(-2.0 * libm::log(draws.unit(2 * pair)));
@@ -304,7 +303,7 @@ mod tests {
             let synth = Synth::of_kind(kind, 1000, 33, 7).unwrap();
             [QueryKind::Rows, QueryKind::Sums].map(|queries| crc(&synth.clone().query_kind(queries)))
         });
-        // Computed by another program too.
+        // Confirmed by a second implementation.
         let expected = [
             [3_537_685_642, 3_301_732_528],
             [4_140_939_270, 784_679_289],
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mixture_has_the_designed_size() {
+    fn a_mixture_has_the_designed_moments() {
         let size = |n: usize, dim: usize| match Table::new(SynthKind::Mixture, n, dim, 1) {
             Table::Mixture { rank, mixing, centres } => (rank, centres.len() / rank, mixing.len()),
             other => panic!("{other:?}"),
@@ -373,7 +372,7 @@ mod tests {
         assert!(members.iter().all(|count| (130..270).contains(count)), "{members:?}");
         let (mean, deviation) = moments(offsets.iter().copied());
         assert!(mean.abs() < 0.006 && (deviation - 0.2).abs() < 0.005, "{mean}, {deviation}");
-        // Every row in a cluster of its own, and all in one.
+        // Each row in its own cluster, and all in one.
         assert_eq!(make(SynthKind::Clusters { clusters: 10 }, 10, 2, 0).len(), 10);
         let (mean, deviation) =
             moments(make(SynthKind::Clusters { clusters: 1 }, 2000, 1, 0).iter().map(|x| f64::from(x[0])));

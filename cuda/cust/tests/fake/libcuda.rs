@@ -1,5 +1,5 @@
-// A driver library for tests, with host memory for a device. Compiled by the tests themselves:
-// `--cfg without_launch` leaves a function out, `--cfg strange` gives a code that nobody knows.
+// A fake driver library whose device memory is host memory. The tests compile it: `--cfg
+// without_launch` leaves a function out, `--cfg strange` returns an unlisted code.
 #![allow(non_snake_case, missing_docs, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 use std::alloc::{Layout, alloc, dealloc};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 static SIZES: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 static RETAINED: AtomicI32 = AtomicI32::new(0);
-// Of the pool: what was freed in a stream, and what is kept of it.
+// The memory pool: unused bytes, and its release threshold.
 static UNUSED: AtomicU64 = AtomicU64::new(0);
 static KEPT: AtomicU64 = AtomicU64::new(0);
 const CAPACITY: usize = 1 << 20;
@@ -156,7 +156,7 @@ functions! {
     }
 }
 
-// The one kernel: doubles `count` numbers, one a thread.
+// The only kernel: doubles `count` numbers, one per thread.
 #[cfg(not(without_launch))]
 functions! {
     fn cuLaunchKernel(

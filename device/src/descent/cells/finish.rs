@@ -1,4 +1,27 @@
-//! The end of every descent: exact distances.
+//! End of every descent: exact distances.
+//!
+//! ```text
+//! block = node; row = order[node]
+//! for each key of the list, four lanes together: distance of its row, exactly
+//! sort the list; write it as the row's
+//! if the list is short, or rounding moved the row too far: append the row to `lacking`
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `rows` | vectors of `dim` components, `stride` apart |
+//! | `lists`, `nearest` | nodes x `k` keys |
+//! | shared memory | the row's own components, `k` keys, `k` spare |
+//!
+//! Optimisations:
+//!
+//! 1. Distances are computed in the CPU's order of additions (block::exact), so that a GPU gives
+//!    the CPU's bytes. Each is computed once per list entry, not in every merge.
+//! 2. A list is trusted if rounding moved its row little compared with its last distance. All other
+//!    rows are searched for exactly, so the check may err on one side only.
+//!
+//! Bound by memory: `k` + 1 vectors and two lists per node; 14 GB for a million nodes of 128 bytes
+//! at `k` = 96, 3 ms at the rate of an H200.
 
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;
@@ -8,28 +31,28 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
-use crate::block::exact::{Metric, Point, point_bytes};
+use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::sort_block;
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 use crate::search::exact::SETTLE_THREADS;
 
-/// The end of a descent: distances become exact, and ids those of rows.
+/// The end of a descent.
 #[repr(C)]
 pub struct Finish<T> {
     /// In: vectors of `dim` components, `stride` components apart.
     pub rows: Global<T>,
     /// In: the row of each node.
     pub order: Global<u32>,
-    /// In: `k` keys of each node; none but at the end are [`NONE`].
+    /// In: `k` keys of nodes per node; [`NONE`] only at the end.
     pub lists: Global<Key>,
-    /// In: how far rounding moved each row, scaled.
+    /// In: the distance by which rounding moved each row, scaled.
     pub errors: Global<f32>,
-    /// Out: `k` keys of each row: rows at their exact distances, ascending.
+    /// Out: `k` keys of rows per row, at their exact distances, ascending.
     pub nearest: GlobalMut<Key>,
-    /// Out: in any order, rows whose lists are not full, or are not to be trusted: what rounding moved is no less than
-    /// the L2 distance of the last over `least_per_error`. There is room for all.
+    /// Out: in any order, rows whose lists are short, or uncertain: the row's error is at least the
+    /// L2 distance of the last key over `least_per_error`. Holds as many values as there are rows.
     pub lacking: GlobalMut<u32>,
-    /// In and out: how many these are.
+    /// In and out: number of rows in `lacking`.
     pub lacking_count: GlobalMut<u32>,
     /// Components from one vector to the next.
     pub stride: u32,
@@ -39,15 +62,15 @@ pub struct Finish<T> {
     pub k: u32,
     /// A [`Metric`].
     pub metric: u32,
-    /// What a scaled error is multiplied by to be compared with a distance.
+    /// Factor of a scaled error in its comparison with a distance.
     pub least_per_error: f32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
 /// Bytes of dynamic shared memory of the finishing kernels.
 pub const fn finish_shared_bytes(k: u32, dim: u32) -> u32 {
-    point_bytes(dim) + 2 * k * 8
+    query_bytes(dim) + 2 * k * 8
 }
 
 copied! {
@@ -58,29 +81,29 @@ copied! {
 fn finish<T: Element>(p: &Finish<T>) {
     let (thread, node) = (thread_idx_x(), block_idx_x() as usize);
     let k = p.k as usize;
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(point_bytes(p.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(query_bytes(p.dim) as usize);
     let spare = keys.offset(k);
     let list = p.lists.offset(node * k);
     let metric = Metric::from_u32(p.metric);
     let own = p.order.get(node) as usize;
-    Point::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
+    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
     sync_threads();
-    let point = Point::<T>::new(values, p.dim);
+    let query = ExactQuery::<T>::new(values, p.dim);
     let mut first = thread / 32 * (32 / GROUP);
     while first < p.k {
         keep_rolled();
         let i = first + thread % 32 / GROUP;
         let old = if i < p.k { list.get(i as usize) } else { NONE };
         let row = if old != NONE { Some(p.order.get(key::id(old) as usize)) } else { None };
-        let distance = point.distance(metric, row.map(|row| p.rows.offset(row as usize * p.stride as usize)));
+        let distance = query.distance(metric, row.map(|row| p.rows.offset(row as usize * p.stride as usize)));
         if i < p.k && thread % GROUP == 0 {
             keys.set(i as usize, row.map_or(NONE, |row| key::pack(distance, row)));
         }
         first += SETTLE_THREADS / GROUP;
     }
     sync_threads();
-    // Empty slots come last, and stay there.
+    // Empty slots are last, and stay there.
     let mut len = 0;
     while len < p.k && keys.get(len as usize) != NONE {
         len += 1;
@@ -93,31 +116,31 @@ fn finish<T: Element>(p: &Finish<T>) {
         out.set(i as usize, if i < len { sorted.get(i as usize) } else { NONE });
         i += SETTLE_THREADS;
     }
-    if thread == 0 {
-        // Nothing is nearer than an equal vector; inner products have no such scale.
-        let is_lacking = len < p.k || {
-            let distance = key::distance(sorted.get(p.k as usize - 1));
-            let squared = match metric {
-                Metric::L2 => distance,
-                Metric::Cosine => 2.0 * distance,
-                Metric::InnerProduct => 0.0,
-            };
-            squared > 0.0 && p.errors.get(own) * p.least_per_error > sqrt(squared)
-        };
-        if is_lacking {
-            p.lacking.set(p.lacking_count.fetch_add(0, 1, Scope::Device) as usize, own as u32);
-        }
+    if thread == 0 && (len < p.k || is_uncertain(p, own, key::distance(sorted.get(p.k as usize - 1)))) {
+        p.lacking.set(p.lacking_count.fetch_add(0, 1, Scope::Device) as usize, own as u32);
     }
+}
+
+/// Whether rounding may have hidden neighbours of row `own`, whose last list distance is `last`.
+/// Equal vectors are always found, and inner products have no scale to compare with.
+#[inline(always)]
+fn is_uncertain<T>(p: &Finish<T>, own: usize, last: f32) -> bool {
+    let squared = match Metric::from_u32(p.metric) {
+        Metric::L2 => last,
+        Metric::Cosine => 2.0 * last,
+        Metric::InnerProduct => 0.0,
+    };
+    squared > 0.0 && p.errors.get(own) * p.least_per_error > sqrt(squared)
 }
 
 macro_rules! finish_kernels {
     ($($name:ident $type:ty;)*) => {$(
-        /// Computes the exact distances of the lists, and sorts them (see [`Finish`]).
+        /// Computes the exact distances of the lists, and sorts the lists (see [`Finish`]).
         ///
         /// Launch: a block of [`SETTLE_THREADS`] per node; [`finish_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Finish`] says.
+        /// - The views have the shapes of [`Finish`].
         #[kernel(block = SETTLE_THREADS, shared = finish_shared_bytes(p.k, p.dim))]
         pub unsafe fn $name(p: Finish<$type>) {
             finish(&p);

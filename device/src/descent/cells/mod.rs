@@ -1,15 +1,29 @@
-//! A start from cells: members of a cell meet one another ([`CellFilter`]), then hosts meet visitors ([`Meet`]); what
-//! they note and are offered is merged into the lists; and the exact distances of the lists at the end of every descent.
+//! Start of a descent from cells.
+//!
+//! A cell holds the vectors assigned to one k-means centre. A vector is assigned to its nearest
+//! cell, or two, and probes further ones. Per clustering:
+//!
+//! ```text
+//! for each job (up to 128 members of a cell x other members):     intra-cell join
+//!     candidates of each query = members below its bound
+//! merge candidates into the lists; tighten the bounds
+//! for each pass over ranks of probed cells:
+//!     for each query tile (up to 128 assigned vectors of a cell):  cross-cell join
+//!         propose each pair to both vectors, if below the bound of either
+//!     merge proposals into the lists; tighten the bounds
+//! ```
+//!
+//! `cells_finish_*` computes exact distances at the end of every descent.
 
+mod candidates;
+mod cross_cell;
 mod finish;
-mod meet;
+mod intra_cell;
 mod nearness;
-mod noted;
-mod offers;
-mod own;
+mod proposals;
 
+pub use candidates::*;
+pub use cross_cell::*;
 pub use finish::*;
-pub use meet::*;
-pub use noted::*;
-pub use offers::*;
-pub use own::*;
+pub use intra_cell::*;
+pub use proposals::*;

@@ -1,21 +1,22 @@
-//! Nearness: minus half of a squared distance.
+//! Nearness: minus half of a squared distance, the same number for both vectors of a pair.
 //!
-//! Sums of products begin at minus half of both norms, which costs no more than zeros do, and end as the same number
-//! for both of a pair: whoever of them asks, one comparison with a threshold of nearness tells.
+//! Sums of products start at minus half of both norms, at the cost of starting at zero. One
+//! comparison with a threshold of nearness then tells whether a pair is below the bound of either
+//! vector.
 
 use cuda_std::prelude::*;
 
 use crate::block::element::TileSum;
 use crate::block::tile::Sums;
-use crate::search::exact::filter::{Columns, column_of};
+use crate::block::tile_walk::{LanePart, column_of};
 
-/// What a lane's sums begin at: of the lines `line + 8 r`, whose [terms](TileSum::term) are these, and its columns.
+/// The initial sums of a lane. `terms` holds the [term](TileSum::term) of each line.
 #[inline(always)]
-pub(super) fn begin<S: TileSum>(terms: Shared<S>, line: u32, column: u32, of_tile: Columns<S>) -> Sums<S> {
+pub(super) fn begin<S: TileSum>(terms: Shared<S>, part: LanePart<S>) -> Sums<S> {
     let (mut of_lines, mut of_columns) = ([S::default(); 8], [S::default(); 8]);
     unroll!(8, I => {
-        of_lines[I] = terms.get(line as usize + 8 * I);
-        of_columns[I] = of_tile.biases.get((column + column_of(I)) as usize);
+        of_lines[I] = terms.get(part.line as usize + 8 * I);
+        of_columns[I] = part.columns.biases.get((part.column + column_of(I)) as usize);
     });
     let mut sums = [[S::default(); 4]; 16];
     unroll!(8, R => {
@@ -26,7 +27,8 @@ pub(super) fn begin<S: TileSum>(terms: Shared<S>, line: u32, column: u32, of_til
     sums
 }
 
-/// The nearness of line `line + 8 row` and column `column_of(c)`. Constant indices: the sums stay in registers.
+/// The nearness of line `line + 8 row` and column `column + column_of(c)`. Constant indices keep
+/// the sums in registers.
 #[inline(always)]
 pub(super) fn of<S: TileSum>(sums: &Sums<S>, row: usize, c: usize) -> S {
     sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2]

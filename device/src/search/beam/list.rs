@@ -1,18 +1,19 @@
-//! The beam: the nearest nodes of a search, in the registers of a warp.
+//! The beam: the nearest nodes of a search, sorted in the registers of a warp.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 
-use crate::descent::key::{Key, NONE};
+use crate::key::{Key, NONE};
 
-/// A node of the beam: the bits of a key's distance, the id, and in the lowest bit whether the node has been expanded.
+/// A node of the beam: the bits of the key's distance, the id, and [`EXPANDED`] in the lowest bit.
+///
 /// Ids differ, so slots sort as their keys do. An empty slot is [`NONE`], which counts as expanded.
 type Slot = u64;
 
-/// The bit of a node that has been expanded.
+/// The flag of an expanded node.
 const EXPANDED: Slot = 1;
 
-/// A slot that is never used: before all others.
+/// An unused slot, which sorts before all others.
 const UNUSED: Slot = EXPANDED;
 
 /// The slot of a node that has not been expanded.
@@ -27,8 +28,10 @@ fn id(slot: Slot) -> u32 {
     slot as u32 >> 1
 }
 
-/// Up to 32 C nodes, ascending: slot C l + i is number i of lane l. Of a shorter beam the first slots are not used, so
-/// that its last one is always the last of lane 31. The whole warp calls all of its functions.
+/// Up to 32 C nodes, ascending: slot C l + i is number i of lane l.
+///
+/// A shorter beam leaves its first slots unused, so its last node is always in the last slot of
+/// lane 31. The whole warp calls all functions.
 #[derive(Clone, Copy)]
 pub struct Beam<const C: usize> {
     slots: [Slot; C],
@@ -48,7 +51,7 @@ impl<const C: usize> Beam<C> {
         Self { slots }
     }
 
-    /// Slots of a beam for `len` nodes that are not used.
+    /// Unused slots of a beam for `len` nodes.
     #[inline(always)]
     fn unused(len: u32) -> u32 {
         (32 * C as u32).saturating_sub(len)
@@ -60,7 +63,8 @@ impl<const C: usize> Beam<C> {
         warp::lane_id() * C as u32 + i as u32
     }
 
-    /// Puts in the nodes of the first `len` of `keys` that are near enough; none of them is there.
+    /// Inserts each of the first `len` of `keys` that is nearer than the beam's last node. The
+    /// beam holds none of them yet.
     #[inline(always)]
     pub fn offer(&mut self, keys: Shared<Key>, len: u32) {
         let mut first = 0;
@@ -78,11 +82,11 @@ impl<const C: usize> Beam<C> {
         }
     }
 
-    /// Puts a slot to its place, and drops the last; all lanes pass the same.
+    /// Inserts a slot in order and drops the last one. All lanes pass the same slot.
     #[inline(always)]
     fn insert(&mut self, slot: Slot) {
-        // What is behind the place moves up by one: a slot takes the larger of the one before it and the new one, unless
-        // it is smaller than both.
+        // Slots behind the insertion point move up by one: each becomes the larger of the slot
+        // before it and the new one, unless it is smaller than both.
         let before = warp::shuffle_up(self.slots[C - 1], 1);
         let mut before = if warp::lane_id() == 0 { 0 } else { before };
         for i in 0..C {
@@ -92,7 +96,7 @@ impl<const C: usize> Beam<C> {
         }
     }
 
-    /// Takes the nearest node that has not been expanded, which it is from then on; all lanes get its id.
+    /// Marks the nearest unexpanded node as expanded; returns its id in all lanes.
     #[inline(always)]
     pub fn take(&mut self) -> Option<u32> {
         let mut mine = NONE as u32;
@@ -102,7 +106,7 @@ impl<const C: usize> Beam<C> {
             }
         }
         let lanes = warp::ballot(mine != NONE as u32);
-        // Of no lane, the value is not looked at.
+        // With no lane, `nearest` is unused.
         let nearest = warp::broadcast(mine, lanes.trailing_zeros() % 32);
         if lanes == 0 {
             return None;
@@ -115,12 +119,13 @@ impl<const C: usize> Beam<C> {
         Some(id(nearest as Slot))
     }
 
-    /// Calls `with` with the rank and the key of each of the lane's nodes, or [`NONE`] where there are fewer; the beam is for
-    /// `len` nodes. It does not remember that: a register less in the loop of the search.
+    /// Calls `with` with the rank and the key of each of the lane's slots; the key of an empty slot
+    /// is [`NONE`]. `len` is that of [`new`](Self::new): not storing it saves a register in the
+    /// search.
     #[inline(always)]
     pub fn each(mut self, len: u32, with: impl Fn(u32, Key)) {
         for i in 0..C {
-            // The loop is not unrolled: the next slot comes to the front.
+            // Not unrolled: the next slot moves to the front.
             keep_rolled();
             let (place, slot) = (Self::place(i), self.slots[0]);
             if slot != UNUSED {

@@ -1,59 +1,92 @@
 //! Beam search for queries.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each query, one block:
+//!     search the graph for the query                       (super::walk)
+//!     write the nearest `k` keys of the beam
+//!     add the number of distances to a counter
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `walk` | base, graph and entries, see [`BeamWalk`] |
+//! | `queries` | queries × dim, see [`Rows`] |
+//! | `found` | queries × `k` keys, ascending, [`NONE`](crate::key::NONE) behind the last |
+//! | `computed` | [`SEARCH_COUNTERS`] sums |
+//! | shared memory | that of [`walk_shared_bytes`] with the keys of one step |
+//!
+//! # Optimisations
+//!
+//! Those of [`super::walk`], and:
+//!
+//! 1. Kernels differ in the keys per lane, so that a small beam takes few registers and more blocks
+//!    fit a multiprocessor.
+//! 2. Blocks spread their counts over [`SEARCH_COUNTERS`] counters, so that atomics do not queue.
+//!
+//! # Speed
+//!
+//! As in [`super::walk`]: memory bounds large batches, latency small ones.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-use super::walk::{Room, Walk, step_ids, walk_shared_bytes};
+use super::walk::{BeamWalk, Room, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::Metric;
 use crate::block::rows::Rows;
-use crate::descent::key::Key;
+use crate::key::Key;
 
-/// The most threads of a block.
+/// Most threads per block.
 pub const SEARCH_THREADS: u32 = 256;
 
-/// Counters of distances, so that blocks do not wait for one another.
+/// Counters of distances.
 pub const SEARCH_COUNTERS: u32 = 32;
 
-/// The search of queries.
+/// Arguments of the kernels `beam_search_*`.
 #[repr(C)]
-pub struct Search<T> {
-    /// What is searched, and how far.
-    pub walk: Walk<T>,
-    /// In: a vector per block, as the base's; of their lifts only the signs count.
+pub struct BeamSearch<T> {
+    /// The search.
+    pub walk: BeamWalk<T>,
+    /// In: one query per block, in the layout of the base. Only the signs of their lifts count.
     pub queries: Rows<T>,
-    /// Out: the `k` nearest of each query, ascending; [`NONE`](crate::descent::key::NONE) where fewer were found.
+    /// Out: per query the `k` nearest keys, ascending, then [`NONE`](crate::key::NONE).
     pub found: GlobalMut<Key>,
-    /// In and out: [`SEARCH_COUNTERS`] sums of how many distances were computed.
+    /// In and out: [`SEARCH_COUNTERS`] sums of distances computed.
     pub computed: GlobalMut<u64>,
-    /// Keys per query, at most as many as the beam has.
+    /// Keys per query, at most the nodes of the beam.
     pub k: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
 }
 
 copied! {
-    Search<T>;
+    BeamSearch<T>;
 }
 
-/// Bytes of dynamic shared memory of the searching kernels.
+/// Dynamic shared memory in bytes.
 pub const fn search_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) -> u32 {
     let ids = step_ids(degree, width);
     walk_shared_bytes(dim, ids, slots, ids, width)
 }
 
-/// Slots of the table of a search by a beam of `beam` nodes: room for about as many ids as it meets, so that it is rarely
-/// emptied; a larger one would leave less room for other searches. Where shared memory is too small for it,
-/// [`least_slots`](super::walk::least_slots) do.
+/// Usual slots of the table for a beam of `beam` nodes.
+///
+/// They hold about as many ids as a search visits, so the table is rarely emptied. A larger table
+/// would leave less room for other searches. Where shared memory is too small,
+/// [`least_slots`](super::walk::least_slots) are enough.
 pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
     let (met, step) = (12 * beam, 2 * (beam + step_ids));
     (if met < step { step } else { met }).next_power_of_two()
 }
 
 #[inline(always)]
-fn search<T: Element, const C: usize, const PLACED: bool>(p: &Search<T>) {
+fn search<T: Element, const C: usize, const PLACED: bool>(p: &BeamSearch<T>) {
     let (thread, query) = (thread_idx_x(), block_idx_x());
     let walk = &p.walk;
     let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
@@ -75,21 +108,21 @@ fn search<T: Element, const C: usize, const PLACED: bool>(p: &Search<T>) {
 
 macro_rules! search_kernels {
     ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $placed:literal;)*) => {$(
-        /// Finds the nearest nodes of queries by beam search (see [`Search`]), with a beam of up to 32 nodes for each of
-        #[doc = concat!("the ", stringify!($keys), " keys of a lane.")]
+        /// Finds the nearest nodes of queries by beam search (see [`BeamSearch`] and the module).
         ///
-        #[doc = concat!("Whether the graph is one over some of the nodes: ", $placed, ".")]
+        #[doc = concat!("Keys per lane: ", stringify!($keys), ", a beam of up to 32 times as many nodes.")]
+        #[doc = concat!("Graph over some of the nodes: ", $placed, ".")]
         ///
-        /// Launch: a block per query, of any number of warps: they share the ids of a step. [`search_shared_bytes`].
+        /// Launch: a block per query, of any number of warps; [`search_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Search`] and [`Walk`] say.
+        /// - The views match the fields of [`BeamSearch`] and [`BeamWalk`].
         #[kernel(
             block = 32..=SEARCH_THREADS,
             shared = search_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.width, p.walk.slots),
             blocks_per_multiprocessor = $blocks
         )]
-        pub unsafe fn $name(p: Search<$type>) {
+        pub unsafe fn $name(p: BeamSearch<$type>) {
             search::<$type, $keys, $placed>(&p);
         }
     )*};

@@ -1,17 +1,32 @@
-//! Exact k nearest neighbours: a filter on tensor cores, and exact distances for what passes it.
+//! Exact k nearest neighbours: a filter on tensor cores, then exact distances of the rows that
+//! pass.
 //!
-//! The base is taken in ranges of rows. [`exact_filter_f16()`] and its siblings compute the products of
-//! all queries with the rows of a range and note the rows whose distance may be below the query's
-//! bound; [`exact_settle_f32()`] and its siblings compute the exact distances of the noted rows from the
-//! original vectors, merge them into the query's list of the k nearest, and tighten the bound. As the
-//! bound allows for all rounding on the tensor cores, the lists are exact, ties by id included.
+//! # Algorithm
+//!
+//! ```text
+//! prepare: round vectors to f16 with norms and errors; bytes need norms alone
+//! for each range of rows, ranges growing:
+//!     filter: note each row whose approximate distance is below the query's bound
+//!     settle: compute exact distances of the noted rows, merge them into the query's list,
+//!             bound = distance of the list's k-th row, plus what rounding may hide
+//! ```
+//!
+//! # Why the lists are exact
+//!
+//! Rounding moves the query by e and a row by at most E, both measured. By the triangle inequality
+//! a row among the nearest k is within `sqrt(d_k) + e + E` of the query as the tensor cores see it,
+//! plus what f32 sums may lose. The few rows that rounding moves further than E are always noted.
+//! Settling computes distances in f32 from the original vectors, in the CPU's order of sums, so
+//! ties by id are the CPU's too.
+//!
+//! Ranges grow as the bounds tighten, so that the lists of noted rows do not overflow. Where they
+//! do for a few queries, as in spots denser than f16 resolves, the host searches for those queries
+//! again.
 
-pub(crate) mod filter;
 mod prepare;
 mod rows;
 mod settle;
 
-pub use filter::{Tiles, filter_shared_bytes};
 pub use prepare::*;
 pub use rows::*;
 pub use settle::*;

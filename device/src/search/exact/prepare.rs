@@ -1,4 +1,39 @@
-//! What the filter needs of vectors: f16 copies with norms and errors, and norms of bytes.
+//! Preparation of vectors for the filter: f16 copies with norms and errors, and norms of bytes.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each vector, one warp:
+//!     for each component: half = f16((value - mean) * scale), cut to the range of f16
+//!     norm  = sum of half²
+//!     error = sqrt(sum of ((value - mean) * scale - half)²), rounded up
+//!     bias  = norm * norm_weight, or infinity, or minus infinity     (see Prepare::biases)
+//! ```
+//!
+//! For bytes only the norms are computed, exactly, in integers.
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `values` | `count` × `stride` components, `dim` of them used |
+//! | `mean` | `dim` |
+//! | `rounded` | `count` × `rounded_stride` halves |
+//! | `biases`, `errors`, `norms` | `count` |
+//! | `largest` | one value |
+//!
+//! # Optimisations
+//!
+//! 1. The mean is subtracted before rounding, which makes errors small for data far from the
+//!    origin. L2 distances do not change, and [`total_error`] covers the rounding of the
+//!    subtraction.
+//! 2. The largest norm is an atomic maximum of bits: norms are not negative, so bits sort as they
+//!    do.
+//!
+//! # Speed
+//!
+//! Each value is read once and each half written once: 6 bytes per component of f32, bound by
+//! memory.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -8,31 +43,31 @@ use cuda_std::{float, float16};
 
 use crate::block::element::Element;
 
-/// Threads of a block of [`exact_prepare_f32()`] and its siblings: a warp per vector.
+/// Threads per block, one warp per vector.
 pub const PREPARE_THREADS: u32 = 256;
 
-/// Vectors that a block prepares.
+/// Vectors per block.
 pub const PREPARE_VECTORS: u32 = PREPARE_THREADS / 32;
 
-/// Vectors to be rounded to f16.
+/// Arguments of the kernels `exact_prepare_*`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Prepare<T> {
     /// In: `count` vectors of `dim` components, `stride` components apart.
     pub values: Global<T>,
-    /// In: `dim` values that are subtracted.
+    /// In: `dim` values, subtracted from each vector.
     pub mean: Global<f32>,
-    /// Out: `count` vectors of f16, `rounded_stride` apart, zero from `dim` on.
+    /// Out: `count` vectors of f16, `rounded_stride` halves apart, zero from `dim` on.
     pub rounded: GlobalMut<f16>,
-    /// Out: `count`, each `norm_weight` times the squared norm of the rounded vector; of vectors that
-    /// rounding moved by more than `error_limit`, minus infinity; with `skip_zero`, of zero vectors
-    /// infinity.
+    /// Out: per vector `norm_weight` times the squared norm of the rounded vector. Minus infinity
+    /// if rounding moved the vector by more than `error_limit`. With `skip_zero`, infinity for a
+    /// zero vector.
     pub biases: GlobalMut<f32>,
-    /// Out: `count`, how far rounding moved each vector.
+    /// Out: per vector a bound on the distance by which rounding moved it.
     pub errors: GlobalMut<f32>,
-    /// In and out: one value, the bits of the largest squared norm of a rounded vector.
+    /// In and out: the bits of the largest squared norm of a rounded vector.
     pub largest: GlobalMut<u32>,
-    /// How many vectors.
+    /// Number of vectors.
     pub count: u32,
     /// Components per vector.
     pub dim: u32,
@@ -40,24 +75,26 @@ pub struct Prepare<T> {
     pub stride: u32,
     /// Halves from one rounded vector to the next.
     pub rounded_stride: u32,
-    /// What a vector is multiplied by before it is rounded.
+    /// Factor applied before rounding.
     pub scale: f32,
-    /// What norms are multiplied by in `biases`.
+    /// Factor of the norms in `biases`.
     pub norm_weight: f32,
-    /// The largest error of a vector that keeps its bias.
+    /// Largest error of a vector whose bias is its norm.
     pub error_limit: f32,
-    /// Whether zero vectors are never found.
+    /// Whether zero vectors get a bias that no query finds.
     pub skip_zero: u32,
 }
 
-/// How far a vector may have been moved by rounding it, and a little more: `rounding` is the norm of the
-/// difference, as computed; subtracting the mean of a vector of norm `norm` was rounded too.
+/// An upper bound on the distance by which preparation moved a vector.
+///
+/// `rounding` is the computed norm of the difference to the rounded vector. The term in `norm`
+/// covers the rounding of the subtraction of the mean, the factor that of these sums.
 #[inline(always)]
 pub fn total_error(rounding: f32, norm: f32) -> f32 {
     (rounding + norm * (1.0 / (1u32 << 22) as f32)) * (1.0 + 1.0 / 1024.0)
 }
 
-/// The largest value of f16; larger ones are cut, and the error says so.
+/// The largest f16. Larger values are cut, and the error includes the cut.
 const F16_MAX: f32 = 65_504.0;
 
 #[inline(always)]
@@ -98,26 +135,26 @@ fn prepare<T: Element<Wide = f32>>(p: &Prepare<T>) {
         };
         p.biases.set(vector as usize, bias);
         p.errors.set(vector as usize, error);
-        // Bits of numbers that are not negative are ordered as they are.
+        // Bits of non-negative numbers sort as the numbers do.
         p.largest.fetch_max(0, norm.to_bits(), Scope::Device);
     }
 }
 
-/// Vectors of bytes whose squared norms are wanted; tiles take the vectors as they are.
+/// Arguments of the kernels `exact_norms_*`. Tiles take vectors of bytes unchanged.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Norms<T> {
     /// In: `count` vectors of `dim` components, `stride` components apart.
     pub values: Global<T>,
-    /// Out: `count`, each `weight` times the squared norm.
+    /// Out: per vector `weight` times its squared norm.
     pub norms: GlobalMut<i32>,
-    /// How many vectors.
+    /// Number of vectors.
     pub count: u32,
     /// Components per vector.
     pub dim: u32,
     /// Components from one vector to the next.
     pub stride: u32,
-    /// What norms are multiplied by.
+    /// Factor of the norms.
     pub weight: i32,
 }
 
@@ -145,12 +182,13 @@ fn norms<T: Element<Wide = i32>>(p: &Norms<T>) {
 
 macro_rules! prepare_kernels {
     ($($name:ident $type:ty;)*) => {$(
-        /// Rounds vectors to f16, less the mean, scaled, with norms and errors (see [`Prepare`]).
+        /// Centres, scales and rounds vectors to f16, with norms and errors (see [`Prepare`]).
         ///
-        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors; no shared memory.
+        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors; no shared
+        /// memory.
         ///
         /// # Safety
-        /// - The views hold what [`Prepare`] says.
+        /// - The views match the fields of [`Prepare`].
         #[kernel(block = PREPARE_THREADS)]
         pub unsafe fn $name(p: Prepare<$type>) {
             prepare(&p);
@@ -165,12 +203,13 @@ prepare_kernels! {
 
 macro_rules! norm_kernels {
     ($($name:ident $type:ty;)*) => {$(
-        /// Squared norms of vectors of bytes (see [`Norms`]).
+        /// Computes squared norms of vectors of bytes (see [`Norms`]).
         ///
-        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors; no shared memory.
+        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors; no shared
+        /// memory.
         ///
         /// # Safety
-        /// - The views hold what [`Norms`] says.
+        /// - The views match the fields of [`Norms`].
         #[kernel(block = PREPARE_THREADS)]
         pub unsafe fn $name(p: Norms<$type>) {
             norms(&p);

@@ -1,59 +1,97 @@
-//! The filter of exact search: which rows may be among the nearest of which query.
+//! The filter of exact search: notes the rows that may be among the nearest of each query.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each 128 queries and some tiles of 128 rows, one block of 8 warps:
+//!     for each tile of rows:
+//!         products = queries × rows on tensor cores         (block::tile_walk)
+//!         for each query and row of the tile:
+//!             if bias(row) + weight * product < bound(query): note the row for the query
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `tiles` | vectors of queries and rows, and a bias per row, see [`Tiles`] |
+//! | `bounds`, `counts` | one per query |
+//! | `found` | queries × `capacity` rows |
+//! | `overflow` | one value |
+//! | shared memory | chunks of queries and rows, see [`tile_walk_shared_bytes`] |
+//!
+//! # Optimisations
+//!
+//! 1. Asynchronous copies fill shared memory while tensor cores work: rows three chunks deep,
+//!    queries two, or all of them once where they have no more chunks.
+//! 2. Product, norm of the row and bound of the query make one comparison:
+//!    `|q - r|² = |r|² - 2 <q, r> + |q|²`, and `|q|²` is subtracted from the bound beforehand.
+//! 3. Comparisons set bits of a word, by a predicated instruction each. A loop over the bits then
+//!    notes rows: few bits are set.
+//! 4. A noted row is its number alone. Its distance is computed again, exactly
+//!    ([`super::ExactSettle`]).
+//! 5. Tiles come in an order of `tile_step`, which mixes data that lie sorted, so that bounds
+//!    tighten early. The step is coprime to the number of tiles, so each tile comes once.
+//!
+//! # Speed
+//!
+//! Bound by tensor cores: 2 × dim operations per pair of query and row.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, block_idx_y};
 
-use super::filter::{Columns, Epilogue, Tiles, Walk, column_of, filter, filter_shared_bytes};
 use crate::block::copied;
 use crate::block::element::{TileElement, TileSum};
 use crate::block::tile;
+use crate::block::tile_walk::{
+    Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+};
 
-/// The filter of a range of all rows for all queries.
+/// Arguments of the kernels `exact_filter_*`: a range of the rows, for all queries.
 ///
-/// The tiles of 128 rows are visited in the order `(position * tile_step) % tile_count`, which mixes
-/// data that lie sorted; `tile_step` is at most `tile_count` and has no divisor in common with it.
+/// Position p of the order is the tile of 128 rows number `(p * tile_step) % tile_count`.
 #[repr(C)]
-pub struct Filter<S> {
-    /// What is compared.
+pub struct ExactFilter<S> {
+    /// The vectors.
     pub tiles: Tiles<S>,
-    /// In: one of each query.
+    /// In: one bound per query.
     pub bounds: Global<S>,
-    /// In and out: of each query, rows noted, also those that there was no room for.
+    /// In and out: per query the number of rows below the bound, also beyond `capacity`.
     pub counts: GlobalMut<u32>,
-    /// Out: `capacity` rows of each query.
+    /// Out: `capacity` rows per query.
     pub found: GlobalMut<u32>,
-    /// Out: one value, 1 if a query passed its capacity.
+    /// Out: 1 if a query passed its capacity.
     pub overflow: GlobalMut<u32>,
-    /// Rows that are noted per query.
+    /// Most rows noted per query.
     pub capacity: u32,
-    /// How many queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// How many rows.
+    /// Number of rows.
     pub row_count: u32,
-    /// The first tile of the range, in the order of visiting.
+    /// First position of the range.
     pub first_position: u32,
-    /// Tiles of the range.
+    /// Positions of the range.
     pub position_count: u32,
-    /// Tiles that a block visits.
+    /// Positions per block.
     pub positions_per_block: u32,
     /// Tiles of all rows.
     pub tile_count: u32,
-    /// From one visited tile to the next.
+    /// Tiles between two positions: at most `tile_count`, and coprime to it.
     pub tile_step: u32,
 }
 
 copied! {
-    Filter<S>;
+    ExactFilter<S>;
 }
 
 #[inline(always)]
-fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
+fn filter_all<E: TileElement>(p: &ExactFilter<E::Sum>) {
     let first_query = block_idx_x() * tile::SIDE;
     let begin = block_idx_y() * p.positions_per_block;
     let (left, queries) = (p.position_count - begin, p.query_count - first_query);
     let place = (p.first_position + begin) as u64 * p.tile_step as u64;
-    let walk = Walk {
+    let walk = TileWalk {
         first_query,
         query_count: if queries < tile::SIDE { queries } else { tile::SIDE },
         first_row: 0,
@@ -66,22 +104,24 @@ fn filter_all<E: TileElement>(p: &Filter<E::Sum>) {
     let bound = |line: u32| {
         if line < walk.query_count { p.bounds.get((first_query + line) as usize) } else { E::Sum::CLOSED }
     };
-    filter::<E, _>(&p.tiles, walk, |query| query, |row| row, bound, &mut NoteRows { p, first_query });
+    let lookups = Lookups { query_vector: |query| query, row_vector: |row| row, bound };
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
 }
 
-/// Notes rows of the queries from `first_query` on, of which other blocks may note rows too.
+/// Notes rows for the queries from `first_query` on. Other blocks may note rows for them too.
 struct NoteRows<'a, S> {
-    p: &'a Filter<S>,
+    p: &'a ExactFilter<S>,
     first_query: u32,
 }
 
 impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], line: u32, column: u32, of_tile: Columns<S>) {
+    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], part: LanePart<S>) {
         let p = self.p;
+        let LanePart { line, column, columns } = part;
         let mut biases = [S::NEVER; 8];
-        unroll!(8, C => biases[C] = of_tile.biases.get((column + column_of(C)) as usize));
-        // Few are below: bit 16 m + 4 n + v says that value v of fragment (m, n) is.
+        unroll!(8, C => biases[C] = columns.biases.get((column + column_of(C)) as usize));
+        // Bit 16 m + 4 n + v: value v of fragment (m, n) is below its bound.
         let mut below = [0u32; 2];
         unroll!(4, M => {
             unroll!(4, N => {
@@ -99,7 +139,7 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
             let query = (self.first_query + line + 16 * (bit / 16) + 8 * (bit / 2 % 2)) as usize;
             let slot = p.counts.fetch_add(query, 1, Scope::Device);
             if slot < p.capacity {
-                let vector = of_tile.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
+                let vector = columns.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
                 p.found.set(query * p.capacity as usize + slot as usize, vector);
             } else {
                 p.overflow.set(0, 1);
@@ -110,16 +150,17 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
 
 macro_rules! filter_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Notes the rows of a range whose distance may be below the query's bound (see [`Filter`]).
-        /// The order in which they are noted is that of the hardware.
+        /// Notes the rows of a range whose distance may be below the query's bound (see
+        /// [`ExactFilter`] and the module). The order of the noted rows is not deterministic.
         ///
-        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per `positions_per_block` of
-        /// the `position_count` tiles of rows; [`tile::THREADS`] threads; [`filter_shared_bytes`].
+        /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per
+        /// `positions_per_block` of the `position_count` tiles of rows; [`tile::THREADS`] threads;
+        /// [`tile_walk_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Filter`] says.
-        #[kernel(block = tile::THREADS, shared = filter_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
-        pub unsafe fn $name(p: Filter<$sum>) {
+        /// - The views match the fields of [`ExactFilter`].
+        #[kernel(block = tile::THREADS, shared = tile_walk_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        pub unsafe fn $name(p: ExactFilter<$sum>) {
             filter_all::<$element>(&p);
         }
     )*};

@@ -1,4 +1,34 @@
-//! The settling of what the filter noted: exact distances, merged into the lists.
+//! Settling: exact distances of the noted rows, merged into each query's list.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! for each query, one block:
+//!     keys = exact keys of the noted rows that are nearer than the list's last
+//!     sort keys; merge them into the list
+//!     bound = the list's last distance as the filter compares it, plus rounding
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `rows`, `queries` | vectors of `dim` components |
+//! | `found` | queries × `capacity` rows |
+//! | `counts`, `bounds`, `norms`, `errors`, `excluded` | one per query |
+//! | `lists` | queries × `k` keys, ascending, [`NONE`] behind the last |
+//! | shared memory | one vector; 2 `capacity` keys; `k` keys; a count |
+//!
+//! # Optimisations
+//!
+//! 1. Four lanes compute one distance in the order of the CPU backend, so the bits are the CPU's.
+//! 2. Keys not nearer than the list's last are dropped before the sort: they would not be merged.
+//! 3. The sort makes runs of 32 by shuffles. Runs and list are merged by binary search of each
+//!    key's rank: keys differ, so each place is taken once.
+//!
+//! # Speed
+//!
+//! The kernel is bound by the gathers of the noted rows, some times `k` rows per query and range.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -6,78 +36,79 @@ use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP, QueryBound, TileSum};
-use crate::block::exact::{Metric, Point, point_bytes};
+use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::{merge_block, sort_block};
-use crate::descent::key::{self, Key, NONE};
+use crate::key::{self, Key, NONE};
 
-/// The count of a query that is given up: nothing is noted or settled for it.
+/// The count of a closed query: nothing is noted or settled for it.
 pub const CLOSED: u32 = u32::MAX;
 
-/// Threads of a block of [`exact_settle_f32()`] and its siblings, which has one query.
+/// Threads per block, one query per block.
 pub const SETTLE_THREADS: u32 = 128;
 
-/// Bytes of dynamic shared memory of the settling kernels.
+/// Dynamic shared memory in bytes.
 pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
     // Keys and room to sort them, the list, the query, and a count.
-    point_bytes(dim) + (2 * capacity + k) * 8 + 16
+    query_bytes(dim) + (2 * capacity + k) * 8 + 16
 }
 
-/// The settling of the rows that the filter noted.
+/// Arguments of the kernels `exact_settle_*`.
 #[repr(C)]
-pub struct Settle<T, S> {
+pub struct ExactSettle<T, S> {
     /// In: vectors of `dim` components, `row_stride` components apart.
     pub rows: Global<T>,
-    /// In: one vector per block, `query_stride` components apart.
+    /// In: one query per block, `query_stride` components apart.
     pub queries: Global<T>,
-    /// In: `capacity` rows of each query.
+    /// In: `capacity` noted rows per query.
     pub found: Global<u32>,
-    /// In: of each query, rows that were to be noted, `capacity` of which are there, or [`CLOSED`]; out: 0, unless closed.
+    /// In: per query the number of noted rows, or [`CLOSED`]; `found` holds the first `capacity`.
+    /// Out: 0, unless closed.
     pub counts: GlobalMut<u32>,
-    /// In: with `exclude`, an id of each query that it is not to find.
+    /// In: with `exclude`, per query an id that is left out.
     pub excluded: Global<u32>,
-    /// In and out: `k` ascending keys of each query.
+    /// In and out: `k` ascending keys per query.
     pub lists: GlobalMut<Key>,
-    /// Out: of each query, for the filter.
+    /// Out: per query the bound of the filter.
     pub bounds: GlobalMut<S>,
-    /// In: of each query, as it was prepared; errors of f16 alone.
+    /// In: per query its norm, as prepared.
     pub norms: Global<S>,
-    /// In: of each query, as it was prepared; errors of f16 alone.
+    /// In: per query its error, as prepared. f16 only.
     pub errors: Global<f32>,
-    /// In: bits of the largest squared norm of a row, of f16 alone.
+    /// In: the bits of the largest squared norm of a row. f16 only.
     pub largest: Global<u32>,
-    /// From one row to the next: bytes for the filter, components for settling.
+    /// Components from one row to the next.
     pub row_stride: u32,
-    /// From one query to the next: bytes for the filter, components for settling.
+    /// Components from one query to the next.
     pub query_stride: u32,
     /// Components per vector.
     pub dim: u32,
-    /// Rows that are noted per query.
+    /// Most rows noted per query.
     pub capacity: u32,
-    /// Length of the lists, at least 1.
+    /// Keys per list, at least 1.
     pub k: u32,
     /// The id of row 0.
     pub first_id: u32,
-    /// Whether `excluded` is looked at.
+    /// Whether `excluded` is read.
     pub exclude: u32,
     /// A [`Metric`].
     pub metric: u32,
     /// The `error_limit` that the rows were prepared with.
     pub row_error: f32,
-    /// What vectors were multiplied by before they were rounded; for inner products, that of the rows
-    /// times that of the queries.
+    /// Factor of the vectors before rounding. For inner products, that of the rows times that of
+    /// the queries.
     pub scale: f32,
 }
 
 copied! {
-    Settle<T, S>;
+    ExactSettle<T, S>;
 }
 
 #[inline(always)]
-fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
+fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
     let (capacity, k) = (p.capacity as usize, p.k as usize);
-    let values: Shared<T::Point> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(point_bytes(p.dim) as usize);
+    let values: Shared<T::Query> = shared::dynamic(0);
+    let keys: Shared<Key> = shared::dynamic(query_bytes(p.dim) as usize);
     let spare = keys.offset(capacity);
     let list = spare.offset(capacity);
     let kept: Shared<u32> = list.offset(k).cast();
@@ -94,7 +125,12 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
         list.set(i as usize, out.get(i as usize));
         i += SETTLE_THREADS;
     }
-    Point::load(values, p.queries.offset(query * p.query_stride as usize), p.dim, (thread, SETTLE_THREADS));
+    ExactQuery::load(
+        values,
+        p.queries.offset(query * p.query_stride as usize),
+        p.dim,
+        (thread, SETTLE_THREADS),
+    );
     if thread == 0 {
         kept.set(0, 0);
     }
@@ -102,7 +138,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
 
     let farthest = list.get(k - 1);
     let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
-    let point = Point::<T>::new(values, p.dim);
+    let point = ExactQuery::<T>::new(values, p.dim);
     let mut first = thread / 32 * (32 / GROUP);
     while first < count {
         keep_rolled();
@@ -124,7 +160,7 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
     if len > 0 {
         merge_block((list, p.k), (sorted, len), |place, key| out.set(place as usize, key));
     }
-    // What is k-th now was written by another thread of this block.
+    // Another thread of this block wrote the k-th key.
     sync_threads();
     if thread == 0 {
         p.counts.set(query, 0);
@@ -151,15 +187,15 @@ fn settle<T: Element, S: TileSum>(p: &Settle<T, S>) {
 
 macro_rules! settle_kernels {
     ($($name:ident $type:ty, $sum:ty;)*) => {$(
-        /// Merges the noted rows into the lists of the nearest, and tightens the bounds (see
-        /// [`Settle`]). The result depends on what was noted, not on its order.
+        /// Merges the noted rows into the lists and tightens the bounds (see [`ExactSettle`] and
+        /// the module). The result does not depend on the order of the noted rows.
         ///
         /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
         ///
         /// # Safety
-        /// - The views hold what [`Settle`] says.
+        /// - The views match the fields of [`ExactSettle`].
         #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
-        pub unsafe fn $name(p: Settle<$type, $sum>) {
+        pub unsafe fn $name(p: ExactSettle<$type, $sum>) {
             settle(&p);
         }
     )*};

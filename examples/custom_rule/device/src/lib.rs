@@ -1,4 +1,5 @@
-//! A pruning rule and its kernels: compiled for the host as a dependency, and for GPUs by `../build.rs`.
+//! A pruning rule and its kernels. The host compiles the crate as a dependency, `../build.rs` for
+//! GPUs.
 
 #![cfg_attr(target_os = "cuda", no_std)]
 #![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
@@ -6,17 +7,18 @@
 use tagore_device::prune::rule::{Rule, cosine};
 use tagore_device::rule_kernels;
 
-/// Vamana's rule for what lies in the same direction: c goes iff some accepted neighbour a is nearer to it than p is,
-/// by the factor alpha on squared distances, and the angle at p between the two is below the threshold, in degrees.
+/// Vamana's rule within a cone: an accepted neighbour a rejects candidate c iff a is nearer to c
+/// than p is, by the factor alpha on squared distances, and the angle at p between a and c is below
+/// the threshold, in degrees.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Cone {
-    /// The slack of Vamana's rule.
+    /// Factor of Vamana's rule.
     pub alpha: f32,
 }
 
 impl Rule for Cone {
-    // Thresholds are prepared on the host.
+    // Runs on the host, once per build.
     #[cfg(not(target_os = "cuda"))]
     fn prepare(&self, degrees: f32) -> f32 {
         degrees.to_radians().cos()

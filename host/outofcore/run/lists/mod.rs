@@ -10,9 +10,11 @@ mod on_host;
 
 use std::ops::Range;
 
-use tagore_device::descent::key::Key;
+use tagore_device::key::Key;
 
 pub(crate) use self::on_device::DeviceLists;
+#[cfg(test)]
+pub(crate) use self::on_device::ListKernels;
 pub(crate) use self::on_host::HostLists;
 use crate::Result;
 
@@ -28,7 +30,7 @@ pub(crate) struct Members {
 /// The neighbour lists of a cluster's members.
 pub(crate) trait ClusterLists {
     /// Returns the lists of the members at `places`: ascending keys of list distances and ids. Each
-    /// list is padded to the degree with [`NONE`](tagore_device::descent::key::NONE).
+    /// list is padded to the degree with [`NONE`](tagore_device::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 
     /// Merges the lists of members with waiting lists: places, and their lists as from
@@ -42,7 +44,7 @@ pub(crate) trait ClusterLists {
 #[cfg(test)]
 mod tests {
     use half::f16;
-    use tagore_device::descent::key::{NONE, pack};
+    use tagore_device::key::{NONE, pack};
     use tagore_device::random::{Draws, Stage};
 
     use super::*;

@@ -3,19 +3,33 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use tagore_device::descent::key::Key;
-use tagore_device::lists::lengths::{LENGTH_LISTS, LENGTH_THREADS, Lengths};
-use tagore_device::lists::merge::{MERGE_LISTS_NODES, MERGE_LISTS_THREADS, MergeLists};
+use tagore_device::key::Key;
+use tagore_device::lists::lengths::{
+    LENGTH_LISTS, LENGTH_THREADS, Lengths, lists_lengths_f16, lists_lengths_f32, lists_lengths_i8,
+    lists_lengths_u8,
+};
+use tagore_device::lists::merge::{
+    MERGE_LISTS_NODES, MERGE_LISTS_THREADS, MergeLists, lists_merge_f16, lists_merge_f32, lists_merge_i8,
+    lists_merge_u8,
+};
 
 use super::{ClusterLists, Members};
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::zeros;
 use crate::outofcore::plan::{MERGED_AT_ONCE, list_memory};
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::gpu::{Base, stage_kernels};
 use crate::{Index, Result};
 
+stage_kernels! {
+    /// Kernels of neighbour lists of clusters.
+    pub(crate) trait ListKernels {
+        Lengths (Lengths<Self>,): lists_lengths_f32 lists_lengths_f16 lists_lengths_u8 lists_lengths_i8;
+        MergeLists (MergeLists<Self>,): lists_merge_f32 lists_merge_f16 lists_merge_u8 lists_merge_i8;
+    }
+}
+
 /// The neighbour lists of a cluster's members on a device.
-pub(crate) struct DeviceLists<T: OnDevice> {
+pub(crate) struct DeviceLists<T: ListKernels> {
     gpu: Gpu,
     degree: usize,
     members: Members,
@@ -32,7 +46,7 @@ pub(crate) struct DeviceLists<T: OnDevice> {
     merged: Buffer<u32>,
 }
 
-impl<T: OnDevice> DeviceLists<T> {
+impl<T: ListKernels> DeviceLists<T> {
     /// Takes the lists of `index`, with its vectors in `base`. `lifts` replace the base's lifts:
     /// the lift of each row, and the square of the norm of lifted rows.
     pub(crate) fn new(
@@ -83,7 +97,7 @@ impl<T: OnDevice> DeviceLists<T> {
     }
 }
 
-impl<T: OnDevice> ClusterLists for DeviceLists<T> {
+impl<T: ListKernels> ClusterLists for DeviceLists<T> {
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>> {
         let mut keys: Vec<Key> = zeros(places.len() * self.degree);
         self.keys.download_from(places.start * self.degree, &mut keys)?;
@@ -118,7 +132,7 @@ impl<T: OnDevice> ClusterLists for DeviceLists<T> {
     }
 }
 
-impl<T: OnDevice> DeviceLists<T> {
+impl<T: ListKernels> DeviceLists<T> {
     /// Merges the lists at `places` with the waiting lists on the device.
     fn merge_at(&mut self, places: &[u32], records: &mut [u32]) -> Result<()> {
         if places.is_empty() {

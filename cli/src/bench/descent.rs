@@ -1,0 +1,166 @@
+//! `tagore bench descent`
+
+use serde_json::{Value, json};
+use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, RecallSample, Start, Vectors};
+
+use super::Runs;
+use super::kernels::{kernels, say_kernels};
+use crate::error::Result;
+use crate::files::Files;
+use crate::options::{GraphOptions, Input};
+use crate::output::{Output, grouped, save_events};
+
+/// Nodes of recall measurements.
+const SAMPLE: usize = 10_000;
+
+/// Sums of the iterations of both phases under `--split`.
+const TOTALS: [u32; 3] = [8, 12, 16];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    graph: GraphOptions,
+    /// Iterations of the two phases: a list of auto and A,B, such as 6,6;8,0;auto
+    #[arg(long, value_delimiter = ';', default_value = "auto", value_name = "A,B;..")]
+    iterations: Vec<Iterations>,
+    /// Starts of descent: a list of random, cells (GPU) and auto [default: random, and cells on a
+    /// GPU]
+    #[arg(long, value_delimiter = ',', value_name = "START,..")]
+    starts: Option<Vec<Start>>,
+    /// All even splits of 8, 12 and 16 iterations between the phases, from the random start
+    #[arg(long, conflicts_with_all = ["iterations", "starts"])]
+    split: bool,
+    /// Neighbours per node whose lists are gathered in an iteration of phase 2
+    #[arg(long, default_value_t = 4, value_name = "M")]
+    expand: usize,
+    #[command(flatten)]
+    runs: Runs,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        Files::read([&self.input.input]).write(&self.runs.output).check()?;
+        let (base, _) = self.input.read(output.progress())?;
+        let mut truth = None;
+        let mut events: Vec<Value> = Vec::new();
+        for (start, iterations) in self.runs() {
+            let on_cpu = events.last().is_some_and(|event| event["device"] == "cpu");
+            if start == Start::Cells && self.starts.is_none() && on_cpu {
+                output.warn("--starts cells needs a GPU: left out");
+                break;
+            }
+            let graph = self.build(&base, start, iterations, output)?;
+            // The first build clamps k for all.
+            let truth = match &truth {
+                Some(truth) => truth,
+                None => truth.insert(self.truth(&base, graph.k(), output)?),
+            };
+            let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
+            let recalls: Vec<(usize, f64)> = ks.iter().copied().zip(truth.recall(&graph, &ks)?).collect();
+            if events.is_empty() {
+                say_header(&recalls, output);
+            }
+            say(start, iterations, graph.stats(), &recalls, output);
+            let event = self.event(&base, (start, iterations), (&graph, truth), &recalls);
+            output.event(&event);
+            events.push(event);
+        }
+        self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+
+    /// Starts and iterations of the runs.
+    fn runs(&self) -> Vec<(Start, Iterations)> {
+        if self.split {
+            let splits = |total: u32| (2..total).step_by(2).map(move |a| Iterations::Fixed(a, total - a));
+            return TOTALS.into_iter().flat_map(splits).map(|split| (Start::Random, split)).collect();
+        }
+        let of = |&start| self.iterations.iter().map(move |&iterations| (start, iterations));
+        self.starts.as_deref().unwrap_or(&[Start::Random, Start::Cells]).iter().flat_map(of).collect()
+    }
+
+    fn build(
+        &self,
+        base: &Vectors,
+        start: Start,
+        iterations: Iterations,
+        output: &Output,
+    ) -> Result<KnnGraph> {
+        let descent = self
+            .graph
+            .descent()
+            .iterations(iterations)
+            .start(start)
+            .expand(self.expand)
+            .seed(self.runs.seed)
+            .device(self.runs.device)
+            .progress(output.progress().clone());
+        for _ in 1..self.runs.repeat {
+            descent.build(base)?;
+        }
+        Ok(descent.build(base)?)
+    }
+
+    fn truth(&self, base: &Vectors, k: usize, output: &Output) -> Result<KnnTruth> {
+        let Runs { seed, device, .. } = self.runs;
+        let sample = RecallSample { nodes: SAMPLE, seed, device, progress: output.progress().clone() };
+        Ok(KnnTruth::new(base, self.graph.metric, k, &sample)?)
+    }
+
+    fn event(
+        &self,
+        base: &Vectors,
+        (start, iterations): (Start, Iterations),
+        (graph, truth): (&KnnGraph, &KnnTruth),
+        recalls: &[(usize, f64)],
+    ) -> Value {
+        let stats = graph.stats();
+        let recall: serde_json::Map<String, Value> =
+            recalls.iter().map(|&(k, recall)| (k.to_string(), recall.into())).collect();
+        json!({
+            "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
+            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.runs.seed, "repeat": self.runs.repeat,
+            "device": stats.device, "device_name": stats.device_name,
+            "start": start.to_string(), "iterations_asked": iterations.to_string(),
+            "iterations": [stats.iterations.0, stats.iterations.1],
+            "seconds": { "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds },
+            "recall": recall, "recall_nodes": truth.len(),
+            "distances": stats.distances, "join_distances": stats.join_distances,
+            "refine_distances": stats.refine_distances, "completed": stats.completed, "added": stats.added,
+            "peak_gpu_bytes": stats.peak_gpu_bytes, "kernels": kernels(&stats.kernels, stats.device_name.as_deref()),
+        })
+    }
+}
+
+fn say_header(recalls: &[(usize, f64)], output: &Output) {
+    let recalls: String = recalls.iter().map(|(k, _)| format!("{:>11}", format!("recall@{k}"))).collect();
+    output.say(format_args!(
+        "{:<7} {:>10} {:>7} {:>8} {:>8} {:>9}{recalls} {:>18} {:>9}",
+        "start", "iterations", "run", "copy s", "jit s", "descent s", "distances", "peak MiB"
+    ));
+}
+
+fn say(
+    start: Start,
+    iterations: Iterations,
+    stats: &DescentStats,
+    recalls: &[(usize, f64)],
+    output: &Output,
+) {
+    let recalls: String = recalls.iter().map(|(_, recall)| format!("{recall:>11.4}")).collect();
+    let run = format!("{},{}", stats.iterations.0, stats.iterations.1);
+    output.say(format_args!(
+        "{start:<7} {iterations:>10} {run:>7} {:>8.3} {:>8.3} {:>9.3}{recalls} {:>18} {:>9}",
+        stats.copy,
+        stats.jit,
+        stats.seconds,
+        grouped(stats.distances),
+        stats.peak_gpu_bytes >> 20
+    ));
+    if stats.completed > 0 {
+        output
+            .say(format_args!("        {} short lists completed by exact search", grouped(stats.completed)));
+    }
+    say_kernels(&stats.kernels, stats.device_name.as_deref(), output);
+}

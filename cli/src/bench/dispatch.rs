@@ -1,0 +1,160 @@
+//! `tagore bench dispatch`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tagore::outofcore::{CacheUse, ClusterGraph, Dispatcher, Order, OverlapStats};
+use tagore::{Device, Format, MAX_ROWS, Synth, Vectors};
+
+use crate::error::Result;
+use crate::files::Files;
+use crate::options::open;
+use crate::output::{Output, grouped, save_events};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    #[arg(short, long, value_name = "BASE", required_unless_present = "simulate")]
+    input: Option<PathBuf>,
+    /// Format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT", requires = "input")]
+    format: Option<Format>,
+    /// Simulate the clusters of this many synthetic vectors from a sample
+    #[arg(long, value_name = "POINTS", requires = "dim", conflicts_with = "input",
+          value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS as u64))]
+    simulate: Option<u64>,
+    /// Components per synthetic vector
+    #[arg(long, requires = "simulate", conflicts_with = "input")]
+    dim: Option<usize>,
+    /// Synthetic vectors of the sample per cluster
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: u32,
+    /// Number of clusters; each vector is in the clusters of its two nearest centres
+    #[arg(long, default_value_t = 400, value_name = "N")]
+    clusters: usize,
+    /// Clusters with lists in memory, including the current one
+    #[arg(long, value_delimiter = ',', default_value = "32", value_name = "C,..",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    cache: Vec<u32>,
+    /// Orders: sequential, random, gorder, cluster [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "ORDER,..")]
+    orders: Option<Vec<Order>>,
+    /// Window of gorder, in clusters
+    #[arg(long, default_value_t = 5, value_name = "W")]
+    window: usize,
+    /// Neighbours per list, 8 bytes each
+    #[arg(long, default_value_t = 32, value_name = "R")]
+    degree: u32,
+    /// Seed of clusters, of the random order and of synthetic data
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Device of clustering: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Copy of the JSON lines
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Clusters with the dimension of their vectors.
+struct Clusters {
+    graph: ClusterGraph,
+    dim: usize,
+    stats: OverlapStats,
+}
+
+/// One order of the clusters, with the use of a cache.
+struct Run {
+    order: Order,
+    /// Clusters in the cache.
+    cache: u32,
+    used: CacheUse,
+    /// Seconds of ordering.
+    seconds: f64,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        Files::read(&self.input).write(&self.output).check()?;
+        let clusters = self.clusters(output)?;
+        let Clusters { graph, dim, stats } = &clusters;
+        output.say(format_args!(
+            "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
+            grouped(graph.nodes()),
+            graph.clusters(),
+            grouped(graph.edges() as u64),
+            stats.seconds,
+            stats.device
+        ));
+        output.say(format_args!(
+            "{:<10} {:>6} {:>9} {:>15} {:>15} {:>12} {:>9}",
+            "order", "cache", "hit ratio", "hits", "second visits", "spilled MiB", "order s"
+        ));
+        let mut events = Vec::new();
+        for &cache in &self.cache {
+            for &order in self.orders.as_deref().unwrap_or(&Order::ALL) {
+                let dispatcher =
+                    Dispatcher::new(order).cache(cache as usize).window(self.window).seed(self.seed);
+                let began = Instant::now();
+                let dispatches = dispatcher.dispatch(graph)?;
+                let seconds = began.elapsed().as_secs_f64();
+                let run = Run { order, cache, used: graph.simulate(&dispatches), seconds };
+                self.say(&run, output);
+                let event = self.event(&clusters, &run);
+                output.event(&event);
+                events.push(event);
+            }
+        }
+        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+
+    /// Clusters the data set, or a sample of the synthetic one.
+    fn clusters(&self, output: &Output) -> Result<Clusters> {
+        let of = |base: &Vectors| {
+            let (graph, stats) =
+                ClusterGraph::of_vectors(base, self.clusters, self.seed, self.device, output.progress())?;
+            Result::Ok(Clusters { graph, dim: base.dim(), stats })
+        };
+        match (&self.input, self.simulate.zip(self.dim)) {
+            (_, Some((points, dim))) => {
+                let sample = (self.clusters as u64).saturating_mul(self.sample.into()).min(points);
+                let mut clusters = of(&Synth::new(points as usize, dim, self.seed)?.rows(0..sample)?)?;
+                clusters.graph = clusters.graph.scaled(points)?;
+                Ok(clusters)
+            }
+            (Some(path), None) => of(&open(path, self.format)?),
+            (None, None) => unreachable!("clap requires one of both"),
+        }
+    }
+
+    /// Bytes of a list: an id and a distance per neighbour.
+    fn list_bytes(&self) -> u64 {
+        u64::from(self.degree) * 8
+    }
+
+    fn say(&self, Run { order, cache, used, seconds }: &Run, output: &Output) {
+        output.say(format_args!(
+            "{order:<10} {cache:>6} {:>9.4} {:>15} {:>15} {:>12} {seconds:>9.4}",
+            used.hit_ratio(),
+            grouped(used.hits),
+            grouped(used.second_visits),
+            grouped(used.spilled_bytes(self.list_bytes()) >> 20)
+        ));
+    }
+
+    /// A run as a JSON line.
+    fn event(&self, Clusters { graph, dim, stats }: &Clusters, run: &Run) -> Value {
+        let Run { order, cache, used, seconds } = run;
+        json!({
+            "event": "bench dispatch", "n": graph.nodes(), "dim": dim, "simulated": self.simulate.is_some(),
+            "clusters": graph.clusters(), "edges": graph.edges(),
+            "device": stats.device, "cluster_seconds": stats.seconds,
+            "order": order.to_string(), "cache": cache,
+            "window": (*order == Order::Gorder).then_some(self.window),
+            "seed": self.seed, "hits": used.hits, "second_visits": used.second_visits,
+            "hit_ratio": used.hit_ratio(), "list_bytes": self.list_bytes(),
+            "spilled_bytes": used.spilled_bytes(self.list_bytes()), "order_seconds": seconds,
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! Recall and throughput of the indexes of a bench.
+
+use std::path::PathBuf;
+
+use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Searcher, TestQueries, Vectors};
+
+use crate::error::Result;
+use crate::output::Output;
+
+/// Queries to search the indexes with, if given.
+#[derive(clap::Args)]
+pub(super) struct JudgeOptions {
+    /// Queries to measure recall with
+    #[arg(long, value_name = "QUERIES", requires = "groundtruth")]
+    queries: Option<PathBuf>,
+    /// Exact nearest neighbours of the queries
+    #[arg(long, value_name = "GT", requires = "queries")]
+    groundtruth: Option<PathBuf>,
+    /// Neighbours per query
+    #[arg(short, default_value_t = 10)]
+    pub k: usize,
+    /// Beam widths to measure
+    #[arg(long, value_delimiter = ',', default_value = "20,50,100,200", value_name = "L,..")]
+    beams: Vec<usize>,
+}
+
+impl JudgeOptions {
+    /// Files to read.
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.queries.iter().chain(&self.groundtruth)
+    }
+
+    /// Opens the queries and their ground truth.
+    pub(super) fn open(&self, progress: &Progress) -> Result<Option<Judge<'_>>> {
+        let Some((queries, truth)) = self.queries.as_ref().zip(self.groundtruth.as_ref()) else {
+            return Ok(None);
+        };
+        Ok(Some(Judge {
+            options: self,
+            queries: Vectors::open(queries)?,
+            truth: GroundTruth::open(truth, progress)?,
+        }))
+    }
+}
+
+/// Queries with their ground truth.
+pub(super) struct Judge<'a> {
+    options: &'a JudgeOptions,
+    queries: Vectors,
+    truth: GroundTruth,
+}
+
+impl Judge<'_> {
+    /// Searches an index over `base` with every beam.
+    pub(super) fn evaluate(
+        &self,
+        index: &Index,
+        base: &Vectors,
+        device: Device,
+        output: &Output,
+    ) -> Result<Vec<Evaluation>> {
+        let JudgeOptions { k, beams, .. } = self.options;
+        let test = TestQueries::new(&self.queries, &self.truth, *k);
+        let searcher = Searcher::new(index, base, output.progress())?.device(device)?;
+        Ok(searcher.evaluate(test, beams, output.progress())?)
+    }
+}

@@ -1,0 +1,65 @@
+//! `tagore bench`
+
+mod descent;
+mod dispatch;
+mod judge;
+mod kernels;
+mod outofcore;
+mod prune;
+mod search;
+
+use std::path::PathBuf;
+
+use tagore::Device;
+
+use crate::error::Result;
+use crate::output::Output;
+
+/// Parameters of the runs of a bench.
+#[derive(clap::Args)]
+struct Runs {
+    /// Seed: the same seed gives the same graphs and indexes
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Device of builds and searches: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Builds of each graph or index; the last is reported, as the first compiles kernels
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Copy of the JSON lines
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Compare k-NN graphs of several starts and iterations
+    Descent(descent::Args),
+    /// Order the clusters of a large data set, and count the hits of a cache of them
+    Dispatch(dispatch::Args),
+    /// Build an index out of core, and sum the times of its tasks
+    Outofcore(Box<outofcore::Args>),
+    /// Compare kinds of index: times of pruning, recall and throughput
+    Prune(prune::Args),
+    /// Compare searches with several beams, widths and batches
+    Search(search::Args),
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        match self.what {
+            What::Descent(args) => args.run(output),
+            What::Dispatch(args) => args.run(output),
+            What::Outofcore(args) => args.run(output),
+            What::Prune(args) => args.run(output),
+            What::Search(args) => args.run(output),
+        }
+    }
+}

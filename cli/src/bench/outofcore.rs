@@ -1,0 +1,208 @@
+//! `tagore bench outofcore`
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind};
+use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes, timeline_plot};
+
+use super::judge::{Judge, JudgeOptions};
+use crate::build::PruneOptions;
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::limits::{LimitOptions, clusters_event, say_clusters};
+use crate::options::{DescentOptions, Input};
+use crate::output::{Output, grouped, save_events};
+use crate::tasks::task_event;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
+    #[arg(long = "index", value_name = "KIND")]
+    strategy: Strategy,
+    #[command(flatten)]
+    descent: DescentOptions,
+    #[command(flatten)]
+    prune: PruneOptions,
+    #[command(flatten)]
+    limits: LimitOptions,
+    /// Orders of clusters: sequential, random, gorder, cluster
+    #[arg(long, value_delimiter = ',', default_value = "cluster", value_name = "ORDER,..")]
+    orders: Vec<Order>,
+    /// Least time between two checkpoints
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    checkpoint: u64,
+    #[command(flatten)]
+    judge: JudgeOptions,
+    /// Folder of work files and indexes during the bench
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    folder: PathBuf,
+    /// Timeline of the last build as SVG
+    #[arg(long, value_name = "SVG")]
+    plot: Option<PathBuf>,
+    /// Copy of the JSON lines
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        let files = Files::read([&self.input.input]).and_read(self.judge.files());
+        files.write(&self.plot).write(&self.output).check()?;
+        let base = self.input.open()?;
+        let judge = self.judge.open(output.progress())?;
+        let strategy = self.prune.apply(self.strategy.clone())?;
+        let builder =
+            Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
+        let plan = self.limits.plan(&builder, &base, self.descent.device.first())?.ok_or_else(|| {
+            Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
+        })?;
+        say_clusters(&plan, output);
+        let folder = tempfile::Builder::new()
+            .prefix(".tagore-")
+            .tempdir_in(&self.folder)
+            .map_err(|source| tagore::Error::Io { path: self.folder.clone(), source })?;
+        let bench = Bench {
+            args: &self,
+            base: &base,
+            judge,
+            builder,
+            plan,
+            path: folder.path().join("index.tagore"),
+        };
+        let events = self.orders.iter().map(|&order| bench.run(order, output)).collect::<Result<Vec<_>>>()?;
+        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+}
+
+/// The builds of a bench.
+struct Bench<'a> {
+    args: &'a Args,
+    base: &'a Vectors,
+    judge: Option<Judge<'a>>,
+    builder: Builder,
+    plan: ClusterPlan,
+    /// File of the index.
+    path: PathBuf,
+}
+
+impl Bench<'_> {
+    /// Builds with clusters in this order, and measures the index. Returns the JSON line.
+    fn run(&self, order: Order, output: &Output) -> Result<Value> {
+        let Self { args, base, .. } = self;
+        let every = Duration::from_secs(args.checkpoint);
+        let build = OutOfCore::new(self.builder.clone(), self.plan).order(order).checkpoint(every);
+        let began = Instant::now();
+        let stats = build.build(base, &self.path)?;
+        let total = began.elapsed().as_secs_f64();
+        let summary = Summary::new(&stats, base.len());
+        summary.say(order, &stats, total, output);
+        let quality = self.judge(output)?;
+        stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
+        let mut event = summary.event(base, order, &stats, total);
+        event["plan"] = clusters_event(&self.plan);
+        event["quality"] = quality.iter().map(quality_event).collect();
+        output.event(&event);
+        if let Some(path) = &args.plot {
+            let (rows, dim, device) = (grouped(base.len() as u64), base.dim(), &args.descent.device);
+            let title = format!("{rows} x {dim} on {device}, {} clusters, {order} order", stats.clusters);
+            timeline_plot(path, &title, &stats.tasks)?;
+        }
+        Ok(event)
+    }
+
+    /// Searches the index with the queries, if given.
+    fn judge(&self, output: &Output) -> Result<Vec<Evaluation>> {
+        let index = Index::open(&self.path)?;
+        let Some(judge) = &self.judge else { return Ok(Vec::new()) };
+        let quality = judge.evaluate(&index, self.base, self.args.descent.device.first(), output)?;
+        for Evaluation { beam, k, recall, distances, .. } in &quality {
+            output.say(format_args!("beam {beam:>5}  recall@{k} {recall:.4}  {distances:.0} distances"));
+        }
+        Ok(quality)
+    }
+}
+
+fn quality_event(Evaluation { beam, recall, distances, qps, .. }: &Evaluation) -> Value {
+    json!({ "beam": beam, "recall": recall, "distances": distances, "qps": qps })
+}
+
+/// Sums over the tasks of a build.
+struct Summary {
+    /// Seconds from the first cluster read to the index written, and the part of them up to the
+    /// last merge.
+    end_to_end: f64,
+    local: f64,
+    /// Nodes per second of `end_to_end`.
+    rate: f64,
+    /// Share of `local` with running kernels, per GPU.
+    busy: Vec<f64>,
+}
+
+impl Summary {
+    fn new(stats: &OutOfCoreStats, nodes: usize) -> Self {
+        let of = |kind| stats.tasks.iter().filter(move |task| task.kind == kind);
+        let first = of(TaskKind::Read).map(|task| task.begin).fold(f64::INFINITY, f64::min);
+        let last = |kind| of(kind).map(|task| task.end).fold(0.0, f64::max);
+        let (local, end_to_end) = (last(TaskKind::Merge) - first, last(TaskKind::Write) - first);
+        Self {
+            end_to_end,
+            local,
+            rate: nodes as f64 / end_to_end,
+            busy: stats.busy.iter().map(|seconds| seconds / local).collect(),
+        }
+    }
+
+    fn say(&self, order: Order, stats: &OutOfCoreStats, total: f64, output: &Output) {
+        let Self { end_to_end, local, rate, busy } = self;
+        output.say(format_args!(
+            "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
+             building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
+            stats.partition,
+            grouped(*rate as u64),
+            stats.cache.hit_ratio(),
+            grouped(stats.spilled_bytes >> 20),
+            stats.unreachable
+        ));
+        for kind in TaskKind::ALL {
+            let (seconds, bytes) = stats.seconds(kind);
+            if seconds > 0.0 {
+                let rate = if bytes > 0 {
+                    format!("{:>8.2} GB/s", bytes as f64 / seconds / 1e9)
+                } else {
+                    String::new()
+                };
+                let line = format!("    {:<10} {seconds:>9.2} s {rate}", kind.name());
+                output.say(line.trim_end());
+            }
+        }
+        for (gpu, share) in busy.iter().enumerate() {
+            output.say(format_args!("    kernels ran {:.1} % of local building on GPU {gpu}", 100.0 * share));
+        }
+    }
+
+    fn event(&self, base: &Vectors, order: Order, stats: &OutOfCoreStats, total: f64) -> Value {
+        let tasks: serde_json::Map<String, Value> = TaskKind::ALL
+            .into_iter()
+            .map(|kind| {
+                let (seconds, bytes) = stats.seconds(kind);
+                (kind.name().to_owned(), json!({ "seconds": seconds, "bytes": bytes }))
+            })
+            .collect();
+        json!({
+            "event": "bench outofcore", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
+            "order": order.to_string(), "clusters": stats.clusters, "cluster_bytes": stats.cluster_bytes,
+            "spilled_bytes": stats.spilled_bytes, "hit_ratio": stats.cache.hit_ratio(),
+            "unreachable": stats.unreachable, "peak_gpu_bytes": stats.peak_gpu_bytes,
+            "peak_host_bytes": peak_host_bytes(), "tasks": tasks, "gpu_busy": self.busy,
+            "vectors_per_second": self.rate,
+            "seconds": {
+                "partition": stats.partition, "local": self.local, "end_to_end": self.end_to_end,
+                "write": stats.write, "total": total,
+            },
+        })
+    }
+}

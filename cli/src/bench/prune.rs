@@ -1,0 +1,217 @@
+//! `tagore bench prune`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tagore::gpu::KernelTime;
+use tagore::{
+    BuildStats, Builder, Device, Evaluation, Index, KnnGraph, Series, Strategy, Vectors, recall_qps_plot,
+};
+
+use super::Runs;
+use super::judge::{Judge, JudgeOptions};
+use super::kernels::{kernels, say_kernels};
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::options::{GraphOptions, Input};
+use crate::output::{Output, save_events};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    graph: GraphOptions,
+    /// Kinds of index
+    #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
+    indexes: Vec<Strategy>,
+    #[command(flatten)]
+    judge: JudgeOptions,
+    /// Prune with the baseline kernels of published code too: one candidate after another (nsg,
+    /// vamana), or a warp per edge (cagra)
+    #[arg(long)]
+    baseline_kernels: bool,
+    /// Prune on the CPU too, and compare the indexes
+    #[arg(long)]
+    cpu: bool,
+    #[command(flatten)]
+    runs: Runs,
+    /// Plot of recall against throughput
+    #[arg(long, value_name = "SVG", requires = "queries")]
+    plot: Option<PathBuf>,
+}
+
+/// A build, with its wall-clock seconds.
+struct Built {
+    index: Index,
+    stats: BuildStats,
+    seconds: f64,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        let files = Files::read([&self.input.input]).and_read(self.judge.files());
+        files.write(&self.runs.output).write(&self.plot).check()?;
+        let (base, _) = self.input.read(output.progress())?;
+        let judge = self.judge.open(output.progress())?;
+        // The graph of comparisons: other builds make their own.
+        let graph =
+            if self.baseline_kernels || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
+        let (mut events, mut lines) = (Vec::new(), Vec::new());
+        output.say(format_args!(
+            "{:<10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9}",
+            "index",
+            "total s",
+            "copy s",
+            "descent s",
+            "prune s",
+            "kernels s",
+            "connect s",
+            "degree",
+            "attached"
+        ));
+        for strategy in &self.indexes {
+            let (event, line) = self.index(&base, strategy, (graph.as_ref(), judge.as_ref()), output)?;
+            lines.extend(line);
+            output.event(&event);
+            events.push(event);
+        }
+        if let Some(path) = &self.plot {
+            let title = format!("{} vectors of dimension {}", base.len(), base.dim());
+            recall_qps_plot(path, &title, self.judge.k, &lines)?;
+        }
+        self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+    }
+
+    fn descent(&self, output: &Output) -> tagore::Descent {
+        self.graph.descent().seed(self.runs.seed).device(self.runs.device).progress(output.progress().clone())
+    }
+
+    /// Builds, compares and measures one index.
+    fn index(
+        &self,
+        base: &Vectors,
+        strategy: &Strategy,
+        (graph, judge): (Option<&KnnGraph>, Option<&Judge<'_>>),
+        output: &Output,
+    ) -> Result<(Value, Option<Series>)> {
+        let builder = Builder::new(strategy.clone()).descent(self.descent(output));
+        let built = self.build(&builder, base, None)?;
+        say(&built, output);
+        let mut event = self.event(base, &built);
+        if let Some(graph) = graph {
+            for (key, seconds) in self.compare(&built, &builder, (base, graph), output)? {
+                event[key] = seconds.into();
+            }
+        }
+        let Some(judge) = judge else { return Ok((event, None)) };
+        let evaluations = judge.evaluate(&built.index, base, self.runs.device, output)?;
+        for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
+            output.say(format_args!(
+                "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {distances:.0} distances, {qps:.0} queries/s",
+                "", self.judge.k
+            ));
+        }
+        event["quality"] = evaluations
+            .iter()
+            .map(|e| json!({ "beam": e.beam, "k": e.k, "recall": e.recall, "distances": e.distances, "qps": e.qps }))
+            .collect();
+        let points = evaluations.iter().map(|e| (e.recall, e.qps)).collect();
+        Ok((event, Some(Series { name: built.index.kind().to_owned(), points })))
+    }
+
+    /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Returns seconds by
+    /// JSON key. Fails if an index differs from `built`.
+    fn compare(
+        &self,
+        built: &Built,
+        builder: &Builder,
+        (base, graph): (&Vectors, &KnnGraph),
+        output: &Output,
+    ) -> Result<Vec<(&'static str, f64)>> {
+        let mut times = Vec::new();
+        if self.baseline_kernels {
+            let baseline = self.build(&builder.clone().baseline_kernels(true), base, Some(graph))?;
+            check_same(&built.index, &baseline.index, "--baseline-kernels")?;
+            let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
+            let (ours, theirs) = (filter(&built.stats.prune.kernels), filter(&baseline.stats.prune.kernels));
+            times.push(("baseline_filter_seconds", theirs));
+            output.say(format_args!("{:<10} filter {ours:.6} s, baseline {theirs:.6} s", ""));
+        }
+        if self.cpu {
+            let began = Instant::now();
+            let cpu = builder.clone().device(Device::Cpu).build_from(base, graph)?;
+            let seconds = began.elapsed().as_secs_f64();
+            check_same(&built.index, &cpu, "--cpu")?;
+            times.push(("cpu_prune_seconds", seconds));
+            output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
+        }
+        Ok(times)
+    }
+
+    fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
+        for _ in 1..self.runs.repeat {
+            builder.build_with_stats(base, graph)?;
+        }
+        let began = Instant::now();
+        let (index, stats) = builder.build_with_stats(base, graph)?;
+        Ok(Built { index, stats, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    fn event(&self, base: &Vectors, built: &Built) -> Value {
+        let Built { index, stats: BuildStats { knn, descent, prune, .. }, seconds } = built;
+        json!({
+            "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
+            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.runs.seed, "repeat": self.runs.repeat,
+            "index": index.kind(), "parameters": index.description().parameters,
+            "device": prune.device, "device_name": prune.device_name,
+            "seconds": {
+                "copy": descent.copy + prune.copy, "jit": descent.jit + prune.jit, "descent": descent.seconds,
+                "prune": prune.seconds, "kernels": seconds_of(&prune.kernels), "connect": prune.connect,
+                "total": seconds,
+            },
+            "mean_degree": index.mean_degree(), "attached": prune.attached,
+            "peak_gpu_bytes": descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
+            "kernels": kernels(&prune.kernels, prune.device_name.as_deref()),
+        })
+    }
+}
+
+/// Sum of the times of kernels.
+fn seconds_of<'a>(times: impl IntoIterator<Item = &'a KernelTime>) -> f64 {
+    times.into_iter().map(|time| time.seconds).sum()
+}
+
+/// Whether a kernel filters candidates.
+fn is_filter(time: &KernelTime) -> bool {
+    ["prune_filter", "prune_serial", "prune_detours"].iter().any(|name| time.kernel.starts_with(name))
+}
+
+fn say(built: &Built, output: &Output) {
+    let Built { index, stats: BuildStats { descent, prune, .. }, seconds } = built;
+    output.say(format_args!(
+        "{:<10} {seconds:>8.3} {:>9.3} {:>9.3} {:>9.3} {:>9.4} {:>9.3} {:>7.2} {:>9}",
+        index.kind(),
+        descent.copy + prune.copy,
+        descent.seconds,
+        prune.seconds,
+        seconds_of(&prune.kernels),
+        prune.connect,
+        index.mean_degree(),
+        prune.attached
+    ));
+    say_kernels(&prune.kernels, prune.device_name.as_deref(), output);
+}
+
+/// Fails if the index of a comparison differs.
+fn check_same(index: &Index, other: &Index, flag: &str) -> Result<()> {
+    let differs = |&node: &usize| index.neighbors(node) != other.neighbors(node);
+    match (0..index.len()).find(differs) {
+        None if index.entries() == other.entries() => Ok(()),
+        None => Err(Error::Failed(format!("{flag}: found other entry points, expected the same index"))),
+        Some(node) => {
+            Err(Error::Failed(format!("{flag}: found another row {node}, expected the same index")))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A build out of core.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
+use tagore::{
+    BuildCost, Device, Index, KnnSample, Measure, Metric, Report, StageCost, Vectors, peak_host_bytes,
+};
+
+use super::{Args, Started, say_repeated};
+use crate::error::{Error, Result};
+use crate::limits::{clusters_event, say_clusters};
+use crate::output::Output;
+use crate::tasks::task_event;
+
+/// The index of a build, with the measurements taken while it was built.
+struct Done {
+    index: Index,
+    plan: ClusterPlan,
+    stats: OutOfCoreStats,
+    /// Seconds until the base was open, and of everything.
+    read: f64,
+    total: f64,
+}
+
+impl Args {
+    /// Builds the index cluster by cluster and reports on it.
+    pub(super) fn out_of_core(&self, started: Started, plan: ClusterPlan, output: &Output) -> Result<()> {
+        if self.graph.is_some() {
+            let flags = self.limits.flags();
+            let them = if flags.len() > 1 { "them" } else { "it" };
+            let limits = flags.join(" or ");
+            return Err(Error::usage(format!(
+                "--graph needs a build in memory: raise {limits}, or drop {them}"
+            )));
+        }
+        // A search by cosine needs a normalised copy of all vectors in memory.
+        let is_searched = self.descent.graph.metric != Metric::Cosine;
+        if !is_searched {
+            self.report.refuse_min_recall("cannot be measured out of core with --metric cosine")?;
+        }
+        let Started { builder, base, began } = started;
+        // The partition checks the values of the base.
+        let read = began.elapsed().as_secs_f64();
+        say_clusters(&plan, output);
+        let stats = self.build_clusters(OutOfCore::new(builder, plan), &base, output)?;
+        let index = Index::open(&self.output)?;
+        let done = Done { index, plan, stats, read, total: began.elapsed().as_secs_f64() };
+        done.say(&base, output);
+        self.say_index(&done.index, &base, done.total, output);
+        done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
+        let event = done.event(&base);
+        if self.no_report {
+            output.event(&event);
+            return Ok(());
+        }
+        let measure = Measure {
+            // The index may not fit the device.
+            search_on: Device::Cpu,
+            gpu_memory: self.limits.gpu_memory(),
+            ..self.measure(output)
+        };
+        let searched = is_searched.then_some(&base);
+        let mut report = Report::of(&done.index, searched, &KnnSample::default(), &measure)?;
+        let mut cost = BuildCost::out_of_core(&done.stats);
+        cost.stages.insert(0, StageCost::ended("read", done.read));
+        report.build = Some(cost);
+        self.end(&report, event, output)
+    }
+
+    /// Runs the build. A build that stops says how to resume it.
+    fn build_clusters(&self, build: OutOfCore, base: &Vectors, output: &Output) -> Result<OutOfCoreStats> {
+        let every = Duration::from_secs(self.checkpoint);
+        let mut build = build.order(self.order).resume(self.resume).checkpoint(every);
+        if let Some(folder) = &self.work_dir {
+            build = build.work_dir(folder.clone());
+        }
+        let build = build.stale(self.reports());
+        let folder = build.work_folder(&self.output);
+        let stats = build.build(base, &self.output).inspect_err(|error| {
+            use tagore::Error::{Cancelled, Device, DeviceMemory, Io};
+            let stopped = matches!(error, Cancelled | Io { .. } | Device { .. } | DeviceMemory { .. });
+            if stopped && folder.exists() {
+                output.say(format_args!(
+                    "{}: kept; the same command with --resume continues",
+                    folder.display()
+                ));
+            }
+        })?;
+        for file in &stats.repaired {
+            output.warn(format_args!("the work file of {file} was damaged; its content was computed anew"));
+        }
+        Ok(stats)
+    }
+}
+
+impl Done {
+    fn say(&self, base: &Vectors, output: &Output) {
+        let Self { index, stats, .. } = self;
+        output.say(format_args!(
+            "partition {:.3} s, build and merge {:.3} s, write {:.3} s (layers {:.3} s); {:.3} of lists in memory",
+            stats.partition,
+            stats.build,
+            stats.write,
+            stats.layers,
+            stats.cache.hit_ratio()
+        ));
+        output.say(format_args!(
+            "mean degree {:.2}, {} of {} nodes cannot be reached",
+            index.mean_degree(),
+            stats.unreachable,
+            base.len()
+        ));
+        say_repeated(stats.repeated, output);
+    }
+
+    /// The build as a JSON line.
+    fn event(&self, base: &Vectors) -> Value {
+        let Self { index, plan, stats, read, total } = self;
+        json!({
+            "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
+            "out_of_core": clusters_event(plan), "clusters": stats.clusters,
+            "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
+            "hit_ratio": stats.cache.hit_ratio(), "unreachable": stats.unreachable,
+            "repeated": stats.repeated,
+            "seconds": {
+                "read": read, "partition": stats.partition, "build": stats.build, "write": stats.write,
+                "layers": stats.layers, "total": total,
+            },
+            "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
+            "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! `tagore eval`
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use tagore::{DistanceConvention, Evaluation, GroundTruth, Series, TestQueries, recall_qps_plot};
+
+use crate::error::Result;
+use crate::output::Output;
+use crate::search::Searched;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    searched: Searched,
+    /// Exact nearest neighbours of the queries
+    #[arg(long, value_name = "GT")]
+    groundtruth: PathBuf,
+    /// Neighbours per query
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    /// Beam widths to measure
+    #[arg(long, value_delimiter = ',', default_value = "20,50,100", value_name = "L,..")]
+    beams: Vec<usize>,
+    /// Plot of recall against throughput
+    #[arg(long, value_name = "SVG")]
+    plot: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        self.searched.files().and_read([&self.groundtruth]).write(&self.plot).check()?;
+        let (index, base, queries) = self.searched.open()?;
+        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
+        let progress = output.progress();
+        let searcher = self.searched.searcher(&index, &base, progress)?;
+        let evaluations =
+            searcher.evaluate(TestQueries::new(&queries, &truth, self.k), &self.beams, progress)?;
+        let convention = searcher.distance_convention(&queries, &truth, self.k)?;
+        self.say_convention(convention, DistanceConvention::of(index.metric()), output);
+        output.say(format_args!(
+            "{:>6} {:>10} {:>10} {:>10} {:>10}   on {}",
+            "beam",
+            format!("recall@{}", self.k),
+            "by ids",
+            "QPS",
+            "distances",
+            searcher.runs_on()
+        ));
+        for evaluation in &evaluations {
+            let Evaluation { beam, recall, recall_ids, qps, device_qps, distances, .. } = evaluation;
+            let kernel =
+                device_qps.map_or(String::new(), |qps| format!("   {qps:.0} QPS on the device alone"));
+            output.say(format_args!(
+                "{beam:>6} {recall:>10.4} {recall_ids:>10.4} {qps:>10.0} {distances:>10.0}{kernel}"
+            ));
+            let mut event = event(evaluation);
+            event["truth_distances"] = json!(convention.map(DistanceConvention::name));
+            output.event(&event);
+        }
+        if let Some(path) = &self.plot {
+            let title = format!("{} over {} vectors of dimension {}", index.kind(), base.len(), base.dim());
+            recall_qps_plot(path, &title, self.k, &[series(index.kind(), &evaluations)])?;
+        }
+        Ok(())
+    }
+
+    /// Prints the distance convention of the ground truth, if it is not `ours`.
+    fn say_convention(&self, found: Option<DistanceConvention>, ours: DistanceConvention, output: &Output) {
+        let path = self.groundtruth.display();
+        match found {
+            None => {}
+            Some(DistanceConvention::Unknown) => {
+                output.say(format_args!(
+                    "{path}: its distances follow no known convention; its ids are compared"
+                ));
+            }
+            Some(found) if found == ours => {}
+            Some(found) => {
+                output.say(format_args!(
+                    "{path}: its distances are {found}, those of the index {ours}; its ids are compared"
+                ));
+            }
+        }
+    }
+}
+
+/// An evaluation as a JSON line.
+pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
+    let Evaluation { beam, k, recall, recall_ids, qps, device_qps, distances, .. } = evaluation;
+    json!({
+        "event": "eval", "beam": beam, "k": k, "recall": recall, "recall_ids": recall_ids, "qps": qps,
+        "device_qps": device_qps, "distances": distances,
+    })
+}
+
+/// Evaluations as a series of a plot.
+pub(crate) fn series(name: &str, evaluations: &[Evaluation]) -> Series {
+    Series { name: name.to_owned(), points: evaluations.iter().map(|e| (e.recall, e.qps)).collect() }
+}

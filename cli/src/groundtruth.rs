@@ -1,0 +1,57 @@
+//! `tagore groundtruth`
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use tagore::gpu::KernelTime;
+use tagore::{Device, ExactSearch, ExactStats, Metric, Vectors};
+
+use crate::error::Result;
+use crate::files::Files;
+use crate::output::Output;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Data set
+    #[arg(long, value_name = "BASE")]
+    base: PathBuf,
+    /// Queries
+    #[arg(long, value_name = "QUERIES")]
+    queries: PathBuf,
+    /// Metric: l2, ip (inner product) or cosine
+    #[arg(long, default_value = "l2")]
+    metric: Metric,
+    /// Neighbours per query
+    #[arg(short, default_value_t = 100)]
+    k: usize,
+    /// File of ids and distances, in the layout of big-ann-benchmarks
+    #[arg(short, long, value_name = "GT")]
+    output: PathBuf,
+    /// Device: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+}
+
+impl Args {
+    pub(crate) fn run(self, output: &Output) -> Result<()> {
+        Files::read([&self.base, &self.queries]).write([&self.output]).check()?;
+        let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
+        let search = ExactSearch::new(self.k).metric(self.metric).device(self.device);
+        let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
+        truth.save(&self.output)?;
+        let ExactStats { device, seconds, jit, kernels } = &stats;
+        let count = queries.len();
+        output
+            .say(format_args!("{count} queries on {device} in {seconds:.2} s -> {}", self.output.display()));
+        let mut times = serde_json::Map::new();
+        for KernelTime { kernel, launches, seconds, .. } in kernels {
+            output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
+            times.insert((*kernel).to_owned(), json!({ "launches": launches, "seconds": seconds }));
+        }
+        output.event(&json!({
+            "event": "groundtruth", "n": base.len(), "dim": base.dim(), "queries": count, "k": self.k,
+            "device": device, "seconds": seconds, "jit": jit, "kernels": times,
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! Limits on the memory of a build, and the clusters of a build that exceeds them.
+
+use std::str::FromStr;
+
+use serde_json::{Map, Value, json};
+use tagore::gpu::MemoryPlan;
+use tagore::outofcore::{ClusterPlan, Limits};
+use tagore::{Builder, Device, Vectors};
+
+use crate::error::Result;
+use crate::output::{Output, grouped};
+
+/// A number of bytes: `1073741824`, `1024MiB` or `1GiB`.
+#[derive(Clone, Copy)]
+struct Bytes(u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
+        let parsed = units.iter().find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+        let (number, shift) = parsed.unwrap_or((text, 0));
+        let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        bytes.map(Self).ok_or_else(|| format!("found {text}, expected bytes, such as 4096, 96MiB or 4GiB"))
+    }
+}
+
+/// Limits of a build in memory: a build that exceeds them runs out of core.
+#[derive(clap::Args)]
+#[group(requires = "strategy")]
+pub(crate) struct LimitOptions {
+    /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory
+    /// less an eighth]
+    #[arg(long, value_name = "BYTES")]
+    host_memory: Option<Bytes>,
+    /// Device memory of the build, with the CUDA context [default: free memory less a sixteenth]
+    #[arg(long, value_name = "BYTES")]
+    gpu_memory: Option<Bytes>,
+    /// Largest number of vectors per cluster, if memory allows as many [default: no limit]
+    #[arg(long, value_name = "N")]
+    cluster_size: Option<usize>,
+}
+
+impl LimitOptions {
+    /// Limits of a build of `nodes` nodes on `device`: the given ones, or else free memory.
+    pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
+        let (given, free) = (self.given(), Limits::available(device, nodes)?);
+        Ok(Limits {
+            host_memory: given.host_memory.or(free.host_memory),
+            gpu_memory: given.gpu_memory.or(free.gpu_memory),
+            ..given
+        })
+    }
+
+    /// The given limits.
+    pub(crate) fn given(&self) -> Limits {
+        Limits {
+            host_memory: self.host_memory.map(|bytes| bytes.0),
+            gpu_memory: self.gpu_memory.map(|bytes| bytes.0),
+            cluster_size: self.cluster_size,
+        }
+    }
+
+    /// The given limit on device memory in bytes.
+    pub(crate) fn gpu_memory(&self) -> Option<u64> {
+        self.gpu_memory.map(|bytes| bytes.0)
+    }
+
+    /// Whether any limit is given.
+    pub(crate) fn are_given(&self) -> bool {
+        self.given() != Limits::default()
+    }
+
+    /// Flags of the given limits.
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
+        let given = [
+            (self.host_memory.is_some(), "--host-memory"),
+            (self.gpu_memory.is_some(), "--gpu-memory"),
+            (self.cluster_size.is_some(), "--cluster-size"),
+        ];
+        given.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag)).collect()
+    }
+
+    /// Clusters of a build out of core; none of a build in memory.
+    pub(crate) fn plan(
+        &self,
+        builder: &Builder,
+        base: &Vectors,
+        device: Device,
+    ) -> Result<Option<ClusterPlan>> {
+        let mut plan = ClusterPlan::new(builder, base, &self.limits(device, base.len())?)?;
+        if let Some(plan) = &mut plan {
+            // A resumed build must agree in the given limits only: free memory varies.
+            plan.limits = self.given();
+        }
+        Ok(plan)
+    }
+}
+
+/// Prints the clusters of a build out of core, and their memory.
+pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
+    output.say(format_args!(
+        "out of core: {} clusters of at most {} vectors, lists of {} in memory",
+        plan.clusters,
+        grouped(plan.cluster_size as u64),
+        plan.cache
+    ));
+    output.say(format_args!(
+        "host {} bytes without the mapped data set, device {} bytes, disk at most {} bytes",
+        grouped(plan.host_bytes),
+        grouped(plan.device_bytes),
+        grouped(plan.disk_bytes)
+    ));
+}
+
+/// Prints the limits of a build.
+pub(crate) fn say_limits(limits: &Limits, output: &Output) {
+    let bytes = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), grouped);
+    output.say(format_args!(
+        "limits: host memory {} bytes, device memory {} bytes",
+        bytes(limits.host_memory),
+        bytes(limits.gpu_memory)
+    ));
+}
+
+/// Limits of a build, as JSON.
+pub(crate) fn limits_event(limits: &Limits) -> Value {
+    json!({
+        "host_memory": limits.host_memory, "gpu_memory": limits.gpu_memory,
+        "cluster_size": limits.cluster_size,
+    })
+}
+
+/// Clusters of a build out of core, as JSON.
+pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
+    json!({
+        "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
+        "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
+        "host": buffers(&plan.host()), "layers": buffers(&plan.layers()), "disk": buffers(&plan.disk()),
+    })
+}
+
+/// Bytes of the buffers of a plan by name, as JSON.
+pub(crate) fn buffers(plan: &MemoryPlan) -> Map<String, Value> {
+    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let bytes = |text: &str| text.parse::<Bytes>().map(|bytes| bytes.0).ok();
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes("3KiB"), Some(3 << 10));
+        assert_eq!(bytes("96MiB"), Some(96 << 20));
+        assert_eq!(bytes("4 GiB"), Some(4 << 30));
+        for wrong in ["", "MiB", "-1", "1.5GiB", "4GB", "99999999999GiB"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

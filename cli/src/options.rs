@@ -1,0 +1,271 @@
+//! Flags of several subcommands.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Instant;
+
+use serde_json::json;
+use tagore::gpu::KernelTime;
+use tagore::{
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, Format, Iterations, KnnGraph, Metric, Progress,
+    PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
+};
+
+use crate::error::Result;
+use crate::output::{Output, grouped};
+
+/// The base and its format.
+#[derive(clap::Args)]
+pub(crate) struct Input {
+    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    #[arg(short, long = "input", value_name = "BASE")]
+    pub input: PathBuf,
+    /// Format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+}
+
+impl Input {
+    /// Opens the base and checks its values. Returns it with the seconds taken.
+    pub(crate) fn read(&self, progress: &Progress) -> Result<(Vectors, f64)> {
+        let began = Instant::now();
+        let base = self.open()?;
+        base.validate(progress)?;
+        Ok((base, began.elapsed().as_secs_f64()))
+    }
+
+    /// Opens the base without reading its vectors.
+    pub(crate) fn open(&self) -> Result<Vectors> {
+        open(&self.input, self.format)
+    }
+}
+
+/// Opens vectors in `format`, or else in the format of the file's extension.
+pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
+    Ok(match format {
+        Some(format) => Vectors::open_as(path, format),
+        None => Vectors::open(path),
+    }?)
+}
+
+/// The k-NN graph, and the cells of a start from cells.
+#[derive(clap::Args)]
+pub(crate) struct GraphOptions {
+    /// Metric: l2, ip (inner product) or cosine
+    #[arg(long, default_value = "l2")]
+    pub metric: Metric,
+    /// Neighbours per node of the k-NN graph [default: 96, or one less than the rows]
+    #[arg(long, value_name = "K")]
+    pub knn: Option<usize>,
+    /// Nodes per cell of a start from cells
+    #[arg(long, value_name = "N")]
+    pub nodes_per_cell: Option<usize>,
+    /// Cells that each node probes, 1 to 32
+    #[arg(long, value_name = "M")]
+    pub probes: Option<usize>,
+    /// Clusterings into cells, each from another sample, 1 to 16
+    #[arg(long, value_name = "N")]
+    pub clusterings: Option<usize>,
+}
+
+impl GraphOptions {
+    pub(crate) fn descent(&self) -> Descent {
+        let &Self { nodes_per_cell, probes, clusterings, .. } = self;
+        let cells = CellSettings { nodes_per_cell, probes, clusterings };
+        let descent = Descent::new().metric(self.metric).cells(cells);
+        match self.knn {
+            Some(k) => descent.knn(k),
+            None => descent,
+        }
+    }
+}
+
+/// Parameters of descent.
+#[derive(clap::Args)]
+pub(crate) struct DescentOptions {
+    #[command(flatten)]
+    pub graph: GraphOptions,
+    /// Iterations of the two phases of descent: auto, or A,B
+    #[arg(long, default_value = "auto", value_name = "A,B")]
+    pub iterations: Iterations,
+    /// Start of descent: auto, random or cells (GPU)
+    #[arg(long, default_value = "auto")]
+    pub start: Start,
+    /// Neighbours per node whose lists are gathered in an iteration of phase 2
+    #[arg(long, default_value_t = 4, value_name = "M")]
+    pub expand: usize,
+    /// Seed: the same seed gives the same bytes
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Device: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) out of core
+    #[arg(long, default_value = "auto")]
+    pub device: Devices,
+}
+
+/// One device, or several for a build out of core.
+#[derive(Clone)]
+pub(crate) struct Devices(pub Vec<Device>);
+
+impl Devices {
+    /// The device of work that runs on one.
+    pub(crate) fn first(&self) -> Device {
+        self.0[0]
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(Device::to_string).collect();
+        f.pad(&names.join(","))
+    }
+}
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(names: &str) -> Result<Self, String> {
+        let mut devices: Vec<Device> = Vec::new();
+        for name in names.split(',') {
+            // A number after a CUDA device is another CUDA device.
+            let number = name.parse().ok().filter(|_| matches!(devices.last(), Some(Device::Cuda(_))));
+            let device = match number {
+                Some(number) => Device::Cuda(number),
+                None => name.parse().map_err(|error: tagore::Error| error.to_string())?,
+            };
+            if devices.contains(&device) {
+                return Err(format!("{device} is named twice"));
+            }
+            devices.push(device);
+        }
+        Ok(Self(devices))
+    }
+}
+
+impl DescentOptions {
+    pub(crate) fn descent(&self, output: &Output) -> Descent {
+        self.graph
+            .descent()
+            .iterations(self.iterations)
+            .start(self.start)
+            .expand(self.expand)
+            .seed(self.seed)
+            .device(self.device.first())
+            .progress(output.progress().clone())
+    }
+
+    /// Builds the graph and prints its times.
+    pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
+        let graph = self.descent(output).build(base)?;
+        self.say(base, graph.k(), graph.stats(), output);
+        Ok(graph)
+    }
+
+    /// Prints the times of a graph, and warns if the default k was clamped.
+    pub(crate) fn say(&self, base: &Vectors, k: usize, stats: &DescentStats, output: &Output) {
+        if self.graph.knn.is_none() && k < DEFAULT_KNN {
+            output.warn(format_args!(
+                "--knn {DEFAULT_KNN}, the default, is too large for {} rows: using {k}",
+                base.len()
+            ));
+        }
+        say_kernels(&stats.kernels, output);
+        let share = stats.distances as f64 / (base.len() as f64).powi(2);
+        output.say(format_args!(
+            "descent   {:.3} s on {}, iterations {},{}, {} distances ({share:.4} n^2)",
+            stats.seconds,
+            stats.device,
+            stats.iterations.0,
+            stats.iterations.1,
+            grouped(stats.distances)
+        ));
+    }
+}
+
+/// Prints launches and time of each kernel.
+pub(crate) fn say_kernels(kernels: &[KernelTime], output: &Output) {
+    for KernelTime { kernel, launches, seconds, .. } in kernels {
+        output.say(format_args!("{kernel:<24} {launches:>6} launches {:>10.3} ms", seconds * 1e3));
+    }
+}
+
+/// Seconds of the stages timed by the command.
+pub(crate) struct Seconds {
+    pub read: f64,
+    pub write: f64,
+    pub total: f64,
+}
+
+/// A k-NN graph or an index, with the measurements of its build.
+pub(crate) struct Built<'a> {
+    pub base: &'a Vectors,
+    pub descent: &'a DescentStats,
+    pub prune: &'a PruneStats,
+    pub seconds: &'a Seconds,
+    pub knn: usize,
+    pub mean_degree: f64,
+}
+
+impl Built<'_> {
+    /// The build as a JSON line.
+    pub(crate) fn event(&self, event: &str) -> serde_json::Value {
+        let Self { base, descent, prune, seconds: Seconds { read, write, total }, knn, mean_degree } = self;
+        json!({
+            "event": event,
+            "n": base.len(),
+            "dim": base.dim(),
+            "knn": knn,
+            "device": descent.device,
+            "seconds": {
+                "read": read, "copy": descent.copy + prune.copy, "jit": descent.jit + prune.jit,
+                "descent": descent.seconds, "prune": prune.seconds, "write": write, "total": total,
+            },
+            "peak_gpu_bytes": descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
+            "peak_host_bytes": peak_host_bytes(),
+            "mean_degree": mean_degree,
+            "distances": descent.distances,
+            "iterations": [descent.iterations.0, descent.iterations.1],
+            "added": descent.added,
+        })
+    }
+}
+
+/// Measures recall at 10 and at k over `nodes` random nodes. Prints it and returns it as JSON.
+pub(crate) fn verify(
+    graph: &KnnGraph,
+    base: &Vectors,
+    nodes: usize,
+    options: &DescentOptions,
+    output: &Output,
+) -> Result<serde_json::Value> {
+    let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
+    let sample = RecallSample {
+        nodes,
+        seed: options.seed,
+        device: options.device.first(),
+        progress: output.progress().clone(),
+    };
+    let recalls = tagore::knn_recall(graph, base, &ks, &sample)?;
+    let mut object = serde_json::Map::new();
+    for (k, recall) in ks.iter().zip(&recalls) {
+        object.insert(k.to_string(), (*recall).into());
+        output.say(format_args!("verify    recall@{k} {recall:.4} over {} nodes", nodes.min(base.len())));
+    }
+    Ok(object.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_devices_have_one_name() {
+        let devices = |names: &str| names.parse::<Devices>().map(|devices| devices.0).ok();
+        assert_eq!(devices("auto"), Some(vec![Device::Auto]));
+        assert_eq!(devices("cuda:0,1"), Some(vec![Device::Cuda(0), Device::Cuda(1)]));
+        assert_eq!(devices("cuda,cuda:3,2"), Some(vec![Device::Cuda(0), Device::Cuda(3), Device::Cuda(2)]));
+        for wrong in ["", "0,1", "cpu,1", "cuda:0,0", "cuda:0,", "gpu"] {
+            assert_eq!(devices(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Reports on indexes, and the recall that `--min-recall` requires.
+
+use std::path::{Path, PathBuf};
+
+use tagore::{Device, Measure, Report, with_suffix};
+
+use crate::error::{Error, Result};
+use crate::output::Output;
+
+#[derive(clap::Args)]
+pub(crate) struct ReportOptions {
+    /// File of the report as JSON [default of builds: INDEX.report.json]
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// File of the report as an HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Fail if recall@10 at beam 100 is below X
+    #[arg(long, value_name = "X", value_parser = share)]
+    min_recall: Option<f64>,
+    /// Random nodes to measure recall on, as nodes of the k-NN graph and as queries
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    verify: usize,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("found {text}, expected 0 to 1"))
+}
+
+impl ReportOptions {
+    /// Checks the flags against each other, before any work.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.min_recall.is_some() && self.verify == 0 {
+            return Err(Error::usage("--verify: found 0, expected at least 1 with --min-recall"));
+        }
+        Ok(())
+    }
+
+    /// Files written by [`write`](Self::write).
+    pub(crate) fn files(&self, index: Option<&Path>) -> Vec<PathBuf> {
+        self.json(index).into_iter().chain(self.html.clone()).collect()
+    }
+
+    /// File of the JSON.
+    fn json(&self, index: Option<&Path>) -> Option<PathBuf> {
+        self.report.clone().or_else(|| index.map(|index| with_suffix(index, ".report.json")))
+    }
+
+    /// Whether a given flag needs the index to be read.
+    pub(crate) fn needs_index(&self) -> bool {
+        self.report.is_some() || self.html.is_some() || self.min_recall.is_some()
+    }
+
+    /// Refuses `--min-recall`, for this reason.
+    pub(crate) fn refuse_min_recall(&self, reason: &str) -> Result<()> {
+        match self.min_recall {
+            Some(recall) => Err(Error::usage(format!("--min-recall {recall} {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Number of nodes to measure recall on.
+    pub(crate) fn nodes(&self) -> usize {
+        self.verify
+    }
+
+    /// Settings of measurements on `device`.
+    pub(crate) fn measure(&self, device: Device, seed: u64, output: &Output) -> Measure {
+        let progress = output.progress().clone();
+        Measure { nodes: self.verify, seed, progress, ..Measure::default() }.on(device)
+    }
+
+    /// Writes the report of `index` and prints a summary.
+    pub(crate) fn write(&self, report: &Report, index: Option<&Path>, output: &Output) -> Result<()> {
+        if let Some(path) = self.json(index) {
+            report.save(path)?;
+        }
+        if let Some(path) = &self.html {
+            report.save_html(path)?;
+        }
+        say(report, output);
+        report.warnings().into_iter().for_each(|warning| output.warn(format_args!("{warning}")));
+        Ok(())
+    }
+
+    /// Fails if the recall of `index` is below `--min-recall`.
+    pub(crate) fn judge(&self, report: &Report, index: &Path) -> Result<()> {
+        let (Some(least), Some(search)) = (self.min_recall, &report.search) else { return Ok(()) };
+        if search.recall >= least {
+            return Ok(());
+        }
+        let found = format!("recall@{} {:.4} at beam {}", search.k, search.recall, search.beam);
+        Err(Error::file(index, found, format_args!("at least {least} (--min-recall)")))
+    }
+}
+
+fn say(report: &Report, output: &Output) {
+    if let Some(knn) = &report.knn {
+        for (k, recall) in &knn.recall {
+            output.say(format_args!("k-NN      recall@{k} {recall:.4} over {} nodes", knn.nodes));
+        }
+    }
+    if let Some(search) = &report.search {
+        for at in &search.beams {
+            output.say(format_args!(
+                "search    recall@{} {:.4} at beam {}, {:.0} distances, {} queries",
+                search.k, at.recall, at.beam, at.distances, search.queries
+            ));
+        }
+    }
+    output.say(format_args!("degree    {:.2} on average, at most {}", report.mean_degree, report.max_degree));
+    output.say(format_args!(
+        "edges     {}, {} to the node itself, {} twice in a row",
+        report.edges, report.self_edges, report.duplicate_edges
+    ));
+    output.say(format_args!(
+        "reach     {} of {} nodes from {} entry points",
+        report.n as u64 - report.unreachable,
+        report.n,
+        report.entries.len()
+    ));
+    output.say(format_args!("report    {:.2} s", report.seconds));
+}

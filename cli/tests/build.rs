@@ -1,0 +1,112 @@
+//! `tagore build`: its files, its log and its output.
+
+use std::process::{Command, Stdio};
+
+use tagore::Synth;
+
+use super::Session;
+
+#[test]
+fn a_build_out_of_core_is_planned_and_done() {
+    let session = Session::new();
+    let limits = "--cluster-size 200 --host-memory 64MiB";
+    let planned = session.succeeds(&format!("plan -i base.fbin --index vamana --knn 20 {limits}"));
+    assert_eq!(planned[0]["limits"]["host_memory"], 64 << 20);
+    let clusters = &planned[0]["out_of_core"];
+    assert_eq!(clusters["cluster_size"], 200);
+    let built = session.succeeds(&format!("build -i base.fbin -o large --index vamana --knn 20 {limits}"));
+    let built = built.last().unwrap();
+    assert_eq!(&built["out_of_core"], clusters);
+    assert_eq!((&built["n"], &built["hit_ratio"]), (&500.into(), &1.0.into()));
+    let inspected = session.succeeds("inspect large");
+    assert_eq!(inspected[0]["parameters"]["cluster-size"], "200");
+    let small = session.succeeds("plan -i base.fbin --index vamana --host-memory 1GiB");
+    assert!(small[0]["out_of_core"].is_null());
+
+    let build = "build -i base.fbin -o other --index vamana --knn 20 --cluster-size";
+    session.fails(2, &format!("{build} 3"), &["--cluster-size: found 3, expected at least 16"]);
+    let graph = "build -i base.fbin -o other --index vamana --cluster-size 200 --graph graph";
+    session.fails(2, graph, &["--graph needs a build in memory: raise --cluster-size, or drop it"]);
+    session.fails(
+        2,
+        &format!("{build} 200 --metric cosine --min-recall 0.5"),
+        &["--min-recall 0.5 cannot be measured out of core"],
+    );
+    session.fails(2, &format!("{build} 200 --host-memory 4GB"), &["4GB", "96MiB"]);
+    std::fs::create_dir(session.path("work")).unwrap();
+    std::fs::write(session.path("work/mine"), "").unwrap();
+    session.fails(1, &format!("{build} 200 --work-dir work"), &["work: found mine"]);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_file_on_one_thread_and_on_two() {
+    let s = Session::new();
+    for (threads, name) in [(1, "one.tagore"), (2, "two.tagore")] {
+        s.succeeds(&format!(
+            "build -i base.fbin -o {name} --index vamana --knn 20 --start random --seed 4 --threads {threads}"
+        ));
+    }
+    assert_eq!(std::fs::read(s.path("one.tagore")).unwrap(), std::fs::read(s.path("two.tagore")).unwrap());
+}
+
+#[test]
+fn stages_are_logged_under_log() {
+    let s = Session::new();
+    let build = "build -i base.fbin -o logged --index nsg --knn 30";
+    let said = |flags: &str| String::from_utf8(s.run(&format!("{build} {flags}")).stderr).unwrap();
+    let (info, debug) = (said("--log info"), said("--log debug"));
+    assert!(
+        info.contains("INFO") && info.contains("the graph is pruned") && !info.contains("DEBUG"),
+        "{info}"
+    );
+    assert!(debug.contains("a stage ends") && debug.contains("stage=\"prune\""), "{debug}");
+    assert!(!said("").contains("INFO"));
+    s.fails(2, &format!("{build} --log loud"), &["--log", "loud"]);
+}
+
+#[test]
+fn a_default_k_that_is_too_large_is_clamped_with_a_warning() {
+    let s = Session::new();
+    Synth::new(40, 4, 1).unwrap().base().save(s.path("small.fbin")).unwrap();
+    let output = s.run("build -i small.fbin -o small.tagore --index cagra");
+    assert_eq!(output.status.code(), Some(0));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("warning: --knn 96") && stderr.contains("39"), "{stderr}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_nothing_behind() {
+    let s = Session::new();
+    let before = s.names();
+    // A write beyond the limit on file sizes fails as on a full disk.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 16; exec {} build -i base.fbin -o x.tagore --index nsg",
+        env!("CARGO_BIN_EXE_tagore")
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(s.folder.path()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let error = stderr.lines().last().unwrap();
+    assert!(error.starts_with("error: x.tagore: ") && !error.contains(".tagore-"), "{stderr}");
+    assert_eq!(s.names(), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
+    let s = Session::new();
+    Synth::new(20_000, 64, 1).unwrap().base().save(s.path("large.fbin")).unwrap();
+    let before = s.names();
+    // These iterations take far longer than the test.
+    let mut command = s.command("build -i large.fbin -o x.tagore --index nsg --iterations 900,900");
+    let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("error: interrupted"), "{stderr}");
+    assert_eq!(s.names(), before);
+}

@@ -1,0 +1,116 @@
+//! `tagore plan`.
+
+use serde_json::Value;
+
+use super::Session;
+
+#[test]
+fn a_plan_needs_no_device() {
+    let s = Session::new();
+    let plan = &s.succeeds("plan -i base.fbin --knn 20 --start random")[0];
+    for key in [
+        "n",
+        "dim",
+        "type",
+        "device_type",
+        "metric",
+        "knn",
+        "start",
+        "stages",
+        "peak_gpu_bytes",
+        "peak_stage",
+        "bytes_per_vector",
+        "host",
+        "host_bytes",
+        "limits",
+    ] {
+        assert!(!plan[key].is_null(), "no {key}: {plan}");
+    }
+    assert_eq!(
+        (&plan["event"], &plan["start"], &plan["knn"]),
+        (&"plan".into(), &"random".into(), &20.into())
+    );
+    let stages = plan["stages"].as_array().unwrap();
+    let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["prepare", "cluster", "order", "join", "refine", "finish", "complete"]);
+    for stage in stages {
+        let buffers = stage["buffers"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap());
+        assert_eq!(stage["bytes"].as_u64().unwrap(), buffers.sum::<u64>(), "{stage}");
+    }
+    let most = stages.iter().map(|stage| stage["bytes"].as_u64().unwrap()).max();
+    assert_eq!(plan["peak_gpu_bytes"].as_u64(), most);
+    // Lists before and after the stage.
+    assert_eq!(stages[5]["buffers"]["nearest"], 500 * 20 * 8);
+}
+
+#[test]
+fn a_kind_of_gpu_is_planned_for() {
+    let s = Session::new();
+    let plan = |n: usize, kind: &str| {
+        let command =
+            format!("plan --n {n} --dim 128 --index cagra --host-memory 4096GiB --device-kind {kind}");
+        let line = s.succeeds(&command)[0].clone();
+        assert_eq!(line["device_kind"]["name"], kind, "{line}");
+        line
+    };
+    // Too much for 24 GB, and little for 141 GB.
+    let (small, large) = (plan(20_000_000, "rtx4090"), plan(20_000_000, "h200"));
+    assert!(!small["out_of_core"].is_null() && large["out_of_core"].is_null(), "{small} {large}");
+    assert_eq!(small["device_kind"]["shared_memory"], 101_376);
+    assert_eq!(large["device_kind"]["shared_memory"], 232_448);
+    assert_eq!(small["device_kind"]["compute_capability"], "8.9");
+    assert_eq!(small["stages"], large["stages"]);
+    for kind in ["rtx3090", "l4", "a100"] {
+        assert!(plan(1000, kind)["out_of_core"].is_null());
+    }
+    let wrong = "plan --n 1000 --dim 8 --index cagra --device-kind";
+    s.fails(2, &format!("{wrong} tpu"), &["found tpu, expected one of rtx3090, rtx4090, l4, a100, h200"]);
+    s.fails(2, &format!("{wrong} l4 --device cpu"), &["cannot be used with"]);
+}
+
+#[test]
+fn an_index_is_planned_on_both_backends() {
+    let s = Session::new();
+    let plan = &s.succeeds("plan -i base.fbin --knn 20 --index nsg --degree 40")[0];
+    assert_eq!(
+        (&plan["start"], &plan["index"], &plan["degree"]),
+        (&"all pairs".into(), &"nsg".into(), &40.into())
+    );
+    let names = |stages: &Value| -> Vec<String> {
+        let stages = stages.as_array().unwrap().iter();
+        stages.map(|stage| stage["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let pruning = ["medoid", "collect and filter", "reverse edges", "store"];
+    assert_eq!(names(&plan["stages"]), [&["exact search"][..], &pruning].concat());
+    assert_eq!(names(&plan["host_stages"]), ["exact search", "reach", "index"]);
+    let on_cpu = ["all pairs", "graph", "filter", "store", "reach", "index"];
+    assert_eq!(names(&plan["cpu"]["host_stages"]), on_cpu);
+    assert_eq!(plan["stages"][2]["buffers"]["forward edges"], 500 * 40 * 8);
+    let sum =
+        |buffers: &Value| buffers.as_object().unwrap().values().map(|b| b.as_u64().unwrap()).sum::<u64>();
+    assert_eq!(plan["host_bytes"], sum(&plan["host"]));
+    let of_device = ["peak_gpu_bytes", "context_bytes", "pool_bytes"].map(|key| plan[key].as_u64().unwrap());
+    assert_eq!(plan["device_bytes"], of_device.iter().sum::<u64>());
+    assert_eq!(plan["disk_bytes"], sum(&plan["disk"]));
+    s.succeeds("build -i base.fbin -o index --knn 20 --index nsg --degree 40");
+    assert_eq!(plan["disk_bytes"], std::fs::metadata(s.path("index")).unwrap().len());
+    for seconds in [&plan["seconds"], &plan["cpu"]["seconds"]] {
+        let seconds = seconds.as_object().unwrap().values().map(|seconds| seconds.as_f64().unwrap());
+        assert!(seconds.clone().all(|seconds| seconds > 0.0) && seconds.count() > 4);
+    }
+    // The same plan for a data set without a file.
+    let shape = "plan --n 500 --dim 8 --knn 20 --index nsg --degree 40";
+    let again = &s.succeeds(shape)[0];
+    assert_eq!((&again["stages"], &again["cpu"]), (&plan["stages"], &plan["cpu"]));
+    let bytes = &s.succeeds(&format!("{shape} --type u8"))[0];
+    assert!(bytes["peak_gpu_bytes"].as_u64() < plan["peak_gpu_bytes"].as_u64());
+    // Out of core on a GPU: a limit that the context alone exceeds, and a sufficient one.
+    let large = "plan --n 1000000000 --dim 96 --index vamana --device cuda";
+    s.fails(2, &format!("{large} --gpu-memory 64MiB"), &["--gpu-memory: found 67108864, expected at least"]);
+    let clusters = &s.succeeds(&format!("{large} --gpu-memory 24GiB --host-memory 48GiB"))[0]["out_of_core"];
+    let bytes = |key: &str| clusters[key].as_u64().unwrap();
+    assert!(bytes("device_bytes") <= 24 << 30 && bytes("device_bytes") > 23 << 30);
+    assert!(bytes("host_bytes") <= 48 << 30 && sum(&clusters["disk"]) == bytes("disk_bytes"));
+    let wide = "plan --n 3000000000 --dim 96 --index vamana";
+    s.fails(1, wide, &["3000000000 rows", "at most 2147483648 in memory"]);
+}

@@ -1,0 +1,92 @@
+//! Reports of `tagore build` and `tagore inspect`.
+
+use serde_json::Value;
+use tagore::{Description, Index, Metric, Vectors};
+
+use super::Session;
+
+#[test]
+fn inspect_repeats_the_report_of_a_build() {
+    let s = Session::new();
+    let json =
+        |name: &str| -> Value { serde_json::from_slice(&std::fs::read(s.path(name)).unwrap()).unwrap() };
+    let report = json("index.tagore.report.json");
+    assert_eq!((&report["n"], &report["knn"]["nodes"]), (&500.into(), &500.into()));
+    assert_eq!((&report["search"]["k"], &report["search"]["beam"]), (&10.into(), &100.into()));
+    let stages: Vec<&str> =
+        report["build"]["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert_eq!(stages, ["read", "descent", "prune", "connect", "write"]);
+
+    let inspected =
+        &s.succeeds("inspect index.tagore --base base.fbin --report again.json --html page.html")[0];
+    let again = json("again.json");
+    for key in ["degrees", "edges", "reachable", "search", "parameters", "entries", "seed", "version"] {
+        assert!(!again[key].is_null() && again[key] == report[key] && inspected[key] == report[key], "{key}");
+    }
+    assert!(again["build"].is_null() && again["knn"].is_null());
+    assert!(s.succeeds("inspect index.tagore")[0]["search"].is_null());
+    assert!(std::fs::read_to_string(s.path("page.html")).unwrap().contains("recall@10 at beam 100"));
+
+    s.succeeds("build -i base.fbin -o quiet --index dpg --knn 30 --no-report");
+    assert!(!s.path("quiet.report.json").exists());
+    s.succeeds("build -i base.fbin -o named --index dpg --knn 30 --report r.json --html r.html --verify 50");
+    assert!(!s.path("named.report.json").exists() && s.path("r.html").exists());
+    assert_eq!(json("r.json")["search"]["queries"], 50);
+
+    let large = "build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200 --html large.html";
+    let built = &s.succeeds(large).pop().unwrap()["report"];
+    assert!(built["knn"].is_null() && built["search"]["recall"].as_f64() > Some(0.9));
+    assert_eq!(built["build"]["parameters"]["cluster-size"], "200");
+    assert!(std::fs::read_to_string(s.path("large.html")).unwrap().contains("reader 0"));
+}
+
+#[test]
+fn less_recall_than_min_recall_fails() {
+    let s = Session::new();
+    let poor = "build -i base.fbin -o poor --index cagra --knn 3 --degree 2";
+    let failed = s.run(&format!("{poor} --min-recall 0.999"));
+    let error = String::from_utf8(failed.stderr).unwrap();
+    let last = error.lines().last().unwrap();
+    assert!(
+        last.starts_with("error: poor: found recall@10 0.") && last.contains("expected at least 0.999"),
+        "{error}"
+    );
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(s.path("poor").exists() && s.path("poor.report.json").exists());
+    s.succeeds(&format!("{poor} --min-recall 0.01"));
+    let again = s.run("inspect poor --base base.fbin --min-recall 0.999");
+    assert!(
+        again.status.code() == Some(1)
+            && String::from_utf8(again.stderr).unwrap().ends_with(&format!("{last}\n"))
+    );
+
+    s.fails(2, &format!("{poor} --min-recall 1.5"), &["--min-recall", "found 1.5, expected 0 to 1"]);
+    s.fails(2, &format!("{poor} --min-recall 1 --verify 0"), &["--verify: found 0"]);
+    s.fails(2, &format!("{poor} --min-recall 1 --no-report"), &["--no-report"]);
+    s.fails(1, &format!("{poor} --html missing/x.html"), &["missing/x.html", "no such folder"]);
+    s.fails(2, "inspect index.tagore --min-recall 0.5", &["--min-recall 0.5 needs --base"]);
+    s.fails(2, "inspect base.fbin --base base.fbin", &["--base", "base.fbin", "an index"]);
+    s.fails(1, "inspect index.tagore --base query.fbin", &["query.fbin", "20 x 8"]);
+}
+
+#[test]
+fn an_index_that_finds_little_is_warned_of() {
+    let s = Session::new();
+    let base = Vectors::open(s.path("base.fbin")).unwrap();
+    // A chain that ends in the middle.
+    let rows: Vec<Vec<u32>> = (0..500).map(|node| if node < 250 { vec![node + 1] } else { vec![] }).collect();
+    let description =
+        Description { kind: "chain".into(), metric: Metric::L2, seed: 0, parameters: [].into() };
+    Index::from_rows(description, &base, &rows, vec![0]).unwrap().save(s.path("bad")).unwrap();
+    let told = s.run("inspect bad --base base.fbin --html bad.html");
+    let (error, page) =
+        (String::from_utf8(told.stderr).unwrap(), std::fs::read_to_string(s.path("bad.html")));
+    let page = page.unwrap();
+    assert!(told.status.success(), "{error}");
+    for warning in ["249 of 500 nodes cannot be reached: ", "searches at beam 100 find "] {
+        assert!(error.contains(&format!("warning: {warning}")), "{error}");
+        assert!(page.contains(&format!("<p class=\"warning\">{warning}")));
+    }
+    let told = s.run("inspect index.tagore --base base.fbin");
+    assert!(!String::from_utf8(told.stderr).unwrap().contains("warning"), "a good index");
+}

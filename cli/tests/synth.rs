@@ -1,0 +1,81 @@
+//! `tagore synth`.
+
+use tagore::{QueryKind, Synth, SynthKind, Vectors};
+
+use super::Session;
+
+fn session() -> Session {
+    Session { folder: tempfile::tempdir().unwrap() }
+}
+
+/// Checks that the command writes the rows of `synth` from row 0, or from row n as queries.
+fn writes(s: &Session, arguments: &str, synth: &Synth) {
+    let line = &s.succeeds(&format!("synth -o rows.fbin --n 60 --dim 5 --seed 4 {arguments}"))[0];
+    let queries = arguments.contains("--queries");
+    let expected = if queries { synth.queries(9) } else { synth.base() };
+    let found = Vectors::open(s.path("rows.fbin")).unwrap();
+    assert_eq!((found.len(), found.dim()), (expected.len(), 5), "{arguments}");
+    for row in 0..found.len() {
+        assert_eq!(found.row(row), expected.row(row), "{arguments}, row {row}");
+    }
+    assert_eq!(line["event"], "synth", "{line}");
+    assert_eq!((&line["n"], &line["dim"], &line["seed"]), (&found.len().into(), &5.into(), &4.into()));
+    assert_eq!(line["kind"], synth.kind().name(), "{line}");
+    assert_eq!(line["query_kind"].is_string(), queries, "{line}");
+}
+
+#[test]
+fn every_kind_is_written_as_the_library_makes_it() {
+    let s = session();
+    let kinds = [
+        ("", SynthKind::Mixture),
+        ("--kind mixture", SynthKind::Mixture),
+        ("--kind clusters --clusters 7", SynthKind::Clusters { clusters: 7 }),
+        // The default number is at most the rows.
+        ("--kind clusters", SynthKind::Clusters { clusters: 60 }),
+        ("--kind uniform", SynthKind::Uniform),
+        ("--kind repeated", SynthKind::Repeated { copies: 10 }),
+        ("--kind repeated --copies 60", SynthKind::Repeated { copies: 60 }),
+        ("--kind lognormal", SynthKind::Lognormal),
+    ];
+    for (flags, kind) in kinds {
+        let synth = Synth::of_kind(kind, 60, 5, 4).unwrap();
+        writes(&s, flags, &synth);
+        writes(&s, &format!("{flags} --queries 9"), &synth);
+        writes(&s, &format!("{flags} --queries 9 --query-kind rows"), &synth);
+        writes(&s, &format!("{flags} --queries 9 --query-kind sums"), &synth.query_kind(QueryKind::Sums));
+    }
+    let line = &s.succeeds("synth -o x.fbin --n 3 --dim 2 --kind repeated --queries 1 --query-kind sums")[0];
+    let found = (&line["clusters"], &line["copies"], &line["query_kind"]);
+    assert_eq!(found, (&().into(), &3.into(), &"sums".into()));
+    let line = &s.succeeds("synth -o x.fbin --n 300 --dim 2 --kind clusters")[0];
+    assert_eq!((&line["clusters"], &line["copies"]), (&100.into(), &().into()));
+}
+
+#[test]
+fn wrong_kinds_and_numbers_are_refused() {
+    let s = session();
+    let fails =
+        |flags: &str, words: &[&str]| s.fails(2, &format!("synth -o x.fbin --n 60 --dim 5 {flags}"), words);
+    fails("--kind gauss", &["--kind", "gauss", "mixture, clusters, uniform, repeated or lognormal"]);
+    fails("--queries 5 --query-kind near", &["--query-kind", "near", "rows or sums"]);
+    fails("--query-kind sums", &["--queries"]);
+    for count in ["0", "61", "18446744073709551615"] {
+        let found = format!("found {count}, expected 1 to 60, the number of rows");
+        fails(&format!("--kind clusters --clusters {count}"), &["--clusters: ", &found]);
+        fails(&format!("--kind repeated --copies {count}"), &["--copies: ", &found]);
+    }
+    fails("--kind clusters --clusters x", &["--clusters", "'x'"]);
+    fails("--clusters 5", &["--clusters: found 5 with --kind mixture, expected --kind clusters"]);
+    fails(
+        "--kind repeated --clusters 5",
+        &["--clusters: found 5 with --kind repeated, expected --kind clusters"],
+    );
+    fails("--kind uniform --copies 5", &["--copies: found 5 with --kind uniform, expected --kind repeated"]);
+    fails(
+        "--kind clusters --copies 5",
+        &["--copies: found 5 with --kind clusters, expected --kind repeated"],
+    );
+    s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind clusters", &["--n: found 0"]);
+    s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind repeated", &["--n: found 0"]);
+}

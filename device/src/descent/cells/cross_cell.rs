@@ -1,0 +1,340 @@
+//! Cross-cell join: compares a tile of a cell's assigned vectors with the vectors that probe the
+//! cell, and proposes each to the other.
+//!
+//! ```text
+//! block = query tile: up to 128 assigned vectors of a cell
+//! sort the lines of the tile by threshold
+//! walk the tiles of vectors that probe the cell, ranks first_rank..end_rank (block::tile_walk):
+//!     for each half of a lane's 8 lines:
+//!         mark the pairs above min(least threshold of the half, threshold of the column)
+//!         for each mark: select its sum; for each vector of the pair:
+//!             if above its own threshold: proposals[two slots of the vector] = min(slot, key)
+//! ```
+//!
+//! | buffer | shape |
+//! | --- | --- |
+//! | `query_tiles` | 3 words per block ([`QueryTile`]) |
+//! | `proposals` | [`PROPOSALS`] keys per vector |
+//! | `starts` | cells x `probes` + 1 |
+//! | shared memory | that of the walk, then per line: vector, term, threshold |
+//!
+//! Optimisations:
+//!
+//! 1. One visit serves both vectors: a [nearness](super::nearness) is the same number for both. Of
+//!    two neighbours only one has to probe the cell of the other.
+//! 2. Few of 64 pairs are near. One subtraction of a joint threshold leaves a pair's mark in a sign
+//!    bit; a funnel shift collects the signs in a word; a loop over the bits checks each mark
+//!    exactly. The joint threshold is at most that of either vector, so no near pair is missed.
+//! 3. Lines are sorted by threshold, so that the four lines of a lane's half have about the same
+//!    one.
+//! 4. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
+//!    32 branches.
+//! 5. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
+//!    depend on the order, so the result is the same on every run.
+//!
+//! Bound by instruction issue: about 800 instructions of a warp per 64 x 32 part of a tile (f16 x
+//! 96): 104 initial sums, 96 `mma`, 80 `ldmatrix` and addresses, 196 comparisons, 150 proposals, 70
+//! copies.
+
+use cuda_std::atomic::Scope;
+use cuda_std::prelude::*;
+use cuda_std::shared;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+
+use super::{PROPOSAL_BITS, PROPOSALS, nearness};
+use crate::block::copied;
+use crate::block::element::{TileElement, TileSum};
+use crate::block::tile;
+use crate::block::tile_walk::{
+    Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+};
+use crate::descent::slots::two_slots;
+use crate::key::{self, Key};
+
+/// Bytes of dynamic shared memory of the cross-cell join: the walk's, plus, per query line:
+/// vector, norm term, threshold.
+pub const fn cross_cell_join_shared_bytes(units: u32) -> u32 {
+    tile_walk_shared_bytes(units) + tile::SIDE * 12
+}
+
+/// The cross-cell join.
+#[repr(C)]
+pub struct CrossCellJoin<S> {
+    /// Vectors; queries and rows are the same ones.
+    pub tiles: Tiles<S>,
+    /// In: one bound per vector, in f32 for every type of products.
+    pub bounds: Global<f32>,
+    /// In: the vectors of all cells' members, cell by cell, and in a cell by rank.
+    pub members: Global<u32>,
+    /// In: start of the members of rank `r` of cell `c`, at `c * probes + r`, and the end of the
+    /// last.
+    pub starts: Global<u32>,
+    /// In: a [`QueryTile`] per block.
+    pub query_tiles: Global<u32>,
+    /// In and out: [`PROPOSALS`] slots per vector. A key is a vector at the distance that the
+    /// tensor cores computed, less the norm of the vector that gets the proposal; it goes to
+    /// [`two_slots`].
+    pub proposals: GlobalMut<Key>,
+    /// Cells per vector.
+    pub probes: u32,
+    /// The first rank of the rows.
+    pub first_rank: u32,
+    /// The end of the ranks of the rows.
+    pub end_rank: u32,
+    /// The most rows of a query tile.
+    pub most: u32,
+    /// Salt of the slots.
+    pub draw: u32,
+    /// Unused.
+    pub padding: u32,
+}
+
+copied! {
+    CrossCellJoin<S>;
+}
+
+/// Up to 128 members of a cell: the queries of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct QueryTile {
+    /// The cell.
+    pub cell: u32,
+    /// The first query among all members. Queries are consecutive.
+    pub first: u32,
+    /// Number of queries, at most [`tile::SIDE`].
+    pub count: u32,
+}
+
+/// Words of a [`QueryTile`].
+pub const QUERY_TILE_WORDS: usize = size_of::<QueryTile>() / 4;
+
+/// Per line of the query tile, in shared memory: vector, norm term, threshold of nearness.
+#[derive(Clone, Copy)]
+struct Lines<S> {
+    vectors: Shared<u32>,
+    terms: Shared<S>,
+    thresholds: Shared<S>,
+}
+
+/// Writer of proposals.
+struct Proposals<'a, S> {
+    p: &'a CrossCellJoin<S>,
+    lines: Lines<S>,
+}
+
+impl<S: TileSum> CrossCellJoin<S> {
+    /// Proposes `other`, at this distance, to `vector`.
+    #[inline(always)]
+    fn propose(&self, vector: u32, value: S, other: u32) {
+        let slots = self.proposals.offset(vector as usize * PROPOSALS as usize);
+        let key = key::pack(value.to_f32(), other);
+        let (first, second) = two_slots(other, self.draw, PROPOSAL_BITS);
+        slots.fetch_min(first as usize, key, Scope::Device);
+        slots.fetch_min(second as usize, key, Scope::Device);
+    }
+}
+
+impl<S: TileSum> Proposals<'_, S> {
+    /// Marks of half `HALF` of a lane's lines: bit `16 (r / 2) + 2 c + r % 2` from the top is that
+    /// of line `r` of the half and column `c`.
+    #[inline(always)]
+    fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> u32 {
+        let LanePart { line, column, columns } = part;
+        let thresholds_of = self.lines.thresholds;
+        let mut least = thresholds_of.get((line + 32 * HALF as u32) as usize);
+        unroll!(4, R => {
+            least = S::smaller(least, thresholds_of.get((line + 8 * (4 * HALF + R) as u32) as usize));
+        });
+        let mut thresholds = [least; 8];
+        unroll!(8, C => {
+            let of_column = columns.thresholds.get((column + column_of(C)) as usize);
+            thresholds[C] = S::smaller(least, of_column);
+        });
+        // Two words halve the chain of dependent shifts.
+        let mut words = [0u32; 2];
+        unroll!(8, C => {
+            unroll!(2, H => {
+                unroll!(2, R => {
+                    let near = nearness::of(sums, 4 * HALF + 2 * H + R, C);
+                    words[H] = S::push_below(words[H], thresholds[C], near);
+                });
+            });
+        });
+        words[0] << 16 | words[1]
+    }
+
+    /// The nearness of mark `bit` of half `HALF`, selected by halves.
+    #[inline(always)]
+    fn nearness_of_mark<const HALF: usize>(&self, sums: &tile::Sums<S>, bit: u32) -> S {
+        let either = |second: u32, a: S, b: S| if bit & second != 0 { b } else { a };
+        let mut of = [S::default(); 8];
+        unroll!(8, C => {
+            let of_row = |row: usize| nearness::of(sums, 4 * HALF + row, C);
+            of[C] = either(16, either(1, of_row(0), of_row(1)), either(1, of_row(2), of_row(3)));
+        });
+        unroll!(4, C => of[C] = either(8, of[C], of[C + 4]));
+        unroll!(2, C => of[C] = either(4, of[C], of[C + 2]));
+        either(2, of[0], of[1])
+    }
+
+    /// Proposes a line and a column to each other, each only if above its own threshold.
+    #[inline(always)]
+    fn propose_pair(&self, near: S, line: usize, (column, part): (usize, LanePart<S>)) {
+        let (lines, columns) = (self.lines, part.columns);
+        let (a, b) = (lines.vectors.get(line), columns.vectors.get(column));
+        if a != b {
+            let terms = (lines.terms.get(line), columns.biases.get(column));
+            if near > lines.thresholds.get(line) {
+                self.p.propose(a, S::from_nearness(near, terms.0, terms.1), b);
+            }
+            if near > columns.thresholds.get(column) {
+                self.p.propose(b, S::from_nearness(near, terms.1, terms.0), a);
+            }
+        }
+    }
+}
+
+impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
+    const THRESHOLDS: bool = true;
+
+    #[inline(always)]
+    fn term(norm: S) -> S {
+        S::term(norm)
+    }
+
+    #[inline(always)]
+    fn bound(&self, vector: u32) -> f32 {
+        self.p.bounds.get(vector as usize)
+    }
+
+    #[inline(always)]
+    fn threshold(&self, bound: f32, norm: S) -> S {
+        S::nearness(S::from_f32(bound), norm)
+    }
+
+    #[inline(always)]
+    fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
+        nearness::begin(self.lines.terms, part)
+    }
+
+    #[inline(always)]
+    fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
+        unroll!(2, HALF => {
+            let mut bits = self.marks::<HALF>(sums, part);
+            while bits != 0 {
+                let bit = bits.leading_zeros();
+                bits &= !(0x8000_0000 >> bit);
+                let near = self.nearness_of_mark::<HALF>(sums, bit);
+                let line = (part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2)) as usize;
+                let column = (part.column + 8 * (bit % 16 / 4) + bit / 2 % 2) as usize;
+                self.propose_pair(near, line, (column, part));
+            }
+        });
+    }
+}
+
+/// The rows of a query tile as a walk; none if there are no rows.
+#[inline(always)]
+fn walk_of<S>(p: &CrossCellJoin<S>, cell: u32, first: u32) -> Option<TileWalk> {
+    let starts = p.starts.offset(cell as usize * p.probes as usize);
+    let (begin, end) = (starts.get(p.first_rank as usize), starts.get(p.end_rank as usize));
+    // Earlier rows met this tile when they were the query tile, so each pair is compared once.
+    let first_row = if begin < first { first } else { begin };
+    if first_row >= end {
+        return None;
+    }
+    let rows = end - first_row;
+    let rows = if rows < p.most { rows } else { p.most };
+    let tiles = rows.div_ceil(tile::SIDE);
+    Some(TileWalk {
+        first_query: 0,
+        query_count: tile::SIDE,
+        first_row,
+        end_row: first_row + rows,
+        first_tile: 0,
+        tile_count: tiles,
+        tile_step: 1,
+        visits: tiles,
+    })
+}
+
+/// Puts the `count` queries from `first` on in lines, sorted by threshold: eight consecutive ones
+/// are the lines of one lane. The whole block calls this, and finds a barrier behind the result.
+#[inline(always)]
+fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, count: u32) {
+    // Two threads per query: each counts the smaller ones among half of the others.
+    let (member, half) = (thread_idx_x() / 2, thread_idx_x() % 2);
+    let (mut own, mut norm, mut threshold) = (NOTHING, S::NEVER, S::UNBOUNDED);
+    if member < count {
+        own = p.members.get((first + member) as usize);
+        norm = p.tiles.biases.get(own as usize);
+        threshold = S::nearness(S::from_f32(p.bounds.get(own as usize)), norm);
+    }
+    // The low bits make all values different.
+    let order = threshold.ordered() & !(tile::SIDE - 1) | member;
+    let orders = lines.vectors;
+    if half == 0 {
+        orders.set(member as usize, order);
+    }
+    sync_threads();
+    let mut before = 0;
+    let mut i = half * tile::SIDE / 2;
+    while i < (half + 1) * tile::SIDE / 2 {
+        let four = orders.get_quad(i as usize).0;
+        unroll!(4, I => before += (four[I] < order) as u32);
+        i += 4;
+    }
+    let place = before + warp::shuffle_xor(before, 1);
+    let line = (64 * (place / 64) + place / 8 % 8 + 8 * (place % 8)) as usize;
+    sync_threads();
+    if half == 0 {
+        lines.vectors.set(line, own);
+        lines.terms.set(line, S::term(norm));
+        lines.thresholds.set(line, threshold);
+    }
+    sync_threads();
+}
+
+#[inline(always)]
+fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
+    let words = p.query_tiles.offset(block_idx_x() as usize * QUERY_TILE_WORDS);
+    let (cell, first, count) = (words.get(0), words.get(1), words.get(2));
+    let Some(walk) = walk_of(p, cell, first) else { return };
+    let vectors: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
+    let side = tile::SIDE as usize;
+    let terms: Shared<E::Sum> = vectors.offset(side).cast();
+    let lines = Lines { vectors, terms, thresholds: terms.offset(side) };
+    sort_lines(p, lines, first, count);
+    let lookups = Lookups {
+        query_vector: |line: u32| vectors.get(line as usize),
+        row_vector: |member: u32| p.members.get(member as usize),
+        bound: |_| E::Sum::CLOSED,
+    };
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Proposals { p, lines });
+}
+
+macro_rules! cross_cell_join_kernels {
+    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+        /// Compares query tiles with the vectors that probe their cells, and proposes near pairs to
+        /// both vectors (see [`CrossCellJoin`]).
+        ///
+        /// Launch: a block of [`tile::THREADS`] per query tile; [`cross_cell_join_shared_bytes`].
+        ///
+        /// # Safety
+        /// - The views have the shapes of [`CrossCellJoin`].
+        #[kernel(
+            block = tile::THREADS,
+            shared = cross_cell_join_shared_bytes(p.tiles.units),
+            blocks_per_multiprocessor = 2
+        )]
+        pub unsafe fn $name(p: CrossCellJoin<$sum>) {
+            cross_cell_join::<$element>(&p);
+        }
+    )*};
+}
+
+cross_cell_join_kernels! {
+    cells_cross_join_f16 f16, f32;
+    cells_cross_join_u8 u8, i32;
+    cells_cross_join_i8 i8, i32;
+}

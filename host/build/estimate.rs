@@ -1,0 +1,145 @@
+//! Estimates of the seconds of a build, by rates measured on few machines and data sets
+//! (docs/descent.md, docs/pruning.md, docs/measurements.md). They are of the right order, no more.
+
+use super::{Builder, Target};
+use crate::vectors::shape::device_type;
+use crate::{Collect, DataShape, Filter, Start, Strategy};
+
+/// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with
+/// AVX-512.
+mod rates {
+    /// Seconds that grow linearly.
+    #[derive(Clone, Copy)]
+    pub struct Rate {
+        pub constant: f64,
+        pub each: f64,
+    }
+
+    impl Rate {
+        /// The seconds for `count` units.
+        pub fn of(self, count: f64) -> f64 {
+            self.constant + self.each * count
+        }
+    }
+
+    /// Seconds to open a CUDA device and to load the kernels from the driver's cache.
+    pub const OPEN: f64 = 0.4;
+
+    /// Bytes per second to and from a device.
+    pub const COPY: f64 = 20e9;
+
+    /// Bytes per second: of checking a data set, per core; of writing to a disk.
+    pub const READ: f64 = 4e9;
+    pub const WRITE: f64 = 1e9;
+
+    /// All pairs on a GPU: seconds per pair, by components.
+    pub const PAIR: Rate = Rate { constant: 0.2e-12, each: 9.3e-15 };
+
+    /// Descent on a GPU at K = 96: seconds per node, by bytes of its vector on tensor cores.
+    pub const DESCENT: Rate = Rate { constant: 1.2e-7, each: 1.3e-10 };
+
+    /// Other K: a factor on that, by neighbours.
+    pub const DESCENT_LIST: Rate = Rate { constant: 0.6, each: 0.0042 };
+
+    /// From this many nodes on, a node takes [`MANY_FACTOR`] times as long.
+    pub const MANY: usize = 2_000_000;
+    pub const MANY_FACTOR: f64 = 1.5;
+
+    /// Pruning on a GPU at K = 96: seconds per node, by bytes of its vector.
+    pub const DETOURS: Rate = Rate { constant: 1.6e-8, each: 0.0 };
+    pub const ONE_HOP: Rate = Rate { constant: 3.0e-8, each: 1.9e-10 };
+    pub const TWO_HOP: Rate = Rate { constant: 2.0e-8, each: 8.3e-11 };
+    pub const PATH: Rate = Rate { constant: 3.6e-8, each: 2.22e-10 };
+
+    /// The K of the measurements of paths and detours. Both take time in proportion to K.
+    pub const K: f64 = 96.0;
+
+    /// Candidates per node in the measurements of paths; candidates take half of the time.
+    pub const PATH_CANDIDATES: f64 = 72.0;
+
+    /// Reachability: seconds per node, times cores.
+    pub const REACH: f64 = 5e-7;
+
+    /// Descent on a CPU: distances per node, by neighbours of its list; and seconds per distance,
+    /// by components, times cores.
+    pub const CPU_DISTANCES: Rate = Rate { constant: 2000.0, each: 40.0 };
+    pub const CPU_DISTANCE: Rate = Rate { constant: 5.0e-8, each: 3.2e-10 };
+
+    /// All pairs on a CPU: seconds per pair, by components, times cores.
+    pub const CPU_PAIR: Rate = Rate { constant: 3.0e-9, each: 4.0e-11 };
+
+    /// Pruning on a CPU: seconds per node, by components, times cores; of detours, seconds per
+    /// neighbour of a list. Paths take both.
+    pub const CPU_ONE_HOP: Rate = Rate { constant: 5.0e-6, each: 2.0e-7 };
+    pub const CPU_TWO_HOP: Rate = Rate { constant: 5.0e-5, each: 5.5e-7 };
+    pub const CPU_DETOURS: f64 = 5.5e-7;
+    pub const CPU_PATH: f64 = 1.0e-5;
+    pub const CPU_PATH_LIST: Rate = Rate { constant: 5.0e-7, each: 4.0e-9 };
+}
+
+/// The stages of a build with their seconds.
+pub(super) fn seconds(
+    builder: &Builder,
+    data: &DataShape,
+    k: usize,
+    target: Target,
+) -> Vec<(&'static str, f64)> {
+    let Builder { strategy, descent, .. } = builder;
+    let (n, dim, cores) = (data.rows as f64, data.dim as f64, target.threads as f64);
+    let list = k as f64;
+    let mut stages = vec![("read", n * data.row_bytes() as f64 / rates::READ / cores)];
+    if target.gpu.is_some() {
+        let there = device_type(data, descent.metric).size() as f64;
+        let rows_bytes = n * (dim * there + 4.0 * strategy.degree as f64);
+        // Tensor cores take floats as f16.
+        let tile = dim * there.min(2.0);
+        let start = descent.plan_of(data, k).start;
+        let descent = if start == Start::AllPairs {
+            n * n * rates::PAIR.of(dim)
+        } else {
+            let many = if data.rows < rates::MANY { 1.0 } else { rates::MANY_FACTOR };
+            n * rates::DESCENT.of(tile) * rates::DESCENT_LIST.of(list) * many
+        };
+        let lists = if start == Start::AllPairs { 16.0 * n * list / rates::COPY } else { 0.0 };
+        stages.push(("open", rates::OPEN));
+        stages.push(("copy", rows_bytes / rates::COPY + lists));
+        stages.push(("descent", descent));
+        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * there)));
+    } else {
+        let descent = if descent.compares_all_pairs_on_cpu(data.rows, k) {
+            n * n * rates::CPU_PAIR.of(dim)
+        } else {
+            n * rates::CPU_DISTANCES.of(list) * rates::CPU_DISTANCE.of(dim)
+        };
+        stages.push(("descent", descent / cores));
+        stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));
+    }
+    if strategy.connect {
+        stages.push(("reach", n * rates::REACH / cores));
+    }
+    stages.push(("write", n * 4.0 * (1 + strategy.degree) as f64 / rates::WRITE));
+    stages
+}
+
+/// Seconds per node with a vector of `bytes` bytes, on a GPU.
+fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
+    match (strategy.collect, &strategy.filter) {
+        (Collect::OneHop, Filter::Rank) => rates::DETOURS.of(bytes) * k / rates::K,
+        (Collect::OneHop, _) => rates::ONE_HOP.of(bytes),
+        (Collect::TwoHop, _) => rates::TWO_HOP.of(bytes),
+        (Collect::Path, _) => {
+            let candidates = strategy.candidates as f64 / rates::PATH_CANDIDATES;
+            rates::PATH.of(bytes) * 0.5 * (k / rates::K + candidates)
+        }
+    }
+}
+
+/// Seconds per node with a vector of `dim` components, on one core of the CPU.
+fn pruning_on_cpu(strategy: &Strategy, k: f64, dim: f64) -> f64 {
+    match (strategy.collect, &strategy.filter) {
+        (Collect::OneHop, Filter::Rank) => rates::CPU_DETOURS * k,
+        (Collect::OneHop, _) => rates::CPU_ONE_HOP.of(dim),
+        (Collect::TwoHop, _) => rates::CPU_TWO_HOP.of(dim),
+        (Collect::Path, _) => rates::CPU_PATH + k * rates::CPU_PATH_LIST.of(dim),
+    }
+}

@@ -1,0 +1,98 @@
+//! The k-NN graph of a build, where it is pruned.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use super::Builder;
+use crate::Result;
+use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
+use crate::gpu::Gpu;
+use crate::prune::gpu::Pruning;
+use crate::prune::{Pruned, cpu};
+use crate::vectors::gpu::{DeviceBase, with_base};
+use crate::vectors::space::Space;
+
+/// A k-NN graph on the device that prunes it.
+pub(super) enum Graph<'a> {
+    Cpu(Cow<'a, KnnGraph>),
+    Gpu {
+        gpu: Gpu,
+        graph: DeviceGraph,
+        /// Seconds that the upload of a given graph took.
+        copy: f64,
+    },
+}
+
+impl<'a> Graph<'a> {
+    /// Copies a given graph, and the rows of `space`, to a GPU.
+    fn upload(gpu: Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
+        let copying = Instant::now();
+        let graph = DeviceGraph::upload(&gpu, space, graph)?;
+        gpu.synchronize()?;
+        Ok(Self::Gpu { gpu, graph, copy: copying.elapsed().as_secs_f64() })
+    }
+
+    /// Statistics of the descent that built the graph.
+    pub(super) fn stats(&self) -> &DescentStats {
+        match self {
+            Self::Cpu(graph) => graph.stats(),
+            Self::Gpu { graph, .. } => &graph.stats,
+        }
+    }
+
+    /// The lists of `nodes`, for a report.
+    pub(super) fn sample(&self, nodes: &[u32]) -> Result<KnnSample> {
+        match self {
+            Self::Cpu(graph) => Ok(KnnSample::of(graph, nodes)),
+            Self::Gpu { graph, .. } => KnnSample::on_device(&graph.lists, nodes),
+        }
+    }
+}
+
+impl Builder {
+    /// Builds the k-NN graph on `gpu` or on the CPU, or takes the given one there.
+    pub(super) fn knn_graph<'g>(
+        &self,
+        space: &Space<'_>,
+        k: usize,
+        gpu: Option<Gpu>,
+        given: Option<&'g KnnGraph>,
+    ) -> Result<Graph<'g>> {
+        match (gpu, given) {
+            (Some(gpu), Some(graph)) => Graph::upload(gpu, space, graph),
+            (Some(gpu), None) => {
+                let graph = self.descent.build_on_device(&gpu, space, k)?;
+                Ok(Graph::Gpu { gpu, graph, copy: 0.0 })
+            }
+            (None, Some(graph)) => Ok(Graph::Cpu(Cow::Borrowed(graph))),
+            (None, None) => Ok(Graph::Cpu(Cow::Owned(self.descent.build_in(space, k)?))),
+        }
+    }
+
+    /// Prunes the graph where it is. A base on a GPU stays there.
+    pub(super) fn prune(
+        &self,
+        space: &Space<'_>,
+        graph: Graph<'_>,
+    ) -> Result<(Pruned, Option<(Gpu, DeviceBase)>)> {
+        let &Self { ref strategy, ref descent, baseline_kernels, .. } = self;
+        let (seed, progress) = (descent.seed, &descent.progress);
+        match graph {
+            Graph::Cpu(graph) => {
+                // Pruning reads ids alone.
+                let graph = match graph {
+                    Cow::Owned(graph) => Cow::Owned(graph.without_distances()),
+                    Cow::Borrowed(graph) => Cow::Borrowed(graph),
+                };
+                Ok((cpu::prune(space, &graph, strategy, seed, progress)?, None))
+            }
+            Graph::Gpu { gpu, graph, copy } => {
+                let pruning = Pruning { gpu: &gpu, space, strategy, baseline_kernels, seed, progress };
+                let DeviceGraph { base, lists, .. } = graph;
+                let mut pruned = with_base!(&base, base => pruning.run(base, lists))?;
+                pruned.stats.copy += copy;
+                Ok((pruned, Some((gpu, base))))
+            }
+        }
+    }
+}

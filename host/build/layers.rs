@@ -1,0 +1,309 @@
+//! Whether searches of a graph find their way from its entry points, and the layers above it where
+//! they do not.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+use tagore_device::key;
+use tagore_device::random::{Draws, Stage};
+
+use super::Builder;
+use super::plan::BuildPlan;
+use super::target::Target;
+use crate::descent::{DescentStats, KnnGraph, sampled};
+use crate::index::Layer;
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Graph, Start};
+use crate::search::exact::ExactSearch;
+use crate::search::visited::Visited;
+use crate::vectors::Repeated;
+use crate::vectors::space::Space;
+use crate::{DataShape, Device, Index, Progress, Result, Strategy, Vectors};
+
+/// Nodes that are searched for to see whether searches find their way.
+const SAMPLE: usize = 1024;
+
+/// So many of the sample may go astray, and nothing is done about it: one in 250.
+const FEW: usize = SAMPLE / 250;
+
+/// The beam that they are searched for with: narrow, since that is when the beginning matters.
+const BEAM: usize = 32;
+
+/// What the beam of a layer may be. The first is taken that loses at most one search more than the
+/// best.
+const LAYER_BEAMS: [usize; 5] = [4, 8, 16, 32, 64];
+
+/// The degree of layers, and the neighbours per node that they are pruned from.
+const DEGREE: usize = 32;
+const KNN: usize = 64;
+
+/// A layer has at most a sixth of the nodes below it. Under inner product few edges are mutual, and
+/// without a limit a layer would be nearly as large as the graph.
+const LEAST_STEP: usize = 6;
+
+/// Fewer nodes than this need no layer: entry points are as many.
+const LEAST: usize = 64;
+
+/// The most nodes of a layer above an index that is not in memory: the exact search for their lists
+/// takes time as their square.
+const MOST: usize = 1 << 20;
+
+/// A graph that layers may be built over.
+pub(crate) struct Below<'a, G> {
+    pub base: &'a Vectors,
+    /// The base as a space; list distances are enough.
+    pub space: &'a Space<'a>,
+    pub graph: &'a G,
+    /// The rows of the base that are not nodes of the graph.
+    pub repeated: &'a Repeated,
+    /// The most nodes of the lowest layer.
+    pub most: usize,
+}
+
+impl<G> Below<'_, G> {
+    /// The nodes of the graph.
+    fn nodes(&self) -> usize {
+        self.base.len() - self.repeated.len()
+    }
+}
+
+/// Searches from `start` for a sample of the nodes of `graph`, and counts those that go astray:
+/// what they find is farther than most of the node's own neighbours. Such a search ended in
+/// another part of the data.
+fn astray(
+    space: &Space<'_>,
+    graph: &impl Graph,
+    start: Start<'_>,
+    sample: &[u32],
+    progress: &Progress,
+) -> Result<usize> {
+    let lost = AtomicUsize::new(0);
+    let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
+    sample.par_iter().try_for_each_init(
+        || (BeamSearch::new(space.len()), Vec::new()),
+        |(search, distances), &node| {
+            progress.check()?;
+            space.list_distances(space.query(node), graph.neighbors(node), distances);
+            if distances.is_empty() {
+                return Ok(());
+            }
+            let middle = distances.len() / 2;
+            let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
+            let task = BeamTask { query: space.query(node), start, limits };
+            search.run(space, graph, task, |_| ());
+            let nearest = search.found().next().map_or(f32::INFINITY, key::distance);
+            lost.fetch_add(usize::from(nearest > median), Ordering::Relaxed);
+            Ok(())
+        },
+    )?;
+    Ok(lost.into_inner())
+}
+
+/// The nodes of the layer above a graph, in ascending order. Every node has a random draw. A node
+/// is in the layer if its draw is smaller than those of all its mutual neighbours, which have an
+/// edge back to it. Such nodes are few and lie far apart. Every part of the graph that no mutual
+/// edge leaves has at least one, the node with the smallest draw.
+///
+/// Edges in one direction do not count: kinds that collect candidates on paths have edges from
+/// everywhere to the same few nodes near the medoid. One small draw among these would keep all
+/// other parts of the graph from having a node in the layer.
+///
+/// If there is room for fewer, those with the smallest draws are taken. Nodes with larger draws are
+/// not looked at then: the graph may be larger than memory.
+fn nodes_above(below: &Below<'_, impl Graph>, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
+    let &Below { base, graph, repeated, most, .. } = below;
+    // Iteration 0 draws the entry points, iteration 1 the layers of exports.
+    let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
+    let is_above = |own: (u64, u32)| {
+        let node = own.1;
+        let is_mutual = |neighbor: u32| graph.neighbors(neighbor).contains(&node);
+        let is_first = |&neighbor: &u32| own < draw(neighbor) || !is_mutual(neighbor);
+        !repeated.contains(node) && graph.neighbors(node).iter().all(is_first)
+    };
+    let limit = below.nodes() / LEAST_STEP;
+    let (is_bounded, most) = (most < limit, most.min(limit));
+    let share = 2.0 * most as f64 / below.nodes() as f64;
+    let mut bound = if is_bounded { (share * u64::MAX as f64) as u64 } else { u64::MAX };
+    loop {
+        let drawn = (0..base.len() as u32).into_par_iter().map(draw).filter(|own| own.0 <= bound);
+        let mut nodes: Vec<(u64, u32)> =
+            drawn.filter(|&own| !progress.is_cancelled() && is_above(own)).collect();
+        progress.check()?;
+        if bound == u64::MAX || nodes.len() >= most {
+            if nodes.len() > most {
+                nodes.select_nth_unstable(most);
+                nodes.truncate(most);
+            }
+            let mut nodes: Vec<u32> = nodes.into_iter().map(|own| own.1).collect();
+            nodes.sort_unstable();
+            return Ok(nodes);
+        }
+        bound = bound.saturating_mul(4);
+    }
+}
+
+/// The strategy of a layer of so many nodes.
+fn strategy(nodes: usize) -> Strategy {
+    Strategy::cagra().degree(DEGREE.min(nodes - 1))
+}
+
+impl Builder {
+    /// The layers that searches of a graph need, if they need any. The entry points become those
+    /// of the highest layer.
+    pub(crate) fn layers_over(
+        &self,
+        below: &Below<'_, impl Graph>,
+        entries: &mut Vec<u32>,
+    ) -> Result<Vec<Layer>> {
+        let &Below { base, space, graph, repeated, .. } = below;
+        let (n, progress) = (below.nodes(), &self.descent.progress);
+        if n < LEAST {
+            return Ok(Vec::new());
+        }
+        let mut sample = sampled(n, SAMPLE, self.descent.seed);
+        sample.iter_mut().for_each(|node| *node = repeated.other(*node));
+        let lost = |start: Start<'_>| astray(space, graph, start, &sample, progress);
+        let without = lost(Start::at(entries))?;
+        // A layer gets another in any case, up to a small one: hnswlib and FAISS enter at one node.
+        if without <= FEW && !self.stacked {
+            return Ok(Vec::new());
+        }
+        let nodes = nodes_above(below, self.descent.seed, progress)?;
+        if nodes.len() < 2 {
+            return Ok(Vec::new());
+        }
+        let vectors = base.select(&nodes);
+        // As rows of the base, which has been: beside its largest values small ones are fine.
+        vectors.validated(0.0);
+        let above = self.layer_over(&vectors)?;
+        drop(vectors);
+        let mut layers = vec![Layer::over(&above, &nodes, LAYER_BEAMS[0])?];
+        layers.extend(above.layers().iter().map(|layer| layer.clone().renamed(&nodes)));
+        let highest: Vec<u32> = above.entries().iter().map(|&entry| nodes[entry as usize]).collect();
+
+        let mut with = Vec::with_capacity(LAYER_BEAMS.len());
+        for beam in LAYER_BEAMS {
+            layers[0].set_beam(beam);
+            with.push(lost(Start { entries: &highest, layers: &layers })?);
+            if with.last().is_some_and(|&lost| lost == 0) {
+                break;
+            }
+        }
+        let fewest = with.iter().copied().min().unwrap_or(without);
+        let first = with.iter().position(|&lost| lost <= fewest + 1).unwrap_or(0);
+        layers[0].set_beam(LAYER_BEAMS[first]);
+        let (nodes, beam) = (nodes.len(), LAYER_BEAMS[first]);
+        tracing::info!(nodes, beam, without, with = with[first], "searches begin in layers");
+        // Distances in layers must pay.
+        if 2 * fewest > without && !self.stacked {
+            return Ok(Vec::new());
+        }
+        *entries = highest;
+        Ok(layers)
+    }
+
+    /// The index of a layer of these vectors, from exact lists: the same on any device.
+    fn layer_over(&self, base: &Vectors) -> Result<Index> {
+        let n = base.len();
+        let k = KNN.min(n - 1);
+        // The emulator would take hours for what the CPU does at once.
+        let device = if self.descent.device.is_emulated() { Device::Cpu } else { self.descent.device };
+        let descent = self.descent.clone().knn(k).device(device);
+        let (metric, progress) = (descent.metric, &descent.progress);
+        let space = Space::new(base, metric, progress)?;
+        let search = ExactSearch::new(k).metric(metric).device(device).progress(progress.clone());
+        let keys = search.neighbors_of(&space, &(0..n as u32).collect::<Vec<_>>())?;
+        let graph = KnnGraph::from_keys(k, metric, n, &keys, DescentStats::default());
+        let builder = Builder { stacked: true, ..Self::new(strategy(n)).descent(descent) };
+        builder.build_from(base, &graph)
+    }
+
+    /// The most nodes of the lowest layer that fit `device` and `host` bytes of memory, at least 2,
+    /// and the bytes of the host that building it takes. None if there is no room.
+    pub(crate) fn largest_layer(
+        &self,
+        data: &DataShape,
+        target: Target,
+        (device, host): (u64, u64),
+    ) -> Option<(usize, u64)> {
+        let fits = |nodes: usize| {
+            let plan = self.layer_plan(data, nodes, target);
+            let bytes = self.layer_bytes(data, nodes, (&plan, target));
+            (plan.device_bytes() <= device && bytes <= host).then_some(bytes)
+        };
+        let (mut size, mut too_many) = (2, (data.rows / LEAST_STEP).min(MOST) + 1);
+        let mut bytes = fits(size).filter(|_| size < too_many)?;
+        while too_many - size > 1 {
+            let middle = size.midpoint(too_many);
+            match fits(middle) {
+                Some(more) => (size, bytes) = (middle, more),
+                None => too_many = middle,
+            }
+        }
+        Some((size, bytes))
+    }
+
+    /// Bytes of layers in a file, where the lowest has so many nodes.
+    pub(crate) fn layer_file_bytes(nodes: usize) -> usize {
+        // Each is at most a sixth of the one below.
+        4 * (nodes * (DEGREE + 1) + 64) * LEAST_STEP / (LEAST_STEP - 1)
+    }
+
+    fn layer_plan(&self, data: &DataShape, nodes: usize, target: Target) -> BuildPlan {
+        let k = KNN.min(nodes - 1);
+        let builder = Self::new(strategy(nodes)).descent(self.descent.clone().knn(k));
+        builder.plan_of(&data.part(nodes), k, target)
+    }
+
+    /// Bytes of the host that choosing and building a layer takes.
+    fn layer_bytes(&self, data: &DataShape, nodes: usize, (plan, target): (&BuildPlan, Target)) -> u64 {
+        let searches = Visited::plan(data.rows, target.threads).bytes();
+        // Exact lists as keys, and as ids and distances beside them.
+        let lists = Space::plan(nodes, data.dim, self.descent.metric).with::<[u64; 2]>("lists", nodes * KNN);
+        // Four times as many may be found as are taken, and they are gathered twice.
+        let found = nodes as u64 * (4 * 2 * size_of::<(u64, u32)>() + data.row_bytes()) as u64;
+        let layers = Self::layer_file_bytes(nodes) as u64;
+        let parts = [plan.peak_of_stages().max(lists.bytes()), found, layers, plan.process.bytes()];
+        // The layers above are built while this one is there.
+        let building = parts.into_iter().fold(0, u64::saturating_add);
+        building.saturating_add(building / LEAST_STEP as u64).saturating_add(searches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prune::GraphRows;
+    use crate::{Metric, Synth};
+
+    #[test]
+    fn a_layer_with_little_room_has_the_smallest_draws() {
+        let n = 10_000u32;
+        let mut rows = GraphRows::new(n as usize, 6);
+        for node in 0..n {
+            for step in [1, 37, 101, n - 101, n - 37, n - 1] {
+                rows.push(node, (node + step) % n);
+            }
+        }
+        let base = Synth::new(n as usize, 2, 0).unwrap().base();
+        let space = Space::unprepared(&base, Metric::L2);
+        let above = |repeated: &Repeated, most: usize| {
+            let below = Below { base: &base, space: &space, graph: &rows, repeated, most };
+            nodes_above(&below, 5, &Progress::silent()).unwrap()
+        };
+        let none = Repeated::default();
+        let all = above(&none, usize::MAX);
+        // One in seven of a graph of degree 6.
+        assert!((1_350..1_510).contains(&all.len()), "{}", all.len());
+        let draw = |node: &u32| Draws::new(5, Stage::Entry, 2, u64::from(*node)).bits(0);
+        for most in [2, 3, 100, 1_300] {
+            let mut expected = all.clone();
+            expected.sort_by_key(draw);
+            expected.truncate(most);
+            expected.sort_unstable();
+            assert_eq!(above(&none, most), expected, "{most}");
+        }
+        let repeated = Repeated::read(&[all[1], 0, all[3], 0], n as usize).unwrap();
+        let others: Vec<u32> = all.iter().copied().filter(|&node| !repeated.contains(node)).collect();
+        assert_eq!(above(&repeated, usize::MAX), others);
+    }
+}

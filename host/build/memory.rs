@@ -1,0 +1,171 @@
+//! A build in memory.
+
+use std::time::Instant;
+
+use super::{Below, BuildStats, Builder};
+use crate::descent::{KnnGraph, KnnSample, sampled};
+use crate::gpu::Gpu;
+use crate::index::{Fingerprint, Index, Layer, PaddedRows};
+use crate::prune::gpu::PruneShape;
+use crate::prune::{Entry, Pruned, reach};
+use crate::vectors::Repeated;
+use crate::vectors::gpu::DeviceBase;
+use crate::vectors::space::Space;
+use crate::{Device, Error, Result, Vectors};
+
+/// An index, its statistics, and the base on the GPU that it was built on, if any.
+pub(crate) struct Built {
+    pub index: Index,
+    pub stats: BuildStats,
+    pub on_device: Option<(Gpu, DeviceBase)>,
+}
+
+impl Builder {
+    /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
+    ///
+    /// If at least one row in 100 repeats an earlier row, the graph is built over one row of each
+    /// group of equal rows, and searches return the others with it; see [`Index::repeated`].
+    ///
+    /// # Errors
+    /// As [`Descent::build`](crate::Descent::build); or if a parameter of the strategy is out of
+    /// its range.
+    pub fn build(&self, base: &Vectors) -> Result<Index> {
+        Ok(self.build_with_stats(base, None)?.0)
+    }
+
+    /// Builds the index of `base` from a given k-NN graph.
+    ///
+    /// # Errors
+    /// If the graph is not one of `base` under this builder's metric, a parameter of the strategy
+    /// is out of its range, or the work is cancelled.
+    pub fn build_from(&self, base: &Vectors, graph: &KnnGraph) -> Result<Index> {
+        Ok(self.build_with_stats(base, Some(graph))?.0)
+    }
+
+    /// Builds the index of `base`, from `graph` if given, and returns it with its statistics.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build) and [`build_from`](Self::build_from).
+    pub fn build_with_stats(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<(Index, BuildStats)> {
+        let Built { index, stats, .. } = self.build_and_keep(base, graph)?;
+        Ok((index, stats))
+    }
+
+    /// As [`build_with_stats`](Self::build_with_stats); the base stays on the GPU.
+    pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
+        self.strategy.check()?;
+        let k = self.descent.k_for(base)?;
+        let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
+        self.strategy.check_list(k, base.len())?;
+        let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
+        if self.grouped && graph.is_none() {
+            let repeated = Repeated::of(&space, &self.descent.progress)?;
+            if repeated.pay(base.len()) {
+                drop(space);
+                return self.build_without(base, repeated);
+            }
+        }
+        let nodes = sampled(base.len(), self.sample, self.descent.seed);
+        let gpu = self.gpu(base, k)?;
+        if let (Some(gpu), None) = (&gpu, graph) {
+            self.check_fits(gpu, base, k)?;
+        }
+
+        let graph = self.knn_graph(&space, k, gpu, graph)?;
+        let sample = graph.sample(&nodes)?;
+        let descent = graph.stats().clone();
+        let (mut pruned, on_device) = self.prune(&space, graph)?;
+        let layers = self.finish(base, &space, &mut pruned)?;
+
+        let Pruned { rows, entries, stats: prune } = pruned;
+        let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
+        let (degrees, neighbors) = rows.into_parts();
+        let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
+        let mut description = self.description(k);
+        let (join, refine) = stats.descent.iterations;
+        description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
+        let base = Fingerprint::of(base);
+        let index = Index::new(description, base, rows, entries);
+        Ok(Built { index: index.with_layers(layers), stats, on_device })
+    }
+
+    /// Builds the index of `base` over the rows that repeat no other.
+    fn build_without(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
+        let rows = repeated.others(0..base.len());
+        tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
+        let count = repeated.len() as u64;
+        let descent = self.descent.of_part(rows.len()).progress(self.descent.progress.clone());
+        // Lists of the k-NN graph would lack the repeated rows.
+        let builder = self.clone().descent(descent).grouped(false).sample(0);
+        let Built { index, stats, .. } = builder.build_and_keep(&base.select(&rows), None)?;
+        let index = index.expanded(base, &rows, repeated);
+        let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
+        Ok(Built { index, stats, on_device: None })
+    }
+
+    /// The length of the lists of a graph of `base`.
+    fn check_graph(&self, base: &Vectors, graph: &KnnGraph) -> Result<usize> {
+        if graph.len() != base.len() {
+            let expected = format!("{} rows as {} has", base.len(), base.describe());
+            return Err(Error::mismatch("k-NN graph", format_args!("{} nodes", graph.len()), expected));
+        }
+        if graph.metric() != self.descent.metric {
+            return Err(Error::mismatch("k-NN graph", graph.metric(), self.descent.metric));
+        }
+        Ok(graph.k())
+    }
+
+    /// The GPU that prunes lists of `k`, if any.
+    fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
+        let gpu = self.descent.gpu(base.len())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
+        let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
+        Ok(gpu.filter(|gpu| {
+            let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
+            if requested > allowed {
+                let device = gpu.name();
+                tracing::warn!(
+                    device,
+                    requested,
+                    allowed,
+                    "pruning runs on the CPU: too little shared memory"
+                );
+            }
+            requested <= allowed
+        }))
+    }
+
+    /// The devices that parts of `nodes` nodes are built on.
+    pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
+        let devices = std::iter::once(&self.descent.device).chain(&self.others);
+        devices.map(|device| device.for_graph(nodes)).collect()
+    }
+
+    /// Builds the layers that searches need, and makes nodes reachable: from the entry points if
+    /// the kind promises it, from the layers if there are any.
+    fn finish(&self, base: &Vectors, space: &Space<'_>, pruned: &mut Pruned) -> Result<Vec<Layer>> {
+        let Pruned { rows, entries, stats } = pruned;
+        let began = Instant::now();
+        let layers = if self.layered {
+            let (graph, repeated) = (&*rows, &Repeated::default());
+            self.layers_over(&Below { base, space, graph, repeated, most: usize::MAX }, entries)?
+        } else {
+            Vec::new()
+        };
+        stats.layers = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
+            (false, None, _) => None,
+            (false, Some(lowest), _) => Some(lowest.nodes()),
+            // Formats of other systems hold one entry point of such an index.
+            (true, _, Entry::Medoid) => Some(&entries[..1]),
+            (true, _, Entry::Random) => Some(&entries[..]),
+        };
+        if let Some(from) = from {
+            stats.attached = reach::connect(space, rows, from, &self.descent.progress)? as u64;
+        }
+        stats.connect = began.elapsed().as_secs_f64();
+        stats.seconds += stats.layers + stats.connect;
+        stats.log();
+        Ok(layers)
+    }
+}

@@ -1,0 +1,194 @@
+//! Builds in memory: the k-NN graph, pruning, layers and reachability, one after another. Their
+//! plan and their statistics.
+
+mod estimate;
+mod graph;
+mod layers;
+mod memory;
+mod plan;
+mod stats;
+mod target;
+
+use std::collections::BTreeMap;
+
+pub(crate) use layers::Below;
+pub(crate) use memory::Built;
+pub use plan::BuildPlan;
+pub use stats::BuildStats;
+pub use target::Target;
+
+use crate::descent::Descent;
+use crate::index::Description;
+use crate::prune::Filter;
+use crate::{Device, Iterations, Metric, Progress, Start, Strategy};
+
+/// Builds a graph index: the k-NN graph by GNN-Descent, then the strategy's pruning.
+///
+/// ```
+/// use tagore::{Builder, Device, Strategy, Synth};
+/// let base = Synth::new(1000, 16, 1)?.base();
+/// let index = Builder::new(Strategy::nsg()).knn(32).device(Device::auto()).build(&base)?;
+/// assert_eq!(index.len(), 1000);
+/// assert!(index.neighbors(0).len() <= 50);
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    pub(crate) strategy: Strategy,
+    pub(crate) descent: Descent,
+    /// Devices beside that of the descent.
+    others: Vec<Device>,
+    baseline_kernels: bool,
+    /// Nodes whose lists are kept.
+    sample: usize,
+    pub(crate) layered: bool,
+    /// Whether layers are built whatever searches find: of a layer.
+    stacked: bool,
+    pub(crate) grouped: bool,
+}
+
+impl Builder {
+    /// A builder of the strategy's index with the defaults of [`Descent`].
+    pub fn new(strategy: Strategy) -> Self {
+        let (descent, others) = (Descent::new(), Vec::new());
+        Self {
+            strategy,
+            descent,
+            others,
+            baseline_kernels: false,
+            sample: 0,
+            layered: true,
+            stacked: false,
+            grouped: true,
+        }
+    }
+
+    /// The strategy.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
+    }
+
+    /// Uses all settings of `descent` for the k-NN graph.
+    pub fn descent(mut self, descent: Descent) -> Self {
+        self.descent = descent;
+        self
+    }
+
+    /// Neighbours per node of the k-NN graph; see [`Descent::knn`].
+    pub fn knn(self, k: usize) -> Self {
+        self.with(|descent| descent.knn(k))
+    }
+
+    /// The metric; see [`Descent::metric`].
+    pub fn metric(self, metric: Metric) -> Self {
+        self.with(|descent| descent.metric(metric))
+    }
+
+    /// Sets the iterations of descent; see [`Descent::iterations`].
+    pub fn iterations(self, iterations: Iterations) -> Self {
+        self.with(|descent| descent.iterations(iterations))
+    }
+
+    /// Sets the start of descent; see [`Descent::start`].
+    pub fn start(self, start: Start) -> Self {
+        self.with(|descent| descent.start(start))
+    }
+
+    /// The seed: the same seed, input and parameters give the same index, byte for byte, on any
+    /// number of threads.
+    pub fn seed(self, seed: u64) -> Self {
+        self.with(|descent| descent.seed(seed))
+    }
+
+    /// Sets the device.
+    pub fn device(self, device: Device) -> Self {
+        self.with(|descent| descent.device(device))
+    }
+
+    /// Sets the devices. A build out of core uses all of them at once, one in memory the first.
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        let (first, others) = devices.split_first().unwrap_or((&Device::Auto, &[]));
+        self.others = others.to_vec();
+        self.device(*first)
+    }
+
+    /// The handle that watches and cancels the work.
+    pub fn progress(self, progress: Progress) -> Self {
+        self.with(|descent| descent.progress(progress))
+    }
+
+    fn with(mut self, change: impl FnOnce(Descent) -> Descent) -> Self {
+        self.descent = change(self.descent);
+        self
+    }
+
+    /// Prunes with the baseline kernels of published code, for comparison: a warp per node that tests
+    /// one candidate after another (distance filters), or a warp per edge that counts detours
+    /// (CAGRA). The index is the same. Other filters and the CPU ignore the setting.
+    pub fn baseline_kernels(mut self, baseline_kernels: bool) -> Self {
+        self.baseline_kernels = baseline_kernels;
+        self
+    }
+
+    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as
+    /// [`BuildStats::sample`], for a [`Report`](crate::Report); none unless set. On a GPU nothing
+    /// else of the graph comes to the host.
+    pub fn sample(mut self, nodes: usize) -> Self {
+        self.sample = nodes;
+        self
+    }
+
+    /// Whether layers may be built above the index; true unless set. They are built where searches
+    /// for a sample of the nodes go astray, as they do between clusters that lie apart. See
+    /// [`Layer`](crate::Layer).
+    pub fn layers(mut self, layered: bool) -> Self {
+        self.layered = layered;
+        self
+    }
+
+    /// Whether repeated rows are left out of the graph.
+    pub(crate) fn grouped(mut self, grouped: bool) -> Self {
+        self.grouped = grouped;
+        self
+    }
+
+    /// The description of an index pruned from a graph of `knn` neighbours.
+    pub(crate) fn description(&self, knn: usize) -> Description {
+        Description {
+            kind: self.strategy.kind.clone(),
+            metric: self.descent.metric,
+            seed: self.descent.seed,
+            parameters: self.parameters(knn),
+        }
+    }
+
+    /// All parameters, by the names of the command line.
+    pub(crate) fn all_parameters(&self, knn: usize) -> BTreeMap<String, String> {
+        let mut parameters = self.parameters(knn);
+        parameters.extend(self.descent.parameters());
+        parameters.insert("index".to_owned(), self.strategy.kind.clone());
+        parameters
+    }
+
+    /// The parameters of the strategy, by the names of the command line.
+    pub(crate) fn parameters(&self, knn: usize) -> BTreeMap<String, String> {
+        let strategy = &self.strategy;
+        let mut parameters = BTreeMap::from([
+            ("knn".to_owned(), knn.to_string()),
+            ("degree".to_owned(), strategy.degree.to_string()),
+            ("candidates".to_owned(), strategy.candidates.to_string()),
+            ("collect".to_owned(), strategy.collect.name().to_owned()),
+            ("filter".to_owned(), strategy.filter.name().to_owned()),
+        ]);
+        if let Some(threshold) = strategy.threshold {
+            parameters.insert("threshold".to_owned(), threshold.to_string());
+        }
+        if let Filter::AlphaConvergent(rule) = strategy.filter {
+            parameters.insert("alpha".to_owned(), rule.alpha.to_string());
+        }
+        if strategy.counts_detours() {
+            parameters.insert("strict-detours".to_owned(), strategy.strict_detours.to_string());
+        }
+        parameters
+    }
+}

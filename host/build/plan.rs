@@ -1,0 +1,425 @@
+//! The plan of a build, before it runs: memory of the device and of the host, bytes of the disk,
+//! and time.
+
+use std::fmt;
+
+use tagore_device::key::Key;
+
+use super::{Builder, Target, estimate};
+use crate::descent::reverse::Reverse;
+use crate::descent::{PlannedStage, most_knn, with_kept};
+use crate::gpu::{Gpu, MemoryPlan, Overhead};
+use crate::index::IndexFile;
+use crate::prune::cpu::turned_at_once;
+use crate::prune::gpu::PruneShape;
+use crate::prune::reach;
+use crate::search::exact::gpu::batch_of_all;
+use crate::search::visited::Visited;
+use crate::vectors::shape::{device_type, with_type};
+use crate::vectors::space::Space;
+use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
+
+/// The program's own memory on the host.
+const PROGRAM: u64 = 2 << 20;
+
+/// The stack and the allocator's own of a thread.
+const THREAD: u64 = 256 << 10;
+
+/// The memory, disk space and time of a build.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuildPlan {
+    /// Neighbours per node of the k-NN graph.
+    pub k: usize,
+    /// The start of descent; never `Auto`.
+    pub start: Start,
+    /// The type of the vectors as a GPU takes them.
+    pub element: ElementType,
+    /// Bytes of device memory of the CUDA context, once for a process.
+    pub context: u64,
+    /// Bytes of device memory that the driver's pool takes beside buffers.
+    pub pool: u64,
+    /// The stages on the device, in their order; none on the CPU.
+    pub device: Vec<PlannedStage>,
+    /// Host memory of the process throughout, however many builds run.
+    pub process: MemoryPlan,
+    /// The stages on the host and what each has there beside, without the data set.
+    pub host: Vec<PlannedStage>,
+    /// Files on the disk.
+    pub disk: MemoryPlan,
+    /// Stages and the seconds that each is expected to take, by rates measured on other machines
+    /// and data: an estimate.
+    pub seconds: Vec<(&'static str, f64)>,
+}
+
+impl BuildPlan {
+    /// The stage that takes most of the device, if there is one.
+    pub fn largest_on_device(&self) -> Option<&PlannedStage> {
+        largest(&self.device)
+    }
+
+    /// The stage that takes most of the host.
+    pub fn largest_on_host(&self) -> Option<&PlannedStage> {
+        largest(&self.host)
+    }
+
+    /// The most bytes of buffers on the device at once: without the context.
+    pub fn peak_device_bytes(&self) -> u64 {
+        self.largest_on_device().map_or(0, |stage| stage.buffers.bytes())
+    }
+
+    /// The most bytes of host memory at once, without what the process has throughout.
+    pub fn peak_of_stages(&self) -> u64 {
+        self.largest_on_host().map_or(0, |stage| stage.buffers.bytes())
+    }
+
+    /// The most bytes of host memory at once, without the data set, whose pages are the system's to
+    /// drop if it is mapped.
+    pub fn peak_host_bytes(&self) -> u64 {
+        self.process.bytes().saturating_add(self.peak_of_stages())
+    }
+
+    /// The seconds of all stages, an estimate.
+    pub fn total_seconds(&self) -> f64 {
+        self.seconds.iter().map(|stage| stage.1).sum()
+    }
+
+    /// The most bytes of memory that the process has on the device at once: buffers, the context
+    /// and the driver's pool.
+    pub fn device_bytes(&self) -> u64 {
+        self.context.saturating_add(self.pool).saturating_add(self.peak_device_bytes())
+    }
+
+    /// Whether it fits so many bytes of memory of a device, the context among them, and of the
+    /// host.
+    pub fn fits(&self, device: u64, host: u64) -> bool {
+        self.device_bytes() <= device && self.peak_host_bytes() <= host
+    }
+}
+
+impl fmt::Display for BuildPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &MemoryPlan| {
+            writeln!(f, "{name}")?;
+            buffers.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))
+        };
+        for stage in &self.device {
+            say(f, &format!("device: {}", stage.name), &stage.buffers)?;
+        }
+        for stage in &self.host {
+            say(f, &format!("host: {}", stage.name), &stage.buffers)?;
+        }
+        say(f, "host: throughout", &self.process)?;
+        say(f, "disk", &self.disk)?;
+        write!(
+            f,
+            "peak {} bytes of device memory, {} of the context and {} of the driver's pool, {} of host memory",
+            self.peak_device_bytes(),
+            self.context,
+            self.pool,
+            self.peak_host_bytes()
+        )
+    }
+}
+
+fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
+    stages.iter().max_by_key(|stage| stage.buffers.bytes())
+}
+
+impl Builder {
+    /// What building the index of such data on `target` will take. Nothing is opened or read to say
+    /// so.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), for parameters that are out of their range.
+    pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
+        let k = self.check_for(data)?;
+        target.check()?;
+        Ok(self.plan_of(data, k, target))
+    }
+
+    /// Checks all parameters for such data; the neighbours per node of the k-NN graph.
+    pub(crate) fn check_for(&self, data: &DataShape) -> Result<usize> {
+        self.strategy.check()?;
+        let k = self.descent.check_for(data)?;
+        self.strategy.check_list(k, data.rows)?;
+        Ok(k)
+    }
+
+    /// As [`plan`](Self::plan), of lists of `k`.
+    pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
+        let descent = self.descent.plan_of(data, k);
+        let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
+        let Target { threads, gpu, .. } = target;
+        let mut process = MemoryPlan::new()
+            .with::<u8>("program", PROGRAM as usize)
+            .with::<u8>("threads", threads * THREAD as usize);
+        let (mut device, mut host) = (Vec::new(), Vec::new());
+        let all_pairs = self.descent.compares_all_pairs_on_cpu(data.rows, k);
+        let mut start = if all_pairs { Start::AllPairs } else { Start::Random };
+        let element = device_type(data, self.descent.metric);
+        if let Some(Overhead { driver, staging, .. }) = gpu {
+            process = process
+                .with::<u8>("driver", driver as usize)
+                .with::<u8>("staging (pinned)", staging as usize);
+            start = descent.start;
+            device.clone_from(&descent.stages);
+        }
+        // Held throughout the build.
+        let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
+        let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
+        if k > 0 {
+            if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
+                device.extend(with_type!(element, T => shape.stages::<T>()));
+                host.extend(memory.stages_with_gpu(&descent));
+                if data.bytes && element == ElementType::U8 {
+                    there = there.with::<u8>("bytes of vectors", data.rows * data.dim);
+                }
+            } else {
+                let graph = match gpu {
+                    Some(_) => {
+                        let buffers = descent.host.only(&["bytes of vectors", "nearest", "ids", "distances"]);
+                        vec![PlannedStage { name: "graph", buffers }]
+                    }
+                    None => self.descent.stages_on_cpu(data, k, threads),
+                };
+                host.extend(graph.into_iter().chain(memory.stages_on_cpu()));
+            }
+        }
+        host.extend(memory.last_stages());
+        for stage in &mut host {
+            stage.buffers = there.clone().and(&stage.buffers);
+        }
+        BuildPlan {
+            k,
+            start,
+            element,
+            context: gpu.map_or(0, |gpu| gpu.context),
+            pool: gpu.map_or(0, |gpu| gpu.pool(largest(&device).map_or(0, |stage| stage.buffers.bytes()))),
+            device,
+            process,
+            host,
+            disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
+            seconds: estimate::seconds(self, data, k, target),
+        }
+    }
+
+    /// Changes with which a build of such data fits the `free` bytes of a GPU, apart from those of its context. Empty if
+    /// the build fits as it is.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn remedies(&self, data: &DataShape, target: Target, free: u64) -> Result<Vec<Remedy>> {
+        let plan = self.plan(data, target)?;
+        let fits = |plan: &BuildPlan| plan.pool.saturating_add(plan.peak_device_bytes()) <= free;
+        let mut remedies = Vec::new();
+        if !fits(&plan) {
+            let memory = plan.context.saturating_add(free);
+            remedies.push(Remedy::GpuMemory(memory));
+            let most = most_knn(plan.k, |k| fits(&self.plan_of(data, k, target)));
+            remedies.extend(most.map(Remedy::Knn));
+            remedies.push(Remedy::Cpu);
+        }
+        Ok(remedies)
+    }
+
+    /// Refuses, before it starts, a build of `base` that does not fit the device.
+    pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors, k: usize) -> Result<()> {
+        let target = Target::opened(gpu)?;
+        let free = gpu.free_memory()?;
+        let fits = |data: &DataShape| self.plan_of(data, k, target).peak_device_bytes() <= free;
+        // Values are only looked at where it matters whether they are bytes.
+        if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
+            return Ok(());
+        }
+        let data = DataShape::of(base, &self.descent.progress)?;
+        let plan = self.plan_of(&data, k, target);
+        match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
+            None => Ok(()),
+            Some(stage) => Err(stage.does_not_fit(gpu, free, self.remedies(&data, target, free)?)),
+        }
+    }
+}
+
+/// The host's memory while a graph is pruned.
+struct HostStages<'a> {
+    shape: &'a PruneShape,
+    strategy: &'a Strategy,
+    threads: usize,
+}
+
+impl HostStages<'_> {
+    /// Pruning on the CPU: the graph has no distances any more.
+    fn stages_on_cpu(&self) -> Vec<PlannedStage> {
+        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;
+        let forward = MemoryPlan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
+        let places = if strategy.counts_detours() {
+            MemoryPlan::new().with::<u32>("places", threads * n)
+        } else {
+            MemoryPlan::new()
+        };
+        let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
+        let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
+        let edges = (n * degree.min(self.shape.limit())).min(turned_at_once(n, degree));
+        let store = forward
+            .and(&Reverse::plan(n, edges))
+            .and(&self.rows())
+            .and(&Visited::plan(n, threads))
+            .and(&places);
+        [("filter", filter), ("store", store)]
+            .map(|(name, buffers)| PlannedStage { name, buffers: with_kept(buffers) })
+            .into()
+    }
+
+    /// All but the last stages, with a GPU.
+    fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
+        let &PruneShape { n, k, .. } = self.shape;
+        if descent.start == Start::AllPairs {
+            let lists = MemoryPlan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
+            let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
+            return vec![PlannedStage { name: "exact search", buffers }];
+        }
+        // The words that the device gets, and the jobs that they are made from.
+        let jobs =
+            descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
+        vec![PlannedStage {
+            name: "descent",
+            buffers: MemoryPlan::new().with::<[u8; 3]>("jobs", jobs as usize),
+        }]
+    }
+
+    /// The rows of the index.
+    fn rows(&self) -> MemoryPlan {
+        let &PruneShape { n, degree, .. } = self.shape;
+        MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
+    }
+
+    /// Making all nodes reachable, and the index.
+    fn last_stages(&self) -> Vec<PlannedStage> {
+        let mut stages = Vec::new();
+        if self.strategy.connect {
+            let buffers = self.rows().and(&reach::plan(self.shape.n, self.threads));
+            stages.push(PlannedStage { name: "reach", buffers });
+        }
+        stages.push(PlannedStage { name: "index", buffers: self.rows() });
+        stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::random::{Draws, Stage as Draw};
+
+    use super::*;
+    use crate::build::target::MOST_THREADS;
+    use crate::{CellSettings, Descent, Error, Iterations, Metric};
+
+    const LARGEST: usize = u32::MAX as usize;
+    const ROWS: [usize; 12] =
+        [0, 1, 2, 33, 768, 4096, 4097, 1 << 20, 1 << 31, (1 << 31) + 1, LARGEST, usize::MAX];
+    const ITERATIONS: [(u32, u32); 6] =
+        [(0, 0), (1, 1), (1000, 1000), (0, 1001), (u32::MAX, 1), (u32::MAX, u32::MAX)];
+
+    /// Draws the parameters of one case.
+    struct Picks {
+        draws: Draws,
+        drawn: u64,
+    }
+
+    impl Picks {
+        /// The value in place `good` seven times of eight, else any: few cases would be valid
+        /// otherwise.
+        fn pick<T: Clone>(&mut self, values: &[T], good: usize) -> T {
+            self.drawn += 2;
+            let any = self.draws.below(self.drawn, values.len() as u64) as usize;
+            let is_good = self.draws.below(self.drawn + 1, 8) > 0;
+            values[if is_good { good } else { any }].clone()
+        }
+
+        fn data(&mut self, case: usize) -> DataShape {
+            use ElementType::{F16, F32, I8, U8};
+            let element = self.pick(&[F32, F16, U8, I8], 0);
+            DataShape {
+                rows: self.pick(&ROWS, case % 11),
+                dim: self.pick(&[0, 1, 24, 4096, 4097, LARGEST, usize::MAX], 2),
+                element,
+                bytes: case.is_multiple_of(3) && element == F32,
+            }
+        }
+
+        fn strategy(&mut self, case: usize) -> Strategy {
+            self.pick(&Strategy::all(), case % 7)
+                .degree(self.pick(&[0, 1, 32, 512, 513, LARGEST, usize::MAX], 2))
+                .candidates(self.pick(&[0, 1, 100, 8192, 8193, usize::MAX], 2))
+        }
+
+        fn descent(&mut self, case: usize) -> Descent {
+            let settings = [None, Some(0), Some(1), Some(16), Some(32), Some(usize::MAX)];
+            let starts = [Start::Auto, Start::Random, Start::Cells, Start::AllPairs];
+            let cells = CellSettings {
+                nodes_per_cell: self.pick(&settings, 4),
+                probes: self.pick(&settings, 3),
+                clusterings: self.pick(&settings, 2),
+            };
+            let (join, refine) = self.pick(&ITERATIONS, 1);
+            let descent = Descent::new()
+                .metric(self.pick(&[Metric::L2, Metric::Cosine, Metric::InnerProduct], 0))
+                .start(self.pick(&starts, case % 3))
+                .iterations(Iterations::Fixed(join, refine))
+                .expand(self.pick(&[4, 0, 64, 65, usize::MAX], 0))
+                .cells(cells);
+            let knns = [None, Some(0), Some(1), Some(96), Some(1024), Some(1025), Some(usize::MAX)];
+            match self.pick(&knns, 0) {
+                Some(knn) => descent.knn(knn),
+                None => descent,
+            }
+        }
+
+        fn bytes(&mut self) -> u64 {
+            self.pick(&[0, 1, 1 << 30, u64::MAX / 2, u64::MAX], 2)
+        }
+
+        fn target(&mut self, case: usize) -> Target {
+            let overhead = Overhead { context: self.bytes(), driver: self.bytes(), staging: self.bytes() };
+            Target {
+                threads: self.pick(&[0, 1, 2, MOST_THREADS, MOST_THREADS + 1, usize::MAX], 2),
+                gpu: case.is_multiple_of(2).then_some(overhead),
+                free: None,
+                shared: [0, 101_376, u32::MAX][case % 3],
+            }
+        }
+    }
+
+    /// Plans of parameters at and beyond the ends of their ranges: a number of bytes or an error,
+    /// never a panic.
+    #[test]
+    fn parameters_at_the_ends_of_their_ranges_give_a_plan_or_an_error() {
+        let (mut plans, mut errors) = (0, 0);
+        for case in 0..20_000 {
+            let mut picks = Picks { draws: Draws::new(18, Draw::Test, 0, case as u64), drawn: 0 };
+            let data = picks.data(case);
+            let (strategy, descent) = (picks.strategy(case), picks.descent(case));
+            let (target, free) = (picks.target(case), picks.bytes());
+
+            let graph = descent.plan_for(&data);
+            let builder = Builder::new(strategy).descent(descent);
+            match builder.plan(&data, target) {
+                Ok(plan) => {
+                    plans += 1;
+                    assert!((1..=1 << 31).contains(&data.rows) && (1..=4096).contains(&data.dim));
+                    assert!(plan.peak_host_bytes() > 0 && plan.total_seconds().is_finite());
+                    assert!(plan.fits(u64::MAX, u64::MAX) && plan.to_string().contains("peak"));
+                    assert!(graph.unwrap().to_string().contains("peak"));
+                    // Large parameters give more bytes, not fewer: none of the sums has wrapped.
+                    let rows = 4 * (data.rows * builder.strategy.max_degree()) as u64;
+                    assert!(plan.peak_host_bytes() >= rows && plan.disk.bytes() >= rows);
+                    builder.remedies(&data, target, free).unwrap();
+                }
+                Err(error) => {
+                    errors += 1;
+                    assert!(matches!(error, Error::Argument { .. } | Error::Mismatch { .. }), "{error}");
+                }
+            }
+        }
+        assert!(plans > 2_000 && errors > 2_000, "{plans} {errors}");
+    }
+}

@@ -1,0 +1,259 @@
+//! A start from cells: compares all pairs of near vectors.
+//!
+//! A vector is assigned to the cell of its nearest centre, or of its nearest two, and probes
+//! further near cells ([`cluster`](crate::cluster)). First the intra-cell join compares the members
+//! of each cell with one another on tensor cores. Keys below a list's bound are its candidates, and
+//! are merged into it. Then the cross-cell join compares the assigned vectors of each cell, a query
+//! tile at a time, with the vectors that probe it, from the nearest ranks to the farthest. It
+//! proposes each vector of a pair to the other if the pair is below the bound of either. So two
+//! neighbours find each other if only one of them probes the other's cell, which takes half as many
+//! probes.
+//!
+//! Further clusterings, with centres of other samples, join what the first has parted. From the
+//! second on, the cells of the first tell which centres are near a vector. They have no intra-cell
+//! join: the cross-cell join compares the members of a cell too.
+
+mod schedule;
+
+use std::ops::Range;
+
+use tagore_device::block::tile;
+use tagore_device::block::tile_walk::Tiles;
+use tagore_device::descent::cells::{
+    CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, MergeCandidates, MergeProposals, QUERY_TILE_WORDS,
+    cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
+    cells_intra_join_i8, cells_intra_join_u8, cells_merge_candidates, cells_merge_proposals,
+};
+use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::key::Key;
+use tagore_device::random::{Draws, Stage};
+use tagore_device::search::exact::SETTLE_THREADS;
+
+pub(crate) use schedule::ROUND;
+use schedule::passes;
+pub(super) use schedule::{JoinSizes, Ranks};
+
+use super::work::JoinWork;
+use super::{Build, CellSettings, Nodes};
+use crate::cluster::{self, Cells, ClusterKernels, Known};
+use crate::descent::{DescentStats, Start};
+use crate::gpu::Buffer;
+use crate::vectors::gpu::{OnDevice, TileVectors, stage_kernels};
+use crate::{Metric, Result};
+
+stage_kernels! {
+    /// Kernels of both joins.
+    pub(crate) trait JoinKernels {
+        IntraCellJoin (IntraCellJoin<Self::Sum>,):
+            cells_intra_join_f16 cells_intra_join_f16 cells_intra_join_u8 cells_intra_join_i8;
+        CrossCellJoin (CrossCellJoin<Self::Sum>,): cells_cross_join_f16 cells_cross_join_f16 cells_cross_join_u8 cells_cross_join_i8;
+    }
+}
+
+/// Kernels of cells: of clustering, and of both joins.
+pub(crate) trait CellKernels: JoinKernels + ClusterKernels {}
+
+impl<T: JoinKernels + ClusterKernels> CellKernels for T {}
+
+/// Buffers of the joins of one clustering.
+struct JoinBuffers {
+    jobs: Buffer<u32>,
+    query_tiles: Buffer<u32>,
+    starts: Buffer<u32>,
+    counts: Buffer<u32>,
+}
+
+/// Buffers that stay from one clustering to the next.
+struct KeptBuffers {
+    bounds: Buffer<f32>,
+    /// Candidates of the intra-cell join; later proposals.
+    keys: Buffer<Key>,
+}
+
+impl Build<'_> {
+    /// Fills the lists with the nearest that the joins of all clusterings find; `cells` is the
+    /// first.
+    pub(super) fn cells<T: CellKernels>(
+        &self,
+        nodes: &mut Nodes<T>,
+        cells: Cells<T>,
+        stats: &mut DescentStats,
+    ) -> Result<()> {
+        let (n, dim) = (self.space.len(), self.space.dim());
+        let clusterings = self.settings.clusterings(n, dim);
+        let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
+        let mut kept =
+            KeptBuffers { bounds: memory.buffer("list bounds")?, keys: memory.buffer("proposals")? };
+        // As good as infinite.
+        kept.bounds.fill(0x7f)?;
+        let stage = self.progress.stage("cells", clusterings as u64);
+        self.join_cells(nodes, &mut kept, &cells, 0, stats)?;
+        stage.advance(1)?;
+        let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
+        let centres = cells.centres;
+        drop(cells.members);
+        let asked = self.settings.cells(n, dim, Start::Cells, Some(centres.count));
+        for clustering in 1..clusterings {
+            let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
+            let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
+            let known = Known { centres: &centres, starts: &starts };
+            let cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), asked, seed, Some(known))?;
+            self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
+            stage.advance(1)?;
+        }
+        Ok(())
+    }
+
+    fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
+        let (nodes, dim) = (self.space.len(), self.space.dim());
+        let assignments = CellSettings::assignments(nodes, dim).min(cells.probes);
+        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments }
+    }
+
+    /// Runs the joins of one clustering; only the first has an intra-cell join.
+    fn join_cells<T: CellKernels>(
+        &self,
+        nodes: &mut Nodes<T>,
+        kept: &mut KeptBuffers,
+        cells: &Cells<T>,
+        clustering: usize,
+        stats: &mut DescentStats,
+    ) -> Result<()> {
+        let sizes = self.join_sizes(cells);
+        let (is_first, most) = (clustering == 0, sizes.most_members());
+        let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
+        let slabs = if is_first { ranks.slabs(sizes.slab_tiles(), most) } else { Vec::new() };
+        let memory = sizes.plan().reserve(self.gpu)?;
+        let mut buffers = JoinBuffers {
+            jobs: memory.buffer("jobs")?,
+            query_tiles: memory.buffer("query tiles")?,
+            starts: memory.buffer("cell starts")?,
+            counts: memory.buffer("counts")?,
+        };
+        let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
+        buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
+        buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
+        let mut join = Join { build: self, nodes, kept, buffers, cells };
+        let mut first_job = 0;
+        for slab in &slabs {
+            join.intra_cell(first_job..first_job + slab.len())?;
+            first_job += slab.len();
+        }
+        // On the host while the device joins.
+        let query_tiles = ranks.query_tiles(sizes.assignments, most);
+        join.buffers.query_tiles.upload(&query_tiles)?;
+        if is_first {
+            // The bytes of empty slots, as merges leave them.
+            join.kept.keys.fill(0xff)?;
+        }
+        let passes = passes(cells.probes, is_first);
+        for (pass, ranks) in passes.iter().enumerate() {
+            let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
+            join.cross_cell(query_tiles.len() / QUERY_TILE_WORDS, ranks.clone(), most, draw)?;
+        }
+        let work = JoinWork {
+            stride: join.nodes.stride,
+            assignments: sizes.assignments,
+            most,
+            is_first,
+            passes: passes.len(),
+        };
+        stats.distances += self.count_cells::<T>(ranks, work);
+        // Then the memory of these cells serves the larger buffers of the next clustering.
+        self.gpu.synchronize()
+    }
+}
+
+/// The joins of one clustering.
+struct Join<'a, 'b, T: CellKernels> {
+    build: &'a Build<'b>,
+    nodes: &'a mut Nodes<T>,
+    kept: &'a mut KeptBuffers,
+    buffers: JoinBuffers,
+    cells: &'a Cells<T>,
+}
+
+impl<T: CellKernels> Join<'_, '_, T> {
+    /// Intra-cell join of these jobs, and the merge of its candidates.
+    fn intra_cell(&mut self, jobs: Range<usize>) -> Result<()> {
+        let Self { build, nodes, kept, buffers, cells } = self;
+        let join = IntraCellJoin::<T::Sum> {
+            tiles: nodes.tiles(),
+            bounds: kept.bounds.view(),
+            members: cells.members.view(),
+            jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
+            counts: buffers.counts.view_mut(),
+            candidates: kept.keys.view_mut(),
+            capacity: ROUND as u32,
+            padding: 0,
+        };
+        let merge = MergeCandidates {
+            candidates: kept.keys.view(),
+            counts: buffers.counts.view(),
+            members: cells.members.view(),
+            jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
+            lists: nodes.lists.view_mut(),
+            bounds: kept.bounds.view_mut(),
+            capacity: ROUND as u32,
+            k: build.k as u32,
+        };
+        let (tiles, lines) = ([jobs.len() as u32, 1, 1], [jobs.len() as u32 * tile::SIDE, 1, 1]);
+        // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a
+        // slab; lists and bounds are of all nodes; and the memory outlives the work.
+        unsafe {
+            build.gpu.launch::<T::IntraCellJoin>(tiles, tile::THREADS, (join,))?;
+            build.gpu.launch::<cells_merge_candidates>(lines, SETTLE_THREADS, (merge,))
+        }
+    }
+
+    /// Cross-cell join of all query tiles with the vectors that probe their cells at these ranks,
+    /// at most `most` of each rank, and the merge of its proposals.
+    fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
+        let Self { build, nodes, kept, buffers, cells } = self;
+        let join = CrossCellJoin::<T::Sum> {
+            tiles: nodes.tiles(),
+            bounds: kept.bounds.view(),
+            members: cells.members.view(),
+            starts: buffers.starts.view(),
+            query_tiles: buffers.query_tiles.view(),
+            proposals: kept.keys.view_mut(),
+            probes: cells.probes as u32,
+            first_rank: ranks.start as u32,
+            end_rank: ranks.end as u32,
+            most: (most * ranks.len()) as u32,
+            draw,
+            padding: 0,
+        };
+        let n = build.space.len() as u32;
+        let merge = MergeProposals {
+            lists: nodes.lists.view_mut(),
+            proposals: kept.keys.view_mut(),
+            bounds: kept.bounds.view_mut(),
+            nodes: n,
+            k: build.k as u32,
+            draw,
+            padding: 0,
+        };
+        let grid = [n.div_ceil(MERGE_NODES), 1, 1];
+        // SAFETY: as above; there are slots for all nodes.
+        unsafe {
+            build.gpu.launch::<T::CrossCellJoin>([query_tiles as u32, 1, 1], tile::THREADS, (join,))?;
+            build.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))
+        }
+    }
+}
+
+impl<T: OnDevice> Nodes<T> {
+    /// Nodes that are compared with nodes.
+    fn tiles(&self) -> Tiles<T::Sum> {
+        Tiles {
+            queries: self.vectors.view(),
+            rows: self.vectors.view(),
+            biases: self.biases.view(),
+            query_stride: self.stride,
+            row_stride: self.stride,
+            units: self.stride / 16,
+            weight: T::weight(Metric::L2),
+        }
+    }
+}

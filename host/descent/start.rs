@@ -1,0 +1,46 @@
+//! The start of a descent.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// The start of a descent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Whichever of the others is fastest for the device, the size and the metric.
+    #[default]
+    Auto,
+    /// Random neighbours, as in the paper.
+    Random,
+    /// Cells of near vectors: the members of each are compared with one another and with vectors
+    /// near it; on a GPU.
+    Cells,
+    /// No descent: all pairs are compared, which gives the exact graph.
+    AllPairs,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Random => "random",
+            Self::Cells => "cells",
+            Self::AllPairs => "all-pairs",
+        })
+    }
+}
+
+impl FromStr for Start {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "random" => Ok(Self::Random),
+            "cells" => Ok(Self::Cells),
+            "all-pairs" => Ok(Self::AllPairs),
+            _ => Err(Error::argument("start", name, "all-pairs, auto, random or cells")),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes
+//! it (`device/src/search/exact/`).
+//!
+//! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in
+//! ranges that grow as the bounds of the queries tighten, so that about a third of the room for
+//! noted rows is used. Where a few queries overflow it, as in a dense spot whose distances are
+//! below what rounding moves, they are searched for again by themselves; where many do, the range
+//! is visited again in smaller parts.
+
+mod batch;
+mod pass;
+
+use tagore_device::block::tile;
+use tagore_device::key::{self, Key};
+
+use batch::Batch;
+pub(crate) use pass::ExactKernels;
+use pass::Pass;
+
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet, Side};
+use crate::vectors::space::{Queries, Space};
+use crate::vectors::{Matrix, TypedRows};
+use crate::{Error, Metric, Progress, Result};
+
+/// The largest k: the list of a query and what is merged into it share a block's memory.
+pub(crate) const MAX_K: usize = 1024;
+
+/// Queries that are searched for together.
+const BATCH: usize = 16_384;
+
+/// Rows whose neighbours are searched for together, unless there are more than four times as many.
+const LEAST_BATCH: usize = 1024;
+
+/// The queries whose neighbours are wanted.
+pub(crate) struct QuerySet<'a> {
+    rows: TypedRows<'a>,
+    /// The row of each query, if the queries are nodes of the base; no node finds itself.
+    nodes: Option<&'a [u32]>,
+    zero: &'a [bool],
+    count: usize,
+}
+
+impl<'a> QuerySet<'a> {
+    pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
+        Self { rows: queries.rows(), nodes: None, zero: queries.zero(), count: queries.len() }
+    }
+
+    pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
+        Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
+    }
+
+    fn row_of(&self, query: usize) -> usize {
+        self.nodes.map_or(query, |nodes| nodes[query] as usize)
+    }
+
+    fn is_zero(&self, query: usize) -> bool {
+        self.zero.get(self.row_of(query)).copied().unwrap_or(false)
+    }
+}
+
+/// Rows that may be noted for a query between two settlings.
+pub(crate) fn capacity(k: usize) -> usize {
+    (8 * k).next_power_of_two().clamp(1024, 4096)
+}
+
+/// The rows of a base of `n` that are searched for together where all are: no more than a quarter
+/// of them, so that what is noted for them takes no more than what stays.
+pub(crate) fn batch_of_all(n: usize) -> usize {
+    n.div_ceil(4).clamp(LEAST_BATCH, BATCH).min(n)
+}
+
+/// What a search of the `k` nearest of every row takes, with all `n` rows of `dim` components on
+/// the device.
+pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
+    device_plan::<T>(n, batch_of_all(n), dim, k)
+}
+
+/// The least that a search of the `k` nearest of some of `n` rows can do with.
+pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
+    let side = n.min(tile::SIDE as usize);
+    device_plan::<T>(side, side, dim, k)
+}
+
+/// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a
+/// time, and `queries` queries in batches.
+fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -> MemoryPlan {
+    let queries = queries.min(BATCH);
+    let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
+    Side::<T>::plan(plan, QUERIES, queries, dim)
+        .with::<u32>("excluded ids", queries)
+        .with::<T::Sum>("bounds", queries)
+        .with::<u32>("counts", queries)
+        .with::<u32>("noted rows", queries * capacity(k))
+        .with::<Key>("lists", queries * k)
+        .with::<f32>("mean", dim)
+        .with::<u32>("largest norms", 2)
+        .with::<u32>("overflow", 1)
+}
+
+/// An exact search on a GPU.
+pub(crate) struct GpuSearch<'a> {
+    pub gpu: &'a Gpu,
+    /// At least `k` rows to find.
+    pub space: &'a Space<'a>,
+    pub queries: &'a QuerySet<'a>,
+    /// Neighbours per query.
+    pub k: usize,
+    /// The most bytes of device memory to use, if limited.
+    pub budget: Option<u64>,
+    pub progress: &'a Progress,
+}
+
+impl GpuSearch<'_> {
+    /// Finds the `k` smallest keys of each query, as the CPU computes them.
+    ///
+    /// # Errors
+    /// If `k` is out of range, the device has no room or fails, or the work is cancelled.
+    pub(crate) fn run(&self) -> Result<Vec<Key>> {
+        let Self { space, queries, k, .. } = *self;
+        if k == 0 || k > MAX_K {
+            return Err(Error::argument("k", k, format_args!("1 to {MAX_K} on a GPU")));
+        }
+        let mut keys = match (queries.rows, space.rows()) {
+            (TypedRows::F32(queries), TypedRows::F32(rows)) => self.run_as(queries, rows),
+            (TypedRows::F16(queries), TypedRows::F16(rows)) => self.run_as(queries, rows),
+            (TypedRows::U8(queries), TypedRows::U8(rows)) => self.run_as(queries, rows),
+            (TypedRows::I8(queries), TypedRows::I8(rows)) => self.run_as(queries, rows),
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }?;
+        add_zero_vectors(space, queries, k, &mut keys);
+        Ok(keys)
+    }
+
+    /// Rows that may be noted for a query between two settlings.
+    fn capacity(&self) -> usize {
+        capacity(self.k)
+    }
+
+    /// The plan for `rows` rows at a time and `queries` queries.
+    fn plan<T: OnDevice>(&self, rows: usize, queries: usize) -> MemoryPlan {
+        device_plan::<T>(rows, queries, self.space.dim(), self.k)
+    }
+
+    /// Queries that are searched for together, and rows that are on the device at a time.
+    fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
+        let free = self.gpu.free_memory()?;
+        // The driver and the compiler of kernels take an unknown part.
+        let free = free.saturating_sub((free / 20).min(1 << 30));
+        let room = self.budget.map_or(free, |budget| budget.min(free));
+        let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.queries.count);
+        let is_all = self.queries.nodes.is_some() && count == n;
+        let mut queries = if is_all { batch_of_all(n) } else { count.min(BATCH) };
+        // Half of the room is for rows.
+        while queries > side && self.plan::<T>(side, queries).bytes() > room / 2 {
+            queries = (queries / 2).max(side);
+        }
+        let rows = side.min(n);
+        let (least, two) =
+            (self.plan::<T>(rows, queries).bytes(), self.plan::<T>(rows + side, queries).bytes());
+        if least > room {
+            return Err(self.gpu.error(format_args!("needs {least} bytes of device memory, free {room}")));
+        }
+        let pieces = ((room - least) / (two - least).max(1)) as usize + 1;
+        Ok((queries, pieces.saturating_mul(side).min(n)))
+    }
+
+    fn run_as<T: ExactKernels>(&self, queries: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
+        let (count, n, k, dim) = (self.queries.count, self.space.len(), self.k, self.space.dim());
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let (batch, piece) = self.pieces::<T>()?;
+        let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
+        let mut side = Side::<T>::new(&memory, ROWS, dim)?;
+        let mut batch_memory = Batch::<T> {
+            side: Side::new(&memory, QUERIES, dim)?,
+            excluded: memory.buffer("excluded ids")?,
+            bounds: memory.buffer("bounds")?,
+            counts: memory.buffer("counts")?,
+            noted: memory.buffer("noted rows")?,
+            lists: memory.buffer("lists")?,
+            overflow: memory.buffer("overflow")?,
+            count: 0,
+        };
+        let row_of = |query: usize| self.queries.row_of(query);
+        let rounding = Rounding::of(
+            self.space.metric(),
+            RowSet { rows, count: n },
+            RowSet { rows: queries, count },
+            row_of,
+        );
+        let mut mean: Buffer<f32> = memory.buffer("mean")?;
+        mean.upload(&rounding.mean)?;
+        let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
+        let largest_of_queries = largest.view_mut().offset(1);
+        let metric = self.space.metric();
+        let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
+
+        let stage = self.progress.stage("exact search", (n * count.div_ceil(batch)) as u64);
+        let everyone: Vec<u32> = (0..count as u32).collect();
+        let mut keys = vec![key::NONE; count * k];
+        for first in (0..n).step_by(piece) {
+            let rows_here = piece.min(n - first);
+            side.values.upload_rows(rows_here, side.stride, |row| rows.row(first + row))?;
+            largest.fill(0)?;
+            T::prepare(
+                self.gpu,
+                &mut side,
+                &Preparation {
+                    count: rows_here,
+                    dim,
+                    mean: &mean,
+                    largest: largest.view_mut(),
+                    scale: rounding.row_scale,
+                    error_limit: rounding.error_limit,
+                    norm_weight: i32::from(!is_product),
+                    skip_zero: is_cosine,
+                },
+            )?;
+            let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
+            for members in everyone.chunks(batch) {
+                let task = Preparation {
+                    count: members.len(),
+                    dim,
+                    mean: &mean,
+                    // That of the queries is not asked for.
+                    largest: largest_of_queries,
+                    scale: rounding.query_scale,
+                    error_limit: f32::INFINITY,
+                    norm_weight: 1,
+                    skip_zero: false,
+                };
+                batch_memory.start(self, members, queries, &keys)?;
+                T::prepare(self.gpu, &mut batch_memory.side, &task)?;
+                let advance = |rows| stage.advance(rows as u64);
+                let stragglers = pass.run(&mut batch_memory, rows_here, true, advance)?;
+                batch_memory.finish(self, members, &stragglers, &mut keys)?;
+                if !stragglers.is_empty() {
+                    let members: Vec<u32> = stragglers.iter().map(|&index| members[index]).collect();
+                    let task = Preparation { count: members.len(), ..task };
+                    batch_memory.start(self, &members, queries, &keys)?;
+                    T::prepare(self.gpu, &mut batch_memory.side, &task)?;
+                    pass.run(&mut batch_memory, rows_here, false, |_| self.progress.check())?;
+                    batch_memory.finish(self, &members, &[], &mut keys)?;
+                }
+            }
+        }
+        Ok(keys)
+    }
+}
+
+/// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
+pub(crate) fn add_zero_vectors(space: &Space<'_>, queries: &QuerySet<'_>, k: usize, keys: &mut [Key]) {
+    if space.metric() != Metric::Cosine || space.zero().is_empty() && queries.zero.is_empty() {
+        return;
+    }
+    let zero = space.zero().iter().enumerate().filter(|row| *row.1);
+    let zero_rows: Vec<u32> = zero.map(|(row, _)| row as u32).take(k + 1).collect();
+    for (query, list) in keys.chunks_exact_mut(k).enumerate() {
+        let itself = queries.nodes.map(|nodes| nodes[query]);
+        let others = |row: &u32| Some(*row) != itself;
+        if queries.is_zero(query) {
+            let ids = (0..space.len() as u32).filter(others);
+            list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
+        } else if !zero_rows.is_empty() {
+            let zeros = zero_rows.iter().copied().filter(others).map(|id| key::pack(1.0, id));
+            let mut merged: Vec<Key> = list.iter().copied().chain(zeros).collect();
+            merged.sort_unstable();
+            list.copy_from_slice(&merged[..k]);
+        }
+    }
+}

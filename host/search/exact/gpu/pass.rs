@@ -1,0 +1,205 @@
+//! The launches of exact search: a pass of a batch of queries over the rows of a piece.
+
+use tagore_device::block::tile;
+use tagore_device::block::tile_walk::Tiles;
+use tagore_device::search::exact::{
+    CLOSED, ExactFilter, ExactSettle, SETTLE_THREADS, exact_filter_f16, exact_filter_i8, exact_filter_u8,
+    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8,
+};
+
+use super::GpuSearch;
+use super::batch::Batch;
+use crate::gpu::Buffer;
+use crate::vectors::gpu::{Rounding, Side, metric_number, stage_kernels};
+use crate::{Metric, Result};
+
+/// One query in so many may be given up in a pass.
+const STRAGGLERS: usize = 8;
+
+stage_kernels! {
+    /// Kernels of exact search.
+    pub(crate) trait ExactKernels {
+        Filter (ExactFilter<Self::Sum>,): exact_filter_f16 exact_filter_f16 exact_filter_u8 exact_filter_i8;
+        Settle (ExactSettle<Self, Self::Sum>,): exact_settle_f32 exact_settle_f16 exact_settle_u8 exact_settle_i8;
+    }
+}
+
+/// The visit of all rows of a piece for a batch of queries.
+pub(super) struct Pass<'a, T: ExactKernels> {
+    pub search: &'a GpuSearch<'a>,
+    pub rounding: &'a Rounding,
+    pub side: &'a Side<T>,
+    pub largest: &'a Buffer<u32>,
+    /// The id of the piece's first row.
+    pub first: usize,
+}
+
+impl<T: ExactKernels> Pass<'_, T> {
+    /// Visits all rows. With `may_close`, queries for which too much is noted while others go on
+    /// well are given up and returned, ascending: they are better searched for by themselves.
+    pub(super) fn run(
+        &self,
+        batch: &mut Batch<T>,
+        rows: usize,
+        may_close: bool,
+        mut advance: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<usize>> {
+        let side = tile::SIDE as usize;
+        let (capacity, k) = (self.search.capacity(), self.search.k);
+        let order = Order::of(rows);
+        // Tiles that cannot overflow, whatever they hold.
+        let safe = capacity / side;
+        // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of
+        // them may be many by chance.
+        let ideal = capacity as f64 / (3 * k.max(32)) as f64;
+        let mut growth = ideal;
+        let mut done = 0;
+        let mut closed = Vec::new();
+        // The bounds, by the lists of earlier pieces.
+        self.settle(batch)?;
+        while done < order.tiles {
+            let seen = self.first + done * side;
+            let wanted = if seen == 0 {
+                (2 * k).div_ceil(side).max(2)
+            } else {
+                (seen as f64 * growth) as usize / side
+            };
+            let mut range = wanted.max(1).min(order.tiles - done);
+            loop {
+                self.filter(batch, &order, done, range)?;
+                let mut overflow = [0];
+                batch.overflow.download(&mut overflow)?;
+                if overflow[0] == 0 {
+                    break;
+                }
+                batch.overflow.fill(0)?;
+                let mut counts = vec![0; batch.count];
+                batch.counts.download(&mut counts)?;
+                let over = |&index: &usize| counts[index] > capacity as u32 && counts[index] != CLOSED;
+                let over: Vec<usize> = (0..batch.count).filter(over).collect();
+                if may_close && (closed.len() + over.len()) * STRAGGLERS <= batch.count {
+                    batch.close(&mut counts, &over)?;
+                    closed.extend(over);
+                    break;
+                }
+                counts.iter_mut().filter(|count| **count != CLOSED).for_each(|count| *count = 0);
+                batch.counts.upload(&counts)?;
+                range = (range / 4).max(safe);
+                growth = (growth / 2.0).max(0.01);
+            }
+            self.settle(batch)?;
+            done += range;
+            growth = (growth * 1.25).min(ideal);
+            advance((range * side).min(rows))?;
+        }
+        closed.sort_unstable();
+        Ok(closed)
+    }
+
+    fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {
+        let gpu = self.search.gpu;
+        let query_tiles = batch.count.div_ceil(tile::SIDE as usize);
+        // Blocks for the device some times over, each of many tiles, and no more than a grid may
+        // have.
+        let blocks = gpu.multiprocessors() as usize * 16;
+        let per_block = (range * query_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
+        let rows = self.side.tiles();
+        let filter = ExactFilter::<T::Sum> {
+            tiles: Tiles {
+                queries: batch.side.tiles().vectors,
+                rows: rows.vectors,
+                biases: self.side.biases.view(),
+                query_stride: rows.stride,
+                row_stride: rows.stride,
+                units: rows.units(),
+                weight: T::weight(self.search.space.metric()),
+            },
+            bounds: batch.bounds.view(),
+            counts: batch.counts.view_mut(),
+            found: batch.noted.view_mut(),
+            overflow: batch.overflow.view_mut(),
+            capacity: self.search.capacity() as u32,
+            query_count: batch.count as u32,
+            row_count: order.rows as u32,
+            first_position: done as u32,
+            position_count: range as u32,
+            positions_per_block: per_block as u32,
+            tile_count: order.tiles as u32,
+            tile_step: order.step as u32,
+        };
+        let grid = [query_tiles as u32, range.div_ceil(per_block) as u32, 1];
+        // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the
+        // batch have a place for each of its queries and outlive the work.
+        unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
+    }
+
+    fn settle(&self, batch: &mut Batch<T>) -> Result<()> {
+        let search = self.search;
+        let metric = search.space.metric();
+        let Rounding { row_scale, query_scale, error_limit, .. } = *self.rounding;
+        let settle = ExactSettle::<T, T::Sum> {
+            rows: self.side.values.view(),
+            queries: batch.side.values.view(),
+            found: batch.noted.view(),
+            counts: batch.counts.view_mut(),
+            excluded: batch.excluded.view(),
+            lists: batch.lists.view_mut(),
+            bounds: batch.bounds.view_mut(),
+            norms: batch.side.biases.view(),
+            errors: batch.side.errors.view(),
+            largest: self.largest.view(),
+            row_stride: self.side.stride as u32,
+            query_stride: batch.side.stride as u32,
+            dim: search.space.dim() as u32,
+            capacity: search.capacity() as u32,
+            k: search.k as u32,
+            first_id: self.first as u32,
+            exclude: u32::from(search.queries.nodes.is_some()),
+            metric: metric_number(metric),
+            row_error: error_limit,
+            scale: if metric == Metric::InnerProduct { row_scale * query_scale } else { row_scale },
+        };
+        // SAFETY: as for the filter; the noted rows are rows of this piece.
+        unsafe { search.gpu.launch::<T::Settle>([batch.count as u32, 1, 1], SETTLE_THREADS, (settle,)) }
+    }
+}
+
+/// The tiles of a piece's rows, and the order in which they are visited.
+struct Order {
+    rows: usize,
+    tiles: usize,
+    /// From one visited tile to the next, coprime to their number.
+    step: usize,
+}
+
+impl Order {
+    fn of(rows: usize) -> Self {
+        let tiles = rows.div_ceil(tile::SIDE as usize);
+        let divisor = |mut a: usize, mut b: usize| {
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        // The golden ratio leaves no run of nearby tiles, so that sorted data come mixed.
+        let from = ((tiles as f64 * 0.618_034) as usize).max(1);
+        let step = (from..=tiles).find(|&step| divisor(step, tiles) == 1).unwrap_or(1);
+        Self { rows, tiles, step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tile_is_visited_once() {
+        for tiles in (1..200).chain([1024, 7813, 65_536]) {
+            let step = Order::of(128 * tiles - 5).step;
+            let mut visited: Vec<usize> = (0..tiles).map(|position| position * step % tiles).collect();
+            visited.sort_unstable();
+            assert!(visited.iter().enumerate().all(|(index, &tile)| index == tile), "{tiles} by {step}");
+            assert!(step <= tiles);
+        }
+    }
+}

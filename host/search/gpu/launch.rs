@@ -1,0 +1,262 @@
+//! The launches of beam search.
+
+use std::sync::PoisonError;
+
+use cuda_std::launch::Kernel;
+use tagore_device::block::rows::Rows;
+use tagore_device::key::{self, Key};
+use tagore_device::search::beam::search::{
+    BeamSearch, SEARCH_COUNTERS, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8,
+    beam_search_64_u8, beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8,
+    beam_search_256_f16, beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16,
+    beam_search_512_f32, beam_search_512_i8, beam_search_512_u8, beam_search_layer_f16,
+    beam_search_layer_f32, beam_search_layer_i8, beam_search_layer_u8,
+};
+use tagore_device::search::beam::walk::{BeamWalk, Graph};
+
+use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
+use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
+use crate::vectors::Matrix;
+use crate::vectors::gpu::{Base, OnDevice, metric_number, stage_kernels, stride};
+use crate::vectors::space::{Queries, Space};
+use crate::{Progress, Result};
+
+stage_kernels! {
+    /// Kernels of beam search: of beams of up to 64 to 512 nodes, and of layers.
+    pub(crate) trait BeamKernels {
+        Beam64 (BeamSearch<Self>,):
+            beam_search_64_f32 beam_search_64_f16 beam_search_64_u8 beam_search_64_i8;
+        Beam128 (BeamSearch<Self>,):
+            beam_search_128_f32 beam_search_128_f16 beam_search_128_u8 beam_search_128_i8;
+        Beam256 (BeamSearch<Self>,):
+            beam_search_256_f32 beam_search_256_f16 beam_search_256_u8 beam_search_256_i8;
+        Beam512 (BeamSearch<Self>,):
+            beam_search_512_f32 beam_search_512_f16 beam_search_512_u8 beam_search_512_i8;
+        BeamLayer (BeamSearch<Self>,):
+            beam_search_layer_f32 beam_search_layer_f16 beam_search_layer_u8 beam_search_layer_i8;
+    }
+}
+
+/// One launch: the graph that it searches, and where.
+struct Stage<'a> {
+    edges: &'a Buffer<u32>,
+    /// Places of rows, of a graph over some of the nodes.
+    places: Option<&'a Buffer<u32>>,
+    degree: usize,
+    entries: Entries<'a>,
+    limits: BatchLimits,
+}
+
+/// Entry points of one launch.
+#[derive(Clone, Copy)]
+enum Entries<'a> {
+    /// All at the same nodes.
+    Same(&'a Buffer<u32>),
+    /// Each search at the nodes, this many, that the launch before found for it.
+    Found(&'a Buffer<Key>, usize),
+}
+
+/// `count` queries on the device.
+struct QueryBuffers<'a, T> {
+    values: &'a Buffer<T>,
+    lifts: &'a Buffer<f32>,
+    count: usize,
+}
+
+/// The output of a launch.
+struct Output<'a> {
+    found: &'a mut Buffer<Key>,
+    computed: &'a mut Buffer<u64>,
+}
+
+/// Memory for up to `capacity` queries of `k` results.
+pub(super) struct Batch<T> {
+    capacity: usize,
+    k: usize,
+    queries: Buffer<T>,
+    lifts: Buffer<f32>,
+    found: Buffer<Key>,
+    /// Keys found in two layers, in turn.
+    in_layers: [Buffer<Key>; 2],
+    computed: Buffer<u64>,
+}
+
+impl<T: OnDevice> Batch<T> {
+    /// For searches that bring up to `brought` nodes from one layer to the next.
+    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize, brought: usize) -> Result<Self> {
+        let memory = MemoryPlan::new()
+            .with::<T>("queries", capacity * stride::<T>(dim))
+            .with::<f32>("query lifts", capacity)
+            .with::<Key>("found", capacity * k)
+            .with::<Key>("found in a layer", capacity * brought)
+            .with::<Key>("found in the next layer", capacity * brought)
+            .with::<u64>("computed", SEARCH_COUNTERS as usize)
+            .reserve(gpu)?;
+        Ok(Self {
+            capacity,
+            k,
+            queries: memory.buffer("queries")?,
+            lifts: memory.buffer("query lifts")?,
+            found: memory.buffer("found")?,
+            in_layers: [memory.buffer("found in a layer")?, memory.buffer("found in the next layer")?],
+            computed: memory.buffer("computed")?,
+        })
+    }
+}
+
+/// Results of a search.
+pub(in crate::search) struct Found {
+    /// `k` keys per query.
+    pub keys: Vec<Key>,
+    /// Distances computed.
+    pub computed: u64,
+    pub kernels: Vec<KernelTime>,
+}
+
+/// A search of queries.
+pub(super) struct Task<'a> {
+    pub on_gpu: &'a OnGpu,
+    pub space: &'a Space<'a>,
+    pub queries: &'a Queries<'a>,
+    pub limits: BatchLimits,
+    pub progress: &'a Progress,
+}
+
+impl Task<'_> {
+    pub(super) fn run<T: BeamKernels>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
+        match self.limits.beam {
+            0..=64 => self.run_with::<T, T::Beam64>(resident, rows),
+            65..=128 => self.run_with::<T, T::Beam128>(resident, rows),
+            129..=256 => self.run_with::<T, T::Beam256>(resident, rows),
+            _ => self.run_with::<T, T::Beam512>(resident, rows),
+        }
+    }
+
+    fn run_with<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
+        &self,
+        resident: &Resident<T>,
+        rows: Matrix<'_, T>,
+    ) -> Result<Found> {
+        let (gpu, dim) = (&self.on_gpu.gpu, self.space.dim());
+        let BatchLimits { k, batch: at_once, .. } = self.limits;
+        let mut keys = vec![key::NONE; self.queries.len() * k];
+        if keys.is_empty() {
+            return Ok(Found { keys, computed: 0, kernels: Vec::new() });
+        }
+        let stage = self.progress.stage("search", self.queries.len() as u64);
+        // Held from here on: another search of this base waits.
+        let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let capacity = self.queries.len().min(at_once);
+        let batch = match kept.take() {
+            Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
+            _ => {
+                let brought = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
+                kept.insert(Batch::new(gpu, capacity, dim, k, brought)?)
+            }
+        };
+        let measurement = gpu.measure()?;
+        let mut total = 0;
+        for (first, keys) in (0..).step_by(at_once).zip(keys.chunks_mut(at_once * k)) {
+            let count = keys.len() / k;
+            batch.queries.upload_rows(count, stride::<T>(dim), |query| rows.row(first + query))?;
+            let zero = self.queries.zero();
+            if !zero.is_empty() {
+                let lifts: Vec<f32> =
+                    zero[first..][..count].iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
+                batch.lifts.upload(&lifts)?;
+            }
+            batch.computed.fill(0)?;
+            self.launch::<T, K>(&resident.base, batch, count)?;
+            batch.found.download(keys)?;
+            let mut computed = [0; SEARCH_COUNTERS as usize];
+            batch.computed.download(&mut computed)?;
+            let computed: u64 = computed.iter().sum();
+            // The rows at least; of the edges it is not known how many were followed.
+            gpu.count_work::<K>(computed * (stride::<T>(dim) * size_of::<T>()) as u64, 0);
+            total += computed;
+            stage.advance(count as u64)?;
+        }
+        Ok(Found { keys, computed: total, kernels: measurement.end()?.kernels })
+    }
+
+    /// Searches layer after layer, and the index last.
+    fn launch<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
+        &self,
+        base: &Base<T>,
+        batch: &mut Batch<T>,
+        count: usize,
+    ) -> Result<()> {
+        let OnGpu { degree, edges, entries, layers, .. } = self.on_gpu;
+        let Batch { queries, lifts, found, in_layers: [here, next], computed, .. } = batch;
+        let queries = QueryBuffers { values: queries, lifts, count };
+        let (mut here, mut next) = (here, next);
+        let mut entries = Entries::Same(entries);
+        for layer in layers {
+            let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
+            let limits = BatchLimits { k: beam, beam, width: 1, ..self.limits };
+            let stage = Stage { edges, places: Some(places), degree, entries, limits };
+            let output = Output { found: here, computed };
+            self.launch_stage::<T, T::BeamLayer>(base, &stage, &queries, output)?;
+            (here, next) = (next, here);
+            entries = Entries::Found(next, beam);
+        }
+        let stage = Stage { edges, places: None, degree: *degree, entries, limits: self.limits };
+        self.launch_stage::<T, K>(base, &stage, &queries, Output { found, computed })
+    }
+
+    fn launch_stage<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
+        &self,
+        base: &Base<T>,
+        stage: &Stage<'_>,
+        queries: &QueryBuffers<'_, T>,
+        output: Output<'_>,
+    ) -> Result<()> {
+        let (gpu, dim, degree) = (&self.on_gpu.gpu, self.space.dim(), stage.degree);
+        let BatchLimits { k, beam, width, .. } = stage.limits;
+        let slots = BeamShape { dim, degree, beam, width }.slots(gpu.shared_memory());
+        let slots =
+            slots.map_err(|bytes| gpu.error(format_args!("search: {bytes} bytes of shared memory")))?;
+        let (entries, entry_count, entry_stride, entry_shift) = match stage.entries {
+            Entries::Same(entries) => (entries.view(), entries.len(), 0, 0),
+            // The ids are the low words of the keys.
+            Entries::Found(keys, count) => (keys.view().cast(), count, count, 1),
+        };
+        let ids = stage.edges.view();
+        let search = BeamSearch {
+            walk: BeamWalk {
+                base: base.rows(),
+                graph: Graph {
+                    ids,
+                    places: stage.places.map_or(ids, Buffer::view),
+                    degree: degree as u32,
+                    shift: 0,
+                },
+                entries,
+                entry_count: entry_count as u32,
+                entry_stride: entry_stride as u32,
+                entry_shift,
+                beam: beam as u32,
+                width: width as u32,
+                expansions: u32::MAX,
+                slots,
+                metric: metric_number(self.space.metric()),
+            },
+            queries: Rows {
+                values: queries.values.view(),
+                lifts: queries.lifts.view(),
+                stride: stride::<T>(dim) as u32,
+                dim: dim as u32,
+                lifted: u32::from(!self.queries.zero().is_empty()),
+                square: -1.0,
+            },
+            found: output.found.view_mut(),
+            computed: output.computed.view_mut(),
+            k: k as u32,
+            padding: 0,
+        };
+        // SAFETY: ids have been checked to be rows of the base or nodes of a layer, as have the
+        // entries; the batch has room for `count` queries; all buffers outlive the work, which the
+        // download of what it found waits for.
+        unsafe { gpu.launch::<K>([queries.count as u32, 1, 1], 32 * width as u32, (search,)) }
+    }
+}

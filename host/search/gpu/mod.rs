@@ -1,0 +1,266 @@
+//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any
+//! number of batches.
+
+mod launch;
+
+use std::sync::{Mutex, OnceLock};
+
+use cuda_std::f16;
+use tagore_device::key;
+use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
+use tagore_device::search::beam::walk::{least_slots, step_ids};
+
+#[cfg(test)]
+pub(crate) use launch::BeamKernels;
+pub(super) use launch::Found;
+use launch::{Batch, Task};
+
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::index::{Index, Layer};
+use crate::vectors::gpu::{Base, OnDevice, as_bytes, bytes_of};
+use crate::vectors::space::{Queries, Space};
+use crate::vectors::{Matrix, TypedRows};
+use crate::{Error, Progress, Result};
+
+/// The widest beam: it lies in the registers of a warp.
+pub(crate) const MAX_BEAM: usize = 512;
+
+/// Parameters of a batch of searches.
+#[derive(Clone, Copy)]
+pub(super) struct BatchLimits {
+    /// Keys per query.
+    pub k: usize,
+    /// Nodes of the beam.
+    pub beam: usize,
+    /// Nodes expanded in a step.
+    pub width: usize,
+    /// Queries on the device at a time.
+    pub batch: usize,
+}
+
+/// The most ids of a step: for more no block has room.
+const MAX_STEP_IDS: usize = 1 << 16;
+
+/// The sizes that the shared memory of a search depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct BeamShape {
+    pub dim: usize,
+    /// Edges of a row.
+    pub degree: usize,
+    /// Nodes of the beam.
+    pub beam: usize,
+    /// Nodes expanded in a step.
+    pub width: usize,
+}
+
+impl BeamShape {
+    /// Slots of a search's table, where a block may have `shared` bytes.
+    ///
+    /// # Errors
+    /// If no table fits: the bytes of the smallest.
+    pub(crate) fn slots(self, shared: u32) -> std::result::Result<u32, u64> {
+        let Self { dim, degree, beam, width } = self;
+        if degree.saturating_mul(width) > MAX_STEP_IDS {
+            // Of the ids and their keys alone.
+            return Err((degree as u64).saturating_mul(width as u64).saturating_mul(12));
+        }
+        let (dim, degree, beam, width) = (dim as u32, degree as u32, beam as u32, width as u32);
+        let ids = step_ids(degree, width);
+        let bytes = |slots: &u32| search_shared_bytes(dim, degree, width, *slots);
+        let least = least_slots(beam, ids);
+        let fits = |slots: &u32| bytes(slots) <= shared;
+        [table_slots(beam, ids), least].into_iter().find(fits).ok_or_else(|| bytes(&least).into())
+    }
+}
+
+/// An index and its base on a device.
+pub(super) struct OnGpu {
+    gpu: Gpu,
+    degree: usize,
+    edges: Buffer<u32>,
+    entries: Buffer<u32>,
+    /// The highest first.
+    layers: Vec<LayerOnGpu>,
+    base: AnyBase,
+}
+
+/// A layer of an index on a device.
+struct LayerOnGpu {
+    degree: usize,
+    beam: usize,
+    edges: Buffer<u32>,
+    /// The row of each node of the index that is one of the layer.
+    places: Buffer<u32>,
+}
+
+impl LayerOnGpu {
+    /// Device memory of a layer of an index of `n` nodes.
+    fn plan(n: usize, layer: &Layer) -> MemoryPlan {
+        MemoryPlan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
+    }
+
+    fn new(gpu: &Gpu, n: usize, layer: &Layer) -> Result<Self> {
+        let memory = Self::plan(n, layer).reserve(gpu)?;
+        let mut edges: Buffer<u32> = memory.buffer("layer edges")?;
+        edges.upload(layer.padded_rows())?;
+        let mut of_nodes = vec![u32::MAX; n];
+        for (&node, place) in layer.nodes().iter().zip(0..) {
+            of_nodes[node as usize] = place;
+        }
+        let mut places: Buffer<u32> = memory.buffer("layer places")?;
+        places.upload(&of_nodes)?;
+        Ok(Self { degree: layer.max_degree(), beam: layer.beam(), edges, places })
+    }
+}
+
+/// The base in its element type.
+enum AnyBase {
+    F32(Resident<f32>),
+    F16(Resident<f16>),
+    U8(Resident<u8>),
+    I8(Resident<i8>),
+    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query
+    /// that is of others.
+    Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
+}
+
+/// The base, and memory for queries that is kept from one batch to the next.
+struct Resident<T: OnDevice> {
+    base: Base<T>,
+    batch: Mutex<Option<Batch<T>>>,
+}
+
+impl OnGpu {
+    /// Copies index and base to the device.
+    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index) -> Result<Self> {
+        let (n, degree, entries) = (index.len(), index.max_degree(), index.entries());
+        if n as u64 >= key::MAX_NODES {
+            let expected = format!("fewer than {} on a GPU", key::MAX_NODES);
+            return Err(Error::mismatch("base", format_args!("{n} rows"), expected));
+        }
+        let memory = MemoryPlan::new()
+            .with::<u32>("edges", n * degree)
+            .with::<u32>("entries", entries.len())
+            .with::<u8>("rows", n * space.row_bytes());
+        let layers = index.layers().iter().rev();
+        let memory = layers.clone().fold(memory, |all, layer| all.and(&LayerOnGpu::plan(n, layer)));
+        let memory = memory.reserve(&gpu)?;
+        let mut edges: Buffer<u32> = memory.buffer("edges")?;
+        edges.upload(index.padded_rows()?)?;
+        let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
+        entries_there.upload(entries)?;
+        let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
+        let base = match space.rows() {
+            TypedRows::F32(rows) => match bytes_of(space, rows) {
+                Some(bytes) => {
+                    let rows = Matrix::new(&bytes, space.dim(), space.dim());
+                    AnyBase::Whole(Resident::new(&gpu, space, rows)?, OnceLock::new())
+                }
+                None => AnyBase::F32(Resident::new(&gpu, space, rows)?),
+            },
+            TypedRows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
+            TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
+            TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
+        };
+        Ok(Self { gpu, degree, edges, entries: entries_there, layers, base })
+    }
+
+    /// The device.
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The nearest keys of each query: those of the CPU, if a step expands one node.
+    pub(super) fn search(
+        &self,
+        space: &Space<'_>,
+        queries: &Queries<'_>,
+        limits: BatchLimits,
+        progress: &Progress,
+    ) -> Result<Found> {
+        let beam = limits.beam;
+        if beam > MAX_BEAM {
+            return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
+        }
+        if let Err((degree, bytes)) = self.check_slots(space, limits) {
+            let allowed = self.gpu.shared_memory();
+            return Err(self.gpu.error(format_args!(
+                "search: requested {bytes} bytes of shared memory for degree {degree} and width {}, allowed {allowed} bytes: lower the width, or search on the CPU",
+                limits.width
+            )));
+        }
+        let task = Task { on_gpu: self, space, queries, limits, progress };
+        match (&self.base, queries.rows()) {
+            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows),
+            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows),
+            (AnyBase::U8(base), TypedRows::U8(rows)) => task.run(base, rows),
+            (AnyBase::I8(base), TypedRows::I8(rows)) => task.run(base, rows),
+            (AnyBase::Whole(bytes, floats), TypedRows::F32(rows)) => match as_bytes(rows, queries.len()) {
+                Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim())),
+                None => task.run(self.floats(space, floats)?, rows),
+            },
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }
+    }
+
+    /// Checks that a block has room for the rows of the index and of its layers.
+    ///
+    /// # Errors
+    /// If it has not: the degree of the rows, and the bytes that they need.
+    fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
+        let dim = space.dim();
+        let of_layer =
+            |layer: &LayerOnGpu| BeamShape { dim, degree: layer.degree, beam: layer.beam, width: 1 };
+        let BatchLimits { beam, width, .. } = limits;
+        let of_index = BeamShape { dim, degree: self.degree, beam, width };
+        self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
+            shape.slots(self.gpu.shared_memory()).map(drop).map_err(|bytes| (shape.degree, bytes))
+        })
+    }
+
+    /// Whether the device can search with these parameters.
+    pub(super) fn can(&self, space: &Space<'_>, limits: BatchLimits) -> bool {
+        limits.beam <= MAX_BEAM && self.check_slots(space, limits).is_ok()
+    }
+
+    /// The base as it was given; it is copied when it is first asked for.
+    fn floats<'a>(
+        &self,
+        space: &Space<'_>,
+        floats: &'a OnceLock<Box<Resident<f32>>>,
+    ) -> Result<&'a Resident<f32>> {
+        if let Some(base) = floats.get() {
+            return Ok(base);
+        }
+        let TypedRows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
+        let base = Resident::new(&self.gpu, space, rows)?;
+        Ok(floats.get_or_init(|| Box::new(base)))
+    }
+}
+
+impl<T: OnDevice> Resident<T> {
+    fn new(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
+        Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_chosen_by_the_device() {
+        let shape = |dim, degree, beam, width| BeamShape { dim, degree, beam, width };
+        let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
+        assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));
+        // Usual shapes do not depend on the device.
+        for shared in [101_376, 232_448] {
+            assert_eq!(shape(128, 32, 64, 1).slots(shared), Ok(1024));
+        }
+        // An index of another system may have longer rows.
+        let bytes = shape(128, 4096, 64, 8).slots(101_376).unwrap_err();
+        assert!(bytes > 400_000, "{bytes}");
+        assert!(shape(128, 1 << 24, 64, 8).slots(232_448).unwrap_err() > 1 << 30);
+        assert!(shape(128, 4096, 64, 1).slots(101_376).is_ok());
+    }
+}

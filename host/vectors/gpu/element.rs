@@ -1,0 +1,152 @@
+//! Element types as devices take them.
+
+use bytemuck::Pod;
+use cuda_std::f16;
+use tagore_device::block::element::{self, TileSum};
+use tagore_device::search::exact::{
+    Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, exact_norms_i8, exact_norms_u8, exact_prepare_f16,
+    exact_prepare_f32,
+};
+
+use super::{Base, DeviceBase, Preparation, Side};
+use crate::gpu::Gpu;
+use crate::vectors::Element;
+use crate::{Metric, Result};
+
+/// Element types that vectors have on a device.
+pub(crate) trait OnDevice: Element + element::Element {
+    /// The type in which tiles sum products.
+    type Sum: TileSum + Pod;
+
+    /// Whether tiles take a rounded copy of the vectors, of f16.
+    const ROUNDED: bool;
+
+    /// The base as a value of any element type.
+    fn device_base(base: Base<Self>) -> DeviceBase;
+
+    /// The factor of products in distances.
+    fn weight(metric: Metric) -> Self::Sum;
+
+    /// Computes the rounded copy, the biases and the errors of `side`'s vectors.
+    fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
+}
+
+/// Declares the kernels of a stage: of each, the types of its arguments and the function of each
+/// element type, in the order f32, f16, u8, i8. Tiles take f32 as f16, so kernels of tiles stand
+/// twice.
+macro_rules! stage_kernels {
+    (
+        $(#[$doc:meta])*
+        $vis:vis trait $stage:ident {
+            $($kernel:ident $arguments:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*
+        }
+    ) => {
+        $(#[$doc])*
+        $vis trait $stage: $crate::vectors::gpu::OnDevice {
+            $(type $kernel: ::cuda_std::launch::Kernel<Arguments = $arguments>;)*
+        }
+        impl $stage for f32 {
+            $(type $kernel = $f32;)*
+        }
+        impl $stage for ::cuda_std::f16 {
+            $(type $kernel = $f16;)*
+        }
+        impl $stage for u8 {
+            $(type $kernel = $u8;)*
+        }
+        impl $stage for i8 {
+            $(type $kernel = $i8;)*
+        }
+    };
+}
+pub(crate) use stage_kernels;
+
+macro_rules! rounded_types {
+    ($($type:ty: $variant:ident, $prepare:ty;)*) => {$(
+        impl OnDevice for $type {
+            type Sum = f32;
+
+            const ROUNDED: bool = true;
+
+            fn device_base(base: Base<Self>) -> DeviceBase {
+                DeviceBase::$variant(base)
+            }
+
+            fn weight(metric: Metric) -> f32 {
+                if metric == Metric::InnerProduct { -1.0 } else { -2.0 }
+            }
+
+            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                let prepare = Prepare {
+                    values: side.values.view(),
+                    mean: task.mean.view(),
+                    rounded: side.rounded.view_mut(),
+                    biases: side.biases.view_mut(),
+                    errors: side.errors.view_mut(),
+                    largest: task.largest,
+                    count: task.count as u32,
+                    dim: task.dim as u32,
+                    stride: side.stride as u32,
+                    rounded_stride: side.rounded_stride as u32,
+                    scale: task.scale,
+                    norm_weight: task.norm_weight as f32,
+                    error_limit: task.error_limit,
+                    skip_zero: u32::from(task.skip_zero),
+                };
+                // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
+                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,))? };
+                let bytes = side.stride * size_of::<Self>() + side.rounded_stride * 2 + 8;
+                gpu.count_work::<$prepare>((task.count * bytes) as u64, 0);
+                Ok(())
+            }
+        }
+    )*};
+}
+
+rounded_types! {
+    f32: F32, exact_prepare_f32;
+    f16: F16, exact_prepare_f16;
+}
+
+macro_rules! byte_types {
+    ($($type:ty: $variant:ident, $norms:ty;)*) => {$(
+        impl OnDevice for $type {
+            type Sum = i32;
+
+            const ROUNDED: bool = false;
+
+            fn device_base(base: Base<Self>) -> DeviceBase {
+                DeviceBase::$variant(base)
+            }
+
+            fn weight(metric: Metric) -> i32 {
+                if metric == Metric::InnerProduct { -1 } else { -2 }
+            }
+
+            fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                let norms = Norms {
+                    values: side.values.view(),
+                    norms: side.biases.view_mut(),
+                    count: task.count as u32,
+                    dim: task.dim as u32,
+                    stride: side.stride as u32,
+                    weight: task.norm_weight,
+                };
+                // SAFETY: the buffers hold `count` vectors of this stride, and outlive the work.
+                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,))? };
+                gpu.count_work::<$norms>((task.count * (side.stride + 4)) as u64, 0);
+                Ok(())
+            }
+        }
+    )*};
+}
+
+byte_types! {
+    u8: U8, exact_norms_u8;
+    i8: I8, exact_norms_i8;
+}
+
+/// Blocks that prepare `count` vectors.
+fn blocks(count: usize) -> u32 {
+    count.div_ceil(PREPARE_VECTORS as usize) as u32
+}

@@ -1,0 +1,133 @@
+//! Vectors on a device as exact search, cells and descent read them.
+
+use cuda_std::f16;
+use cuda_std::memory::{Global, GlobalMut};
+
+use super::{OnDevice, stride};
+use crate::Result;
+use crate::gpu::{Buffer, MemoryPlan, Reservation};
+
+/// Vectors on a device, and what tiles need of them.
+pub(crate) struct Side<T: OnDevice> {
+    pub values: Buffer<T>,
+    /// Components from one vector to the next: rows begin at multiples of 16 bytes.
+    pub stride: usize,
+    /// The rounded copy, with its stride; of one half if there is none.
+    pub(super) rounded: Buffer<f16>,
+    pub(super) rounded_stride: usize,
+    pub biases: Buffer<T::Sum>,
+    pub errors: Buffer<f32>,
+}
+
+/// Vectors as tiles take them: f16 or bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct TileVectors {
+    pub vectors: Global<u8>,
+    /// Bytes from one to the next, a multiple of 16.
+    pub stride: u32,
+}
+
+/// `count` tile vectors of `dim` components.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRows {
+    pub tiles: TileVectors,
+    pub count: usize,
+    pub dim: usize,
+}
+
+impl TileVectors {
+    /// The first `count` vectors, of `dim` components.
+    pub(crate) fn rows(self, count: usize, dim: usize) -> TileRows {
+        TileRows { tiles: self, count, dim }
+    }
+
+    /// Units of 16 bytes per vector.
+    pub(crate) fn units(self) -> u32 {
+        self.stride / 16
+    }
+}
+
+/// The names of a side's buffers in a plan.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    values: &'static str,
+    rounded: &'static str,
+    biases: &'static str,
+    errors: &'static str,
+}
+
+/// The base.
+pub(crate) const ROWS: Names =
+    Names { values: "rows", rounded: "rounded rows", biases: "row biases", errors: "row errors" };
+
+/// The queries.
+pub(crate) const QUERIES: Names =
+    Names { values: "points", rounded: "rounded points", biases: "point norms", errors: "point errors" };
+
+/// Arguments of a preparation.
+#[derive(Clone, Copy)]
+pub(crate) struct Preparation<'a> {
+    pub count: usize,
+    pub dim: usize,
+    pub mean: &'a Buffer<f32>,
+    /// Output: the largest squared norm.
+    pub largest: GlobalMut<u32>,
+    pub scale: f32,
+    pub error_limit: f32,
+    /// 1 if biases are norms, 0 if there are none.
+    pub norm_weight: i32,
+    pub skip_zero: bool,
+}
+
+impl<T: OnDevice> Side<T> {
+    /// Adds room for `count` vectors to a plan.
+    pub(crate) fn plan(plan: MemoryPlan, names: Names, count: usize, dim: usize) -> MemoryPlan {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        plan.with::<T>(names.values, count * stride)
+            .with::<f16>(names.rounded, (count * rounded_stride).max(1))
+            .with::<T::Sum>(names.biases, count)
+            .with::<f32>(names.errors, count)
+    }
+
+    /// Takes what was planned.
+    pub(crate) fn new(memory: &Reservation, names: Names, dim: usize) -> Result<Self> {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        let mut errors: Buffer<f32> = memory.buffer(names.errors)?;
+        // Bytes are taken as they are.
+        errors.fill(0)?;
+        Ok(Self {
+            values: memory.buffer(names.values)?,
+            stride,
+            rounded: memory.buffer(names.rounded)?,
+            rounded_stride,
+            biases: memory.buffer(names.biases)?,
+            errors,
+        })
+    }
+
+    /// The values, with their stride, and the errors; the rest goes.
+    pub(crate) fn into_original(self) -> (Buffer<T>, usize, Buffer<f32>) {
+        (self.values, self.stride, self.errors)
+    }
+
+    /// Bytes of the tiles' vectors of `dim` components from one to the next.
+    pub(crate) fn tile_bytes(dim: usize) -> usize {
+        let (stride, rounded_stride) = strides::<T>(dim);
+        if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
+    }
+
+    /// The vectors as tiles take them.
+    pub(crate) fn tiles(&self) -> TileVectors {
+        let (vectors, bytes) = if T::ROUNDED {
+            (self.rounded.view().cast(), self.rounded_stride * 2)
+        } else {
+            (self.values.view().cast(), self.stride * size_of::<T>())
+        };
+        TileVectors { vectors, stride: bytes as u32 }
+    }
+}
+
+/// The strides of vectors of `dim` components: of the values, and of the rounded copy.
+fn strides<T: OnDevice>(dim: usize) -> (usize, usize) {
+    (stride::<T>(dim), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
+}
