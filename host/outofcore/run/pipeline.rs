@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::lists::ClusterLists;
+use super::lists::{ClusterLists, WaitingLists};
 use super::local::LocalIndex;
 use super::merge::{Merger, Waiting};
 use super::permits::Permits;
@@ -280,8 +280,9 @@ fn merge_group(
     spilled: &mut Reader,
 ) -> Attempt<u64> {
     let first = group.iter().map(|waiting| waiting.read(spilled)).collect::<Attempt<Vec<_>>>()?;
-    let both: Vec<_> =
-        group.iter().zip(&first).map(|(waiting, first)| (waiting.places.clone(), &first[..])).collect();
+    let with_places =
+        |(waiting, first): (&Waiting, _)| WaitingLists { places: waiting.places.clone(), lists: first };
+    let both: Vec<_> = group.iter().zip(first.iter().map(|first| &first[..])).map(with_places).collect();
     let records = lists.merge(&both)?;
     let nodes: usize = group.iter().map(|waiting| waiting.places.len()).sum();
     let (mut merging, mut rest) = (lock(merging), &records[..]);

@@ -1,5 +1,6 @@
 //! Compiles kernels and pins memory in advance.
 
+use super::lists::WaitingLists;
 use super::local::LocalIndex;
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::outofcore::partition::Cluster;
@@ -39,7 +40,7 @@ pub(super) fn warm(
     let mean = vec![0.0; embedding.dim(base.dim())];
     let mut lists = LocalIndex::build(&builder, cluster, embedding, &mean, |_| true)?.lists;
     let first = lists.get(0..rows)?;
-    lists.merge(&[(0..rows, &first)]).map(drop)
+    lists.merge(&[WaitingLists { places: 0..rows, lists: &first }]).map(drop)
 }
 
 /// Pins memory for the copies of all threads of a device.

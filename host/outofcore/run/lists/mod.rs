@@ -27,18 +27,24 @@ pub(crate) struct Members {
     pub order: Vec<u32>,
 }
 
+/// Waiting lists for some members of a cluster.
+pub(crate) struct WaitingLists<'a> {
+    pub places: Range<usize>,
+    /// The lists of these members, as from [`ClusterLists::get`].
+    pub lists: &'a [Key],
+}
+
 /// The neighbour lists of a cluster's members.
 pub(crate) trait ClusterLists {
     /// Returns the lists of the members at `places`: ascending keys of list distances and ids. Each
     /// list is padded to the degree with [`NONE`](tagore_device::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 
-    /// Merges the lists of members with waiting lists: places, and their lists as from
-    /// [`get`](Self::get).
+    /// Merges the lists of members with waiting lists.
     ///
     /// Returns a record per member: its id, then `degree` ids of neighbours, padded with
     /// `u32::MAX`.
-    fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>>;
+    fn merge(&mut self, waiting: &[WaitingLists<'_>]) -> Result<Vec<u32>>;
 }
 
 #[cfg(test)]
@@ -139,17 +145,19 @@ mod tests {
                 assert!(list.is_sorted() && list[0] != NONE);
             }
             let first = others(&lists, degree, &embedding, &base);
-            let merged = expected.merge(&[(0..n, &first)]).unwrap();
-            assert_ne!(merged, expected.merge(&[(0..n, &vec![NONE; n * degree])]).unwrap());
+            let all = |lists| [WaitingLists { places: 0..n, lists }];
+            let merged = expected.merge(&all(&first)).unwrap();
+            let none = vec![NONE; n * degree];
+            assert_ne!(merged, expected.merge(&all(&none)).unwrap());
             for gpu in [Some(Gpu::emulated(1)), Gpu::cuda(0).ok()].into_iter().flatten() {
                 let mut found = on_device(&gpu, &base, &embedding, &index);
                 let what = format!("{metric}, {}, degree {degree}", base.element_type());
                 assert!(found.get(0..n).unwrap() == lists, "{what}");
                 assert!(found.get(5..9).unwrap() == lists[5 * degree..9 * degree], "{what}");
-                assert!(found.merge(&[(0..n, &first)]).unwrap() == merged, "{what}");
+                assert!(found.merge(&all(&first)).unwrap() == merged, "{what}");
                 let part = |places: Range<usize>| {
                     let list = places.start * degree..places.end * degree;
-                    (places, &first[list])
+                    WaitingLists { places, lists: &first[list] }
                 };
                 let some = found.merge(&[part(20..31), part(0..1), part(31..n)]).unwrap();
                 let record = degree + 1;

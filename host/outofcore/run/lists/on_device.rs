@@ -13,7 +13,7 @@ use tagore_device::lists::merge::{
     lists_merge_u8,
 };
 
-use super::{ClusterLists, Members};
+use super::{ClusterLists, Members, WaitingLists};
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::zeros;
 use crate::outofcore::plan::{MERGED_AT_ONCE, list_memory};
@@ -105,9 +105,9 @@ impl<T: ListKernels> ClusterLists for DeviceLists<T> {
         Ok(keys)
     }
 
-    fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>> {
+    fn merge(&mut self, waiting: &[WaitingLists<'_>]) -> Result<Vec<u32>> {
         let (degree, record) = (self.degree, 1 + self.degree);
-        let nodes: usize = waiting.iter().map(|(places, _)| places.len()).sum();
+        let nodes: usize = waiting.iter().map(|waiting| waiting.places.len()).sum();
         let mut records: Vec<u32> = zeros(nodes * record);
         let mut rest = &mut records[..];
         let mut places: Vec<u32> = Vec::new();
@@ -117,8 +117,8 @@ impl<T: ListKernels> ClusterLists for DeviceLists<T> {
             places.clear();
             Ok(())
         };
-        for (at, first) in waiting {
-            for (part, first) in first.chunks(MERGED_AT_ONCE * degree).enumerate() {
+        for WaitingLists { places: at, lists } in waiting {
+            for (part, first) in lists.chunks(MERGED_AT_ONCE * degree).enumerate() {
                 let (begin, count) = (at.start + part * MERGED_AT_ONCE, first.len() / degree);
                 if places.len() + count > MERGED_AT_ONCE {
                     merge_uploaded(self, &mut places)?;

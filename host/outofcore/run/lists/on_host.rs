@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
-use super::{ClusterLists, Members};
+use super::{ClusterLists, Members, WaitingLists};
 use crate::parallel::for_each_row;
 use crate::progress::StageProgress;
 use crate::vectors::space::Space;
@@ -51,12 +51,12 @@ impl ClusterLists for HostLists {
         Ok(self.lists(&places).par_iter().map(|&key| self.members.of_base(key)).collect())
     }
 
-    fn merge(&mut self, waiting: &[(Range<usize>, &[Key])]) -> Result<Vec<u32>> {
+    fn merge(&mut self, waiting: &[WaitingLists<'_>]) -> Result<Vec<u32>> {
         let Self { degree, members, space, .. } = &*self;
-        let nodes: usize = waiting.iter().map(|(places, _)| places.len()).sum();
+        let nodes: usize = waiting.iter().map(|waiting| waiting.places.len()).sum();
         let mut records = vec![u32::MAX; nodes * (1 + degree)];
         let mut rest = &mut records[..];
-        for (places, first) in waiting {
+        for WaitingLists { places, lists: first } in waiting {
             let (records, after) = rest.split_at_mut(places.len() * (1 + degree));
             rest = after;
             let lists = first.par_chunks_exact(*degree).zip(self.lists(places).par_chunks_exact(*degree));
