@@ -70,6 +70,8 @@ pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy};
+#[cfg(feature = "plots")]
+pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};

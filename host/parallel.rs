@@ -24,6 +24,11 @@ pub(crate) fn spawn<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, run).map_err(no_thread)
 }
 
+/// The result of a thread. Its panic continues here.
+pub(crate) fn join<T, E>(thread: ScopedJoinHandle<'_, Result<T, E>>) -> Result<T, E> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// The error for a thread that the system refused.
 pub(crate) fn no_thread(error: io::Error) -> Error {
     let expected = "another thread: raise the limit of processes (ulimit -u, pids) or memory";

@@ -43,7 +43,7 @@ use crate::descent::gpu::DescentKernels;
 use crate::descent::gpu::cells::ROUND;
 use crate::descent::gpu::phases::MOST_EXPANDED;
 use crate::index::MAX_LAYER_BEAM;
-use crate::outofcore::lists::ListKernels;
+use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};

@@ -1,9 +1,16 @@
-//! Data that fits neither a GPU nor RAM (paper section 6): in which order clusters are dispatched, and what a cache of
-//! neighbour lists makes of it.
+//! Builds out of core (paper section 6): data sets that fit neither the GPU nor RAM.
 //!
-//! Every node is in two clusters. When the first is built, the node's list stays in memory with it; when the second
-//! is built, the two lists are merged. If the first cluster has been evicted by then, the list has to be written
-//! to disk and read again, so clusters that share many nodes should be in memory together.
+//! Each vector is in two clusters. A node's list of the first cluster waits in memory until the
+//! second cluster is built, and the two lists are merged. If the first cluster leaves the cache
+//! earlier, the list is written to disk and read again. Clusters that share many nodes should
+//! therefore be in the cache together.
+//!
+//! The code is in four folders. Each imports only the folders before it:
+//!
+//! 1. `plan`: cluster sizes within memory limits, the cluster graph, dispatch orders.
+//! 2. `store`: work files, checkpoints, checksums, damage.
+//! 3. `partition`: cluster centres, and the pass that writes vectors to their clusters.
+//! 4. `run`: the build from end to end: reading, building and merging clusters, writing the index.
 //!
 //! ```
 //! use tagore::outofcore::{ClusterGraph, Dispatcher, Order};
@@ -19,49 +26,13 @@
 //! # Ok::<(), tagore::Error>(())
 //! ```
 
-mod available;
-mod build;
-mod cache;
-mod centres;
-mod checkpoint;
-mod checksums;
-mod entries;
-mod fault;
-mod folder;
-mod graph;
-pub(crate) mod lists;
-mod local;
-mod log;
-mod merge;
-mod order;
-mod overlap;
 mod partition;
-mod permits;
-mod pipeline;
-mod place;
 mod plan;
-#[cfg(feature = "plots")]
-pub(crate) mod timeline;
-mod trace;
-mod turns;
-mod warm;
-mod work;
+mod run;
+mod store;
 
-pub use build::{OutOfCore, OutOfCoreStats};
-pub use cache::CacheUse;
-pub use graph::ClusterGraph;
-pub use order::{Dispatch, Dispatcher, Order};
-pub use overlap::OverlapStats;
-pub use plan::{ClusterPlan, Limits};
-#[cfg(feature = "plots")]
-pub use timeline::timeline_plot;
-pub use trace::{Task, TaskKind};
-
-/// The work files: repeated rows, members of clusters, lists that wait, finished rows, the table of
-/// clusters, the last checkpoint.
-const REPEATED: &str = "repeated";
-const CLUSTERS: &str = "clusters";
-const LISTS: &str = "lists";
-const ROWS: &str = "rows";
-const TABLE: &str = "table";
-const CHECKPOINT: &str = "checkpoint";
+pub use partition::OverlapStats;
+pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits, Order};
+#[cfg(test)]
+pub(crate) use run::ListKernels;
+pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};

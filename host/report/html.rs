@@ -3,8 +3,7 @@
 use std::error::Error;
 use std::fmt::Write;
 
-use super::{BuildCost, Report, plots};
-use crate::outofcore::timeline;
+use super::{BuildCost, Report, plots, timeline};
 
 /// Width of the longest stage's bar, in pixels.
 const BAR: f64 = 260.0;

@@ -6,6 +6,8 @@ mod html;
 mod measure;
 #[cfg(feature = "plots")]
 mod plots;
+#[cfg(feature = "plots")]
+mod timeline;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,6 +18,8 @@ use serde::{Serialize, Serializer};
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
+#[cfg(feature = "plots")]
+pub use timeline::timeline_plot;
 
 use crate::atomic_file::AtomicFile;
 use crate::descent::KnnSample;

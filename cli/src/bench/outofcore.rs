@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind, timeline_plot};
-use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes};
+use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind};
+use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes, timeline_plot};
 
 use super::judge::{Judge, JudgeOptions};
 use crate::build::PruneOptions;

@@ -1,0 +1,60 @@
+//! Cluster centres of a base on disk.
+
+use rayon::prelude::*;
+use tagore_device::cluster::drawn;
+use tagore_device::random::{Draws, Stage};
+
+use super::PartitionInput;
+use crate::Result;
+use crate::cluster::ROUNDS;
+use crate::cluster::assigner::Assigner;
+use crate::cluster::cpu::Centres;
+use crate::outofcore::plan::SAMPLE_PER_CLUSTER;
+use crate::vectors::Access;
+
+/// Maximum rounds of splitting clusters that the sample predicts too large.
+const SPLITS: u32 = 4;
+
+/// Finds cluster centres of all rows except the repeated ones, by k-means on a sample.
+///
+/// A cluster that the sample predicts larger than the plan allows is split. Also returns the
+/// assigner that compares vectors with centres, up to `chunk_rows` vectors at a time.
+pub(super) fn centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Result<(Centres, Assigner)> {
+    let PartitionInput { base, repeated, embedding, plan, device, seed, progress } = *input;
+    let n = base.len() - repeated.len();
+    let count = (plan.clusters * SAMPLE_PER_CLUSTER).min(n);
+    let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
+    base.advise(Access::AtRandom);
+    let row_of = |i: u32| repeated.other(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
+    let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
+    base.validate_rows(rows.par_iter().copied(), embedding.metric())?;
+    let sample = embedding.rows(base, count, |i| rows[i]);
+    let unwatched = progress.unwatched();
+    let stage = unwatched.stage("partition", 0);
+    // A round of splits at most doubles the number of centres.
+    let room = (chunk_rows, plan.clusters << SPLITS);
+    let mut assigner = Assigner::new(device.gpu()?, &sample, room)?;
+    let mut nearest = |centres: &Centres| assigner.with(centres)?.two(&sample, &stage);
+    let mut centres = Centres::find(&sample, plan.clusters, (count, |row| row), seed, &mut nearest)?;
+    for split in 0..SPLITS {
+        let pairs = nearest(&centres)?;
+        let room = plan.cluster_size * count / n;
+        let half = |cluster: u32| {
+            let members: Vec<usize> = (0..count).filter(|&row| pairs[row].contains(&cluster)).collect();
+            // The middle member in the order of the base is an arbitrary one.
+            (members.len() > room).then(|| members[members.len() / 2])
+        };
+        let added: Vec<usize> = (0..centres.count() as u32).filter_map(half).collect();
+        if added.is_empty() {
+            break;
+        }
+        added.iter().for_each(|&row| centres.push(&sample.row(row)));
+        for round in 0..2 {
+            let pairs = nearest(&centres)?;
+            let empty =
+                |cluster| draws(2 + ROUNDS + 2 * split + round, cluster).below(0, count as u64) as u32;
+            centres.set_means(&sample, &pairs, |row| row, empty);
+        }
+    }
+    Ok((centres, assigner))
+}

@@ -1,0 +1,148 @@
+//! The clusters of a base on disk.
+
+use bytemuck::pod_read_unaligned;
+use half::f16;
+
+use super::table::Table;
+use crate::memory::zeros;
+use crate::outofcore::plan::{ClusterGraph, RECORD_HEAD};
+use crate::outofcore::store::{Attempt, Bins, Checksums, Damage, Fault, Log, RepeatedFile};
+use crate::vectors::Element;
+use crate::{ElementType, Repeated, Result, Vectors};
+
+/// The clusters of a base on disk.
+pub(crate) struct Partition {
+    pub(super) files: Bins,
+    pub graph: ClusterGraph,
+    /// The mean of all embedded rows.
+    pub mean: Vec<f64>,
+    /// Checksums of the base.
+    pub checksums: Checksums,
+    /// Rows outside all clusters.
+    pub(super) repeated: RepeatedFile,
+    pub(super) rows: usize,
+    pub(super) element: ElementType,
+    pub(super) dim: usize,
+}
+
+/// The members of a cluster.
+pub(crate) struct Cluster {
+    pub number: u32,
+    /// Ids in ascending order.
+    pub ids: Vec<u32>,
+    /// The other cluster of each member.
+    pub others: Vec<u32>,
+    pub vectors: Vectors,
+}
+
+impl Cluster {
+    /// Bytes of its records on disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        let row = self.vectors.dim() * self.vectors.element_type().size();
+        (self.ids.len() * (RECORD_HEAD + row)) as u64
+    }
+}
+
+impl Partition {
+    /// Opens the clusters of `base` by their sound `table`. The logs hold the members and the
+    /// repeated rows.
+    pub(crate) fn open(base: &Vectors, table: Table, log: Log, repeated: Log) -> Self {
+        let clusters = table.members.len();
+        Self {
+            // No buffer: nothing is appended.
+            files: Bins::open(log, table.members, 0),
+            graph: ClusterGraph::new(clusters, table.shared),
+            mean: table.mean.into_iter().map(f64::from_bits).collect(),
+            checksums: table.checksums,
+            repeated: RepeatedFile::open(repeated, table.repeated, base.len()),
+            rows: base.len(),
+            element: base.element_type(),
+            dim: base.dim(),
+        }
+    }
+
+    /// Waits until all files are on disk, and returns the table that opens them again.
+    pub(crate) fn table(&mut self) -> Result<Table> {
+        let members = self.files.pieces()?.to_vec();
+        self.files.flushing()?()?;
+        let repeated = self.repeated.flushed()?;
+        let Self { files, graph, mean, checksums, .. } = self;
+        let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
+        let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
+        let mean = mean.iter().map(|x| x.to_bits()).collect();
+        Ok(Table { members, bytes: files.bytes(), shared, mean, checksums: checksums.clone(), repeated })
+    }
+
+    /// Bytes of all members.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.bytes()
+    }
+
+    /// Reads the repeated rows. Fails with [`Damage::Repeated`] if they are damaged.
+    pub(crate) fn repeated(&self) -> Attempt<Repeated> {
+        self.repeated.read()
+    }
+
+    /// Reads a cluster. Fails with [`Damage::Clusters`] if it is damaged.
+    pub(crate) fn read(&self, number: u32) -> Attempt<Cluster> {
+        match self.element {
+            ElementType::F32 => self.read_as(number, Vectors::from_f32),
+            ElementType::F16 => self.read_as::<f16>(number, Vectors::from_f16),
+            ElementType::U8 => self.read_as(number, Vectors::from_u8),
+            ElementType::I8 => self.read_as(number, Vectors::from_i8),
+        }
+    }
+
+    fn read_as<T: Element>(
+        &self,
+        number: u32,
+        vectors: impl FnOnce(Vec<T>, usize) -> Result<Vectors>,
+    ) -> Attempt<Cluster> {
+        let row = self.dim * size_of::<T>();
+        let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
+        let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
+        let mut values: Vec<T> = zeros(members * self.dim);
+        let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);
+        let room = |bytes| {
+            let count = bytes / (RECORD_HEAD + row);
+            (
+                of_ids.split_off_mut(..count).unwrap_or_default(),
+                of_others.split_off_mut(..count).unwrap_or_default(),
+                of_values.split_off_mut(..count * self.dim).unwrap_or_default(),
+            )
+        };
+        let sound = self.files.read_into(number as usize, room, |piece, (ids, others, values)| {
+            let records = piece.chunks_exact(RECORD_HEAD + row).zip(values.chunks_exact_mut(self.dim));
+            for ((record, values), (id, other)) in records.zip(ids.iter_mut().zip(others)) {
+                *id = pod_read_unaligned(&record[..4]);
+                *other = pod_read_unaligned(&record[4..RECORD_HEAD]);
+                bytemuck::cast_slice_mut(values).copy_from_slice(&record[RECORD_HEAD..]);
+            }
+        })?;
+        if !sound || !self.are_members(number, &ids, &others) {
+            return Err(Fault::Damage(Damage::Clusters));
+        }
+        let vectors = vectors(values, self.dim)?;
+        // Checked already, as rows of the base. Small values are fine beside its largest values.
+        vectors.validated(0.0);
+        Ok(Cluster { number, ids, others, vectors })
+    }
+
+    /// Checks the members of cluster `number`.
+    ///
+    /// `ids` must ascend strictly and stay below the number of rows. `others`, the other cluster of
+    /// each member, must agree with the weights of the cluster graph.
+    fn are_members(&self, number: u32, ids: &[u32], others: &[u32]) -> bool {
+        let mut left = vec![0u64; self.graph.clusters()];
+        self.graph.neighbours(number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);
+        let mut take = |other: u32| {
+            let left = left.get_mut(other as usize)?;
+            *left = left.checked_sub(1)?;
+            Some(())
+        };
+        // The number of members is the sum of the weights, so no weight is left over.
+        ids.is_sorted_by(|a, b| a < b)
+            && ids.last().is_none_or(|&last| (last as usize) < self.rows)
+            && others.iter().all(|&other| take(other).is_some())
+    }
+}

@@ -1,0 +1,281 @@
+//! The pass over the base that writes each vector to its two nearest clusters.
+//!
+//! It is a pipeline of three threads. One compares chunks of rows with the centres, on the device
+//! or on the threads of the pool. One gathers the records of the chunks in the order of the rows.
+//! One writes full buffers. Queues between the threads are bounded, so reading waits for a slow
+//! disk.
+
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+
+use rayon::prelude::*;
+
+use super::Partition;
+use super::centres::centres;
+use super::place::{Chunk, Placing, SharedNodes};
+use crate::cluster::assigner::Nearest;
+use crate::outofcore::plan::{ClusterGraph, ClusterPlan};
+use crate::outofcore::store::{Bins, Gather, Log, RepeatedFile, Summing};
+use crate::parallel::{join, spawn};
+use crate::progress::StageProgress;
+use crate::vectors::Access;
+use crate::vectors::embedding::Embedding;
+use crate::vectors::range::check_smallest;
+use crate::{Device, Error, Progress, Repeated, Result, Vectors};
+
+/// Maximum rows of a chunk.
+const MOST_ROWS: usize = 1 << 14;
+
+/// Rows of a partial sum. Chunks are multiples of it, so the size of chunks changes no sum.
+const BLOCK: usize = 64;
+
+/// Chunks in memory: one compared, one waiting, one gathered.
+const CHUNKS: usize = 3;
+
+/// Chunks of read-ahead.
+const AHEAD: usize = 2;
+
+/// Buffers on their way to the disk and back.
+const WRITING: usize = 8;
+
+/// The input of a partition.
+#[derive(Clone, Copy)]
+pub(crate) struct PartitionInput<'a> {
+    pub base: &'a Vectors,
+    /// Rows that enter no cluster.
+    pub repeated: &'a Repeated,
+    pub embedding: &'a Embedding,
+    pub plan: &'a ClusterPlan,
+    /// The device that compares vectors with centres.
+    pub device: Device,
+    pub seed: u64,
+    pub progress: &'a Progress,
+}
+
+/// A full buffer of a cluster, for the writing thread.
+struct FullBuffer {
+    cluster: usize,
+    records: Vec<u8>,
+}
+
+/// Compares chunks of rows with the centres, and takes sums over the whole base.
+struct Assigning<'a> {
+    input: PartitionInput<'a>,
+    nearest: Nearest<'a>,
+    chunk_rows: usize,
+    stage: &'a StageProgress<'a>,
+    checksums: Summing,
+    /// The sum of all embedded rows.
+    sums: Vec<f64>,
+    /// The largest magnitude of a value.
+    largest: f32,
+}
+
+impl Partition {
+    /// Finds the clusters of all rows except the repeated ones. Writes members to `log` and
+    /// repeated rows to `repeated_log`.
+    pub(crate) fn new(input: &PartitionInput<'_>, log: Log, repeated_log: Log) -> Result<Self> {
+        let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
+        let nodes = base.len() - repeated.len();
+        let clusters = if repeated.is_empty() { plan.clusters } else { plan.clusters_for(nodes) };
+        let plan = &ClusterPlan { clusters, ..*plan };
+        let input = &PartitionInput { plan, ..*input };
+        let stage = progress.stage("partition", nodes as u64);
+        let repeated = RepeatedFile::write(repeated_log, repeated, base.len())?;
+        let dim = embedding.dim(base.dim());
+        // A quarter of the memory holds rows with their centres, the rest holds records.
+        let rows = plan.partition_bytes / (4 * CHUNKS * (4 * dim + size_of::<[u32; 2]>()));
+        let chunk_rows = (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS);
+        let (centres, mut assigner) = centres(input, chunk_rows)?;
+        let nearest = assigner.with(&centres)?;
+        let clusters = centres.count();
+        let buffer = (plan.partition_bytes / 4 * 3 / (clusters + WRITING)).clamp(4 << 10, 1 << 20);
+        let files = Bins::new(log, clusters, buffer);
+        let placing = Placing {
+            base,
+            centres: &centres,
+            most: plan.cluster_size,
+            sizes: vec![0; clusters],
+            shared: SharedNodes::new(),
+            records: Gather::new(clusters, buffer),
+        };
+        let mut assigning = Assigning {
+            input: *input,
+            nearest,
+            chunk_rows,
+            stage: &stage,
+            checksums: Summing::default(),
+            sums: vec![0f64; dim],
+            largest: 0.0,
+        };
+        let (files, shared) = thread::scope(|scope| {
+            let (send_chunk, chunks) = sync_channel(CHUNKS - 2);
+            let (send_full, full) = sync_channel(WRITING - 2);
+            let (send_empty, empty) = channel();
+            let writing = spawn(scope, move || write_buffers(files, full, &send_empty))?;
+            let placing = spawn(scope, move || place_chunks(placing, chunks, &send_full, &empty))?;
+            let assigned = assigning.run(send_chunk);
+            let files = join(writing)?;
+            let shared = join(placing)?;
+            assigned.map(|()| (files, shared))
+        })?;
+        let Assigning { checksums, sums: mut mean, largest, .. } = assigning;
+        base.validated(largest);
+        mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
+        let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
+        let checksums = checksums.finish();
+        let (rows, element, dim) = (base.len(), base.element_type(), base.dim());
+        Ok(Self { files, graph, mean, checksums, repeated, rows, element, dim })
+    }
+}
+
+impl Assigning<'_> {
+    /// Sends all chunks in the order of their rows.
+    fn run(&mut self, chunks: SyncSender<Chunk>) -> Result<()> {
+        let PartitionInput { base, repeated, embedding, .. } = self.input;
+        let (n, chunk_rows) = (base.len(), self.chunk_rows);
+        base.advise(Access::InOrder);
+        base.prefetch(0..AHEAD * chunk_rows);
+        for first in (0..n).step_by(chunk_rows) {
+            base.prefetch(first + AHEAD * chunk_rows..first + (AHEAD + 1) * chunk_rows);
+            let end = n.min(first + chunk_rows);
+            let checked = (first..end).into_par_iter().with_min_len(1024);
+            self.largest = self.largest.max(base.validate_rows(checked, embedding.metric())?);
+            self.checksums.add(base, end);
+            let ids = repeated.others(first..end);
+            if ids.is_empty() {
+                continue;
+            }
+            let rows = embedding.rows(base, ids.len(), |index| ids[index] as usize);
+            let nearest = self.nearest.two(&rows, self.stage)?;
+            add_sums(&rows, &mut self.sums);
+            // A closed channel means that another thread has failed.
+            if chunks.send(Chunk { ids, rows, nearest }).is_err() {
+                break;
+            }
+        }
+        check_smallest(base, self.largest, embedding.metric())
+    }
+}
+
+/// Places all chunks into clusters. Full buffers go to `full`, and empty buffers come back.
+fn place_chunks(
+    mut placing: Placing<'_>,
+    chunks: Receiver<Chunk>,
+    full: &SyncSender<FullBuffer>,
+    empty: &Receiver<Vec<u8>>,
+) -> Result<SharedNodes> {
+    let mut write = |cluster, buffer: &mut Vec<u8>| {
+        let records = std::mem::replace(buffer, empty.try_recv().unwrap_or_default());
+        // The channel closes only if writing failed, and that error counts.
+        full.send(FullBuffer { cluster, records }).map_err(|_| Error::Cancelled)
+    };
+    for chunk in chunks {
+        placing.place(&chunk, &mut write)?;
+    }
+    placing.records.finish(write)?;
+    Ok(placing.shared)
+}
+
+/// Writes full buffers and returns them empty.
+fn write_buffers(mut files: Bins, full: Receiver<FullBuffer>, empty: &Sender<Vec<u8>>) -> Result<Bins> {
+    for FullBuffer { cluster, mut records } in full {
+        files.put(cluster, &records)?;
+        records.clear();
+        // Fails at the end, when the other thread is gone.
+        let _ = empty.send(records);
+    }
+    Ok(files)
+}
+
+/// Adds all rows to `sums`, in the same order for any number of threads.
+fn add_sums(rows: &Vectors, sums: &mut [f64]) {
+    let sum_of = |block: usize| {
+        let mut sum = vec![0f64; rows.dim()];
+        for row in block * BLOCK..((block + 1) * BLOCK).min(rows.len()) {
+            sum.iter_mut().zip(rows.row(row).iter()).for_each(|(sum, &x)| *sum += f64::from(x));
+        }
+        sum
+    };
+    let blocks: Vec<Vec<f64>> = (0..rows.len().div_ceil(BLOCK)).into_par_iter().map(sum_of).collect();
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::super::Cluster;
+    use super::*;
+    use crate::outofcore::plan::Limits;
+    use crate::outofcore::store::{CLUSTERS, Folder, REPEATED};
+    use crate::{Builder, Metric, Strategy, Synth};
+
+    fn open(folder: &Path) -> (Log, Log) {
+        let folder = Arc::new(Folder::open(folder).unwrap());
+        let log = |name| Log::open(&folder, name, 0).unwrap().unwrap();
+        (log(CLUSTERS), log(REPEATED))
+    }
+
+    /// Ids and other clusters of the members of each cluster, and the mean of all rows.
+    #[derive(PartialEq)]
+    struct Found {
+        clusters: Vec<(Vec<u32>, Vec<u32>)>,
+        mean: Vec<f64>,
+    }
+
+    fn partition(
+        base: &Vectors,
+        metric: Metric,
+        size: usize,
+        device: Device,
+        change: impl Fn(&mut ClusterPlan),
+    ) -> Found {
+        let builder = Builder::new(Strategy::vamana()).metric(metric).device(Device::Cpu);
+        let limits = Limits { cluster_size: Some(size), ..Limits::default() };
+        let mut plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
+        change(&mut plan);
+        let folder = tempfile::tempdir().unwrap();
+        let (log, repeated_log) = open(folder.path());
+        let progress = &Progress::silent();
+        let embedding = &Embedding::new(base, metric, progress).unwrap();
+        let repeated = &Repeated::default();
+        let input = PartitionInput { base, repeated, embedding, plan: &plan, device, seed: 3, progress };
+        let found = Partition::new(&input, log, repeated_log).unwrap();
+        let members = |number| {
+            let Cluster { ids, others, vectors, .. } =
+                found.read(number).unwrap_or_else(|_| panic!("damage"));
+            assert!(ids.len() <= size && ids.is_sorted());
+            ids.iter().zip(0..).for_each(|(&id, row)| assert_eq!(vectors.row(row), base.row(id as usize)));
+            (ids, others)
+        };
+        let clusters = (0..found.graph.clusters() as u32).map(members).collect();
+        Found { clusters, mean: found.mean }
+    }
+
+    #[test]
+    fn a_device_makes_the_clusters_of_the_cpu() {
+        // Shuffled clumps so far apart that rounding to f16 changes no nearest centre.
+        let place = |i: usize| {
+            [0.0, 20.0, 43.0, 70.0, 104.0, 150.0][i * i % 97 % 6] + [0.0, 1.0, 2.3, 3.9, 5.8][i % 5]
+        };
+        let base = Vectors::from_f32((0..400).flat_map(|i| [place(i), 3.0]).collect(), 2).unwrap();
+        for metric in [Metric::L2, Metric::InnerProduct] {
+            let cpu = partition(&base, metric, 250, Device::Cpu, |_| ());
+            let device = partition(&base, metric, 250, Device::Emulated, |_| ());
+            assert!(device == cpu, "{metric}");
+        }
+    }
+
+    #[test]
+    fn small_buffers_make_the_same_clusters() {
+        let base = Synth::new(3000, 10, 2).unwrap().base();
+        let expected = partition(&base, Metric::L2, 700, Device::Cpu, |_| ());
+        assert_eq!(expected.clusters.iter().map(|(ids, _)| ids.len()).sum::<usize>(), 6000);
+        // Chunks of 64 rows, and buffers of 4 KiB.
+        assert!(partition(&base, Metric::L2, 700, Device::Cpu, |plan| plan.partition_bytes = 1) == expected);
+    }
+}

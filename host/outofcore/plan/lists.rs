@@ -1,0 +1,28 @@
+//! Device memory for the lists of a cluster.
+
+use tagore_device::key::Key;
+
+use crate::Metric;
+use crate::gpu::MemoryPlan;
+use crate::vectors::gpu::{Base, OnDevice};
+
+/// Nodes of one merge on a device, at most.
+pub(crate) const MERGED_AT_ONCE: usize = 1 << 16;
+
+/// Device memory for the vectors and lists of `n` members: `dim` components, `degree` neighbours.
+pub(crate) fn cluster_memory<T: OnDevice>(n: usize, dim: usize, degree: usize, metric: Metric) -> MemoryPlan {
+    Base::<T>::plan(n, dim, metric).and(&list_memory(n, degree))
+}
+
+/// Device memory for lists of `degree` neighbours of `n` members, without their vectors.
+pub(crate) fn list_memory(n: usize, degree: usize) -> MemoryPlan {
+    let at_once = MERGED_AT_ONCE.min(n);
+    MemoryPlan::new()
+        .with::<u32>("ids of members", n)
+        .with::<u32>("order of members", n)
+        .with::<u32>("edges", n * degree)
+        .with::<Key>("lists", n * degree)
+        .with::<u32>("places", at_once)
+        .with::<Key>("waiting lists", at_once * degree)
+        .with::<u32>("merged rows", at_once * (1 + degree))
+}

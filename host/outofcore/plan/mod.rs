@@ -1,0 +1,21 @@
+//! Cluster sizes within memory limits, the cluster graph, and dispatch orders.
+
+mod available;
+mod cache;
+mod clusters;
+mod crew;
+mod graph;
+mod limits;
+mod lists;
+mod order;
+mod sizes;
+
+pub use self::cache::CacheUse;
+pub use self::clusters::ClusterPlan;
+pub(crate) use self::clusters::RowBins;
+pub(crate) use self::crew::Crew;
+pub use self::graph::ClusterGraph;
+pub use self::limits::Limits;
+pub(crate) use self::lists::{MERGED_AT_ONCE, list_memory};
+pub use self::order::{Dispatch, Dispatcher, Order};
+pub(crate) use self::sizes::{RECORD_HEAD, SAMPLE_PER_CLUSTER};

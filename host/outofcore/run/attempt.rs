@@ -1,0 +1,260 @@
+//! An attempt at a build: from the work files to the finished index.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::Instant;
+
+use super::build::OutOfCore;
+use super::entries::spread;
+use super::merge::{Merged, Merger};
+use super::pipeline::{Merging, Pipeline, Step};
+use super::stats::OutOfCoreStats;
+use super::trace::{TaskKind, Trace};
+use super::warm::warm;
+use crate::outofcore::partition::{Partition, PartitionInput, Table};
+use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
+use crate::outofcore::store::{
+    Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS,
+    Pair, REPEATED, ROWS, TABLE, WorkFolder, changed, save,
+};
+use crate::parallel::spawn;
+use crate::prune::{Entry, random_entries};
+use crate::vectors::embedding::Embedding;
+use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
+use crate::{Device, Repeated, Result, Vectors};
+
+/// The constants of a build, shared by its attempts.
+pub(super) struct Run<'a> {
+    pub settings: &'a OutOfCore,
+    pub base: &'a Vectors,
+    pub output: &'a Path,
+    pub devices: &'a [Device],
+    pub plan: &'a ClusterPlan,
+    pub trace: &'a Trace,
+}
+
+/// The state of clusters at the start of an attempt.
+struct Begun {
+    checkpoint: Checkpoint,
+    steps: Vec<Step>,
+    /// The turn of each cluster.
+    turns: Vec<usize>,
+    /// Clusters to build.
+    left: usize,
+}
+
+impl Run<'_> {
+    /// Goes on from the content of the folder. In the `first` attempt this is from an earlier run.
+    pub(super) fn attempt(
+        &self,
+        folder: &mut WorkFolder,
+        first: bool,
+        stats: &mut OutOfCoreStats,
+    ) -> Attempt<()> {
+        let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
+        let began = Instant::now();
+        let embedding = Embedding::new(base, builder.descent.metric, &builder.descent.progress)?;
+        let partition = self.partition(folder, &embedding, first)?;
+        folder.keep();
+        stats.clusters = partition.graph.clusters();
+        stats.cluster_bytes = partition.bytes();
+        stats.partition += began.elapsed().as_secs_f64();
+
+        let began = Instant::now();
+        let (mut merged, mut checkpoints) = self.merge(folder, &partition, &embedding, stats)?;
+        stats.build += began.elapsed().as_secs_f64();
+        (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
+
+        let began = Instant::now();
+        let task = trace.start(TaskKind::Write, "writer", None);
+        let repeated = partition.repeated()?;
+        stats.repeated = repeated.len() as u64;
+        self.copy_rows(&mut merged, &repeated)?;
+        let mut entries = match builder.strategy.entry {
+            Entry::Medoid => spread(base, &embedding, &merged),
+            Entry::Random => {
+                let places = random_entries(base.len() - repeated.len(), builder.descent.seed);
+                places.into_iter().map(|place| repeated.other(place)).collect()
+            }
+        };
+        stats.layers = self.write(&merged, &repeated, &mut entries)?;
+        task.end(merged.rows.bytes());
+        stats.write += began.elapsed().as_secs_f64();
+        Ok(checkpoints.wait()?)
+    }
+
+    /// Removes the state of damaged content, so that the next attempt makes the content again.
+    ///
+    /// Damaged lists: checks all waiting parcels, and returns the pairs of damaged ones.
+    pub(super) fn forget(&self, folder: &WorkFolder, damage: Damage) -> Result<BTreeSet<Pair>> {
+        match damage {
+            Damage::Clusters | Damage::Repeated => folder.forget(TABLE)?,
+            Damage::Rows => folder.forget(CHECKPOINT)?,
+            Damage::Lists(pair) => {
+                if let Some(mut checkpoint) = folder.load::<Checkpoint>(CHECKPOINT)?
+                    && let Some(lists) = folder.log(LISTS, checkpoint.list_bytes)?
+                {
+                    let mut lost = checkpoint.damaged(&lists, &self.settings.builder.descent.progress)?;
+                    lost.insert(pair);
+                    checkpoint.forget(&lost);
+                    save(&folder.state(CHECKPOINT), &checkpoint)?;
+                    return Ok(lost);
+                }
+            }
+        }
+        Ok(BTreeSet::new())
+    }
+
+    /// Opens the clusters of the folder, or makes new ones. Clusters of an `earlier` run must be of
+    /// the unchanged base.
+    fn partition(&self, folder: &WorkFolder, embedding: &Embedding, earlier: bool) -> Attempt<Partition> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
+        if let Some(table) = folder.load::<Table>(TABLE)?
+            && table.is_sound(base, embedding, plan.cluster_size)
+            && let Some(log) = folder.log(CLUSTERS, table.bytes)?
+            && let Some(repeated) = folder.log(REPEATED, table.repeated_bytes())?
+        {
+            if earlier {
+                table.checksums.check(base, folder.path(), &builder.descent.progress)?;
+            }
+            return Ok(Partition::open(base, table, log, repeated));
+        }
+        folder.forget(TABLE)?;
+        self.new_partition(folder, embedding)
+    }
+
+    fn new_partition(&self, folder: &WorkFolder, embedding: &Embedding) -> Attempt<Partition> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
+        let task = trace.start(TaskKind::Partition, "partition", None);
+        let log = folder.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
+        let repeated_log = folder.log(REPEATED, 0)?.ok_or(Fault::Damage(Damage::Repeated))?;
+        let mut partition = thread::scope(|scope| {
+            for device in devices.iter().filter(|device| matches!(device, Device::Cuda(_))) {
+                let builder = builder.clone().device(*device);
+                // Without this thread, kernels are compiled when the first cluster is built.
+                let _ = spawn(scope, move || {
+                    // A failure appears again as an error when a cluster is built.
+                    if let Err(error) = warm(&builder, base, embedding, plan.cluster_size, devices.len()) {
+                        tracing::debug!(%error, "kernels not compiled in advance");
+                    }
+                });
+            }
+            let (seed, progress) = (builder.descent.seed, &builder.descent.progress);
+            let repeated = &self.repeated()?;
+            let device = devices[0];
+            let input = PartitionInput { base, repeated, embedding, plan, device, seed, progress };
+            Partition::new(&input, log, repeated_log)
+        })?;
+        let checksum = partition.checksums.digest();
+        if folder.load::<Checkpoint>(CHECKPOINT)?.is_some_and(|done| done.base != checksum) {
+            // An earlier table was lost, and the checksums of the blocks with it.
+            return Err(changed(base, "other values", folder.path()).into());
+        }
+        save(&folder.state(TABLE), &partition.table()?)?;
+        task.end(partition.bytes());
+        Ok(partition)
+    }
+
+    /// Finds the repeated rows of the base; none if the search is off, or would not pay.
+    fn repeated(&self) -> Result<Repeated> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
+        if !builder.grouped {
+            return Ok(Repeated::default());
+        }
+        if !plan.groups {
+            let needed = (PEAK_BYTES * base.len()).max(8 * KEPT_BYTES * base.len());
+            tracing::warn!(needed, "too little host memory to group equal rows; indexing all rows");
+            return Ok(Repeated::default());
+        }
+        let repeated = Repeated::of_base(base, builder.descent.metric, &builder.descent.progress)?;
+        if !repeated.pay(base.len()) {
+            return Ok(Repeated::default());
+        }
+        let (rows, repeated_rows) = (base.len() - repeated.len(), repeated.len());
+        tracing::info!(rows, repeated = repeated_rows, "equal rows are one node of the graph");
+        Ok(repeated)
+    }
+
+    /// Loads the last checkpoint, and computes the steps of all clusters.
+    fn begin(&self, folder: &WorkFolder, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
+        let Self { settings: OutOfCore { builder, order, .. }, plan, .. } = *self;
+        let row_bins = plan.row_bins.count;
+        let degree = builder.strategy.max_degree();
+        let shape = CheckpointShape { graph, nodes: self.base.len(), degree, row_bins };
+        let checkpoint = folder.load::<Checkpoint>(CHECKPOINT)?;
+        let checkpoint = checkpoint.filter(|done| done.base == base_checksum && done.is_sound(shape));
+        let mut checkpoint =
+            checkpoint.unwrap_or_else(|| Checkpoint::new(graph.clusters(), row_bins, base_checksum));
+        // Parcels that were only in memory are lost.
+        checkpoint.forget(&BTreeSet::new());
+        let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
+        let steps: Vec<Step> = (dispatcher.dispatch(graph)?.into_iter().enumerate())
+            .map(|(turn, dispatch)| Step { turn, dispatch, built: checkpoint.is_built(graph, dispatch.load) })
+            .collect();
+        let left = steps.iter().filter(|step| !step.built).count();
+        let mut turns = vec![0; graph.clusters()];
+        steps.iter().for_each(|step| turns[step.dispatch.load as usize] = step.turn);
+        Ok(Begun { checkpoint, steps, turns, left })
+    }
+
+    /// Builds the remaining clusters and merges their lists. The last checkpoint may still be
+    /// saving on return.
+    fn merge(
+        &self,
+        folder: &WorkFolder,
+        partition: &Partition,
+        embedding: &Embedding,
+        stats: &mut OutOfCoreStats,
+    ) -> Attempt<(Merged, Checkpoints)> {
+        let Self { settings: OutOfCore { builder, checkpoint: every, .. }, plan, trace, .. } = *self;
+        let graph = &partition.graph;
+        let Begun { checkpoint, steps, turns, left } =
+            self.begin(folder, graph, partition.checksums.digest())?;
+        stats.built += left;
+        let lists = folder.log(LISTS, checkpoint.list_bytes)?;
+        let rows = folder.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Damage(Damage::Rows))?;
+        // A short file of lists: any of them may be lost, so build all clusters again.
+        let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
+        let rows = Bins::open(rows, checkpoint.rows.clone(), plan.row_bins.buffer);
+        let degree = builder.strategy.max_degree();
+        let mut merger = Merger::new(self.base.len(), degree, checkpoint, lists, rows);
+        let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
+        let stage = builder.descent.progress.stage("build", left as u64);
+        let peak_gpu_bytes = AtomicU64::new(0);
+        let pipeline = Pipeline {
+            builder,
+            devices: self.devices,
+            partition,
+            embedding,
+            trace,
+            stage: &stage,
+            turns: &turns,
+            peak_gpu_bytes: &peak_gpu_bytes,
+        };
+        let gpus = self.devices.iter().filter_map(|device| device.gpu().transpose());
+        let measurements = gpus.map(|gpu| gpu?.watch()).collect::<Result<Vec<_>>>()?;
+        let merging = Merging { merger: &mut merger, checkpoints: &mut checkpoints };
+        let result = pipeline.run(steps, merging);
+        if let Err(Fault::Failed(_)) = result {
+            // A resumed build then builds no finished cluster again. On failure, the previous
+            // checkpoint stays.
+            let _ = merger.evict_all().and_then(|()| merger.checkpoint()).and_then(|(checkpoint, sync)| {
+                checkpoints.save(checkpoint, sync)?;
+                checkpoints.wait()
+            });
+        }
+        result?;
+        stats.peak_gpu_bytes = stats.peak_gpu_bytes.max(peak_gpu_bytes.into_inner());
+        for measurement in measurements {
+            let measured = measurement.end()?;
+            stats.kernels.push(measured.kernels);
+            stats.busy.push(measured.busy_seconds);
+        }
+        // A build that stops while writing the index then builds no cluster again.
+        let (checkpoint, sync) = merger.checkpoint()?;
+        checkpoints.save(checkpoint, sync)?;
+        Ok((merger.end(graph)?, checkpoints))
+    }
+}

@@ -1,0 +1,163 @@
+//! The builder of indexes out of core.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::attempt::Run;
+use super::stats::OutOfCoreStats;
+use super::trace::Trace;
+use crate::atomic_file::with_suffix;
+use crate::outofcore::plan::{ClusterPlan, Order};
+use crate::outofcore::store::{Damage, Fault, Manifest, WorkFolder};
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
+
+/// Builds an index cluster by cluster, with work files on disk.
+///
+/// ```
+/// use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
+/// use tagore::{Builder, Index, Strategy, Synth};
+///
+/// # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
+/// # let path = folder.path().join("index.tagore");
+/// let base = Synth::new(1000, 8, 0)?.base(); // or a file that is larger than memory
+/// let builder = Builder::new(Strategy::vamana()).knn(20);
+/// let limits = Limits { cluster_size: Some(400), ..Limits::default() };
+/// if let Some(plan) = ClusterPlan::new(&builder, &base, &limits)? {
+///     OutOfCore::new(builder, plan).build(&base, &path)?;
+/// }
+/// assert_eq!(Index::open(&path)?.len(), 1000);
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OutOfCore {
+    pub(super) builder: Builder,
+    plan: ClusterPlan,
+    pub(super) order: Order,
+    work: Option<PathBuf>,
+    resume: bool,
+    pub(super) stale: Vec<PathBuf>,
+    pub(super) checkpoint: Duration,
+}
+
+impl OutOfCore {
+    /// Builds in the clusters of `plan`, made by [`ClusterPlan::new`] with the same builder.
+    pub fn new(builder: Builder, plan: ClusterPlan) -> Self {
+        Self {
+            builder,
+            plan,
+            order: Order::default(),
+            work: None,
+            resume: false,
+            stale: Vec::new(),
+            checkpoint: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets the dispatch order.
+    #[must_use]
+    pub fn order(self, order: Order) -> Self {
+        Self { order, ..self }
+    }
+
+    /// Sets the work folder. It must be empty or absent, and is removed at the end. A folder of
+    /// another user is refused. The default is beside the index: `x.work` for `x`.
+    #[must_use]
+    pub fn work_dir(self, folder: PathBuf) -> Self {
+        Self { work: Some(folder), ..self }
+    }
+
+    /// Sets whether to resume an unfinished build of the same index from its work files.
+    ///
+    /// The index is the same, byte for byte. The build reads all of the base first, and refuses a
+    /// changed one. Without work files, the build begins.
+    #[must_use]
+    pub fn resume(self, resume: bool) -> Self {
+        Self { resume, ..self }
+    }
+
+    /// Sets the minimum time between two checkpoints, 30 seconds by default. A resumed build starts
+    /// from the last checkpoint.
+    #[must_use]
+    pub fn checkpoint(self, every: Duration) -> Self {
+        Self { checkpoint: every, ..self }
+    }
+
+    /// Sets files to delete just before the index takes its place, such as a report of an older
+    /// index. None by default.
+    #[must_use]
+    pub fn stale(self, files: Vec<PathBuf>) -> Self {
+        Self { stale: files, ..self }
+    }
+
+    /// The work folder of a build that writes to `output`.
+    pub fn work_folder(&self, output: &Path) -> PathBuf {
+        self.work.clone().unwrap_or_else(|| with_suffix(output, ".work"))
+    }
+
+    /// Builds the index of `base` and writes it to `output`.
+    ///
+    /// Only a part of a mapped base is in memory at a time. Unreachable nodes are counted, not
+    /// connected. If the build fails after the partition, its work files stay, and a later build
+    /// may [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; or if the plan does not fit the base, work files or the index cannot
+    /// be written, or the disk has too little room. A work folder is refused if another build uses
+    /// it, if it belongs to another user, or if it has files of another build.
+    pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
+        let Self { builder, plan, .. } = self;
+        builder.descent.k_for(base)?;
+        builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
+        let devices = builder.devices_for(plan.cluster_size)?;
+        let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
+        let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;
+        // A resumed build keeps its plan, whatever memory is free now.
+        let plan = manifest.plan;
+        plan.check(base.len())?;
+        folder.check_free(plan.disk_bytes)?;
+        let trace = Trace::new();
+        let parameters = manifest.parameters.clone();
+        let mut stats = OutOfCoreStats { devices: devices.clone(), parameters, ..OutOfCoreStats::default() };
+        let run = Run { settings: self, base, output, devices: &devices, plan: &plan, trace: &trace };
+        // Content is made again once. A second damage means a bad disk.
+        let mut repaired = BTreeSet::new();
+        loop {
+            match run.attempt(&mut folder, repaired.is_empty(), &mut stats) {
+                Ok(()) => break,
+                Err(Fault::Failed(error)) => return Err(error),
+                Err(Fault::Damage(damage)) => {
+                    if !repaired.insert(damage) {
+                        return Err(damage.error(folder.path()));
+                    }
+                    tracing::warn!(file = damage.file(), "damaged work file; making its content again");
+                    repaired.extend(run.forget(&folder, damage)?.into_iter().map(Damage::Lists));
+                    stats.repaired.push(damage.file());
+                }
+            }
+        }
+        folder.remove();
+        stats.tasks = trace.tasks();
+        stats.unreachable = Index::open(output)?.unreachable(&builder.descent.progress)?;
+        Ok(stats)
+    }
+
+    /// The data set and all parameters that decide the index.
+    fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<BTreeMap<String, String>> {
+        let Self { builder, order, plan, .. } = self;
+        let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base);
+        let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
+        let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };
+        let more = [
+            ("input", format!("{rows} x {dim} {element}, hash {hash:016x}")),
+            ("order", order.to_string()),
+            ("device", kind.to_owned()),
+            ("layers", builder.layered.to_string()),
+        ];
+        parameters.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        for (name, limit) in plan.limits.named() {
+            parameters.extend(limit.map(|limit| (name.to_owned(), limit.to_string())));
+        }
+        Ok(parameters)
+    }
+}

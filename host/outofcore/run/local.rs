@@ -1,0 +1,117 @@
+//! The index of one cluster, as lists for merging.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::lists::{ClusterLists, DeviceLists, HostLists, Members};
+use crate::build::Built;
+use crate::outofcore::partition::Cluster;
+use crate::outofcore::store::CentralNode;
+use crate::vectors::embedding::Embedding;
+use crate::vectors::gpu::with_base;
+use crate::{BuildStats, Builder, Result};
+
+/// The index of a cluster.
+pub(super) struct LocalIndex {
+    pub cluster: u32,
+    /// One parcel for each other cluster of the members. Parcels for later clusters come first.
+    pub parcels: Vec<ParcelPlaces>,
+    pub lists: Box<dyn ClusterLists>,
+    /// The member nearest to the mean of the base.
+    pub central: CentralNode,
+    /// An entry point of the index.
+    pub entry: u32,
+    pub stats: BuildStats,
+}
+
+/// The members that a cluster shares with another one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ParcelPlaces {
+    pub other: u32,
+    /// Their places in the order of [`Members`].
+    pub places: Range<usize>,
+}
+
+impl LocalIndex {
+    /// Builds the index of a non-empty cluster. `mean` is the mean of the base. `is_to_come` tells
+    /// whether another cluster is built later.
+    pub(super) fn build(
+        builder: &Builder,
+        cluster: Cluster,
+        embedding: &Embedding,
+        mean: &[f64],
+        is_to_come: impl Fn(u32) -> bool,
+    ) -> Result<Self> {
+        let Cluster { number, ids, others, vectors } = cluster;
+        let descent = builder.descent.of_part(ids.len());
+        let stage = descent.progress.stage("build", 0);
+        let builder = builder.clone().sample(0).layers(false).grouped(false).descent(descent.clone());
+        let Built { index, stats, on_device } = builder.build_and_keep(&vectors, None)?;
+        let distance = |out: &mut Vec<f32>, member: usize| {
+            embedding.embed(&vectors.row(member), out);
+            let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
+            CentralNode::new(terms.sum::<f64>(), ids[member])
+        };
+        let distances = (0..ids.len()).into_par_iter().map_init(|| vec![0f32; mean.len()], distance);
+        let central = distances.reduce(|| CentralNode::NONE, CentralNode::nearer);
+        let entry = ids[index.entries()[0] as usize];
+
+        let (parcels, order) = parcels(&others, is_to_come);
+        let members = Members { ids, order };
+        // Distances under inner product lift by the largest norm of the whole base. With the norm
+        // of the cluster, lists of different clusters could not be compared.
+        let lists: Box<dyn ClusterLists> = match on_device {
+            Some((gpu, base)) => {
+                let lifts = embedding.lifts(&vectors, &descent.progress)?;
+                drop(vectors);
+                with_base!(base, base => {
+                    Box::new(DeviceLists::new(&gpu, base, lifts, &index, members)?)
+                })
+            }
+            None => Box::new(HostLists::new(
+                embedding.space(vectors, &descent.progress)?,
+                &index,
+                members,
+                &stage,
+            )?),
+        };
+        Ok(Self { cluster: number, parcels, lists, central, entry, stats })
+    }
+}
+
+/// Groups members by their other cluster, clusters to come first. Returns the places of each group,
+/// and the member at each place. Members of a group ascend.
+fn parcels(others: &[u32], is_to_come: impl Fn(u32) -> bool) -> (Vec<ParcelPlaces>, Vec<u32>) {
+    let clusters = others.iter().max().map_or(0, |&most| most as usize + 1);
+    let mut counts = vec![0; clusters];
+    others.iter().for_each(|&other| counts[other as usize] += 1);
+    let mut present: Vec<u32> = (0..clusters as u32).filter(|&other| counts[other as usize] > 0).collect();
+    present.sort_by_key(|&other| !is_to_come(other));
+    let (mut begin, mut next) = (0, vec![0; clusters]);
+    let places = present.into_iter().map(|other| {
+        next[other as usize] = begin;
+        begin += counts[other as usize];
+        ParcelPlaces { other, places: next[other as usize]..begin }
+    });
+    let parcels = places.collect();
+    let mut order = vec![0; others.len()];
+    for (member, &other) in others.iter().enumerate() {
+        order[next[other as usize]] = member as u32;
+        next[other as usize] += 1;
+    }
+    (parcels, order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_grouped_by_their_other_cluster() {
+        let (found, order) = parcels(&[4, 1, 4, 0, 7, 1], |other| other == 4 || other == 1);
+        let expected = [(1, 0..2), (4, 2..4), (0, 4..5), (7, 5..6)];
+        assert_eq!(found, expected.map(|(other, places)| ParcelPlaces { other, places }));
+        assert_eq!(order, [1, 5, 0, 2, 3, 4]);
+    }
+}

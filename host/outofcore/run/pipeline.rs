@@ -1,0 +1,299 @@
+//! The pipeline of clusters: threads that read, and threads that build and merge.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use super::lists::{ClusterLists, WaitingLists};
+use super::local::LocalIndex;
+use super::merge::{Merger, Waiting};
+use super::permits::Permits;
+use super::trace::{Task, TaskKind, Trace};
+use super::turns::Turns;
+use crate::outofcore::partition::{Cluster, Partition};
+use crate::outofcore::plan::{Crew, Dispatch};
+use crate::outofcore::store::{Attempt, Checkpoints, Reader};
+use crate::parallel::{join, spawn};
+use crate::progress::StageProgress;
+use crate::vectors::embedding::Embedding;
+use crate::{Builder, Device, Result};
+
+/// Minimum nodes of a merge.
+const GROUP: usize = 1 << 16;
+
+/// The inputs of all clusters.
+#[derive(Clone, Copy)]
+pub(super) struct Pipeline<'a> {
+    pub builder: &'a Builder,
+    pub devices: &'a [Device],
+    pub partition: &'a Partition,
+    pub embedding: &'a Embedding,
+    pub trace: &'a Trace,
+    pub stage: &'a StageProgress<'a>,
+    /// The turn of each cluster.
+    pub turns: &'a [usize],
+    /// Peak bytes of device memory so far.
+    pub peak_gpu_bytes: &'a AtomicU64,
+}
+
+/// A dispatch and its turn.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub turn: usize,
+    pub dispatch: Dispatch,
+    /// The cluster was built by an earlier run: this step only evicts.
+    pub built: bool,
+}
+
+/// A step and its cluster, on the way to a worker. No cluster if the step only evicts.
+type Read = Attempt<(Step, Option<Cluster>)>;
+
+/// State that one worker changes at a time.
+pub(super) struct Merging<'a> {
+    pub merger: &'a mut Merger,
+    pub checkpoints: &'a mut Checkpoints,
+}
+
+/// The shared ends of all workers.
+#[derive(Clone, Copy)]
+struct Shared<'a> {
+    turns: &'a Turns,
+    merging: &'a Mutex<Merging<'a>>,
+}
+
+/// A thread that builds and merges.
+struct Worker<'a> {
+    pipeline: Pipeline<'a>,
+    shared: Shared<'a>,
+    device: Device,
+    /// Number among the workers of the device.
+    number: usize,
+    /// The name in the trace, such as `cuda:0 a`.
+    name: String,
+    /// Permits to build on the device.
+    permits: Arc<Permits>,
+}
+
+impl Pipeline<'_> {
+    /// Builds and merges all clusters.
+    ///
+    /// One thread per device reads clusters, and the [`Crew`] of each device builds them. Read
+    /// clusters and waiting parcels are handed over in the order of the steps, one cluster at a
+    /// time. A row depends on which of its lists comes second, so this order makes the index
+    /// independent of the devices.
+    pub(super) fn run(self, steps: Vec<Step>, merging: Merging<'_>) -> Attempt<()> {
+        let steps = &Mutex::new(steps.into_iter());
+        let merging = &Mutex::new(merging);
+        let (reads, builds) = (&Turns::new(), &Turns::new());
+        let shared = Shared { turns: builds, merging };
+        thread::scope(|scope| {
+            let (send, clusters) = sync_channel::<Read>(0);
+            for reader in 0..self.devices.len() {
+                let send = send.clone();
+                spawn(scope, move || self.read(steps, &send, reads, &format!("reader {reader}")))?;
+            }
+            drop(send);
+            // Dropped with the last worker, so that no reader waits forever.
+            let clusters = Arc::new(Mutex::new(clusters));
+            let mut workers = self.devices.iter().flat_map(|&device| {
+                let Crew { threads, builds } = Crew::of(device, self.devices.len());
+                let permits = Arc::new(Permits::new(builds));
+                (0..threads).map(move |number| {
+                    let name = format!("{device} {}", char::from(b'a' + number as u8));
+                    let permits = Arc::clone(&permits);
+                    Worker { pipeline: self, shared, device, number, name, permits }
+                })
+            });
+            // The first worker runs here, on the caller's rayon pool.
+            let first = workers.next();
+            let mut threads = Vec::new();
+            for worker in workers {
+                let clusters = Arc::clone(&clusters);
+                // Without a free thread, fewer workers build.
+                let Ok(thread) = spawn(scope, move || worker.run(&clusters)) else { break };
+                threads.push(thread);
+            }
+            let mut result = first.map_or(Ok(()), |first| first.run(&clusters));
+            drop(clusters);
+            for thread in threads {
+                result = result.and(join(thread));
+            }
+            result
+        })
+    }
+
+    fn read(
+        self,
+        steps: &Mutex<impl Iterator<Item = Step>>,
+        to: &SyncSender<Read>,
+        turns: &Turns,
+        thread: &str,
+    ) {
+        loop {
+            let Some(step) = lock(steps).next() else { return };
+            let number = step.dispatch.load;
+            let task = self.trace.start(TaskKind::Read, thread, Some(number));
+            let read = if step.built { Ok(None) } else { self.partition.read(number).map(Some) };
+            if let Ok(Some(cluster)) = &read {
+                task.end(cluster.bytes());
+            }
+            // A closed channel means that the build has failed.
+            let failed = read.is_err();
+            let send = || match to.send(read.map(|cluster| (step, cluster))) {
+                Ok(()) if !failed => Ok(()),
+                _ => Err(()),
+            };
+            if turns.take(step.turn, send) != Ok(Some(())) {
+                return;
+            }
+        }
+    }
+}
+
+impl Worker<'_> {
+    fn run(self, clusters: &Mutex<Receiver<Read>>) -> Attempt<()> {
+        let Self { pipeline, shared: Shared { turns, merging }, device, number, .. } = self;
+        let stop = turns.stop();
+        let descent = pipeline.builder.descent.clone().device(device);
+        let descent = if number > 0 { descent.forked()? } else { descent };
+        let builder = pipeline.builder.clone().descent(descent);
+        let mut spilled = lock(merging).merger.spilled()?;
+        loop {
+            let permit = self.permits.take();
+            let Ok(read) = lock(clusters).recv() else { break };
+            let (step, cluster) = read?;
+            // Equal vectors may leave clusters empty.
+            let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
+            let local = cluster.map(|cluster| self.build(&builder, cluster)).transpose()?;
+            drop(permit);
+            let came = match local {
+                Some(local) => self.merge(step, local, &mut spilled)?,
+                None => turns.take(step.turn, || lock(merging).evict(step))?.is_some(),
+            };
+            if !came {
+                return Ok(());
+            }
+            if !step.built {
+                pipeline.stage.advance(1)?;
+            }
+        }
+        stop.cancel();
+        Ok(())
+    }
+
+    /// Builds the index of a cluster.
+    fn build(&self, builder: &Builder, cluster: Cluster) -> Result<LocalIndex> {
+        let Pipeline { embedding, partition, trace, turns, peak_gpu_bytes, .. } = self.pipeline;
+        let mut begin = trace.now();
+        let (number, bytes) = (cluster.number, cluster.bytes());
+        let turn = turns[number as usize];
+        let is_to_come = |other: u32| turns[other as usize] > turn;
+        let local = LocalIndex::build(builder, cluster, embedding, &partition.mean, is_to_come)?;
+        let (descent, prune) = (&local.stats.descent, &local.stats.prune);
+        peak_gpu_bytes.fetch_max(descent.peak_gpu_bytes.max(prune.peak_gpu_bytes), Ordering::Relaxed);
+        for (kind, seconds) in [
+            (TaskKind::Copy, descent.copy + prune.copy),
+            (TaskKind::Descent, descent.seconds),
+            (TaskKind::Prune, prune.seconds),
+        ] {
+            let bytes = if kind == TaskKind::Copy { bytes } else { 0 };
+            let (thread, end) = (self.name.clone(), begin + seconds);
+            if seconds > 0.0 {
+                trace.add(Task { kind, thread, cluster: Some(number), begin, end, bytes });
+            }
+            begin = end;
+        }
+        trace.start_at(begin, TaskKind::Lists, &self.name, Some(number)).end(0);
+        Ok(local)
+    }
+
+    /// Merges the lists of a cluster with the parcels that wait for it, and leaves its own parcels
+    /// for later clusters. Returns false if its turn will not come: the build has failed.
+    fn merge(&self, step: Step, mut local: LocalIndex, spilled: &mut Reader) -> Attempt<bool> {
+        let Shared { turns, merging } = self.shared;
+        let Pipeline { trace, turns: turn_of, .. } = self.pipeline;
+        let (cluster, turn) = (local.cluster, step.turn);
+        let start = |kind| trace.start(kind, &self.name, Some(cluster));
+        let task = start(TaskKind::Lists);
+        let parcels = std::mem::take(&mut local.parcels);
+        let to_come = parcels.partition_point(|parcel| turn_of[parcel.other as usize] > turn);
+        let (to_come, come) = parcels.split_at(to_come);
+        let first = local.lists.get(0..to_come.last().map_or(0, |parcel| parcel.places.end))?;
+        task.end(0);
+        let hand_over = || -> Result<_> {
+            let task = start(TaskKind::Spill);
+            let mut merging = lock(merging);
+            let bytes = merging.evict(step)?;
+            merging.merger.add(cluster, to_come, first);
+            let waiting = merging.merger.take(cluster, come);
+            if bytes > 0 {
+                task.end(bytes);
+            }
+            Ok(waiting)
+        };
+        let Some(waiting) = turns.take(turn, hand_over)? else { return Ok(false) };
+        let (task, mut bytes) = (start(TaskKind::Merge), 0);
+        for group in groups(waiting) {
+            bytes += merge_group(&mut *local.lists, group, merging, spilled)?;
+        }
+        task.end(bytes);
+        let mut merging = lock(merging);
+        merging.merger.came(&local);
+        let Merging { merger, checkpoints } = &mut *merging;
+        if checkpoints.is_due() {
+            let task = trace.start(TaskKind::Checkpoint, &self.name, None);
+            let (checkpoint, sync) = merger.checkpoint()?;
+            checkpoints.save(checkpoint, sync)?;
+            task.end(0);
+        }
+        Ok(true)
+    }
+}
+
+impl Merging<'_> {
+    /// Writes the parcels of the cluster that leaves the cache at this step. Returns the bytes.
+    fn evict(&mut self, step: Step) -> Result<u64> {
+        step.dispatch.evict.map_or(Ok(0), |cluster| self.merger.evict(cluster))
+    }
+}
+
+/// Divides parcels into groups of at least [`GROUP`] nodes.
+fn groups(mut waiting: Vec<Waiting>) -> impl Iterator<Item = Vec<Waiting>> {
+    std::iter::from_fn(move || {
+        let mut nodes = 0;
+        let count = waiting.iter().take_while(|next| {
+            let has_room = nodes < GROUP;
+            nodes += next.places.len();
+            has_room
+        });
+        let count = count.count();
+        (count > 0).then(|| waiting.drain(..count).collect())
+    })
+}
+
+/// Merges lists with a group of parcels. Returns the bytes of the finished rows.
+fn merge_group(
+    lists: &mut dyn ClusterLists,
+    group: Vec<Waiting>,
+    merging: &Mutex<Merging<'_>>,
+    spilled: &mut Reader,
+) -> Attempt<u64> {
+    let first = group.iter().map(|waiting| waiting.read(spilled)).collect::<Attempt<Vec<_>>>()?;
+    let with_places =
+        |(waiting, first): (&Waiting, _)| WaitingLists { places: waiting.places.clone(), lists: first };
+    let both: Vec<_> = group.iter().zip(first.iter().map(|first| &first[..])).map(with_places).collect();
+    let records = lists.merge(&both)?;
+    let nodes: usize = group.iter().map(|waiting| waiting.places.len()).sum();
+    let (mut merging, mut rest) = (lock(merging), &records[..]);
+    for waiting in group {
+        let (rows, after) = rest.split_at(records.len() / nodes * waiting.places.len());
+        merging.merger.finish(waiting, rows)?;
+        rest = after;
+    }
+    Ok(size_of_val(&records[..]) as u64)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

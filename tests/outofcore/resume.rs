@@ -1,0 +1,170 @@
+//! Stopped builds: resumed, they end in the same bytes.
+
+use std::fs;
+use std::time::Duration;
+
+use tagore::outofcore::OutOfCore;
+use tagore::{Builder, Device, Error, Index, Progress, Strategy, Synth, Update};
+
+use super::quality::{separated, ten_times};
+use super::{plan, stops_at, stops_when};
+use crate::reference::uniform;
+
+#[test]
+fn layers_and_groups_are_the_same_after_a_stop() {
+    let base = ten_times(&separated(600, 16, 20), 600);
+    let builder = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
+    let plan = plan(&builder, &base, 100);
+    let all = OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
+    assert_eq!((all.repeated, all.cache.second_visits), (5400, 600));
+    let expected = fs::read(&path).unwrap();
+    assert!(!Index::open(&path).unwrap().layers().is_empty());
+    fs::remove_file(&path).unwrap();
+    let clusters = all.clusters as u64;
+    type Stop = Box<dyn Fn(&Update) -> bool + Send + Sync>;
+    let stops: [Stop; 4] = [
+        Box::new(|update| (update.stage, update.done) == ("build", 3)),
+        Box::new(move |update| (update.stage, update.done) == ("build", clusters)),
+        Box::new(|update| (update.stage, update.done) == ("write", 2)),
+        // While the first layer is built, after all rows are written.
+        Box::new(|update| update.stage == "exact search"),
+    ];
+    for (number, stop) in stops.into_iter().enumerate() {
+        let stopped = builder.clone().progress(stops_when(stop));
+        let stopped = OutOfCore::new(stopped, plan).checkpoint(Duration::ZERO).build(&base, &path);
+        assert!(matches!(stopped, Err(Error::Cancelled)), "stop {number}");
+        assert!(work.exists() && !path.exists(), "stop {number}");
+        let mut repaired = Vec::new();
+        if number == 2 {
+            // Damaged repeated rows are made again.
+            let mut content = fs::read(work.join("repeated")).unwrap();
+            content[77] ^= 1;
+            fs::write(work.join("repeated"), content).unwrap();
+            repaired.push("repeated");
+        }
+        let stats = OutOfCore::new(builder.clone(), plan).resume(true).build(&base, &path).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "stop {number}");
+        assert_eq!((stats.repaired, stats.repeated), (repaired, 5400), "stop {number}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "stop {number}: files left behind");
+        fs::remove_file(&path).unwrap();
+    }
+    // On one thread.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| OutOfCore::new(builder, plan).build(&base, &path)).unwrap();
+    assert!(fs::read(&path).unwrap() == expected, "one thread");
+}
+
+#[test]
+fn stopped_builds_resume_to_the_same_bytes() {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
+    let mut plan = plan(&builder, &base, 600);
+    plan.cache = 3;
+    let all = OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
+    let expected = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    // Checkpoints after each cluster, or only at the stop.
+    for (stop, every) in [(1, 0), (4, 0), (9, 0), (all.clusters as u64, 0), (5, 1000)] {
+        let every = Duration::from_secs(every);
+        let stopped = builder.clone().progress(stops_at(stop));
+        let stopped = OutOfCore::new(stopped, plan).checkpoint(every);
+        assert!(matches!(stopped.build(&base, &path), Err(Error::Cancelled)), "stop at {stop}");
+        assert!(work.exists() && !path.exists());
+        let build = OutOfCore::new(builder.clone(), plan);
+        let error = build.build(&base, &path).unwrap_err().to_string();
+        assert!(error.contains("found an unfinished build"), "{error}");
+        let other = OutOfCore::new(builder.clone().seed(9), plan).resume(true);
+        let error = other.build(&base, &path).unwrap_err().to_string();
+        assert!(
+            error.contains("manifest.json: found seed 0, expected seed 9; resume with the parameters"),
+            "{error}"
+        );
+        // The resumed build keeps the plan of the work files.
+        let mut now = plan;
+        (now.clusters, now.cluster_size, now.cache) = (3, 2000, 2);
+        let stats = OutOfCore::new(builder.clone(), now).resume(true).build(&base, &path).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "stop at {stop}, checkpoints every {every:?}");
+        assert_eq!(stats.built as u64, all.built as u64 - stop, "waiting lists are saved at a stop");
+        assert_eq!(stats.cache.second_visits, 3000);
+        assert!(!work.exists());
+        fs::remove_file(&path).unwrap();
+    }
+    // Without work files, a resumed build begins.
+    OutOfCore::new(builder, plan).resume(true).build(&base, &path).unwrap();
+    assert!(fs::read(&path).unwrap() == expected);
+}
+
+#[test]
+fn damaged_work_files_are_made_again() {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
+    let mut plan = plan(&builder, &base, 600);
+    plan.cache = 2;
+    OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
+    let expected = fs::read(&path).unwrap();
+    type Damage = fn(&mut Vec<u8>);
+    let flip: Damage = |content| {
+        let middle = content.len() / 2;
+        content[middle] ^= 4;
+    };
+    let cut: Damage = |content| content.truncate(content.len() / 2);
+    let damages = [
+        ("clusters", flip),
+        ("clusters", cut),
+        ("rows", flip),
+        ("rows", cut),
+        ("lists", cut),
+        ("table", flip),
+        ("checkpoint", flip),
+    ];
+    for (file, damage) in damages {
+        let stopped = builder.clone().progress(stops_at(8));
+        OutOfCore::new(stopped, plan).checkpoint(Duration::ZERO).build(&base, &path).unwrap_err();
+        let file = work.join(file);
+        let mut content = fs::read(&file).unwrap();
+        damage(&mut content);
+        fs::write(&file, content).unwrap();
+        OutOfCore::new(builder.clone(), plan).resume(true).build(&base, &path).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "{} damaged", file.display());
+    }
+    // All waiting lists: all damaged parcels are found at once.
+    let stopped = builder.clone().progress(stops_at(8));
+    OutOfCore::new(stopped, plan).checkpoint(Duration::ZERO).build(&base, &path).unwrap_err();
+    let lists = work.join("lists");
+    let content: Vec<u8> = fs::read(&lists).unwrap().iter().map(|byte| byte ^ 1).collect();
+    fs::write(&lists, content).unwrap();
+    let stats = OutOfCore::new(builder, plan).resume(true).build(&base, &path).unwrap();
+    assert!(fs::read(&path).unwrap() == expected);
+    assert_eq!(stats.repaired, ["lists"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_older_report_is_deleted_with_the_older_index() {
+    let base = uniform(200, 4, 1);
+    let builder = Builder::new(Strategy::nsg()).knn(10).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, report) = (folder.path().join("index"), folder.path().join("report"));
+    fs::write(&report, "old").unwrap();
+    let build = |progress: Progress| {
+        let builder = builder.clone().progress(progress);
+        OutOfCore::new(builder.clone(), plan(&builder, &base, 80))
+            .stale(vec![report.clone()])
+            .build(&base, &path)
+    };
+    build(stops_at(1)).unwrap_err();
+    assert!(report.exists(), "deleted by a stopped build");
+    fs::remove_dir_all(folder.path().join("index.work")).unwrap();
+    build(Progress::silent()).unwrap();
+    assert!(path.exists() && !report.exists());
+    // Also for an index built in memory.
+    fs::write(&report, "old").unwrap();
+    builder.build(&base).unwrap().save_replacing(&path, std::slice::from_ref(&report)).unwrap();
+    assert!(!report.exists());
+}

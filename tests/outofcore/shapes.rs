@@ -1,0 +1,135 @@
+//! Builds of every size, type, metric, order and number of devices.
+
+use std::fs;
+
+use tagore::outofcore::{ClusterPlan, Limits, Order, OutOfCore, TaskKind};
+use tagore::{Builder, Device, Index, Metric, Progress, Strategy, Synth, Vectors};
+
+use super::{build, plan};
+use crate::reference::{check_graph, hard_cases, uniform};
+
+#[test]
+fn threads_and_cache_do_not_change_the_bytes() {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = |threads: usize, plan: ClusterPlan| {
+        let path = folder.path().join("index");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        // Gorder is independent of the cache.
+        let build = OutOfCore::new(builder.clone(), plan).order(Order::Gorder);
+        let stats = pool.install(|| build.build(&base, &path)).unwrap();
+        (fs::read(path).unwrap(), stats)
+    };
+    let all = plan(&builder, &base, 800);
+    let (expected, stats) = bytes(1, all);
+    assert_eq!((stats.cache.hit_ratio(), stats.spilled_bytes), (1.0, 0));
+    assert!(bytes(2, all).0 == expected, "two threads");
+    // With a small cache, some lists are read from disk.
+    let mut few = all;
+    few.cache = 2;
+    let (found, stats) = bytes(2, few);
+    assert!(found == expected, "a small cache");
+    assert!(stats.cache.hits > 0 && stats.cache.misses() > 0);
+    assert_eq!(stats.spilled_bytes, stats.cache.misses() * 32 * 8);
+}
+
+#[test]
+fn hard_data_builds_under_every_metric() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    for (name, base) in hard_cases(300, 5, 2) {
+        for (metric, strategy) in [
+            (Metric::L2, Strategy::vamana()),
+            (Metric::Cosine, Strategy::nsg()),
+            (Metric::InnerProduct, Strategy::cagra()),
+        ] {
+            let degree = strategy.max_degree();
+            let builder = Builder::new(strategy).metric(metric).knn(50).device(Device::Cpu);
+            let stats = build(&builder, &base, plan(&builder, &base, 100), &path);
+            let index = Index::open(&path).unwrap();
+            index.verify(&Progress::silent()).unwrap();
+            check_graph(&index, name);
+            let statistics = index.statistics(&Progress::silent()).unwrap();
+            let nodes = 300 - index.repeated().len();
+            // A single node has no neighbour.
+            assert!(statistics.min_degree > 0 || nodes == 1, "{name}, {metric}");
+            assert!(statistics.max_degree <= degree, "{name}, {metric}");
+            assert_eq!(stats.cache.second_visits, nodes as u64, "{name}, {metric}");
+        }
+    }
+}
+
+#[test]
+fn small_sizes_dimensions_and_types_build() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let bytes = Vectors::from_u8((0..97 * 40).map(|i| (i * i % 251) as u8).collect(), 97).unwrap();
+    for base in [uniform(17, 1, 0), uniform(33, 97, 1), uniform(200, 1, 2), bytes] {
+        let builder = Builder::new(Strategy::vamana()).device(Device::Cpu);
+        build(&builder, &base, plan(&builder, &base, 16), &path);
+        let index = Index::open(&path).unwrap();
+        index.check_base(&base).unwrap();
+        check_graph(&index, "small");
+        assert!(
+            index.statistics(&Progress::silent()).unwrap().min_degree > 0,
+            "a node without neighbours among {}",
+            base.len()
+        );
+    }
+}
+
+#[test]
+fn every_order_builds_all_rows() {
+    let base = Synth::new(1500, 8, 4).unwrap().base();
+    let builder = Builder::new(Strategy::nssg()).knn(24).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("elsewhere"));
+    let mut plan = plan(&builder, &base, 400);
+    plan.cache = 3;
+    for order in Order::ALL {
+        let build = OutOfCore::new(builder.clone(), plan).order(order).work_dir(work.clone());
+        let stats = build.build(&base, &path).unwrap();
+        assert!(!work.exists());
+        assert_eq!(stats.cache.second_visits, 1500);
+        let index = Index::open(&path).unwrap();
+        check_graph(&index, &order.to_string());
+        assert!(index.statistics(&Progress::silent()).unwrap().min_degree > 0, "{order}");
+    }
+}
+
+#[test]
+fn limits_decide_about_clusters() {
+    let base = Synth::new(10_000, 16, 0).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).device(Device::Cpu);
+    let plan = |host_memory, cluster_size| {
+        ClusterPlan::new(&builder, &base, &Limits { host_memory, cluster_size, gpu_memory: None })
+    };
+    assert_eq!(plan(None, None).unwrap(), None);
+    assert_eq!(plan(Some(1 << 30), None).unwrap(), None);
+    assert_eq!(plan(None, Some(10_000)).unwrap(), None);
+    let found = plan(Some(8 << 20), None).unwrap().unwrap();
+    assert!(found.cluster_size < 3500 && found.host_bytes <= 8 << 20, "{found:?}");
+    assert!(found.clusters * found.cluster_size > 20_000 + found.cluster_size);
+    assert_eq!(plan(None, Some(15)).unwrap_err().to_string(), "cluster_size: found 15, expected at least 16");
+    let error = plan(Some(1 << 15), None).unwrap_err().to_string();
+    assert!(error.starts_with("host_memory: found 32768, expected at least"), "{error}");
+}
+
+#[test]
+fn several_devices_make_the_same_index() {
+    let base = Synth::new(2000, 8, 4).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(16).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let mut plan = plan(&builder, &base, 400);
+    plan.cache = 2;
+    build(&builder, &base, plan, &path);
+    let expected = fs::read(&path).unwrap();
+    let stats = build(&builder.devices(&[Device::Cpu; 3]), &base, plan, &path);
+    assert!(fs::read(&path).unwrap() == expected);
+    assert_eq!(stats.cache.second_visits, 2000);
+    for kind in [TaskKind::Partition, TaskKind::Read, TaskKind::Descent, TaskKind::Merge, TaskKind::Write] {
+        assert!(stats.tasks.iter().any(|task| task.kind == kind && task.end >= task.begin), "no {kind:?}");
+    }
+}
