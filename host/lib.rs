@@ -8,7 +8,8 @@
 //! ```
 //! use tagore::{Builder, Index, Metric, Progress, Strategy, Synth, ground_truth, search};
 //!
-//! # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
+//! # let error = |source| tagore::Error::Io { path: "tmp".into(), source };
+//! # let folder = tempfile::tempdir().map_err(error)?;
 //! # let path = folder.path().join("sift.tagore");
 //! let synth = Synth::new(2000, 24, 1)?; // or Vectors::open("sift_base.fvecs")
 //! let (base, queries) = (synth.base(), synth.queries(20));
@@ -66,10 +67,12 @@ pub use error::{Error, Remedy, Result};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 #[cfg(feature = "plots")]
 pub use eval::{Series, recall_qps_plot};
-pub use index::{Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_LAYER_BEAM, Statistics};
+pub use index::{
+    Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_DEGREE, MAX_LAYER_BEAM, Statistics,
+};
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
-pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, MAX_DEGREE, PruneStats, Strategy};
+pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strategy};
 #[cfg(feature = "plots")]
 pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};

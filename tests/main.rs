@@ -17,5 +17,6 @@ mod repeated;
 mod report;
 mod search;
 mod skip;
+mod source;
 mod synth;
 mod truth;

@@ -1,5 +1,5 @@
-//! The host's memory of builds on the CPU, counted by the allocator, against their plans: in a program of its own, since
-//! other tests would be counted too.
+//! Host memory of builds on the CPU, counted by the allocator, against their plans. A program of
+//! its own, since other tests would be counted too.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

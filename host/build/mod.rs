@@ -122,8 +122,8 @@ impl Builder {
         self
     }
 
-    /// Prunes with the baseline kernels of published code, for comparison: a warp per node that tests
-    /// one candidate after another (distance filters), or a warp per edge that counts detours
+    /// Prunes with the baseline kernels of published code, for comparison: a warp per node that
+    /// tests one candidate after another (distance filters), or a warp per edge that counts detours
     /// (CAGRA). The index is the same. Other filters and the CPU ignore the setting.
     pub fn baseline_kernels(mut self, baseline_kernels: bool) -> Self {
         self.baseline_kernels = baseline_kernels;

@@ -203,8 +203,8 @@ impl Builder {
         }
     }
 
-    /// Changes with which a build of such data fits the `free` bytes of a GPU, apart from those of its context. Empty if
-    /// the build fits as it is.
+    /// Changes with which a build of such data fits the `free` bytes of a GPU, apart from the bytes
+    /// of its context. Empty if the build fits as it is.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).

@@ -167,7 +167,8 @@ impl Default for RecallSample {
 /// ```
 /// use tagore::{Descent, KnnTruth, Metric, RecallSample, Synth};
 /// let base = Synth::new(300, 8, 1)?.base();
-/// let truth = KnnTruth::new(&base, Metric::L2, 10, &RecallSample { nodes: 100, ..RecallSample::default() })?;
+/// let sample = RecallSample { nodes: 100, ..RecallSample::default() };
+/// let truth = KnnTruth::new(&base, Metric::L2, 10, &sample)?;
 /// let graph = Descent::new().knn(10).build(&base)?;
 /// assert!(truth.recall(&graph, &[1, 10])?[1] > 0.9);
 /// # Ok::<(), tagore::Error>(())

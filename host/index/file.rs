@@ -12,10 +12,10 @@ use super::header::{
     SECTIONS, Sections, header,
 };
 use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
+use super::{Graph, Start};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
-use crate::search::beam::{Graph, Start};
 use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
 use crate::{Error, Result};
 

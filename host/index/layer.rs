@@ -1,6 +1,6 @@
 //! Layers above an index: ever smaller graphs over its nodes, where searches start.
 
-use crate::search::beam::Graph;
+use super::Graph;
 use crate::{Error, Index, Result};
 
 /// The widest beam of a layer.

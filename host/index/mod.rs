@@ -1,10 +1,12 @@
 //! The graph index, its native file, and the formats of other systems.
 
+mod entries;
 mod file;
 mod fingerprint;
 mod formats;
 mod header;
 mod layer;
+mod start;
 mod statistics;
 
 use std::collections::BTreeMap;
@@ -13,16 +15,20 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
+pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
 pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat};
 pub use layer::{Layer, MAX_LAYER_BEAM};
+pub(crate) use start::{Graph, Start};
 pub use statistics::Statistics;
 
 use crate::parallel::for_each_block;
-use crate::search::beam::Start;
 use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, Metric, Progress, Result, Vectors};
+
+/// The largest degree.
+pub const MAX_DEGREE: usize = 512;
 
 /// How an index was built.
 #[derive(Clone, Debug, PartialEq, Eq)]

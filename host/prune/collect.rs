@@ -4,7 +4,8 @@ use tagore_device::key::{self, Key};
 
 use super::strategy::Collect;
 use crate::descent::KnnGraph;
-use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Graph, Start};
+use crate::index::{Graph, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use tagore_device::key::{self, Key};
 use tagore_device::prune::store::MERGED;
-use tagore_device::random::{Draws, Stage};
 
 use super::collect::Collector;
 use super::filter::Pruner;
 use super::rows::GraphRows;
-use super::strategy::{Entry, RANDOM_ENTRIES, Store, Strategy};
+use super::strategy::{Entry, Store, Strategy};
 use super::{PruneStats, Pruned};
 use crate::Result;
 use crate::descent::KnnGraph;
 use crate::descent::reverse::Incoming;
+use crate::index::random_entries;
 use crate::memory::peak_host_bytes;
 use crate::parallel::for_each_row;
 use crate::progress::Progress;
@@ -150,23 +150,4 @@ fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> R
         Entry::Medoid => Ok(vec![space.medoid(progress)?]),
         Entry::Random => Ok(random_entries(space.len(), seed)),
     }
-}
-
-/// Different random nodes; all nodes if there are few.
-pub(crate) fn random_entries(nodes: usize, seed: u64) -> Vec<u32> {
-    if nodes <= RANDOM_ENTRIES {
-        return (0..nodes as u32).collect();
-    }
-    let draws = Draws::new(seed, Stage::Entry, 0, 0);
-    let mut entries = Vec::with_capacity(RANDOM_ENTRIES);
-    for draw in 0.. {
-        let node = draws.below(draw, nodes as u64) as u32;
-        if !entries.contains(&node) {
-            entries.push(node);
-        }
-        if entries.len() == RANDOM_ENTRIES {
-            break;
-        }
-    }
-    entries
 }

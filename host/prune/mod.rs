@@ -10,12 +10,11 @@ mod rule;
 mod stats;
 mod strategy;
 
-pub(crate) use cpu::random_entries;
 pub(crate) use rows::GraphRows;
 pub use rule::CustomRule;
 pub use stats::PruneStats;
 pub(crate) use strategy::Entry;
-pub use strategy::{Collect, Filter, MAX_CANDIDATES, MAX_DEGREE, Strategy};
+pub use strategy::{Collect, Filter, MAX_CANDIDATES, Strategy};
 
 /// A pruned graph.
 pub(crate) struct Pruned {

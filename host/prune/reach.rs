@@ -9,8 +9,9 @@ use tagore_device::key;
 use super::rows::GraphRows;
 use crate::Result;
 use crate::gpu::MemoryPlan;
+use crate::index::Start;
 use crate::progress::Progress;
-use crate::search::beam::{BeamLimits, BeamSearch, BeamTask, Start};
+use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 

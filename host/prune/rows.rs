@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::search::beam::Graph;
+use crate::index::Graph;
 
 /// A row of at most `stride` different ids per node; unused slots hold `u32::MAX`.
 pub(crate) struct GraphRows {

@@ -8,7 +8,7 @@ use tagore_device::prune::rule::AlphaConvergent;
 
 use super::rule::CustomRule;
 use crate::gpu::Gpu;
-use crate::{Error, Result};
+use crate::{Error, MAX_DEGREE, Result};
 
 /// The source of candidates in the k-NN graph (paper section 5.1, Collect).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,15 +112,9 @@ pub(crate) enum Store {
 pub(crate) enum Entry {
     /// The node nearest to the mean.
     Medoid,
-    /// [`RANDOM_ENTRIES`] seeded random nodes.
+    /// [`RANDOM_ENTRIES`](crate::index::RANDOM_ENTRIES) seeded random nodes.
     Random,
 }
-
-/// The number of random entry points.
-pub(crate) const RANDOM_ENTRIES: usize = 32;
-
-/// The largest degree.
-pub const MAX_DEGREE: usize = 512;
 
 /// The most candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;

@@ -3,29 +3,8 @@
 use tagore_device::key::{self, Key};
 
 use super::visited::Visited;
-use crate::index::Layer;
+use crate::index::{Graph, Layer, Start};
 use crate::vectors::space::{Query, Space};
-
-/// A graph to search.
-pub(crate) trait Graph: Sync {
-    fn neighbors(&self, node: u32) -> &[u32];
-}
-
-/// The start of searches of a graph.
-#[derive(Clone, Copy)]
-pub(crate) struct Start<'a> {
-    /// Nodes of the highest layer, or of the graph if there are no layers.
-    pub entries: &'a [u32],
-    /// The lowest first.
-    pub layers: &'a [Layer],
-}
-
-impl<'a> Start<'a> {
-    /// Without layers.
-    pub(crate) fn at(entries: &'a [u32]) -> Self {
-        Self { entries, layers: &[] }
-    }
-}
 
 /// The state of one search at a time; made once per thread and used for many searches.
 pub(crate) struct BeamSearch {

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tagore_device::key::{self, Key};
 
-use super::beam::{BeamLimits, BeamSearch, BeamTask, Graph};
+use super::beam::{BeamLimits, BeamSearch, BeamTask};
+use crate::index::Graph;
 use crate::index::Index;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;

@@ -10,7 +10,7 @@ use crate::gpu::KernelTime;
 use crate::index::Index;
 use crate::vectors::Repeated;
 use crate::vectors::space::{Queries, Space};
-use crate::{Device, Error, Progress, Result, Vectors};
+use crate::{Device, Error, GroundTruth, Progress, Result, Vectors};
 
 /// The most nodes that a search on a GPU expands in a step.
 pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
@@ -268,4 +268,12 @@ pub fn search(
     progress: &Progress,
 ) -> Result<SearchResult> {
     Searcher::new(index, base, progress)?.search(queries, k, beam, progress)
+}
+
+impl From<SearchResult> for GroundTruth {
+    /// Results in the layout of a ground truth.
+    fn from(result: SearchResult) -> Self {
+        let (k, ids, distances) = result.into_parts();
+        Self::from_parts(k, ids, distances)
+    }
 }

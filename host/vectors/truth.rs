@@ -6,7 +6,7 @@ use super::open::{BinHeader, Source};
 use super::save::save_ids;
 use super::{Format, MAX_ROWS};
 use crate::atomic_file::AtomicFile;
-use crate::{Error, Progress, Result, SearchResult};
+use crate::{Error, Progress, Result};
 
 /// The `k` nearest rows of each query, nearest first, and their distances if known.
 ///
@@ -168,19 +168,8 @@ impl GroundTruth {
         file.commit()
     }
 
-    /// Writes the ids alone as ivecs, ibin or npy. The file appears only when it is complete.
-    ///
-    /// # Errors
-    /// If the format holds vectors, or the file cannot be written.
-    pub fn save_ids(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
-        save_ids(path.as_ref(), format, self.k, &self.ids)
-    }
-}
-
-impl From<SearchResult> for GroundTruth {
-    /// Results in the layout of a ground truth.
-    fn from(result: SearchResult) -> Self {
-        let (k, ids, distances) = result.into_parts();
+    /// A ground truth of `k` ids and distances per query.
+    pub(crate) fn from_parts(k: usize, ids: Vec<u32>, distances: Vec<f32>) -> Self {
         Self {
             queries: ids.len().checked_div(k).unwrap_or(0),
             ids,
@@ -188,6 +177,14 @@ impl From<SearchResult> for GroundTruth {
             k,
             path: None,
         }
+    }
+
+    /// Writes the ids alone as ivecs, ibin or npy. The file appears only when it is complete.
+    ///
+    /// # Errors
+    /// If the format holds vectors, or the file cannot be written.
+    pub fn save_ids(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
+        save_ids(path.as_ref(), format, self.k, &self.ids)
     }
 }
 

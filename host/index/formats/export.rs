@@ -13,7 +13,8 @@ const AT_A_TIME: usize = 4096;
 ///
 /// ```
 /// use tagore::{Builder, Index, IndexFormat, Metric, Progress, Strategy, Synth};
-/// # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
+/// # let error = |source| tagore::Error::Io { path: "tmp".into(), source };
+/// # let folder = tempfile::tempdir().map_err(error)?;
 /// # let path = folder.path().join("x.nsg");
 /// let base = Synth::new(500, 16, 1)?.base();
 /// let index = Builder::new(Strategy::nsg()).build(&base)?;

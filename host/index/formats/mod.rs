@@ -35,7 +35,7 @@ use crate::{Error, Result};
 /// | `kgraph` | none | no | no | |
 /// | `hnswlib` | the first, or the top of the layers | f32 | no | degrees up to 65,535 |
 /// | `faiss-nsg` | the first | f32 | `l2` and `ip` | nodes times the largest degree below 2^31 |
-/// | `faiss-hnsw` | the first, or the top of the layers | f32 | `l2` and `ip` | fewer than 2^31 nodes |
+/// | `faiss-hnsw` | the first, or the top of the layers | f32 | `l2`, `ip` | below 2^31 nodes |
 /// | `diskann` | the first | f32, u8, i8 | yes | fewer than 2^31 nodes, at least one edge |
 /// | `diskann-disk` | all | f32, u8, i8 | yes | fewer than 2^31 nodes, degrees up to 512 |
 /// | `ibin` | all, in a file of their own | no | no | at least one edge |

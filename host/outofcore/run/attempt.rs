@@ -13,6 +13,7 @@ use super::pipeline::{Merging, Pipeline, Step};
 use super::stats::OutOfCoreStats;
 use super::trace::{TaskKind, Trace};
 use super::warm::warm;
+use crate::index::random_entries;
 use crate::outofcore::partition::{Partition, PartitionInput, Table};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
@@ -20,7 +21,7 @@ use crate::outofcore::store::{
     Pair, REPEATED, ROWS, TABLE, WorkFolder, changed, save,
 };
 use crate::parallel::spawn;
-use crate::prune::{Entry, random_entries};
+use crate::prune::Entry;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
 use crate::{Device, Repeated, Result, Vectors};

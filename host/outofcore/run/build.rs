@@ -18,7 +18,8 @@ use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
 /// use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 /// use tagore::{Builder, Index, Strategy, Synth};
 ///
-/// # let folder = tempfile::tempdir().map_err(|source| tagore::Error::Io { path: "tmp".into(), source })?;
+/// # let error = |source| tagore::Error::Io { path: "tmp".into(), source };
+/// # let folder = tempfile::tempdir().map_err(error)?;
 /// # let path = folder.path().join("index.tagore");
 /// let base = Synth::new(1000, 8, 0)?.base(); // or a file that is larger than memory
 /// let builder = Builder::new(Strategy::vamana()).knn(20);

@@ -16,8 +16,9 @@ use super::reverse::Reverse;
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
 use crate::gpu::MemoryPlan;
+use crate::index::RANDOM_ENTRIES;
 use crate::prune::collect::{HOP, PATH};
-use crate::prune::strategy::{Collect, Entry, RANDOM_ENTRIES, Store, Strategy};
+use crate::prune::strategy::{Collect, Entry, Store, Strategy};
 use crate::vectors::gpu::{Base, OnDevice};
 
 /// Candidates that are on the device at a time: half a gibibyte.

@@ -18,10 +18,11 @@ use super::store::{download, merge, store};
 use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
+use crate::index::random_entries;
 use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
-use crate::prune::{PruneStats, Pruned, cpu};
+use crate::prune::{PruneStats, Pruned};
 use crate::vectors::gpu::Base;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
@@ -50,7 +51,7 @@ impl Pruning<'_> {
         let began = Instant::now();
         let entries = match self.strategy.entry {
             Entry::Medoid => vec![medoid(self.gpu, self.space, base)?],
-            Entry::Random => cpu::random_entries(self.space.len(), self.seed),
+            Entry::Random => random_entries(self.space.len(), self.seed),
         };
         let ranks = self
             .strategy

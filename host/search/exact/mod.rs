@@ -29,7 +29,8 @@ const WORTH_A_GPU: u64 = 1 << 34;
 /// use tagore::{Device, ExactSearch, Metric, Vectors};
 /// let base = Vectors::from_f32(vec![0.0, 1.0, 2.0, 3.0], 1)?;
 /// let queries = Vectors::from_f32(vec![2.2], 1)?;
-/// let (truth, _) = ExactSearch::new(2).metric(Metric::L2).device(Device::Cpu).run(&base, &queries)?;
+/// let search = ExactSearch::new(2).metric(Metric::L2).device(Device::Cpu);
+/// let (truth, _) = search.run(&base, &queries)?;
 /// assert_eq!(truth.ids(0), [2, 3]);
 /// # Ok::<(), tagore::Error>(())
 /// ```

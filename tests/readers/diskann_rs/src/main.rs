@@ -1,5 +1,5 @@
-//! `diskann-reader GRAPH DISK QUERIES TRUTH L...`: recall@10 of f32 queries in a graph in memory and in the files on disk
-//! that begin with DISK, as DiskANN's Rust crates find it, one line of JSON for each list length L.
+//! `diskann-reader GRAPH DISK QUERIES TRUTH L...`: recall@10 of f32 queries by DiskANN's Rust crates,
+//! in a graph in memory and in the files whose names begin with DISK. One line of JSON per L.
 
 use std::error::Error;
 use std::fs::File;
@@ -41,7 +41,8 @@ fn main() -> Result<()> {
     on_disk(disk, &queries, &truth, &lengths)
 }
 
-/// The crates begin a search at the last vector of a graph, which they take for a frozen point and do not report.
+/// The crates begin a search at the last vector of a graph, take it for a frozen point, and do not
+/// report it.
 fn in_memory(prefix: &str, queries: &Owned<f32>, truth: &Owned<u32>, lengths: &[usize]) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let one = NonZeroUsize::MIN;

@@ -42,10 +42,13 @@
 //! Bound by instruction issue and `mma.sync` (6.6 cycles per 16 x 8 x 16 of f16 on an H200): 64
 //! sums per lane leave 4 warps per scheduler. docs/descent.md has the counts.
 
-use cuda_std::prelude::*;
-use cuda_std::thread::{sync_named, sync_threads, thread_idx_x};
-use cuda_std::{copy, shared};
+mod copies;
 
+use cuda_std::prelude::*;
+use cuda_std::shared;
+use cuda_std::thread::sync_threads;
+
+use self::copies::{Copies, Stages};
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
@@ -385,140 +388,6 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
         } else if Ep::THRESHOLDS {
             let there = columns.vectors.get(line) != NOTHING;
             columns.thresholds.set(line, if there { epilogue.threshold(bound, bias) } else { S::UNBOUNDED });
-        }
-    }
-}
-
-/// Stages in use.
-struct Stages {
-    rows: u32,
-    queries: u32,
-}
-
-/// Asynchronous copies of a walk. `visit`, `chunk` and `stage` name the next copy of rows.
-///
-/// Copies are waited for in groups, all but the latest group. That one holds the rows of the chunk
-/// after the next; it is empty where there is no stage for them.
-struct Copies<'a, S, const SHORT: bool> {
-    p: &'a Tiles<S>,
-    visits: u32,
-    room: Room<S>,
-    visit: u32,
-    chunk: u32,
-    stage: u32,
-}
-
-/// Source of copies: the vectors of lines.
-#[inline(always)]
-fn source(vectors: Shared<u32>) -> impl Fn(u32) -> Option<u32> {
-    move |line: u32| {
-        let vector = vectors.get(line as usize);
-        if vector == NOTHING { None } else { Some(vector) }
-    }
-}
-
-impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
-    /// Starts the copies of the first chunks. For short vectors, returns when all queries are
-    /// there.
-    #[inline(always)]
-    fn start_first(&mut self) {
-        self.start_queries(0, (0, if SHORT { self.room.chunks } else { 1 }));
-        self.start_rows();
-        self.end_groups();
-        if self.room.row_stages == 3 {
-            self.start_rows();
-            copy::commit();
-        }
-        if SHORT {
-            copy::wait::<1>();
-            sync_threads();
-        }
-    }
-
-    /// Starts the copies of `chunk` (first, count) of the queries to slot `slot`.
-    #[inline(always)]
-    fn start_queries(&self, slot: u32, chunk: (u32, u32)) {
-        let (p, room) = (self.p, self.room);
-        let lines = (thread_idx_x() / tile::UNITS, tile::SIDE / 4);
-        let vectors = source(room.query_vectors());
-        tile::start_copy_of(
-            lines,
-            (room.queries(slot), (p.queries, p.query_stride)),
-            chunk,
-            (p.units, true),
-            &vectors,
-        );
-    }
-
-    /// Starts the next copy of rows, if any remains. A pair of warps copies the 32 rows it reads.
-    #[inline(always)]
-    fn start_rows(&mut self) {
-        if self.visit < self.visits {
-            let (p, room) = (self.p, self.room);
-            let lines = (32 * (thread::warp_idx() / 2) + thread_idx_x() / tile::UNITS % 8, 8);
-            let (to, vectors) = (room.rows(self.stage), source(room.row_vectors(self.visit)));
-            // Optimisation 5.
-            let units = (p.units, !SHORT || room.chunks > 1 || self.visit < room.row_stages);
-            tile::start_copy_of(lines, (to, (p.rows, p.row_stride)), (self.chunk, 1), units, &vectors);
-            self.chunk += 1;
-            if self.chunk == room.chunks {
-                (self.visit, self.chunk) = (self.visit + 1, 0);
-            }
-            self.stage = if self.stage + 1 == room.row_stages { 0 } else { self.stage + 1 };
-        }
-    }
-
-    #[inline(always)]
-    fn end_groups(&self) {
-        copy::commit();
-        if self.room.row_stages == 2 {
-            copy::commit();
-        }
-    }
-
-    /// Waits for the next chunk, and starts later copies: of rows, and of long queries the chunk
-    /// `next_queries` (slot, chunk). All warps that read a target have left it.
-    #[inline(always)]
-    fn arrive(&mut self, next_queries: Option<(u32, u32)>) {
-        copy::wait::<1>();
-        if SHORT {
-            sync_named(1 + thread::warp_idx() / 2, 64);
-        } else {
-            sync_threads();
-            if let Some((slot, chunk)) = next_queries {
-                self.start_queries(slot, (chunk, 1));
-            }
-            copy::commit();
-        }
-        self.start_rows();
-        self.end_groups();
-    }
-
-    /// Adds the products of all chunks of a tile to `sums`. The first chunk has arrived.
-    #[inline(always)]
-    fn multiply<E: TileElement<Sum = S>>(
-        &mut self,
-        sums: &mut tile::Sums<S>,
-        stages: &mut Stages,
-        visit: u32,
-    ) {
-        let room = self.room;
-        let mut chunk = 0;
-        loop {
-            let steps = tile::steps(self.p.units - chunk * tile::UNITS);
-            let queries = room.queries(if SHORT { chunk } else { stages.queries });
-            tile::multiply_add::<E>(sums, queries, room.rows(stages.rows), steps);
-            stages.rows = if stages.rows + 1 == room.row_stages { 0 } else { stages.rows + 1 };
-            stages.queries ^= 1;
-            chunk += 1;
-            if chunk == room.chunks {
-                return;
-            }
-            self.arrive(match chunk + 1 < room.chunks {
-                true => Some((stages.queries ^ 1, chunk + 1)),
-                false if visit + 1 < self.visits => Some((stages.queries ^ 1, 0)),
-                false => None,
-            });
         }
     }
 }
