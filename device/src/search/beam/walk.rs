@@ -230,7 +230,7 @@ impl<T: Element> BeamWalk<T> {
         point: &ListPoint<T>,
         room: &Room<T>,
     ) -> (Beam<C>, u32) {
-        let degree = self.graph.degree;
+        let (thread, degree) = (thread_idx_x(), self.graph.degree);
         let width = self.step_width::<KEEP>();
         let most = step_ids(degree, width);
         let mut beam = Beam::new(self.beam);
@@ -253,7 +253,31 @@ impl<T: Element> BeamWalk<T> {
                 self.forget(beam, room.table);
                 known = self.beam;
             }
-            self.look_up::<KEEP>(room, count, (entering, entered));
+            // The new ids of this step. Here, not in a function: `prune_path_f32` would spill on
+            // sm_100.
+            let mut first = thread & !31;
+            while first < count {
+                keep_rolled();
+                let i = first + warp::lane_id();
+                let id = if i >= count {
+                    table::EMPTY
+                } else if entering {
+                    let i = (entered + i) as usize;
+                    if KEEP {
+                        self.entries.get(i)
+                    } else {
+                        let first = block_idx_x() as usize * self.entry_stride as usize;
+                        self.entries.get((first + i) << self.entry_shift)
+                    }
+                } else {
+                    // One parent needs no division.
+                    let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
+                    self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
+                };
+                let is_new = id != table::EMPTY && self.insert(room.table, id);
+                append(is_new, room.new_count, |place| room.ids.set(place as usize, id));
+                first += block_dim_x();
+            }
             sync_threads();
 
             let new = room.new_count.get(0);
@@ -266,7 +290,7 @@ impl<T: Element> BeamWalk<T> {
                 entered += count;
             }
 
-            if thread_idx_x() < 32 {
+            if thread < 32 {
                 beam.offer(keys, new);
                 self.take_parents::<C, KEEP, PLACED>(&mut beam, room, (entered, expanded));
             }
@@ -300,37 +324,6 @@ impl<T: Element> BeamWalk<T> {
             });
         }
         sync_threads();
-    }
-
-    /// Puts the new ids among the `count` ids of a step in `room.ids`: of entries from number
-    /// `entered` on, or of the parents' rows. The whole block calls this; a barrier follows.
-    #[inline(always)]
-    fn look_up<const KEEP: bool>(&self, room: &Room<T>, count: u32, (entering, entered): (bool, u32)) {
-        let (threads, lane) = (block_dim_x(), warp::lane_id());
-        let (degree, width) = (self.graph.degree, self.step_width::<KEEP>());
-        let mut first = thread_idx_x() & !31;
-        while first < count {
-            keep_rolled();
-            let i = first + lane;
-            let id = if i >= count {
-                table::EMPTY
-            } else if entering {
-                let i = (entered + i) as usize;
-                if KEEP {
-                    self.entries.get(i)
-                } else {
-                    let first = block_idx_x() as usize * self.entry_stride as usize;
-                    self.entries.get((first + i) << self.entry_shift)
-                }
-            } else {
-                // One parent needs no division.
-                let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
-                self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
-            };
-            let is_new = id != table::EMPTY && self.insert(room.table, id);
-            append(is_new, room.new_count, |place| room.ids.set(place as usize, id));
-            first += threads;
-        }
     }
 
     /// Computes the keys of `count` ids. The whole block calls this; a barrier follows.
