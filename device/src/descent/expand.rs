@@ -83,7 +83,7 @@ copied! {
     Expand<S>;
 }
 
-/// Bytes of dynamic shared memory of the expanding kernels, in the order of [`Room`].
+/// Bytes of dynamic shared memory of the expanding kernels, in the order of `Room`.
 pub const fn expand_shared_bytes(k: u32, expand: u32, units: u32) -> u32 {
     units * 16
         + (2 * expand * ROW + k) * 8

@@ -1,6 +1,6 @@
 //! Tile walk: compares a tile of 128 queries with tiles of 128 rows on tensor cores.
 //!
-//! Exact search and the joins of cells share it. An [`Epilogue`] consumes the products.
+//! Exact search and the joins of cells share it. An `Epilogue` consumes the products.
 //!
 //! ```text
 //! look up the queries, and the rows of the first two tiles
@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | query chunks | Q x 128 lines x 128 bytes |
 //! | row chunks | R x 128 lines x 128 bytes |
-//! | biases, or [`Epilogue::term`] of them | 2 tiles x 128 |
+//! | biases, or `Epilogue::term` of them | 2 tiles x 128 |
 //! | thresholds | 2 tiles x 128 |
 //! | query vectors | 128 ids |
 //! | row vectors | 4 tiles x 128 ids |
