@@ -1,7 +1,7 @@
 //! The shape of the source: import order, file lengths, widths of comments.
 //!
-//! ARCHITECTURE.md lists the folders of `host/` and the folders that each may import. These tests read that
-//! list and compare it with the code.
+//! ARCHITECTURE.md lists the folders of `host/` with their allowed imports. These tests compare
+//! that list with the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ fn name(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()
 }
 
-/// What ARCHITECTURE.md says about imports between the folders of `host/`: all rules, then exceptions by file.
+/// The import rules of ARCHITECTURE.md for `host/`: all rules, then exceptions by file.
 fn declared() -> (Rules, Rules) {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let section = page.split("### Imports\n").nth(1).expect("a section of imports");
@@ -53,7 +53,7 @@ fn declared() -> (Rules, Rules) {
     (blocks.next().unwrap(), blocks.next().unwrap())
 }
 
-/// Folders or files, and what each may import.
+/// Folders or files, each with its allowed imports.
 type Rules = BTreeMap<String, BTreeSet<String>>;
 
 /// Parses lines such as `index: may import quantize, vectors`.

@@ -6,7 +6,7 @@ use tagore::{Device, ExactSearch, Metric, Synth, Vectors};
 use super::{METRICS, devices};
 use crate::reference::{hard_cases, uniform};
 
-/// The exact search of a device equals that of the CPU, ids and bits of distances.
+/// Checks that exact search on each device equals that of the CPU: ids and bits of distances.
 fn check_exact(what: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
     let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
     for device in devices() {
@@ -152,13 +152,13 @@ fn exact_search_in_pieces() {
 }
 
 #[test]
-fn exact_search_of_rows_that_come_nearer_and_nearer() {
-    // Every row is nearer than all before it, and many more are noted than there is room for.
+fn exact_search_of_approaching_rows() {
+    // Every row is nearer than all earlier rows, so more rows are noted than the capacity.
     let values = (0..9_000).map(|row| (9_000 - row) as f32).collect();
     let base = Vectors::from_f32(values, 1).unwrap();
     let queries = Vectors::from_f32(vec![-3.0, 9_001.0, 4_499.4], 1).unwrap();
-    check_exact("nearer and nearer", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
-    // All at one distance.
+    check_exact("approaching", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
+    // All rows at one distance.
     let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
     check_exact("all equal", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
 }

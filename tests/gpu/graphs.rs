@@ -119,7 +119,7 @@ pub(super) fn small() -> Vectors {
     Synth::new(160, 8, 5).unwrap().base()
 }
 
-/// The smallest base that is divided into cells.
+/// The smallest base with a start from cells.
 fn small_cells() -> Vectors {
     Synth::new(768, 4, 5).unwrap().base()
 }
@@ -161,10 +161,10 @@ fn kernels_of_cells_count_their_bytes_and_operations() {
         {
             assert!(kernel(name).bytes > 0, "{name}");
         }
-        let met = graph.stats().distances - graph.stats().completed * 767;
+        let compared = graph.stats().distances - graph.stats().completed * 767;
         let counted = kernel("cells_intra_join").operations + kernel("cells_cross_join").operations;
         // Other tests run on the same CUDA device at the same time, and are counted with it.
-        assert!(counted == met * 8 || device != Device::Emulated && counted > met * 8);
+        assert!(counted == compared * 8 || device != Device::Emulated && counted > compared * 8);
     }
 }
 
@@ -227,8 +227,8 @@ fn descent_on_a_device_copes_with_odd_data() {
         ("two clusters far apart", of(&|row, x| far(row) + x), Some(0.9)),
         ("large values", of(&|_, x| x * 8000.0), Some(0.9)),
         ("small values", of(&|_, x| x * 1e-6), Some(0.9)),
-        // Ids among equal rows are arbitrary: `check_graph` checks their distances, recall says
-        // nothing.
+        // Ids among equal rows are arbitrary, so recall says nothing; `check_graph` checks the
+        // distances.
         ("all equal", of(&|_, _| 7.0), None),
         ("an outlier", of(&|row, x| if row == 9 { x * 1e9 } else { x }), Some(0.9)),
     ];
@@ -251,7 +251,7 @@ fn descent_on_a_device_copes_with_odd_data() {
 }
 
 #[test]
-fn more_neighbours_are_expanded_than_a_block_has_room_for() {
+fn expansions_of_several_launches_are_complete() {
     let base = small();
     let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(0, 3)).expand(64);
     for device in devices() {

@@ -26,7 +26,7 @@ fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, wi
                 let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(found.distances(query)), bits(expected.distances(query)), "{shape}, {query}");
             }
-            // A device computes forgotten distances again.
+            // A device recomputes distances of nodes dropped from its table.
             assert!(found.computed() >= expected.computed(), "{shape}");
             assert!(found.device_seconds().is_some() && expected.device_seconds().is_none());
             let kernels = found.kernels();
@@ -75,7 +75,7 @@ fn beam_search_of_every_type_and_of_hard_data() {
         let index = Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
         check_search(name, &index, &base, &queries, &[(3, 20)]);
     }
-    // A base held as bytes, and queries that are no bytes.
+    // A base held as bytes, and queries with other values.
     let (base, queries) = (whole(of(200, 1)), uniform(2, 21, 5));
     let index = Builder::new(Strategy::cagra().degree(8)).knn(20).build(&base).unwrap();
     check_search("whole base", &index, &base, &queries, &[(3, 20)]);
