@@ -11,7 +11,7 @@ pub(super) const MOST_THREADS: usize = 1 << 16;
 pub struct Target {
     /// Threads of the CPU.
     pub threads: usize,
-    /// Memory of the GPU beside buffers; none without a GPU.
+    /// Memory of a process with the GPU, beyond buffers; none without a GPU.
     pub gpu: Option<Overhead>,
     /// Free bytes of the GPU's memory, without the CUDA context; none if unknown.
     pub free: Option<u64>,

@@ -98,13 +98,13 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         // The key buffer holds the distances of a group of guides at a time: two per key.
         let room = 2 * self.sizes.keys() / centres.count;
         for first in (0..guides.count).step_by(room) {
-            let here = room.min(guides.count - first);
+            let count = room.min(guides.count - first);
             let pairs = Pairs::<T::Sum> {
                 guides: guides.vectors.view().offset(first * stride as usize),
                 centres: centres.vectors.view(),
                 biases: centres.norms.view(),
                 values: self.keys.view_mut().cast(),
-                guide_count: here as u32,
+                guide_count: count as u32,
                 centre_count: centres.count as u32,
                 units,
                 weight: T::weight(Metric::L2),
@@ -117,12 +117,12 @@ impl<T: ClusterKernels> KMeans<'_, T> {
                 centre_count: centres.count as u32,
                 length: length as u32,
             };
-            let grid = [tiles(centres.count), tiles(here), 1];
-            // SAFETY: the buffers have room for the distances of `here` guides and the lists of all
+            let grid = [tiles(centres.count), tiles(count), 1];
+            // SAFETY: the buffers have room for the distances of `count` guides and the lists of all
             // guides, and outlive the work.
             unsafe {
                 self.gpu.launch::<T::Pairs>(grid, tile::THREADS, (pairs,))?;
-                self.gpu.launch::<cluster_lists>([here as u32, 1, 1], LIST_THREADS, (listing,))?;
+                self.gpu.launch::<cluster_lists>([count as u32, 1, 1], LIST_THREADS, (listing,))?;
             }
         }
         Ok(())

@@ -66,7 +66,7 @@ impl NeighbourLists {
     }
 }
 
-/// [`NeighbourLists`] with proposals from any thread.
+/// [`NeighbourLists`] that accept proposals from any thread.
 ///
 /// A list ends with the `k` smallest of its initial keys and all proposals, in any order of
 /// proposals. So the result does not depend on the number of threads.

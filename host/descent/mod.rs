@@ -83,8 +83,7 @@ impl Default for Descent {
 }
 
 impl Descent {
-    /// A descent with defaults: [`DEFAULT_KNN`] neighbours (fewer if there are not as many nodes),
-    /// L2, seed 0.
+    /// A descent with defaults: [`DEFAULT_KNN`] neighbours (fewer for fewer nodes), L2, seed 0.
     pub fn new() -> Self {
         Self::default()
     }
@@ -157,7 +156,7 @@ impl Descent {
     /// ([`DataShape::of`]), since whole numbers from 0 to 255 go to the device as bytes.
     ///
     /// # Errors
-    /// As [`build`](Self::build), but for values that are not finite.
+    /// As [`build`](Self::build), except for values that are not finite.
     pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
         self.k_for(base)?;
         self.plan_for(&DataShape::of(base, &self.progress)?)

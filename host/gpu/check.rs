@@ -59,7 +59,7 @@ fn download<T: Pod>(buffer: &Buffer<T>, count: usize) -> Vec<T> {
 }
 
 #[test]
-fn warps_exchange_as_the_hardware_does() {
+fn warp_exchanges_match_the_hardware() {
     let values = bits(BLOCKS * 32, 1);
     // All lanes in every third block, random lanes in the others.
     let mut masks = bits(BLOCKS, 2);
@@ -82,8 +82,13 @@ fn warps_exchange_as_the_hardware_does() {
     let results: Vec<_> = results.collect();
     for (name, result) in &results[1..] {
         for (at, (found, expected)) in result.iter().zip(&results[0].1).enumerate() {
-            let (lane, what) = (at / WARP_RESULTS, at % WARP_RESULTS);
-            assert_eq!(found, expected, "{name}: result {what} of lane {lane}, mask {:#x}", masks[lane / 32]);
+            let (lane, field) = (at / WARP_RESULTS, at % WARP_RESULTS);
+            assert_eq!(
+                found,
+                expected,
+                "{name}: result {field} of lane {lane}, mask {:#x}",
+                masks[lane / 32]
+            );
         }
     }
     // Some results by their definitions.
@@ -105,7 +110,7 @@ fn warps_exchange_as_the_hardware_does() {
 }
 
 #[test]
-fn halves_are_computed_as_the_hardware_does() {
+fn arithmetic_of_halves_matches_the_hardware() {
     let threads = BLOCKS * 64;
     let halves = |seed| -> Vec<u32> {
         // No NaN: its bits are not specified.
@@ -133,7 +138,7 @@ fn halves_are_computed_as_the_hardware_does() {
         .collect();
     for (name, result) in &results[1..] {
         for (at, (&found, &expected)) in result.iter().zip(&results[0].1).enumerate() {
-            let (thread, what) = (at / HALF_RESULTS, at % HALF_RESULTS);
+            let (thread, field) = (at / HALF_RESULTS, at % HALF_RESULTS);
             // Infinity minus infinity, or times zero, is NaN on both, with any bits.
             let same = |shift: u32| {
                 let half = |word: u32| f16::from_bits((word >> shift) as u16);
@@ -141,8 +146,8 @@ fn halves_are_computed_as_the_hardware_does() {
                 found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan()
             };
             assert!(
-                found == expected || what < 6 && same(0) && same(16),
-                "{name}: result {what} of {:#x}, {:#x}, {:#x}, {}: {found:#x}, not {expected:#x}",
+                found == expected || field < 6 && same(0) && same(16),
+                "{name}: result {field} of {:#x}, {:#x}, {:#x}, {}: {found:#x}, not {expected:#x}",
                 a[thread],
                 b[thread],
                 c[thread],
@@ -204,7 +209,7 @@ fn products_of_bytes_are_exact() {
 }
 
 #[test]
-fn products_of_halves_are_those_of_the_hardware() {
+fn products_of_halves_match_the_hardware() {
     // One sum mixes exponents of all sizes, down to where the hardware truncates.
     let halves = |count: usize, seed: u64| -> Vec<u32> {
         let half = |w: u32| (w & 0x83ff) | (10 + (w >> 10 & 7)) << 10;

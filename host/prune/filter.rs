@@ -51,8 +51,8 @@ impl<'a> Pruner<'a> {
     }
 
     /// The wavefront (paper section 5.2): accepts one candidate, tests all remaining candidates
-    /// against it, and repeats. Each candidate meets the accepted ones in the order of the serial
-    /// algorithm, so the result is the same.
+    /// against it, and repeats. Each candidate is tested against the accepted ones in the order of
+    /// the serial algorithm, so the result is the same.
     pub(super) fn select<R: Rule>(
         &mut self,
         rule: &R,

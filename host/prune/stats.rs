@@ -2,8 +2,8 @@
 
 use crate::gpu::KernelTime;
 
-/// Statistics of pruning. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device
-/// meanwhile, as for [`DescentStats`](crate::DescentStats).
+/// Statistics of pruning. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device during
+/// pruning, as for [`DescentStats`](crate::DescentStats).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PruneStats {
     /// The device, such as `cpu` or `cuda:0`.

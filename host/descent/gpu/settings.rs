@@ -32,14 +32,14 @@ struct TunedCells {
 
 /// Settings for vectors of up to [`SHORT`] components, for [`MANY`] of these, and for longer
 /// vectors. Many vectors lie closer, so a clustering separates more neighbours. Longer vectors cost
-/// more to compare, and a clustering separates fewer.
+/// more to compare, and a clustering separates fewer neighbours.
 const FEW_AND_SHORT: TunedCells =
     TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
 const MANY_AND_SHORT: TunedCells =
     TunedCells { nodes_per_cell: 550, clusterings: 4, probes: 12, assignments: 2 };
 const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1 };
 
-/// The least number of many vectors.
+/// From this number on, vectors count as many.
 const MANY: usize = 4_000_000;
 
 /// The best start from cells for `n` vectors of `dim` components, as measured.
@@ -59,8 +59,8 @@ const MOST_CLUSTERINGS: usize = 16;
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
-/// Lengths of the lists of near centres in later clusterings: up to [`FEW_CENTRES`] centres, and
-/// beyond.
+/// Lengths of the lists of near centres in later clusterings: for up to [`FEW_CENTRES`] centres,
+/// and for more.
 const KNOWN_LISTS: (usize, usize) = (512, 1024);
 const FEW_CENTRES: usize = 4096;
 

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_equal_those_of_the_cpu() {
+    fn candidates_match_the_cpu() {
         for (metric, seed) in [(Metric::L2, 1), (Metric::Cosine, 2), (Metric::InnerProduct, 3)] {
             let base = Synth::new(120, 19, seed).unwrap().base();
             let mut values: Vec<f32> = (0..120).flat_map(|row| base.row(row).into_owned()).collect();

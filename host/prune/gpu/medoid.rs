@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn medoids_equal_those_of_the_cpu() {
+    fn medoids_match_the_cpu() {
         let check = |space: &Space<'_>| with_matrix!(space.rows(), rows => check(space, rows));
         cases(|space, _| check(space));
         // Several pieces, the last of them short.

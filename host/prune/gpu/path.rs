@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn path_candidates_equal_those_of_the_cpu() {
+    fn path_candidates_match_the_cpu() {
         cases(|space, graph| check_any(space, graph, &[space.medoid(&Progress::silent()).unwrap()]));
         let base = Synth::new(300, 19, 4).unwrap().base();
         let values: Vec<f32> = (0..300).flat_map(|row| base.row(row).into_owned()).collect();

@@ -162,8 +162,8 @@ impl PruneShape {
         }
     }
 
-    /// Buffers for reversing edges. A node accepts at most all its candidates; the number is not
-    /// known before.
+    /// Buffers for reversing edges. They have room for all candidates, since the number of accepted
+    /// ones is not known before.
     fn reversing(&self) -> MemoryPlan {
         let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
