@@ -66,7 +66,7 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
         for (k, start) in [(16, Start::Random), (16, Start::Auto), (128, Start::Random)] {
             for strategy in &kinds {
                 let strategy = strategy.clone().degree(if strategy.kind() == "cagra" { 16 } else { 64 });
-                let what = format!("{} {metric}, K = {k}, start {start}", strategy.kind());
+                let case = format!("{} {metric}, K = {k}, start {start}", strategy.kind());
                 let descent = Descent::new().knn(k).metric(metric).start(start).device(Device::Cpu);
                 let builder = Builder::new(strategy).descent(descent.iterations(Iterations::Fixed(1, 1)));
                 let plan = builder.plan(
@@ -86,7 +86,7 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
                 let taken = (PEAK.load(Ordering::Relaxed) - before) as u64;
                 assert!(
                     taken <= planned + SMALL && 10 * taken >= 8 * planned,
-                    "{what}: {taken} of {planned}"
+                    "{case}: {taken} of {planned}"
                 );
             }
         }

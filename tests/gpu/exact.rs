@@ -7,11 +7,11 @@ use super::{METRICS, devices};
 use crate::reference::{hard_cases, uniform};
 
 /// Checks that exact search on each device equals that of the CPU: ids and bits of distances.
-fn check_exact(what: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
+fn check_exact(case: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
     let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
     for device in devices() {
         let search = search.clone().device(device);
-        let shape = format!("{what}, {} x {}, {search:?}", base.len(), base.dim());
+        let shape = format!("{case}, {} x {}, {search:?}", base.len(), base.dim());
         let (found, stats) = search.run(base, queries).unwrap_or_else(|error| panic!("{shape}: {error}"));
         assert_eq!(stats.device, device.to_string());
         for query in 0..queries.len() {

@@ -11,25 +11,25 @@ use crate::reference::hard_cases;
 
 /// Checks the lists of a k-NN graph: full, distinct ids other than the node, ascending, exact
 /// distances.
-fn check_graph(what: &str, graph: &KnnGraph, base: &Vectors, metric: Metric) {
+fn check_graph(case: &str, graph: &KnnGraph, base: &Vectors, metric: Metric) {
     let exact = ExactSearch::new(base.len()).metric(metric).device(Device::Cpu).run(base, base).unwrap().0;
     for node in 0..base.len() {
         let (ids, distances) = (graph.neighbors(node), graph.distances(node));
-        assert!(distances.windows(2).all(|pair| pair[0] <= pair[1]), "{what}: order of {node}");
+        assert!(distances.windows(2).all(|pair| pair[0] <= pair[1]), "{case}: order of {node}");
         let mut sorted = ids.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        assert!(sorted.len() == graph.k() && !ids.contains(&(node as u32)), "{what}: ids of {node}");
+        assert!(sorted.len() == graph.k() && !ids.contains(&(node as u32)), "{case}: ids of {node}");
         for (id, distance) in ids.iter().zip(distances) {
             let place = exact.ids(node).iter().position(|other| other == id).unwrap();
             let expected = exact.distances(node).unwrap()[place];
-            assert_eq!(distance.to_bits(), expected.to_bits(), "{what}: {node} to {id}");
+            assert_eq!(distance.to_bits(), expected.to_bits(), "{case}: {node} to {id}");
         }
     }
 }
 
 #[test]
-fn graphs_of_all_pairs_are_those_of_the_cpu() {
+fn graphs_of_all_pairs_match_the_cpu() {
     for (index, (name, base)) in hard_cases(130, 5, 11).into_iter().enumerate() {
         let metric = METRICS[index % 3];
         let descent = Descent::new().knn(12).metric(metric);

@@ -87,7 +87,7 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
         (Metric::InnerProduct, Strategy::cagra()),
     ];
     for (metric, strategy) in cases {
-        let what = format!("{} {metric}", strategy.kind());
+        let case = format!("{} {metric}", strategy.kind());
         let descent = Descent::new().knn(128).metric(metric).start(Start::Random);
         let graph = descent.clone().device(Device::Cpu).build(&base).unwrap();
         let builder = Builder::new(strategy.degree(16)).descent(descent).device(Device::Emulated);
@@ -98,7 +98,7 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
         let planned = stages.map(|stage| stage.buffers.bytes()).max().unwrap();
         let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
         let taken = stats.prune.peak_gpu_bytes;
-        assert!(0 < taken && taken <= planned, "{what}: {taken} of {planned}\n{plan}");
+        assert!(0 < taken && taken <= planned, "{case}: {taken} of {planned}\n{plan}");
     }
 }
 

@@ -10,7 +10,7 @@ use super::{METRICS, devices};
 use crate::reference::{hard_cases, separated, uniform};
 
 /// Checks that beam search on each device equals that of the CPU: ids and bits of distances.
-fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
+fn check_search(case: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
     let silent = Progress::silent();
     let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();
     assert_eq!((on_cpu.runs_on(), on_cpu.device_name()), ("cpu", None));
@@ -20,7 +20,7 @@ fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, wi
         for &(k, beam) in widths {
             let expected = on_cpu.search(queries, k, beam, &silent).unwrap();
             let found = searcher.search(queries, k, beam, &silent).unwrap();
-            let shape = format!("{what}, {}, k = {k}, beam = {beam}, {device}", index.metric());
+            let shape = format!("{case}, {}, k = {k}, beam = {beam}, {device}", index.metric());
             for query in 0..queries.len() {
                 assert_eq!(found.ids(query), expected.ids(query), "{shape}, query {query}");
                 let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
