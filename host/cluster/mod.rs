@@ -98,8 +98,10 @@ pub(crate) fn cells<T: ClusterKernels>(
     let sizes = ClusteringSizes::new(n, request);
     let ClusteringSizes { cells, probes, .. } = sizes;
     if sizes.keys() > u32::MAX as usize {
-        return Err(gpu.error(format_args!("found {n} vectors with {probes} probes each, expected at most {} probes in all: probe fewer cells",
-            u32::MAX)));
+        return Err(gpu.error(format_args!(
+            "found {n} vectors with {probes} probes each, expected at most {} probes in all",
+            u32::MAX
+        )));
     }
     let memory = plan::<T>(MemoryPlan::new(), n, dim, request).reserve(gpu)?;
     let mut work = KMeans::<T>::new(gpu, rows, sizes, seed, &memory)?;

@@ -19,7 +19,7 @@ pub enum Iterations {
 pub const MAX_ITERATIONS: u32 = 1000;
 
 impl Iterations {
-    /// The most iterations of each phase.
+    /// Most iterations of each phase.
     pub(super) fn limits(self) -> (u32, u32) {
         match self {
             Self::Auto => (20, 30),

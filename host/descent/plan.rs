@@ -35,8 +35,8 @@ impl PlannedStage {
     }
 }
 
-/// The most neighbours per node, below `k`, that fit; none if none fit. Memory grows with the
-/// neighbours per node.
+/// Most neighbours per node, below `k`, that fit, if any. Memory grows with the neighbours per
+/// node.
 pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut most, mut too_many) = (0, k);
     while too_many - most > 1 {

@@ -51,7 +51,7 @@ use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
 use crate::vectors::gpu::Side;
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
-/// The longest lists of descent.
+/// Longest lists of descent.
 const MAX_DESCENT_K: u32 = crate::descent::gpu::MAX_K as u32;
 
 /// Numbers from 1 to `most`, with both ends, around which the formulas of contracts change.

@@ -80,8 +80,8 @@ pub(crate) fn connect(
             }
             progress.check()?;
             // Earlier nodes of this round may have filled the nodes found, so a new search follows.
-            // Its results may have edges of the tree alone, so all reached nodes come last: one of
-            // them has room.
+            // Its results may have edges of the tree alone, so the last attempt tries all reached
+            // nodes: one has room.
             let parent = attach(space, rows, &tree, node, near)
                 .or_else(|| {
                     let near = search(rows, node);

@@ -119,8 +119,8 @@ impl<'a> Searcher<'a> {
         Ok(Self { index, base, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
     }
 
-    /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto`
-    /// takes a GPU, if any, unless the index is small.
+    /// Searches on `device`. This copies index and base to a GPU, where they stay. `Auto` takes a
+    /// GPU, if any, unless the index is small.
     ///
     /// # Errors
     /// If the device is missing, or lacks memory for index and base.

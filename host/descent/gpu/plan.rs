@@ -23,7 +23,7 @@ const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
 /// The stage that ends a descent.
 const FINISH: &str = "finish";
 
-/// The fewest nodes that make enough cells to choose from.
+/// Fewest nodes that make enough cells to choose from.
 const LEAST_FOR_CELLS: usize = 768;
 
 /// The sizes and parameters that the buffers of a descent depend on.

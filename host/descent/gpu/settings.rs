@@ -70,7 +70,7 @@ const SHORT: usize = 256;
 /// Iterations of phase 1 after cells: several clusterings leave nothing for it to find.
 const JOINS: u32 = 0;
 
-/// The most iterations of phase 2 after cells.
+/// Most iterations of phase 2 after cells.
 const MOST_EXPANSIONS: u32 = 20;
 
 /// Nodes per centre, and probes, of a clustering for the order alone.
@@ -129,7 +129,7 @@ impl CellSettings {
         tuned(n, dim).assignments
     }
 
-    /// The most iterations of each phase.
+    /// Most iterations of each phase.
     pub(super) fn iterations(request: Iterations, start: Start) -> (u32, u32) {
         match (request, start) {
             (Iterations::Auto, Start::Cells) => (JOINS, MOST_EXPANSIONS),

@@ -57,7 +57,7 @@ impl JoinSizes {
         MOST_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
     }
 
-    /// The most tiles of `members` members: the last tile of each cell may hold a single one.
+    /// Most tiles of `members` members: the last tile of each cell may hold a single one.
     fn most_tiles(self, members: usize) -> usize {
         let side = tile::SIDE as usize;
         (members + (side - 1) * self.cells) / side

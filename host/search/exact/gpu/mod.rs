@@ -106,7 +106,7 @@ pub(crate) struct GpuSearch<'a> {
     pub queries: &'a QuerySet<'a>,
     /// Neighbours per query.
     pub k: usize,
-    /// The most bytes of device memory to use, if limited.
+    /// Most bytes of device memory to use, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
 }
