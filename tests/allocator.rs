@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-/// Bytes of a buffer: glibc keeps freed ones of this size once it has freed a larger one.
+/// Bytes of a buffer: glibc keeps freed buffers of this size once it has freed a larger one.
 const BUFFER: usize = 8 << 20;
 
 /// Bytes of this process in memory.
@@ -16,7 +16,7 @@ fn resident() -> usize {
 }
 
 #[test]
-fn freed_buffers_are_returned_between_others_that_are_in_use() {
+fn freed_buffers_between_used_ones_are_returned() {
     tagore::return_large_buffers();
     // Without the call, glibc keeps freed buffers that are smaller than this one from here on.
     drop(black_box(vec![1u8; 2 * BUFFER]));

@@ -1,5 +1,5 @@
-//! Host memory of builds on the CPU, counted by the allocator, against their plans. A program of
-//! its own, since other tests would be counted too.
+//! Host memory of builds on the CPU, counted by the allocator, against their plans. This test is a
+//! program of its own, since the allocator would count other tests too.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +10,7 @@ use tagore::{
     Vectors,
 };
 
-/// Counts the bytes that are taken, and the most of them at once.
+/// An allocator that counts the bytes in use and their peak.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -21,7 +21,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller's layout, as it is.
+        // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
@@ -44,7 +44,7 @@ static ALLOCATOR: Counting = Counting;
 
 const THREADS: usize = 2;
 
-/// Bytes allowed beside the plan, for any data set: scratch of threads, progress, descriptions.
+/// Bytes allowed beyond the plan, for any data set: scratch of threads, progress, descriptions.
 const SMALL: u64 = 64 << 10;
 
 /// Vectors with hubs: every 500th is 30 times longer, so under inner product nearly all nodes have
@@ -66,7 +66,7 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
         for (k, start) in [(16, Start::Random), (16, Start::Auto), (128, Start::Random)] {
             for strategy in &kinds {
                 let strategy = strategy.clone().degree(if strategy.kind() == "cagra" { 16 } else { 64 });
-                let what = format!("{} {metric}, K = {k}, start {start}", strategy.kind());
+                let case = format!("{} {metric}, K = {k}, start {start}", strategy.kind());
                 let descent = Descent::new().knn(k).metric(metric).start(start).device(Device::Cpu);
                 let builder = Builder::new(strategy).descent(descent.iterations(Iterations::Fixed(1, 1)));
                 let plan = builder.plan(
@@ -74,7 +74,7 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
                     Target { threads: THREADS, ..Target::cpu() },
                 );
                 let plan = plan.unwrap();
-                // What the allocator keeps is not counted here.
+                // The counts exclude freed memory that the allocator keeps.
                 let planned = plan.host.iter().map(|stage| {
                     let buffers = stage.buffers.buffers().iter();
                     buffers.filter(|buffer| buffer.0 != "kept by the allocator").map(|buffer| buffer.1).sum()
@@ -86,7 +86,7 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
                 let taken = (PEAK.load(Ordering::Relaxed) - before) as u64;
                 assert!(
                     taken <= planned + SMALL && 10 * taken >= 8 * planned,
-                    "{what}: {taken} of {planned}"
+                    "{case}: {taken} of {planned}"
                 );
             }
         }

@@ -12,7 +12,7 @@ pub fn no_cuda_device(reason: &str) {
     static PRINTED: Once = Once::new();
     let required = std::env::var_os("TAGORE_REQUIRE_CUDA").is_some_and(|value| value == "1");
     assert!(!required, "TAGORE_REQUIRE_CUDA=1, but there is no CUDA device: {reason}");
-    // Not by `eprintln!`, whose output the test harness hides when tests pass.
+    // The test harness hides the output of `eprintln!` in passing tests.
     PRINTED.call_once(|| {
         let _ = writeln!(io::stderr(), "skipped: no CUDA device");
     });

@@ -1,14 +1,13 @@
-//! Estimates of the seconds of a build, by rates measured on few machines and data sets
-//! (docs/descent.md, docs/pruning.md, docs/measurements.md). They are of the right order, no more.
+//! Estimated seconds of a build, from rates measured on few machines and data sets
+//! (docs/descent.md, docs/pruning.md, docs/measurements.md). Only the order of magnitude is right.
 
 use super::{Builder, Target};
 use crate::vectors::shape::device_type;
 use crate::{Collect, DataShape, Filter, Start, Strategy};
 
-/// All rates. Those of a GPU were measured on one H200, those of a CPU on cores of a Xeon with
-/// AVX-512.
+/// Rates. GPU rates were measured on one H200, CPU rates on a Xeon with AVX-512.
 mod rates {
-    /// Seconds that grow linearly.
+    /// A linear cost in seconds: `constant + each * count`.
     #[derive(Clone, Copy)]
     pub struct Rate {
         pub constant: f64,
@@ -28,7 +27,7 @@ mod rates {
     /// Bytes per second to and from a device.
     pub const COPY: f64 = 20e9;
 
-    /// Bytes per second: of checking a data set, per core; of writing to a disk.
+    /// Bytes per second of checking a data set, per core, and of writing to a disk.
     pub const READ: f64 = 4e9;
     pub const WRITE: f64 = 1e9;
 
@@ -38,7 +37,7 @@ mod rates {
     /// Descent on a GPU at K = 96: seconds per node, by bytes of its vector on tensor cores.
     pub const DESCENT: Rate = Rate { constant: 1.2e-7, each: 1.3e-10 };
 
-    /// Other K: a factor on that, by neighbours.
+    /// Factor on [`DESCENT`], by K.
     pub const DESCENT_LIST: Rate = Rate { constant: 0.6, each: 0.0042 };
 
     /// From this many nodes on, a node takes [`MANY_FACTOR`] times as long.
@@ -89,10 +88,10 @@ pub(super) fn seconds(
     let list = k as f64;
     let mut stages = vec![("read", n * data.row_bytes() as f64 / rates::READ / cores)];
     if target.gpu.is_some() {
-        let there = device_type(data, descent.metric).size() as f64;
-        let rows_bytes = n * (dim * there + 4.0 * strategy.degree as f64);
+        let element = device_type(data, descent.metric).size() as f64;
+        let rows_bytes = n * (dim * element + 4.0 * strategy.degree as f64);
         // Tensor cores take floats as f16.
-        let tile = dim * there.min(2.0);
+        let tile = dim * element.min(2.0);
         let start = descent.plan_of(data, k).start;
         let descent = if start == Start::AllPairs {
             n * n * rates::PAIR.of(dim)
@@ -104,7 +103,7 @@ pub(super) fn seconds(
         stages.push(("open", rates::OPEN));
         stages.push(("copy", rows_bytes / rates::COPY + lists));
         stages.push(("descent", descent));
-        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * there)));
+        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * element)));
     } else {
         let descent = if descent.compares_all_pairs_on_cpu(data.rows, k) {
             n * n * rates::CPU_PAIR.of(dim)
@@ -121,7 +120,7 @@ pub(super) fn seconds(
     stages
 }
 
-/// Seconds per node with a vector of `bytes` bytes, on a GPU.
+/// Seconds per node on a GPU, for vectors of `bytes` bytes.
 fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     match (strategy.collect, &strategy.filter) {
         (Collect::OneHop, Filter::Rank) => rates::DETOURS.of(bytes) * k / rates::K,
@@ -134,7 +133,7 @@ fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     }
 }
 
-/// Seconds per node with a vector of `dim` components, on one core of the CPU.
+/// Seconds per node on one core, for vectors of `dim` components.
 fn pruning_on_cpu(strategy: &Strategy, k: f64, dim: f64) -> f64 {
     match (strategy.collect, &strategy.filter) {
         (Collect::OneHop, Filter::Rank) => rates::CPU_DETOURS * k,

@@ -1,4 +1,4 @@
-//! The k-NN graph of a build, where it is pruned.
+//! The k-NN graph of a build, on the device that prunes it.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(super) enum Graph<'a> {
     Gpu {
         gpu: Gpu,
         graph: Box<DeviceGraph>,
-        /// Seconds that the upload of a given graph took.
+        /// Seconds of the upload of a given graph.
         copy: f64,
     },
 }
@@ -50,7 +50,7 @@ impl<'a> Graph<'a> {
 }
 
 impl Builder {
-    /// Builds the k-NN graph on `gpu` or on the CPU, or takes the given one there.
+    /// Builds the k-NN graph on `gpu` or on the CPU, or copies the given graph there.
     pub(super) fn knn_graph<'g>(
         &self,
         space: &Space<'_>,
@@ -69,7 +69,7 @@ impl Builder {
         }
     }
 
-    /// Prunes the graph where it is. A base on a GPU stays there.
+    /// Prunes the graph on its device. Returns the base too if it is on a GPU.
     pub(super) fn prune(
         &self,
         space: &Space<'_>,

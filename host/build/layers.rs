@@ -1,5 +1,4 @@
-//! Whether searches of a graph find their way from its entry points, and the layers above it where
-//! they do not.
+//! Layers above a graph, and the test that decides whether its searches need them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,20 +19,20 @@ use crate::vectors::Repeated;
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, Index, Progress, Result, Strategy, Vectors};
 
-/// Nodes that are searched for to see whether searches find their way.
+/// Nodes of the test: a search for each shows whether searches reach the right part of the graph.
 const SAMPLE: usize = 1024;
 
-/// So many of the sample may go astray, and nothing is done about it: one in 250.
+/// Test searches that may go astray before layers are built: one in 250.
 const FEW: usize = SAMPLE / 250;
 
-/// The beam that they are searched for with: narrow, since that is when the beginning matters.
+/// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 const BEAM: usize = 32;
 
-/// What the beam of a layer may be. The first is taken that loses at most one search more than the
-/// best.
+/// Beams tried for a layer. The layer takes the smallest that loses at most one search more than
+/// the best.
 const LAYER_BEAMS: [usize; 5] = [4, 8, 16, 32, 64];
 
-/// The degree of layers, and the neighbours per node that they are pruned from.
+/// Degree of layers, and neighbours per node of the k-NN graphs they are pruned from.
 const DEGREE: usize = 32;
 const KNN: usize = 64;
 
@@ -41,22 +40,22 @@ const KNN: usize = 64;
 /// without a limit a layer would be nearly as large as the graph.
 const LEAST_STEP: usize = 6;
 
-/// Fewer nodes than this need no layer: entry points are as many.
+/// Fewest nodes of a graph with layers: the entry points alone cover a smaller one.
 const LEAST: usize = 64;
 
-/// The most nodes of a layer above an index that is not in memory: the exact search for their lists
-/// takes time as their square.
+/// Most nodes of a layer above an out-of-core index: the exact search for their lists takes
+/// quadratic time.
 const MOST: usize = 1 << 20;
 
-/// A graph that layers may be built over.
+/// The graph below a new layer.
 pub(crate) struct Below<'a, G> {
     pub base: &'a Vectors,
-    /// The base as a space; list distances are enough.
+    /// The base as a space; only list distances are used.
     pub space: &'a Space<'a>,
     pub graph: &'a G,
-    /// The rows of the base that are not nodes of the graph.
+    /// Repeated rows of the base, which are not nodes of the graph.
     pub repeated: &'a Repeated,
-    /// The most nodes of the lowest layer.
+    /// Most nodes of the lowest layer.
     pub most: usize,
 }
 
@@ -67,9 +66,9 @@ impl<G> Below<'_, G> {
     }
 }
 
-/// Searches from `start` for a sample of the nodes of `graph`, and counts those that go astray:
-/// what they find is farther than most of the node's own neighbours. Such a search ended in
-/// another part of the data.
+/// Searches from `start` for a sample of the nodes of `graph`, and counts the searches that go
+/// astray. A search goes astray if its best result is farther than the median neighbour of the
+/// node: it ended in another part of the data.
 fn astray(
     space: &Space<'_>,
     graph: &impl Graph,
@@ -108,8 +107,8 @@ fn astray(
 /// everywhere to the same few nodes near the medoid. One small draw among these would keep all
 /// other parts of the graph from having a node in the layer.
 ///
-/// If there is room for fewer, those with the smallest draws are taken. Nodes with larger draws are
-/// not looked at then: the graph may be larger than memory.
+/// If fewer nodes fit, those with the smallest draws are taken. Nodes with larger draws are then
+/// skipped, since the graph may be larger than memory.
 fn nodes_above(below: &Below<'_, impl Graph>, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     let &Below { base, graph, repeated, most, .. } = below;
     // Iteration 0 draws the entry points, iteration 1 the layers of exports.
@@ -142,14 +141,14 @@ fn nodes_above(below: &Below<'_, impl Graph>, seed: u64, progress: &Progress) ->
     }
 }
 
-/// The strategy of a layer of so many nodes.
+/// The strategy of a layer of `nodes` nodes.
 fn strategy(nodes: usize) -> Strategy {
     Strategy::cagra().degree(DEGREE.min(nodes - 1))
 }
 
 impl Builder {
-    /// The layers that searches of a graph need, if they need any. The entry points become those
-    /// of the highest layer.
+    /// Builds the layers that searches of a graph need, lowest first; none if they need none.
+    /// Replaces `entries` by the entry points of the highest layer.
     pub(crate) fn layers_over(
         &self,
         below: &Below<'_, impl Graph>,
@@ -164,7 +163,7 @@ impl Builder {
         sample.iter_mut().for_each(|node| *node = repeated.other(*node));
         let lost = |start: Start<'_>| astray(space, graph, start, &sample, progress);
         let without = lost(Start::at(entries))?;
-        // A layer gets another in any case, up to a small one: hnswlib and FAISS enter at one node.
+        // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
         if without <= FEW && !self.stacked {
             return Ok(Vec::new());
         }
@@ -173,7 +172,7 @@ impl Builder {
             return Ok(Vec::new());
         }
         let vectors = base.select(&nodes);
-        // As rows of the base, which has been: beside its largest values small ones are fine.
+        // The base has passed the check of values, so its rows need none.
         vectors.validated(0.0);
         let above = self.layer_over(&vectors)?;
         drop(vectors);
@@ -194,7 +193,7 @@ impl Builder {
         layers[0].set_beam(LAYER_BEAMS[first]);
         let (nodes, beam) = (nodes.len(), LAYER_BEAMS[first]);
         tracing::info!(nodes, beam, without, with = with[first], "searches begin in layers");
-        // Distances in layers must pay.
+        // Layers pay for their distances only if they halve the lost searches.
         if 2 * fewest > without && !self.stacked {
             return Ok(Vec::new());
         }
@@ -202,11 +201,11 @@ impl Builder {
         Ok(layers)
     }
 
-    /// The index of a layer of these vectors, from exact lists: the same on any device.
+    /// Builds the index of a layer from exact lists, so it is the same on any device.
     fn layer_over(&self, base: &Vectors) -> Result<Index> {
         let n = base.len();
         let k = KNN.min(n - 1);
-        // The emulator would take hours for what the CPU does at once.
+        // Exact search takes hours on the emulator.
         let device = if self.descent.device.is_emulated() { Device::Cpu } else { self.descent.device };
         let descent = self.descent.clone().knn(k).device(device);
         let (metric, progress) = (descent.metric, &descent.progress);
@@ -218,8 +217,8 @@ impl Builder {
         builder.build_from(base, &graph)
     }
 
-    /// The most nodes of the lowest layer that fit `device` and `host` bytes of memory, at least 2,
-    /// and the bytes of the host that building it takes. None if there is no room.
+    /// Most nodes of the lowest layer whose build fits `device` and `host` bytes of memory, and the
+    /// host bytes of that build. None if not even 2 nodes fit.
     pub(crate) fn largest_layer(
         &self,
         data: &DataShape,
@@ -243,7 +242,7 @@ impl Builder {
         Some((size, bytes))
     }
 
-    /// Bytes of layers in a file, where the lowest has so many nodes.
+    /// Bytes of all layers in a file, if the lowest has `nodes` nodes.
     pub(crate) fn layer_file_bytes(nodes: usize) -> usize {
         // Each is at most a sixth of the one below.
         4 * (nodes * (DEGREE + 1) + 64) * LEAST_STEP / (LEAST_STEP - 1)
@@ -255,16 +254,17 @@ impl Builder {
         builder.plan_of(&data.part(nodes), k, target)
     }
 
-    /// Bytes of the host that choosing and building a layer takes.
+    /// Host bytes of choosing the nodes of a layer and building it.
     fn layer_bytes(&self, data: &DataShape, nodes: usize, (plan, target): (&BuildPlan, Target)) -> u64 {
         let searches = Visited::plan(data.rows, target.threads).bytes();
         // Exact lists as keys, and as ids and distances beside them.
         let lists = Space::plan(nodes, data.dim, self.descent.metric).with::<[u64; 2]>("lists", nodes * KNN);
-        // Four times as many may be found as are taken, and they are gathered twice.
+        // The selection finds up to four times the nodes it keeps, and holds them twice while
+        // collecting.
         let found = nodes as u64 * (4 * 2 * size_of::<(u64, u32)>() + data.row_bytes()) as u64;
         let layers = Self::layer_file_bytes(nodes) as u64;
         let parts = [plan.peak_of_stages().max(lists.bytes()), found, layers, plan.process.bytes()];
-        // The layers above are built while this one is there.
+        // This layer stays in memory while the layers above it are built.
         let building = parts.into_iter().fold(0, u64::saturating_add);
         building.saturating_add(building / LEAST_STEP as u64).saturating_add(searches)
     }
@@ -277,7 +277,7 @@ mod tests {
     use crate::{Metric, Synth};
 
     #[test]
-    fn a_layer_with_little_room_has_the_smallest_draws() {
+    fn a_limited_layer_has_the_smallest_draws() {
         let n = 10_000u32;
         let mut rows = GraphRows::new(n as usize, 6);
         for node in 0..n {

@@ -13,7 +13,7 @@ use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
 use crate::{Device, Error, Result, Vectors};
 
-/// An index, its statistics, and the base on the GPU that it was built on, if any.
+/// An index, its statistics and, after a build on a GPU, the base on that GPU.
 pub(crate) struct Built {
     pub index: Index,
     pub stats: BuildStats,
@@ -51,7 +51,7 @@ impl Builder {
         Ok((index, stats))
     }
 
-    /// As [`build_with_stats`](Self::build_with_stats); the base stays on the GPU.
+    /// As [`build_with_stats`](Self::build_with_stats), and keeps the base on the GPU.
     pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
         let k = self.descent.k_for(base)?;
@@ -62,7 +62,7 @@ impl Builder {
             let repeated = Repeated::of(&space, &self.descent.progress)?;
             if repeated.pay(base.len()) {
                 drop(space);
-                return self.build_without(base, repeated);
+                return self.build_without_repeated(base, repeated);
             }
         }
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
@@ -89,13 +89,13 @@ impl Builder {
         Ok(Built { index: index.with_layers(layers), stats, on_device })
     }
 
-    /// Builds the index of `base` over the rows that repeat no other.
-    fn build_without(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
+    /// Builds the index of `base` over the first row of each group of equal rows.
+    fn build_without_repeated(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
         let rows = repeated.others(0..base.len());
         tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
         let count = repeated.len() as u64;
         let descent = self.descent.of_part(rows.len()).progress(self.descent.progress.clone());
-        // Lists of the k-NN graph would lack the repeated rows.
+        // No sample: its lists would lack the repeated rows.
         let builder = self.clone().descent(descent).grouped(false).sample(0);
         let Built { index, stats, .. } = builder.build_and_keep(&base.select(&rows), None)?;
         let index = index.expanded(base, &rows, repeated);
@@ -103,7 +103,7 @@ impl Builder {
         Ok(Built { index, stats, on_device: None })
     }
 
-    /// The length of the lists of a graph of `base`.
+    /// Checks that `graph` belongs to `base` and this metric; returns its neighbours per node.
     fn check_graph(&self, base: &Vectors, graph: &KnnGraph) -> Result<usize> {
         if graph.len() != base.len() {
             let expected = format!("{} rows as {} has", base.len(), base.describe());
@@ -115,7 +115,7 @@ impl Builder {
         Ok(graph.k())
     }
 
-    /// The GPU that prunes lists of `k`, if any.
+    /// The GPU that builds and prunes lists of `k`; none for the CPU.
     fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
         let gpu = self.descent.gpu(base.len())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
         let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
@@ -123,25 +123,21 @@ impl Builder {
             let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
             if requested > allowed {
                 let device = gpu.name();
-                tracing::warn!(
-                    device,
-                    requested,
-                    allowed,
-                    "pruning runs on the CPU: too little shared memory"
-                );
+                tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
             }
             requested <= allowed
         }))
     }
 
-    /// The devices that parts of `nodes` nodes are built on.
+    /// The devices for builds of parts of `nodes` nodes.
     pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
         let devices = std::iter::once(&self.descent.device).chain(&self.others);
         devices.map(|device| device.for_graph(nodes)).collect()
     }
 
-    /// Builds the layers that searches need, and makes nodes reachable: from the entry points if
-    /// the kind promises it, from the layers if there are any.
+    /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
+    /// reachable from the entry points if the kind guarantees it, else from the lowest layer, if
+    /// any.
     fn finish(&self, base: &Vectors, space: &Space<'_>, pruned: &mut Pruned) -> Result<Vec<Layer>> {
         let Pruned { rows, entries, stats } = pruned;
         let began = Instant::now();
@@ -156,7 +152,7 @@ impl Builder {
         let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
             (false, None, _) => None,
             (false, Some(lowest), _) => Some(lowest.nodes()),
-            // Formats of other systems hold one entry point of such an index.
+            // Formats of other systems hold one entry point for these kinds.
             (true, _, Entry::Medoid) => Some(&entries[..1]),
             (true, _, Entry::Random) => Some(&entries[..]),
         };

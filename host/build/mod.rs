@@ -1,5 +1,5 @@
-//! Builds in memory: the k-NN graph, pruning, layers and reachability, one after another. Their
-//! plan and their statistics.
+//! Builds in memory: k-NN graph, pruning, layers and reach, in that order. Plans and statistics of
+//! builds.
 
 mod estimate;
 mod graph;
@@ -36,13 +36,13 @@ use crate::{Device, Iterations, Metric, Progress, Start, Strategy};
 pub struct Builder {
     pub(crate) strategy: Strategy,
     pub(crate) descent: Descent,
-    /// Devices beside that of the descent.
+    /// Further devices, for a build out of core.
     others: Vec<Device>,
     baseline_kernels: bool,
-    /// Nodes whose lists are kept.
+    /// Number of nodes whose k-NN lists are kept.
     sample: usize,
     pub(crate) layered: bool,
-    /// Whether layers are built whatever searches find: of a layer.
+    /// Whether layers are built without a test of searches, as in the build of a layer.
     stacked: bool,
     pub(crate) grouped: bool,
 }
@@ -74,12 +74,12 @@ impl Builder {
         self
     }
 
-    /// Neighbours per node of the k-NN graph; see [`Descent::knn`].
+    /// Sets the neighbours per node of the k-NN graph; see [`Descent::knn`].
     pub fn knn(self, k: usize) -> Self {
         self.with(|descent| descent.knn(k))
     }
 
-    /// The metric; see [`Descent::metric`].
+    /// Sets the metric; see [`Descent::metric`].
     pub fn metric(self, metric: Metric) -> Self {
         self.with(|descent| descent.metric(metric))
     }
@@ -94,8 +94,8 @@ impl Builder {
         self.with(|descent| descent.start(start))
     }
 
-    /// The seed: the same seed, input and parameters give the same index, byte for byte, on any
-    /// number of threads.
+    /// Sets the seed. The same seed, input and parameters give the same index, byte for byte, on
+    /// any number of threads.
     pub fn seed(self, seed: u64) -> Self {
         self.with(|descent| descent.seed(seed))
     }
@@ -112,7 +112,7 @@ impl Builder {
         self.device(*first)
     }
 
-    /// The handle that watches and cancels the work.
+    /// Sets the handle that watches and cancels the build.
     pub fn progress(self, progress: Progress) -> Self {
         self.with(|descent| descent.progress(progress))
     }
@@ -130,23 +130,23 @@ impl Builder {
         self
     }
 
-    /// Keeps the lists that so many seeded random nodes have in the k-NN graph, as
-    /// [`BuildStats::sample`], for a [`Report`](crate::Report); none unless set. On a GPU nothing
-    /// else of the graph comes to the host.
+    /// Keeps the k-NN lists of `nodes` random nodes as [`BuildStats::sample`], for a
+    /// [`Report`](crate::Report); 0 unless set. On a GPU the rest of the k-NN graph stays on the
+    /// device.
     pub fn sample(mut self, nodes: usize) -> Self {
         self.sample = nodes;
         self
     }
 
-    /// Whether layers may be built above the index; true unless set. They are built where searches
-    /// for a sample of the nodes go astray, as they do between clusters that lie apart. See
+    /// Allows layers above the index; true unless set. The build adds layers if searches for a
+    /// sample of the nodes go astray, as between clusters that lie apart. See
     /// [`Layer`](crate::Layer).
     pub fn layers(mut self, layered: bool) -> Self {
         self.layered = layered;
         self
     }
 
-    /// Whether repeated rows are left out of the graph.
+    /// Sets whether repeated rows are left out of the graph.
     pub(crate) fn grouped(mut self, grouped: bool) -> Self {
         self.grouped = grouped;
         self

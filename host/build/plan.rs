@@ -1,5 +1,4 @@
-//! The plan of a build, before it runs: memory of the device and of the host, bytes of the disk,
-//! and time.
+//! The plan of a build: device and host memory, disk bytes, and time.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use crate::descent::reverse::Reverse;
 use crate::descent::{PlannedStage, most_knn, with_kept};
 use crate::gpu::{Gpu, MemoryPlan, Overhead};
 use crate::index::IndexFile;
-use crate::prune::cpu::turned_at_once;
+use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
 use crate::search::exact::gpu::batch_of_all;
@@ -19,10 +18,10 @@ use crate::vectors::shape::{device_type, with_type};
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
 
-/// The program's own memory on the host.
+/// Host bytes of the program itself.
 const PROGRAM: u64 = 2 << 20;
 
-/// The stack and the allocator's own of a thread.
+/// Host bytes of a thread: its stack and the allocator's share.
 const THREAD: u64 = 256 << 10;
 
 /// The memory, disk space and time of a build.
@@ -32,65 +31,62 @@ pub struct BuildPlan {
     pub k: usize,
     /// The start of descent; never `Auto`.
     pub start: Start,
-    /// The type of the vectors as a GPU takes them.
+    /// Element type of the vectors on a GPU.
     pub element: ElementType,
-    /// Bytes of device memory of the CUDA context, once for a process.
+    /// Device bytes of the CUDA context, once per process.
     pub context: u64,
-    /// Bytes of device memory that the driver's pool takes beside buffers.
+    /// Device bytes of the driver's pool beyond the buffers.
     pub pool: u64,
-    /// The stages on the device, in their order; none on the CPU.
+    /// Stages on the device, in order; empty on the CPU.
     pub device: Vec<PlannedStage>,
-    /// Host memory of the process throughout, however many builds run.
+    /// Host memory that the process holds throughout, shared by all its builds.
     pub process: MemoryPlan,
-    /// The stages on the host and what each has there beside, without the data set.
+    /// Stages on the host, in order, with their buffers beyond `process`; without the data set.
     pub host: Vec<PlannedStage>,
     /// Files on the disk.
     pub disk: MemoryPlan,
-    /// Stages and the seconds that each is expected to take, by rates measured on other machines
-    /// and data: an estimate.
+    /// Estimated seconds of each stage, from rates measured on other machines and data.
     pub seconds: Vec<(&'static str, f64)>,
 }
 
 impl BuildPlan {
-    /// The stage that takes most of the device, if there is one.
+    /// The stage with the most device memory; none on the CPU.
     pub fn largest_on_device(&self) -> Option<&PlannedStage> {
         largest(&self.device)
     }
 
-    /// The stage that takes most of the host.
+    /// The stage with the most host memory.
     pub fn largest_on_host(&self) -> Option<&PlannedStage> {
         largest(&self.host)
     }
 
-    /// The most bytes of buffers on the device at once: without the context.
+    /// Peak bytes of buffers on the device, without context and pool.
     pub fn peak_device_bytes(&self) -> u64 {
         self.largest_on_device().map_or(0, |stage| stage.buffers.bytes())
     }
 
-    /// The most bytes of host memory at once, without what the process has throughout.
+    /// Peak host bytes of the stages, without `process`.
     pub fn peak_of_stages(&self) -> u64 {
         self.largest_on_host().map_or(0, |stage| stage.buffers.bytes())
     }
 
-    /// The most bytes of host memory at once, without the data set, whose pages are the system's to
-    /// drop if it is mapped.
+    /// Peak host bytes, without the data set: the system can drop the pages of a mapped file.
     pub fn peak_host_bytes(&self) -> u64 {
         self.process.bytes().saturating_add(self.peak_of_stages())
     }
 
-    /// The seconds of all stages, an estimate.
+    /// Estimated seconds of all stages.
     pub fn total_seconds(&self) -> f64 {
         self.seconds.iter().map(|stage| stage.1).sum()
     }
 
-    /// The most bytes of memory that the process has on the device at once: buffers, the context
-    /// and the driver's pool.
+    /// Peak device bytes of the process: buffers, the CUDA context and the driver's pool.
     pub fn device_bytes(&self) -> u64 {
         self.context.saturating_add(self.pool).saturating_add(self.peak_device_bytes())
     }
 
-    /// Whether it fits so many bytes of memory of a device, the context among them, and of the
-    /// host.
+    /// Whether the build fits `device` bytes of device memory, CUDA context included, and `host`
+    /// bytes of host memory.
     pub fn fits(&self, device: u64, host: u64) -> bool {
         self.device_bytes() <= device && self.peak_host_bytes() <= host
     }
@@ -98,18 +94,18 @@ impl BuildPlan {
 
 impl fmt::Display for BuildPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let say = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &MemoryPlan| {
+        let section = |f: &mut fmt::Formatter<'_>, name: &str, buffers: &MemoryPlan| {
             writeln!(f, "{name}")?;
             buffers.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))
         };
         for stage in &self.device {
-            say(f, &format!("device: {}", stage.name), &stage.buffers)?;
+            section(f, &format!("device: {}", stage.name), &stage.buffers)?;
         }
         for stage in &self.host {
-            say(f, &format!("host: {}", stage.name), &stage.buffers)?;
+            section(f, &format!("host: {}", stage.name), &stage.buffers)?;
         }
-        say(f, "host: throughout", &self.process)?;
-        say(f, "disk", &self.disk)?;
+        section(f, "host: throughout", &self.process)?;
+        section(f, "disk", &self.disk)?;
         write!(
             f,
             "peak {} bytes of device memory, {} of the context and {} of the driver's pool, {} of host memory",
@@ -126,18 +122,17 @@ fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
 }
 
 impl Builder {
-    /// What building the index of such data on `target` will take. Nothing is opened or read to say
-    /// so.
+    /// Plans a build of `data` on `target`. Opens no device and reads no data.
     ///
     /// # Errors
-    /// As [`build`](Self::build), for parameters that are out of their range.
+    /// As [`build`](Self::build), for parameters out of range.
     pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
         let k = self.check_for(data)?;
         target.check()?;
         Ok(self.plan_of(data, k, target))
     }
 
-    /// Checks all parameters for such data; the neighbours per node of the k-NN graph.
+    /// Checks all parameters against `data`; returns the neighbours per node of the k-NN graph.
     pub(crate) fn check_for(&self, data: &DataShape) -> Result<usize> {
         self.strategy.check()?;
         let k = self.descent.check_for(data)?;
@@ -145,7 +140,7 @@ impl Builder {
         Ok(k)
     }
 
-    /// As [`plan`](Self::plan), of lists of `k`.
+    /// As [`plan`](Self::plan), with checked parameters and `k` neighbours per node.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         let descent = self.descent.plan_of(data, k);
         let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
@@ -164,15 +159,15 @@ impl Builder {
             start = descent.start;
             device.clone_from(&descent.stages);
         }
-        // Held throughout the build.
-        let mut there = Space::plan(data.rows, data.dim, self.descent.metric);
+        // Stays in memory throughout the build.
+        let mut space = Space::plan(data.rows, data.dim, self.descent.metric);
         let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
                 if data.bytes && element == ElementType::U8 {
-                    there = there.with::<u8>("bytes of vectors", data.rows * data.dim);
+                    space = space.with::<u8>("bytes of vectors", data.rows * data.dim);
                 }
             } else {
                 let graph = match gpu {
@@ -187,7 +182,7 @@ impl Builder {
         }
         host.extend(memory.last_stages());
         for stage in &mut host {
-            stage.buffers = there.clone().and(&stage.buffers);
+            stage.buffers = space.clone().and(&stage.buffers);
         }
         BuildPlan {
             k,
@@ -203,8 +198,8 @@ impl Builder {
         }
     }
 
-    /// Changes with which a build of such data fits the `free` bytes of a GPU, apart from the bytes
-    /// of its context. Empty if the build fits as it is.
+    /// Changes that make a build of `data` fit `free` bytes of a GPU; `free` excludes the CUDA
+    /// context. Empty if the build already fits.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
@@ -222,12 +217,12 @@ impl Builder {
         Ok(remedies)
     }
 
-    /// Refuses, before it starts, a build of `base` that does not fit the device.
+    /// Fails before the build of `base` starts if it does not fit the device.
     pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors, k: usize) -> Result<()> {
         let target = Target::opened(gpu)?;
         let free = gpu.free_memory()?;
         let fits = |data: &DataShape| self.plan_of(data, k, target).peak_device_bytes() <= free;
-        // Values are only looked at where it matters whether they are bytes.
+        // Values are read only if the type decides: f32 values that are bytes take less room.
         if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
             return Ok(());
         }
@@ -248,7 +243,7 @@ struct HostStages<'a> {
 }
 
 impl HostStages<'_> {
-    /// Pruning on the CPU: the graph has no distances any more.
+    /// Stages of pruning on the CPU. The graph has dropped its distances by then.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
         let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;
         let forward = MemoryPlan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
@@ -259,7 +254,7 @@ impl HostStages<'_> {
         };
         let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
         let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
-        let edges = (n * degree.min(self.shape.limit())).min(turned_at_once(n, degree));
+        let edges = (n * degree.min(self.shape.limit())).min(reversed_at_once(n, degree));
         let store = forward
             .and(&Reverse::plan(n, edges))
             .and(&self.rows())
@@ -270,7 +265,7 @@ impl HostStages<'_> {
             .into()
     }
 
-    /// All but the last stages, with a GPU.
+    /// Stages of a build with a GPU, except the last ones.
     fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
         let &PruneShape { n, k, .. } = self.shape;
         if descent.start == Start::AllPairs {
@@ -278,7 +273,7 @@ impl HostStages<'_> {
             let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
             return vec![PlannedStage { name: "exact search", buffers }];
         }
-        // The words that the device gets, and the jobs that they are made from.
+        // The uploaded words, and the jobs they are made from.
         let jobs =
             descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
         vec![PlannedStage {
@@ -287,13 +282,13 @@ impl HostStages<'_> {
         }]
     }
 
-    /// The rows of the index.
+    /// Rows of the index.
     fn rows(&self) -> MemoryPlan {
         let &PruneShape { n, degree, .. } = self.shape;
         MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
     }
 
-    /// Making all nodes reachable, and the index.
+    /// The last stages: attaching unreachable nodes, and the index.
     fn last_stages(&self) -> Vec<PlannedStage> {
         let mut stages = Vec::new();
         if self.strategy.connect {
@@ -326,8 +321,8 @@ mod tests {
     }
 
     impl Picks {
-        /// The value in place `good` seven times of eight, else any: few cases would be valid
-        /// otherwise.
+        /// The value at `good` in seven of eight draws, else any value: otherwise few cases would
+        /// be valid.
         fn pick<T: Clone>(&mut self, values: &[T], good: usize) -> T {
             self.drawn += 2;
             let any = self.draws.below(self.drawn, values.len() as u64) as usize;
@@ -389,8 +384,7 @@ mod tests {
         }
     }
 
-    /// Plans of parameters at and beyond the ends of their ranges: a number of bytes or an error,
-    /// never a panic.
+    /// Parameters at and beyond the ends of their ranges give a plan or an error, never a panic.
     #[test]
     fn parameters_at_the_ends_of_their_ranges_give_a_plan_or_an_error() {
         let (mut plans, mut errors) = (0, 0);

@@ -8,14 +8,15 @@ use crate::prune::PruneStats;
 pub struct BuildStats {
     /// Neighbours per node of the k-NN graph.
     pub knn: usize,
-    /// The k-NN graph; of a graph that was there already, what it says of itself.
+    /// Statistics of the descent that built the k-NN graph; default values for a graph read from a
+    /// file.
     pub descent: DescentStats,
     /// Pruning.
     pub prune: PruneStats,
-    /// Lists of the k-NN graph, of the nodes that [`Builder::sample`](crate::Builder::sample) asked
-    /// for. Empty if repeated rows were left out of the graph.
+    /// k-NN lists of the nodes sampled by [`Builder::sample`](crate::Builder::sample). Empty if
+    /// repeated rows were left out of the graph.
     pub sample: KnnSample,
-    /// Rows that were left out of the graph since they repeat an earlier one; see
+    /// Rows left out of the graph because they repeat an earlier row; see
     /// [`Index::repeated`](crate::Index::repeated).
     pub repeated: u64,
 }

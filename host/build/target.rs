@@ -3,7 +3,7 @@
 use crate::gpu::{Capability, DeviceKind, Gpu, Overhead};
 use crate::{Device, Error, Result};
 
-/// The most threads that a build is planned for.
+/// Most threads of a plan.
 pub(super) const MOST_THREADS: usize = 1 << 16;
 
 /// The machine that a build is planned for.
@@ -11,41 +11,41 @@ pub(super) const MOST_THREADS: usize = 1 << 16;
 pub struct Target {
     /// Threads of the CPU.
     pub threads: usize,
-    /// Memory of the GPU beside buffers; none without a GPU.
+    /// Memory of a process with the GPU, beyond buffers; none without a GPU.
     pub gpu: Option<Overhead>,
-    /// Bytes of the GPU's memory that are free beside that, if it has been opened.
+    /// Free bytes of the GPU's memory, without the CUDA context; none if unknown.
     pub free: Option<u64>,
-    /// Bytes of shared memory that a block of the GPU may have.
+    /// Most bytes of shared memory per block of the GPU.
     pub shared: u32,
 }
 
 impl Target {
-    /// The CPU, on as many threads as the rayon pool has that this is called in.
+    /// The CPU, with the threads of the current rayon pool.
     pub fn cpu() -> Self {
         Self { threads: rayon::current_num_threads(), gpu: None, free: None, shared: 0 }
     }
 
-    /// A CUDA device, whether there is one or not.
+    /// A CUDA device of the least supported capability. None needs to be present.
     pub fn cuda() -> Self {
         let shared = Capability::LEAST.shared_memory();
         Self { gpu: Some(Overhead::CUDA), shared, ..Self::cpu() }
     }
 
-    /// A CUDA device of this kind that no one else uses, whether there is one or not.
+    /// A CUDA device of `kind` with all its memory free. None needs to be present.
     pub fn kind(kind: DeviceKind) -> Self {
         let free = Some(kind.memory() - Overhead::CUDA.context);
         Self { free, shared: kind.capability().shared_memory(), ..Self::cuda() }
     }
 
-    /// The target of a build of `nodes` nodes on `device`, which is opened.
+    /// Opens `device` as the target of a build of `nodes` nodes.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// If the device is missing.
     pub fn of(device: Device, nodes: usize) -> Result<Self> {
         device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
     }
 
-    /// Refuses a number of threads that no machine has: sums of the plan's bytes could overflow.
+    /// Refuses more than [`MOST_THREADS`] threads: sums of the plan's bytes could overflow.
     pub(super) fn check(&self) -> Result<()> {
         if (1..=MOST_THREADS).contains(&self.threads) {
             return Ok(());

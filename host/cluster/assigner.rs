@@ -1,4 +1,4 @@
-//! The two nearest centres of vectors that come piece by piece, found on a device or on the CPU.
+//! Assignment of vectors, piece by piece, to their two nearest centres, on a device or on the CPU.
 
 use tagore_device::block::tile;
 use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
@@ -10,28 +10,28 @@ use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet
 use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
-/// Centres of each vector.
-const MEMBERSHIPS: usize = 2;
+/// Clusters of each vector.
+const CLUSTERS_PER_VECTOR: usize = 2;
 
-/// Finds the two nearest (L2) of centres. A device rounds vectors and centres to f16, so that it
-/// may take another centre than the CPU where two are about as near.
+/// Finds the two nearest centres (L2) of vectors. A device rounds vectors and centres to f16, so it
+/// may choose another centre than the CPU if two are about equally near.
 pub(crate) enum Assigner {
     Cpu,
     Device(Box<DeviceAssigner>),
 }
 
-/// Centres that vectors are compared with.
+/// An assigner with its present centres.
 pub(crate) struct Nearest<'a> {
     assigner: &'a mut Assigner,
     centres: &'a Centres,
 }
 
 impl Assigner {
-    /// An assigner on `gpu`, if there is one, of vectors of f32 like those of `sample`. The device
-    /// gets room for as many vectors at a time, and as many centres, as `room` says.
+    /// An assigner on `gpu`, or on the CPU if none. `sample` gives the dimension and the rounding
+    /// of the f32 vectors. `room` is the most vectors per piece, and the most centres.
     ///
     /// # Errors
-    /// If it has none.
+    /// If `sample` is not f32, or the device lacks memory.
     pub(crate) fn new(gpu: Option<Gpu>, sample: &Vectors, room: (usize, usize)) -> Result<Self> {
         Ok(match gpu {
             None => Self::Cpu,
@@ -39,7 +39,7 @@ impl Assigner {
         })
     }
 
-    /// Compares with `centres` from here on.
+    /// Sets the centres.
     ///
     /// # Errors
     /// If the device fails.
@@ -53,8 +53,7 @@ impl Assigner {
 }
 
 impl Nearest<'_> {
-    /// The two nearest centres of each of `vectors`, the nearest first; of equally near ones the
-    /// first.
+    /// The two nearest centres of each of `vectors`, nearest first; ties by number.
     ///
     /// # Errors
     /// If the device fails, or the work is cancelled.
@@ -63,7 +62,7 @@ impl Nearest<'_> {
             return self.centres.nearest_two(vectors, vectors.len(), |row| row, stage);
         };
         let rows = floats(vectors)?;
-        let mut nearest = vec![[0; MEMBERSHIPS]; vectors.len()];
+        let mut nearest = vec![[0; CLUSTERS_PER_VECTOR]; vectors.len()];
         for (piece, nearest) in nearest.chunks_mut(device.piece).enumerate() {
             stage.advance(nearest.len() as u64)?;
             let first = piece * device.piece;
@@ -73,7 +72,7 @@ impl Nearest<'_> {
     }
 }
 
-/// The rows of vectors of f32.
+/// The rows of f32 vectors; fails for other types.
 fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
     match vectors.rows() {
         TypedRows::F32(rows) => Ok(rows),
@@ -84,7 +83,7 @@ fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
 /// Device buffers: centres, a piece of the vectors, and their nearest centres.
 pub(crate) struct DeviceAssigner {
     gpu: Gpu,
-    /// The most vectors of a piece.
+    /// Most vectors per piece.
     piece: usize,
     vectors: Side<f32>,
     centres: Side<f32>,
@@ -99,7 +98,7 @@ impl DeviceAssigner {
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
-            .with::<u32>("nearest centres", MEMBERSHIPS * piece)
+            .with::<u32>("nearest centres", CLUSTERS_PER_VECTOR * piece)
             .reserve(&gpu)?;
         let all = RowSet { rows, count };
         let rounding = Rounding::of(Metric::L2, all, all, |row| row);
@@ -117,13 +116,12 @@ impl DeviceAssigner {
         })
     }
 
-    /// Finds the nearest of the first `centres` centres of as many vectors as `nearest` has places
-    /// for.
+    /// Finds the nearest of the first `centres` centres of `nearest.len()` vectors.
     fn assign<'r>(
         &mut self,
         row: impl Fn(usize) -> &'r [f32] + Sync,
         centres: usize,
-        nearest: &mut [[u32; MEMBERSHIPS]],
+        nearest: &mut [[u32; CLUSTERS_PER_VECTOR]],
     ) -> Result<()> {
         let count = nearest.len();
         self.rounded.upload(&self.gpu, &mut self.vectors, count, row)?;
@@ -143,15 +141,16 @@ impl DeviceAssigner {
             count: count as u32,
             guide_count: 0,
             centre_count: centres as u32,
-            probes: MEMBERSHIPS as u32,
+            probes: CLUSTERS_PER_VECTOR as u32,
             vector_stride: vectors.stride,
             centre_stride: vectors.stride,
             units: vectors.units(),
             weight: f32::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count as u32, 0), 1, 1];
-        // SAFETY: the sides hold so many prepared vectors and centres, and there is room for what
-        // is found; all outlive the work, which the download waits for.
+        // SAFETY: the sides hold `count` prepared vectors and `centres` prepared centres, and
+        // `nearest` has room for all results. The download waits for the work, so all buffers
+        // outlive it.
         unsafe { self.gpu.launch::<cluster_assign_f16>(blocks, tile::THREADS, (assign,))? };
         self.nearest.download(bytemuck::cast_slice_mut(nearest))
     }
@@ -166,7 +165,7 @@ struct Rounded {
 }
 
 impl Rounded {
-    /// Uploads `count` vectors to a side that has room for them, and rounds them.
+    /// Uploads `count` vectors to a side with room for them, and rounds them.
     fn upload<'r>(
         &mut self,
         gpu: &Gpu,
@@ -195,7 +194,7 @@ mod tests {
     use super::*;
     use crate::{Progress, Synth};
 
-    /// The two nearest of every `every`-th vector, on both.
+    /// The two nearest centres on the CPU and on the device; every `every`-th vector is a centre.
     fn both(vectors: &Vectors, every: usize, piece: usize) -> [Vec<[u32; 2]>; 2] {
         let progress = Progress::silent();
         let stage = progress.stage("test", 0);
@@ -208,9 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn a_device_finds_the_centres_that_the_cpu_finds() {
-        // Clumps that are further from each other the further they are out: no two centres are
-        // equally near.
+    fn the_device_finds_the_centres_of_the_cpu() {
+        // The gaps between clumps grow outwards, so no two centres are equally near.
         let clump = |i: usize| [0.0, 20.0, 42.0, 66.0, 92.0, 120.0][i % 6] + (i / 6 % 3) as f32 * 0.1;
         let values: Vec<f32> = (0..300).flat_map(|i| [clump(i), 1000.0, -clump(i)]).collect();
         let vectors = Vectors::from_f32(values, 3).unwrap();
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_finds_is_about_as_near() {
+    fn rounding_rarely_changes_the_centres() {
         let vectors = Synth::new(400, 17, 3).unwrap().base();
         let [cpu, device] = both(&vectors, 20, 150);
         let same = cpu.iter().zip(&device).filter(|(cpu, device)| cpu == device).count();

@@ -10,9 +10,9 @@ use crate::progress::{Progress, StageProgress};
 use crate::vectors::distance::{SquaredL2, one_to_many};
 use crate::vectors::{Matrix, Vectors};
 
-/// Puts each of `vectors` into the clusters of its two nearest of `clusters` centres, the nearest
-/// first, which k-means (Lloyd) finds on the sample that a device would draw. There are at least
-/// two clusters, and at most as many as vectors, which are finite.
+/// Finds the two nearest of `clusters` centres for each vector, nearest first. K-means (Lloyd)
+/// finds the centres on the sample that a device would draw. Vectors must be finite, and clusters
+/// at least two and at most as many as vectors.
 pub(crate) fn nearest_two(
     vectors: &Vectors,
     clusters: usize,
@@ -22,7 +22,7 @@ pub(crate) fn nearest_two(
     let n = vectors.len();
     let count = (clusters * SAMPLE_PER_CELL).min(n);
     let stage = progress.stage("cluster", (n + ROUNDS as usize * count) as u64);
-    // The vector at place `index` of the sample.
+    // The row at position `index` of the sample.
     let sample =
         |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
     let nearest = |centres: &Centres| centres.nearest_two(vectors, count, sample, &stage);
@@ -30,15 +30,15 @@ pub(crate) fn nearest_two(
     centres.nearest_two(vectors, n, |row| row, &stage)
 }
 
-/// Centres, `dim` values to each.
+/// Centres of `dim` values each.
 pub(crate) struct Centres {
     values: Vec<f32>,
     dim: usize,
 }
 
 impl Centres {
-    /// The centres that Lloyd's algorithm finds in [`ROUNDS`] rounds on a sample: how many vectors,
-    /// and which. `nearest` gives the two nearest centres of each.
+    /// Runs [`ROUNDS`] rounds of Lloyd's algorithm on a sample, given as its size and its rows.
+    /// `nearest` gives the two nearest centres of each sample vector.
     pub(crate) fn find(
         vectors: &Vectors,
         clusters: usize,
@@ -60,7 +60,7 @@ impl Centres {
         Ok(centres)
     }
 
-    /// No centres, of `dim` components.
+    /// An empty set of centres of `dim` components.
     pub(crate) fn none(dim: usize) -> Self {
         Self { values: Vec::new(), dim }
     }
@@ -92,8 +92,8 @@ impl Centres {
         distances
     }
 
-    /// The two nearest centres of each of `count` vectors, which `row` names; of equally near ones
-    /// the first.
+    /// The two nearest centres of each of `count` vectors; ties by number. `row` maps an index to a
+    /// row.
     pub(crate) fn nearest_two(
         &self,
         vectors: &Vectors,
@@ -118,8 +118,8 @@ impl Centres {
         Ok(nearest)
     }
 
-    /// Moves each centre to the mean of those of the sample, whose vectors `row` names, that are
-    /// nearest to it; to the vector that `empty` names if there are none.
+    /// Moves each centre to the mean of the sample vectors nearest to it, or to the row `empty`
+    /// gives if it has none. `row` maps a sample position to a row.
     pub(crate) fn set_means(
         &mut self,
         vectors: &Vectors,
@@ -147,8 +147,7 @@ impl Centres {
     }
 }
 
-/// The places of the two smallest of at least two distances, of equal ones the first; the smaller
-/// is named first.
+/// Positions of the two smallest of at least two distances, smallest first; ties by position.
 fn least_two(distances: &[f32]) -> [u32; 2] {
     let (mut least, mut second) = if distances[1] < distances[0] { (1, 0) } else { (0, 1) };
     for (place, &distance) in distances.iter().enumerate().skip(2) {
@@ -186,8 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn clumps_are_found_and_near_ones_overlap() {
-        // Four clumps on a line, and a pair of near ones far off: each has its nearest beside it.
+    fn clumps_are_found_and_adjacent_clumps_overlap() {
+        // Four clumps on a line, and a distant pair: the second centre of each is the nearest
+        // clump.
         let places = [0.0, 10.0, 21.0, 33.0, 500.0, 503.0];
         let values: Vec<f32> = (0..600).map(|i| places[i / 100] + (i % 100) as f32 * 1e-3).collect();
         let found = run(&Vectors::from_f32(values, 1).unwrap(), 6);

@@ -1,4 +1,4 @@
-//! The launches that make cells.
+//! K-means and cells on a device: the kernel launches.
 
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::tile;
@@ -27,10 +27,10 @@ stage_kernels! {
     }
 }
 
-/// Of so many of a vector's nearest centres is its place in the order.
+/// Vectors are ordered by their three nearest centres.
 const ORDER_RANKS: usize = 3;
 
-/// The names of the buffers of centres: vectors, and their squared norms.
+/// Buffer names of centres: tile vectors, and their squared norms.
 #[derive(Clone, Copy)]
 pub(super) struct CentreNames {
     pub vectors: &'static str,
@@ -50,20 +50,20 @@ impl<T: ClusterKernels> Centres<T> {
         plan.with::<u8>(names.vectors, count * Side::<T>::tile_bytes(dim)).with::<T::Sum>(names.norms, count)
     }
 
-    /// Takes what was planned.
+    /// Takes the planned buffers.
     pub(super) fn new(memory: &Reservation, names: CentreNames, count: usize) -> Result<Self> {
         Ok(Self { vectors: memory.buffer(names.vectors)?, norms: memory.buffer(names.norms)?, count })
     }
 }
 
-/// Vectors of a sample, and those of them that have keys.
+/// Vectors of a sample, and its keys: none in round 0.
 #[derive(Clone, Copy)]
 struct SampleCounts {
     vectors: usize,
     keys: usize,
 }
 
-/// A clustering at work: its vectors, and its buffers.
+/// The vectors and buffers of a running clustering.
 pub(super) struct KMeans<'a, T: ClusterKernels> {
     pub gpu: &'a Gpu,
     pub tiles: TileVectors,
@@ -72,9 +72,9 @@ pub(super) struct KMeans<'a, T: ClusterKernels> {
     seed: u64,
     pub sample: Buffer<u32>,
     pub nearest: Buffer<u32>,
-    /// Offsets of the members of cells; earlier, of the vectors of guides.
+    /// Offsets of each cell's members; before, of each guide's vectors.
     pub starts: Buffer<u32>,
-    /// The order of all vectors; before, the vectors in the order of their guides.
+    /// The order of all vectors; before, the vectors sorted by guide.
     pub order: Buffer<u32>,
     pub keys: Buffer<u64>,
     spare: Buffer<u64>,
@@ -82,19 +82,19 @@ pub(super) struct KMeans<'a, T: ClusterKernels> {
     pub lists: Option<CentreLists<T>>,
 }
 
-/// Vectors whose nearest centres are wanted.
-pub(super) struct Wanted {
+/// Vectors to be assigned to their nearest centres.
+pub(super) struct AssignQueries {
     pub vectors: Global<u8>,
-    /// Which they are, if they are not the first.
+    /// Ids of the queries among `vectors`; the first `count` vectors if none.
     pub ids: Option<Global<u32>>,
     pub count: usize,
-    /// Of each vector.
+    /// Nearest centres to find per query.
     pub probes: usize,
-    /// Whether the centres of a vector stand at its number, and not at its place among the ids.
+    /// Whether results are stored by a query's id; else by its position in `ids`.
     pub by_number: bool,
 }
 
-/// A grid of a thread per value.
+/// A grid with one thread per value.
 pub(super) fn threads(count: usize) -> [u32; 3] {
     [count.div_ceil(VALUE_THREADS as usize) as u32, 1, 1]
 }
@@ -125,8 +125,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         })
     }
 
-    /// Finds centres by k-means on a sample, whose vectors are compared with all of them, or with
-    /// those near their guides.
+    /// Finds centres by k-means (Lloyd) on a sample. Compares each vector with all centres or,
+    /// given guides, with the centres listed for its guide.
     pub(super) fn k_means(
         &mut self,
         centres: &mut Centres<T>,
@@ -143,10 +143,11 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         self.means(centres, ids, SampleCounts { vectors: sample, keys: 0 }, 0)?;
         for round in 1..=self.sizes.rounds {
             let vectors = self.tiles.vectors;
-            let wanted = Wanted { vectors, ids: Some(ids), count: sample, probes: 1, by_number: false };
+            let queries =
+                AssignQueries { vectors, ids: Some(ids), count: sample, probes: 1, by_number: false };
             match guides {
-                Some(guides) => self.assign_near(&wanted, centres, guides, self.sizes.guide_list)?,
-                None => self.assign(&wanted, centres)?,
+                Some(guides) => self.assign_near(&queries, centres, guides, self.sizes.guide_list)?,
+                None => self.assign(&queries, centres)?,
             }
             self.keys(sample, 1, 0, true)?;
             self.sort(sample, ID_BITS, centres.count)?;
@@ -155,14 +156,15 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         Ok(())
     }
 
-    /// Numbers the centres so that those that are near each other follow one another: by the
-    /// nearest of the first few, the second and the third nearest. They move to `to`.
+    /// Copies the centres to `to`, renumbered so that near centres have adjacent numbers. Sorts
+    /// them by their three nearest among the first √`count` centres.
     pub(super) fn arrange(&mut self, centres: &Centres<T>, to: &mut Centres<T>) -> Result<()> {
         let count = centres.count;
         let first = (count as f64).sqrt() as usize;
         let probes = first.min(ORDER_RANKS);
-        let wanted = Wanted { vectors: centres.vectors.view(), ids: None, count, probes, by_number: false };
-        self.launch_assign(&wanted, centres, first, None)?;
+        let queries =
+            AssignQueries { vectors: centres.vectors.view(), ids: None, count, probes, by_number: false };
+        self.launch_assign(&queries, centres, first, None)?;
         self.sort_by_nearest(count, probes, first)?;
         let arguments = (self.keys.view(), self.sample.view_mut(), count as u32);
         let renumber = Renumber {
@@ -171,7 +173,7 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
             biases: centres.norms.view().cast(),
             biases_to: to.norms.view_mut().cast(),
             order: self.sample.view(),
-            // Nobody asks where they went.
+            // Scratch: the inverse order is unused.
             places: self.nearest.view_mut(),
             count: count as u32,
             units: self.tiles.units(),
@@ -185,9 +187,9 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         }
     }
 
-    /// Sorts keys of `count` vectors by their nearest of `centres` centres, `probes` each.
+    /// Sorts the keys of `count` vectors by their nearest centres, `probes` of `centres` each.
     fn sort_by_nearest(&mut self, count: usize, probes: usize, centres: usize) -> Result<()> {
-        // By the least important first, as the sort is stable.
+        // Least significant rank first: the sort is stable.
         let ranks = probes.min(ORDER_RANKS);
         for rank in (0..ranks).rev() {
             self.keys(count, probes, rank, rank + 1 == ranks)?;
@@ -196,47 +198,48 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         Ok(())
     }
 
-    /// Finds the nearest of all centres.
-    pub(super) fn assign(&mut self, wanted: &Wanted, centres: &Centres<T>) -> Result<()> {
-        self.launch_assign(wanted, centres, centres.count, None)
+    /// Finds the nearest of all centres for each query.
+    pub(super) fn assign(&mut self, queries: &AssignQueries, centres: &Centres<T>) -> Result<()> {
+        self.launch_assign(queries, centres, centres.count, None)
     }
 
-    /// Finds the nearest of the first `compared` centres; or of lists of so many, of each of
-    /// `guides` guides, whose vectors begin at the `starts`.
+    /// Finds the nearest of the first `compared` centres for each query. With `guides`, queries are
+    /// sorted by guide and compared with the `compared` centres listed for their guide; `starts`
+    /// holds the offsets of each guide's queries.
     pub(super) fn launch_assign(
         &mut self,
-        wanted: &Wanted,
+        queries: &AssignQueries,
         centres: &Centres<T>,
         compared: usize,
         guides: Option<usize>,
     ) -> Result<()> {
         let (stride, units) = (self.tiles.stride, self.tiles.units());
-        let (count, guide_count) = (wanted.count as u32, guides.unwrap_or(0) as u32);
+        let (count, guide_count) = (queries.count as u32, guides.unwrap_or(0) as u32);
         let lists = self.lists.as_ref().filter(|_| guides.is_some());
         let assign = Assign::<T::Sum> {
-            vectors: wanted.vectors,
-            ids: wanted.ids.unwrap_or(self.sample.view()),
+            vectors: queries.vectors,
+            ids: queries.ids.unwrap_or(self.sample.view()),
             centres: centres.vectors.view(),
             lists: lists.map_or(self.sample.view(), |lists| lists.centres.view()),
             biases: lists.map_or(centres.norms.view(), |lists| lists.norms.view()),
             guide_starts: self.starts.view(),
             nearest: self.nearest.view_mut(),
-            listed: u32::from(wanted.ids.is_some()),
-            by_number: u32::from(wanted.by_number),
+            listed: u32::from(queries.ids.is_some()),
+            by_number: u32::from(queries.by_number),
             count,
             guide_count,
             centre_count: compared as u32,
-            probes: wanted.probes as u32,
+            probes: queries.probes as u32,
             vector_stride: stride,
             centre_stride: stride,
             units,
             weight: T::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count, guide_count), 1, 1];
-        // SAFETY: ids are vectors and lists hold centres; the buffers hold what the sizes say, and
-        // outlive the work.
+        // SAFETY: ids are vectors and lists hold centres; the buffers have the lengths of `sizes`
+        // and outlive the work.
         unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
-        let (vectors, centres) = (wanted.count as u64, centres.count as u64);
+        let (vectors, centres) = (queries.count as u64, centres.count as u64);
         let bytes = (vectors + centres) * (u64::from(stride) + 4);
         self.gpu.count_work::<T::Assign>(bytes, vectors * compared as u64 * 2 * self.dim as u64);
         Ok(())
@@ -266,11 +269,13 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
             round,
             padding: 0,
         };
-        // SAFETY: as for `launch_assign`; keys are of places in the sample.
+        // SAFETY: as for `launch_assign`; keys hold positions in the sample.
         unsafe { self.gpu.launch::<T::Mean>([count, 1, 1], MEAN_THREADS, (means,)) }
     }
 
-    /// Makes keys of the centre of rank `rank` of `count` vectors that have `probes` each.
+    /// Makes sort keys from the centre of rank `rank` of each of `count` vectors with `probes`
+    /// centres each. Fresh keys are in the order of the vectors; others keep the order of the last
+    /// sort.
     fn keys(&mut self, count: usize, probes: usize, rank: usize, fresh: bool) -> Result<()> {
         let keys = Keys {
             nearest: self.nearest.view(),
@@ -284,13 +289,13 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         unsafe { self.gpu.launch::<cluster_keys>(threads(count), VALUE_THREADS, (keys,)) }
     }
 
-    /// Sorts keys by the cell, one of `cells`, which is above `shift`.
+    /// Sorts keys by cell number, below `cells`, at the bits from `shift` up.
     pub(super) fn sort(&mut self, count: usize, shift: u32, cells: usize) -> Result<()> {
         let bits = shift..shift + usize::BITS - (cells - 1).leading_zeros();
         self.room.sort(self.gpu, &mut self.keys, &mut self.spare, count, bits)
     }
 
-    /// Orders the vectors.
+    /// Orders all vectors by their nearest centres.
     pub(super) fn order(&mut self) -> Result<()> {
         let ClusteringSizes { n, cells, probes, .. } = self.sizes;
         self.sort_by_nearest(n, probes, cells)?;
@@ -299,14 +304,15 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         unsafe { self.gpu.launch::<cluster_ids>(threads(n), VALUE_THREADS, arguments) }
     }
 
-    /// Puts the members in order, and finds where each rank of each cell begins.
+    /// Sorts all vectors into `members` by cell and rank, and finds the offset of each rank of each
+    /// cell.
     pub(super) fn members(&mut self, members: &mut Buffer<u32>) -> Result<()> {
         let ClusteringSizes { n, cells, probes, .. } = self.sizes;
         self.find_members(members.view_mut(), n, cells, probes)
     }
 
-    /// Puts `count` vectors, of which each has `probes` of `cells` cells, into `members`, cell by
-    /// cell, and finds where each rank of each cell begins.
+    /// Sorts `count` vectors with `probes` of `cells` cells each into `members` by cell and rank,
+    /// and finds the offset of each rank of each cell.
     pub(super) fn find_members(
         &mut self,
         members: GlobalMut<u32>,

@@ -1,19 +1,19 @@
-//! Vectors that are compared with a list of centres each, where there are too many for all.
+//! Lists of near centres, for clusterings with too many centres to compare each vector with all.
 //!
-//! A vector's guide is the nearest of a few, and its list names the centres near the guide: the
-//! nearest of them is the vector's own for most, and near it for the others. In the end that centre
-//! is the guide, and its list names the centres near it.
+//! First a vector's guide is the nearest of a few guides, and the guide's list names the centres
+//! near it. The nearest of these is the vector's own centre for most vectors, and near it for the
+//! others. Then that centre is the guide, and its list names the centres near it.
 
 use tagore_device::block::tile;
 use tagore_device::cluster::{self as device, LIST_THREADS, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 
-use super::gpu::{Centres, ClusterKernels, KMeans, Wanted};
+use super::gpu::{AssignQueries, Centres, ClusterKernels, KMeans};
 use super::{ClusteringSizes, Known};
 use crate::gpu::{Buffer, MemoryPlan, Reservation};
 use crate::{Metric, Result};
 
-/// Of each guide as many centres, by their numbers, and their squared norms.
+/// The lists of all guides, of one length: numbers and squared norms of centres.
 pub(super) struct CentreLists<T: ClusterKernels> {
     pub centres: Buffer<u32>,
     pub norms: Buffer<T::Sum>,
@@ -27,65 +27,65 @@ impl<T: ClusterKernels> CentreLists<T> {
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
     }
 
-    /// Takes what was planned.
+    /// Takes the planned buffers.
     pub(super) fn new(memory: &Reservation) -> Result<Self> {
         Ok(Self { centres: memory.buffer("lists of centres")?, norms: memory.buffer("norms of lists")? })
     }
 }
 
 impl<T: ClusterKernels> KMeans<'_, T> {
-    /// Puts the sample in the order of guides.
+    /// Sorts the sample by guide.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
-        let wanted = Wanted { vectors, ids, count: sample, probes: 1, by_number: false };
-        self.assign(&wanted, guides)?;
+        let queries = AssignQueries { vectors, ids, count: sample, probes: 1, by_number: false };
+        self.assign(&queries, guides)?;
         self.group(sample, guides.count)?;
         let grid = [sample.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
         let arguments = (self.order.view_mut(), self.sample.view(), sample as u32);
-        // SAFETY: the order holds places in the sample; both outlive the work.
+        // SAFETY: the order holds positions in the sample; both buffers outlive the work.
         unsafe { self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, arguments) }
     }
 
-    /// Puts the first `count` vectors, whose nearest of `guides` guides was found, in the order of
-    /// those.
+    /// Sorts the first `count` vectors by their nearest of `guides` guides, found before.
     fn group(&mut self, count: usize, guides: usize) -> Result<()> {
         let order = self.order.view_mut();
         self.find_members(order, count, guides, 1)
     }
 
-    /// Finds the nearest centres of vectors that are in the order of guides, among `length` centres
-    /// near each.
+    /// Finds the nearest centres of queries sorted by guide, among the `length` centres nearest to
+    /// the guide.
     pub(super) fn assign_near(
         &mut self,
-        wanted: &Wanted,
+        queries: &AssignQueries,
         centres: &Centres<T>,
         guides: &Centres<T>,
         length: usize,
     ) -> Result<()> {
         self.list(centres, guides, length)?;
-        self.launch_assign(wanted, centres, length, Some(guides.count))
+        self.launch_assign(queries, centres, length, Some(guides.count))
     }
 
-    /// Finds the nearest centres of all vectors: first one by the lists of the guides, then those
-    /// in its list.
+    /// Finds the nearest centres of all vectors: first one in the list of the guide, then `probes`
+    /// in the list of that centre.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
         let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
-        let all = Wanted { vectors, ids: None, count: n, probes, by_number: false };
+        let all = AssignQueries { vectors, ids: None, count: n, probes, by_number: false };
         let Some(guides) = guides else { return self.assign(&all, centres) };
-        self.assign(&Wanted { probes: 1, ..all }, guides)?;
-        let grouped = Wanted { ids: Some(self.order.view()), by_number: true, ..all };
+        self.assign(&AssignQueries { probes: 1, ..all }, guides)?;
+        let grouped = AssignQueries { ids: Some(self.order.view()), by_number: true, ..all };
         self.group(n, guides.count)?;
-        self.assign_near(&Wanted { probes: 1, ..grouped }, centres, guides, guide_list)?;
+        self.assign_near(&AssignQueries { probes: 1, ..grouped }, centres, guides, guide_list)?;
         self.group(n, centres.count)?;
         self.assign_near(&grouped, centres, centres, centre_list)
     }
 
-    /// Finds the nearest centres of all vectors among those that are near the centre of their known
+    /// Finds the nearest centres of all vectors, among the centres near the centre of their known
     /// cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
         let ClusteringSizes { n, probes, centre_list, .. } = self.sizes;
-        let all = Wanted { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
+        let all =
+            AssignQueries { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
         self.starts.upload(known.starts)?;
         self.assign_near(&all, centres, known.centres, centre_list)
     }
@@ -95,16 +95,16 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         let Some(lists) = &mut self.lists else { return Ok(()) };
         let (stride, units) = (self.tiles.stride, self.tiles.units());
         let tiles = |count: usize| (count as u32).div_ceil(tile::SIDE);
-        // All distances of as many guides as there is room for: two in the place of a key.
+        // The key buffer holds the distances of a group of guides at a time: two per key.
         let room = 2 * self.sizes.keys() / centres.count;
         for first in (0..guides.count).step_by(room) {
-            let here = room.min(guides.count - first);
+            let count = room.min(guides.count - first);
             let pairs = Pairs::<T::Sum> {
                 guides: guides.vectors.view().offset(first * stride as usize),
                 centres: centres.vectors.view(),
                 biases: centres.norms.view(),
                 values: self.keys.view_mut().cast(),
-                guide_count: here as u32,
+                guide_count: count as u32,
                 centre_count: centres.count as u32,
                 units,
                 weight: T::weight(Metric::L2),
@@ -117,12 +117,12 @@ impl<T: ClusterKernels> KMeans<'_, T> {
                 centre_count: centres.count as u32,
                 length: length as u32,
             };
-            let grid = [tiles(centres.count), tiles(here), 1];
-            // SAFETY: there is room for the distances of `here` guides, and for the lists of all;
-            // everything outlives the work.
+            let grid = [tiles(centres.count), tiles(count), 1];
+            // SAFETY: the buffers have room for the distances of `count` guides and the lists of all
+            // guides, and outlive the work.
             unsafe {
                 self.gpu.launch::<T::Pairs>(grid, tile::THREADS, (pairs,))?;
-                self.gpu.launch::<cluster_lists>([here as u32, 1, 1], LIST_THREADS, (listing,))?;
+                self.gpu.launch::<cluster_lists>([count as u32, 1, 1], LIST_THREADS, (listing,))?;
             }
         }
         Ok(())

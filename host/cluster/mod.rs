@@ -1,10 +1,10 @@
 //! Cells: groups of near vectors that overlap, so that most neighbours of a vector are in a cell
 //! with it.
 //!
-//! On a device, clustering reads vectors that are there already: k-means (Lloyd) on a sample, the
-//! nearest centres of every vector, and the orders of the vectors by them. The host queues all
-//! launches and waits once, at the end. The same seed gives the same bytes: sums and places depend
-//! on the data alone. On the CPU there are the two nearest clusters of every vector.
+//! On a device, clustering reads uploaded vectors: k-means (Lloyd) on a sample, the nearest centres
+//! of every vector, and the orders of the vectors by centre. The host queues all launches and waits
+//! once, at the end. The same seed gives the same bytes: sums and places depend on the data alone.
+//! The CPU finds the two nearest clusters of every vector.
 
 pub(crate) mod assigner;
 pub(crate) mod cpu;
@@ -26,49 +26,49 @@ const CENTRES: CentreNames = CentreNames { vectors: "centres", norms: "centre no
 const SPARE_CENTRES: CentreNames = CentreNames { vectors: "spare centres", norms: "spare centre norms" };
 const GUIDE_CENTRES: CentreNames = CentreNames { vectors: "guides", norms: "guide norms" };
 
-/// The names of the buffers of centres in [`Cells`].
+/// Buffer names of the centres in [`Cells`].
 pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.vectors, SPARE_CENTRES.norms];
 
 /// The vectors of each cell: those assigned to it, then those that probe it.
 pub(crate) struct Cells<T: ClusterKernels> {
     /// Vectors, cell by cell and rank by rank: rank 0 holds the vectors whose nearest centre is the
-    /// cell's, rank 1 those whose second nearest it is, and so on. Within a rank, every beginning
-    /// of the order is a fair sample.
+    /// cell's, rank 1 those whose second nearest it is, and so on. Within a rank, every prefix is a
+    /// fair sample.
     pub members: Buffer<u32>,
     /// Offsets in `members`: rank `r` of cell `c` begins at `starts[c * probes + r]`. One more
     /// entry ends the last rank.
     pub starts: Vec<usize>,
-    /// If requested: all vectors by nearest centre, then the second, the third and the number.
-    /// Vectors that follow one another are near each other.
+    /// All vectors sorted by nearest, second and third nearest centre, then by id; only if
+    /// requested. Adjacent vectors are near each other.
     pub order: Option<Buffer<u32>>,
     /// Cells that each vector probes.
     pub probes: usize,
-    /// Of each cell.
+    /// The centre of each cell.
     pub centres: Centres<T>,
 }
 
-/// Other cells of the same vectors, which are in the order of these cells: they tell which centres
-/// are near a vector.
+/// Cells of an earlier clustering: they tell which centres are near a vector. The vectors are
+/// sorted by these cells.
 pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
     /// Offsets of the vectors assigned to each cell, and the end of the last.
     pub starts: &'a [u32],
 }
 
-/// Adds the device memory that [`cells`] takes to a plan; of it the members and the order stay.
+/// Adds the device memory of [`cells`] to a plan. Members, order and centres outlive the call.
 pub(crate) fn plan<T: ClusterKernels>(
     plan: MemoryPlan,
     n: usize,
     dim: usize,
-    asked: Clustering,
+    request: Clustering,
 ) -> MemoryPlan {
-    let sizes = ClusteringSizes::new(n, asked);
+    let sizes = ClusteringSizes::new(n, request);
     let keys = sizes.keys();
     let mut plan = plan
         .with::<u32>("members", keys)
         .with::<u32>("order", n)
         .with::<u32>("sample", sizes.sample)
-        // Of vectors, and of centres in their own order.
+        // For vectors, and for centres while they are renumbered.
         .with::<u32>("nearest centres", keys.max(3 * sizes.cells))
         .with::<u32>("starts", (sizes.cells * sizes.probes).max(sizes.known) + 1)
         .with::<u64>("keys", keys)
@@ -85,22 +85,25 @@ pub(crate) fn plan<T: ClusterKernels>(
 }
 
 /// Puts each vector into the cells of its nearest centres. K-means (Lloyd) finds the centres on a
-/// sample of one vector per stretch. There are at most as many centres as vectors, and as many
-/// probes as centres.
+/// sample: one vector from each of equal stretches of rows. Clamps the centres to the number of
+/// vectors, and the probes to the number of centres.
 pub(crate) fn cells<T: ClusterKernels>(
     gpu: &Gpu,
     rows: TileRows,
-    asked: Clustering,
+    request: Clustering,
     seed: u64,
     known: Option<Known<'_, T>>,
 ) -> Result<Cells<T>> {
     let TileRows { count: n, dim, .. } = rows;
-    let sizes = ClusteringSizes::new(n, asked);
+    let sizes = ClusteringSizes::new(n, request);
     let ClusteringSizes { cells, probes, .. } = sizes;
     if sizes.keys() > u32::MAX as usize {
-        return Err(gpu.error(format_args!("{n} vectors in {probes} cells each are too many")));
+        return Err(gpu.error(format_args!(
+            "found {n} vectors with {probes} probes each, expected at most {} probes in all",
+            u32::MAX
+        )));
     }
-    let memory = plan::<T>(MemoryPlan::new(), n, dim, asked).reserve(gpu)?;
+    let memory = plan::<T>(MemoryPlan::new(), n, dim, request).reserve(gpu)?;
     let mut work = KMeans::<T>::new(gpu, rows, sizes, seed, &memory)?;
     let mut members = memory.buffer("members")?;
     let mut starts = vec![0u32; cells * probes + 1];
@@ -118,15 +121,15 @@ pub(crate) fn cells<T: ClusterKernels>(
             Some(known) => work.assign_known(&centres, &known)?,
             None => work.assign_all(&centres, guides.as_ref())?,
         }
-        if asked.ordered {
+        if request.ordered {
             work.order()?;
         }
         work.members(&mut members)?;
-        // Waits, so that what was worked with can go.
+        // The download waits for the device, so the buffers can be dropped.
         work.starts.download(&mut starts)?;
     }
     let starts = starts.into_iter().map(|start| start as usize).collect();
-    Ok(Cells { members, starts, order: asked.ordered.then_some(work.order), probes, centres })
+    Ok(Cells { members, starts, order: request.ordered.then_some(work.order), probes, centres })
 }
 
 #[cfg(test)]
@@ -175,12 +178,12 @@ mod tests {
         side
     }
 
-    fn found<T: ClusterKernels>(lanes: u64, values: &[T], dim: usize, asked: Clustering) -> Found {
+    fn found<T: ClusterKernels>(lanes: u64, values: &[T], dim: usize, request: Clustering) -> Found {
         let gpu = Gpu::emulated(lanes);
         let n = values.len() / dim;
         let side = side(&gpu, values, dim);
         let mut cells =
-            cells::<T>(&gpu, side.tiles().rows(n, dim), Clustering { ordered: true, ..asked }, 7, None)
+            cells::<T>(&gpu, side.tiles().rows(n, dim), Clustering { ordered: true, ..request }, 7, None)
                 .unwrap();
         let probes = cells.probes;
         let (mut members, mut order) = (vec![0; n * probes], vec![0; n]);
@@ -189,7 +192,7 @@ mod tests {
         Found { members, starts: cells.starts, order, probes }
     }
 
-    /// Checks what must hold of cells, whatever the centres.
+    /// Checks the invariants of cells, for any centres.
     fn check(found: &Found, n: usize, count: usize) {
         let m = found.probes;
         assert_eq!(found.starts.len(), count * m + 1);
@@ -218,11 +221,11 @@ mod tests {
         assert_eq!(found.order, order);
     }
 
-    fn run_as<T: ClusterKernels + Element>(values: &[T], dim: usize, asked: Clustering) -> Found {
-        let one = found(0, values, dim, asked);
-        assert!(one == found(5, values, dim, asked), "the order of lanes shows");
+    fn run_as<T: ClusterKernels + Element>(values: &[T], dim: usize, request: Clustering) -> Found {
+        let one = found(0, values, dim, request);
+        assert!(one == found(5, values, dim, request), "the result depends on the order of lanes");
         let n = values.len() / dim;
-        check(&one, n, asked.cells.min(n));
+        check(&one, n, request.cells.min(n));
         one
     }
 
@@ -235,7 +238,8 @@ mod tests {
         (0..vectors.len()).flat_map(row).collect()
     }
 
-    /// The `count` nearest of some centres, which `values` holds, by distance, then number.
+    /// The `count` nearest of the centres `among`, by distance, then number. `values` holds all
+    /// centres.
     fn nearest_of(vector: &[u8], values: &[u8], among: &[u32], count: usize) -> Vec<u32> {
         let distance = |centre: u32| -> i32 {
             let centre = &values[centre as usize * vector.len()..][..vector.len()];
@@ -247,18 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn lists_give_the_nearest_that_they_hold() {
-        // Centres are as long on the device; and there is not room for the distances of all at
+    fn lists_give_their_nearest_centres() {
+        // The stride on the device equals the dimension. The distances of all centres do not fit at
         // once.
         let (n, dim) = (290, 32);
-        let asked =
+        let request =
             Clustering { most: 20, lists: ListLengths { guide: 16, centre: 24 }, ..Clustering::new(60, 6) };
         let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
         let gpu = Gpu::emulated(1);
-        let (side, sizes) = (side(&gpu, &values, dim), ClusteringSizes::new(n, asked));
+        let (side, sizes) = (side(&gpu, &values, dim), ClusteringSizes::new(n, request));
         assert_eq!((sizes.guides, sizes.guide_list, sizes.centre_list), (30, 16, 24));
         assert!(2 * sizes.keys() / sizes.cells < sizes.cells);
-        let memory = plan::<u8>(MemoryPlan::new(), n, dim, asked).reserve(&gpu).unwrap();
+        let memory = plan::<u8>(MemoryPlan::new(), n, dim, request).reserve(&gpu).unwrap();
         let mut work = KMeans::<u8>::new(&gpu, side.tiles().rows(n, dim), sizes, 3, &memory).unwrap();
         let new = |names, count| Centres::<u8>::new(&memory, names, count).unwrap();
         let (mut guides, mut centres) = (new(GUIDE_CENTRES, sizes.guides), new(CENTRES, sizes.cells));
@@ -267,12 +271,12 @@ mod tests {
         work.assign_all(&centres, Some(&guides)).unwrap();
         let mut found = vec![0; n * 6];
         work.nearest.download(&mut found).unwrap();
-        let there = |centres: &Centres<u8>| {
+        let values_of = |centres: &Centres<u8>| {
             let mut values = vec![0; centres.count * dim];
             centres.vectors.download(&mut values).unwrap();
             values
         };
-        let (guides, centres) = (there(&guides), there(&centres));
+        let (guides, centres) = (values_of(&guides), values_of(&centres));
         let (all_guides, all): (Vec<u32>, Vec<u32>) = ((0..30).collect(), (0..60).collect());
         let list = |from: &[u8], number: u32, length| {
             nearest_of(&from[number as usize * dim..][..dim], &centres, &all, length)
@@ -290,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn known_cells_list_the_centres_that_are_near() {
+    fn known_cells_give_near_centres() {
         let (n, dim, count) = (300, 16, 20);
         let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
         let gpu = Gpu::emulated(1);
-        let asked = Clustering::new(count, 4);
-        let ordered = Clustering { ordered: true, ..asked };
+        let request = Clustering::new(count, 4);
+        let ordered = Clustering { ordered: true, ..request };
         let mut first =
             cells::<u8>(&gpu, side(&gpu, &values, dim).tiles().rows(n, dim), ordered, 7, None).unwrap();
         let mut order = vec![0u32; n];
@@ -308,8 +312,8 @@ mod tests {
             starts.push(starts[cell] + own as u32);
         }
         let side = side(&gpu, &values, dim);
-        let members = |asked: Clustering, known| {
-            let found = cells::<u8>(&gpu, side.tiles().rows(n, dim), asked, 9, known).unwrap();
+        let members = |request: Clustering, known| {
+            let found = cells::<u8>(&gpu, side.tiles().rows(n, dim), request, 9, known).unwrap();
             let mut members = vec![0; n * 4];
             found.members.download(&mut members).unwrap();
             (members, found.starts)
@@ -317,12 +321,12 @@ mod tests {
         let listed = |length: usize| {
             let known = Known { centres: &first.centres, starts: &starts };
             members(
-                Clustering { known: count, lists: ListLengths { guide: 16, centre: length }, ..asked },
+                Clustering { known: count, lists: ListLengths { guide: 16, centre: length }, ..request },
                 Some(known),
             )
         };
-        // Lists of all centres lose nothing; shorter ones little.
-        let all = members(asked, None);
+        // Lists of all centres lose nothing, shorter lists little.
+        let all = members(request, None);
         assert!(listed(count) == all);
         let (near, near_starts) = listed(12);
         let of = |members: &[u32], starts: &[usize]| -> Vec<(usize, u32)> {
@@ -337,38 +341,38 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_what_cells_take() {
+    fn the_plan_equals_the_bytes_taken() {
         let values = bytes(&Synth::new(200, 16, 1).unwrap().base());
         let gpu = Gpu::emulated(0);
         let side = side(&gpu, &values, 16);
         for most in [5, 50] {
-            let asked =
+            let request =
                 Clustering { most, lists: ListLengths { guide: 4, centre: 12 }, ..Clustering::new(9, 3) };
-            let planned = plan::<u8>(MemoryPlan::new(), 200, 16, asked).bytes();
+            let planned = plan::<u8>(MemoryPlan::new(), 200, 16, request).bytes();
             let before = gpu.measure().unwrap().end().unwrap().peak_bytes;
             let work = gpu.measure().unwrap();
-            drop(cells::<u8>(&gpu, side.tiles().rows(200, 16), asked, 7, None).unwrap());
+            drop(cells::<u8>(&gpu, side.tiles().rows(200, 16), request, 7, None).unwrap());
             assert_eq!(work.end().unwrap().peak_bytes - before, planned);
         }
     }
 
     #[test]
-    fn vectors_with_lists_are_in_their_cells() {
+    fn assignment_by_lists_gives_valid_cells() {
         let vectors = Synth::new(300, 20, 3).unwrap().base();
         let values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
-        let asked =
+        let request =
             Clustering { most: 5, lists: ListLengths { guide: 4, centre: 12 }, ..Clustering::new(20, 8) };
-        run_as(&values, 20, asked);
-        // Lists of all; equal vectors.
+        run_as(&values, 20, request);
+        // Lists of all centres; equal vectors.
         run_as(
             &[3u8; 3 * 50],
             3,
-            Clustering { cells: 7, lists: ListLengths { guide: 99, centre: 99 }, ..asked },
+            Clustering { cells: 7, lists: ListLengths { guide: 99, centre: 99 }, ..request },
         );
     }
 
     #[test]
-    fn every_vector_is_in_its_cells() {
+    fn every_vector_is_in_one_cell_of_each_rank() {
         let vectors = Synth::new(700, 20, 3).unwrap().base();
         let values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
         run(&values, 20, (9, 4));
@@ -376,16 +380,16 @@ mod tests {
     }
 
     #[test]
-    fn few_vectors_and_equal_ones_have_cells() {
+    fn few_or_equal_vectors_have_cells() {
         assert_eq!(run(&[1.5f32, 2.0], 2, (4, 6)).probes, 1);
         assert_eq!(run(&[3u8; 3 * 5], 3, (4, 6)).probes, 4);
         assert_eq!(run(&[-3i8; 130], 1, (2, 8)).probes, 2);
     }
 
     #[test]
-    fn clusters_that_are_far_apart_are_found() {
-        // Eight clumps at the corners of a cube, each a cell of its own after a few rounds, or of
-        // two.
+    fn no_cell_spans_two_clumps() {
+        // Eight clumps at the corners of a cube. After a few rounds each has a cell or several of
+        // its own.
         let corner = |i: usize, axis: usize| if i >> axis & 1 == 1 { 100 } else { 0 };
         let values: Vec<u8> =
             (0..400).flat_map(|i| (0..3).map(move |axis| corner(i, axis) + (i / 8 % 5) as u8)).collect();

@@ -8,8 +8,8 @@ pub(super) const SAMPLE_PER_CELL: usize = 48;
 /// Rounds of Lloyd's algorithm; more move the centres, but hardly the neighbours found.
 pub(crate) const ROUNDS: u32 = 5;
 
-/// Guides, in roots of the number of centres: finding a vector's guide then costs about as much as
-/// its list.
+/// Guides per square root of the number of centres: a vector's guide then costs about as much to
+/// find as its list to compare.
 const GUIDES: f64 = 4.0;
 
 /// A clustering request.
@@ -19,13 +19,13 @@ pub(crate) struct Clustering {
     pub cells: usize,
     /// Nearest cells that each vector probes; it is assigned to the first of them.
     pub probes: usize,
-    /// The most centres that all vectors are compared with. Of more, a vector is compared with
-    /// lists.
+    /// Most centres that are compared with every vector. Beyond, vectors are compared with lists of
+    /// centres.
     pub most: usize,
     pub lists: ListLengths,
-    /// Whether the order of the vectors is wanted.
+    /// Whether the vectors are ordered too.
     pub ordered: bool,
-    /// Cells of an earlier clustering, if known.
+    /// Cells of an earlier clustering whose assignments are known, or 0.
     pub known: usize,
     /// Vectors of the sample per centre.
     pub sample_per_cell: usize,
@@ -36,14 +36,14 @@ pub(crate) struct Clustering {
 /// Lengths of lists of near centres.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListLengths {
-    /// Of a guide.
+    /// Centres in the list of a guide.
     pub guide: usize,
-    /// Of a centre.
+    /// Centres in the list of a centre.
     pub centre: usize,
 }
 
 impl Clustering {
-    /// With the sizes of lists that are best where there are many centres, and no order.
+    /// A request with the list lengths measured best for many centres, and no order.
     pub(crate) fn new(cells: usize, probes: usize) -> Self {
         Self {
             cells,
@@ -65,7 +65,7 @@ pub(super) struct ClusteringSizes {
     pub cells: usize,
     pub probes: usize,
     pub sample: usize,
-    /// Other cells that are known.
+    /// Cells of an earlier clustering whose assignments are known, or 0.
     pub known: usize,
     /// Guides, or 0 if vectors are compared with all centres.
     pub guides: usize,
@@ -77,26 +77,26 @@ pub(super) struct ClusteringSizes {
 }
 
 impl ClusteringSizes {
-    pub(super) fn new(n: usize, asked: Clustering) -> Self {
-        let cells = asked.cells.clamp(1, n.max(1));
+    pub(super) fn new(n: usize, request: Clustering) -> Self {
+        let cells = request.cells.clamp(1, n.max(1));
         // No vector probes a cell twice.
-        let probes = asked.probes.clamp(1, cells.min(MAX_PROBES as usize));
-        let sample = |centres: usize| (centres * asked.sample_per_cell).min(n);
-        let guides = if cells > asked.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
+        let probes = request.probes.clamp(1, cells.min(MAX_PROBES as usize));
+        let sample = |centres: usize| (centres * request.sample_per_cell).min(n);
+        let guides = if cells > request.most { (GUIDES * (cells as f64).sqrt()) as usize } else { 0 };
         let guides = guides.min(cells);
-        // A list has as many as a vector needs.
+        // A list has at least the centres that a vector probes.
         let list = |length: usize| length.clamp(probes, cells);
         Self {
             n,
             cells,
             probes,
             sample: sample(cells),
-            known: asked.known,
+            known: request.known,
             guides,
             guide_sample: sample(guides),
-            rounds: asked.rounds,
-            guide_list: list(asked.lists.guide),
-            centre_list: list(asked.lists.centre),
+            rounds: request.rounds,
+            guide_list: list(request.lists.guide),
+            centre_list: list(request.lists.centre),
         }
     }
 

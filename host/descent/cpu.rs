@@ -1,7 +1,7 @@
 //! Two-phase GNN-Descent on the CPU (paper section 4.1, Algorithm 1).
 //!
-//! Both phases offer every distance they compute to the lists of both its nodes. A list ends as the
-//! best of all that it was offered, so the graph depends on the seed alone, not on the threads.
+//! Both phases propose every computed distance to the lists of both nodes. A list ends with the
+//! best of all proposals, so the graph depends on the seed alone, not on the threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,10 +19,10 @@ use crate::progress::Progress;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
-/// New and old neighbours that a node brings to its join in phase 1, each; as many reverse ones.
+/// Most neighbours of each kind in a node's join of phase 1: new, old, reverse new, reverse old.
 pub(super) const SAMPLE: usize = 24;
 
-/// The nearest of a node's list, and of its reverse list, that phase 2 gathers.
+/// Nearest neighbours, and nearest reverse neighbours, that phase 2 gathers per node.
 pub(super) const GATHER: usize = 64;
 
 /// Arguments of a descent, checked and complete.
@@ -103,26 +103,26 @@ impl Descent<'_> {
         }
     }
 
-    /// Computes the distances from `node` to `scratch.others` and offers each to both lists.
-    fn offer_all(&self, lists: &SharedLists, node: u32, others: &[u32], distances: &mut Vec<f32>) {
+    /// Computes the distances from `node` to `others` and proposes each to both lists.
+    fn propose_all(&self, lists: &SharedLists, node: u32, others: &[u32], distances: &mut Vec<f32>) {
         self.space.list_distances(self.space.query(node), others, distances);
         for (&other, &distance) in others.iter().zip(distances.iter()) {
-            lists.offer(other, node, distance);
+            lists.propose(other, node, distance);
         }
         for (&other, &distance) in others.iter().zip(distances.iter()) {
-            lists.offer(node, other, distance);
+            lists.propose(node, other, distance);
         }
     }
 
-    /// Counts distances: once a node, since all threads count in one place.
+    /// Counts distances. Called once per node, since all threads share the counter.
     fn count(&self, computed: usize) {
         self.distances.fetch_add(computed as u64, Ordering::Relaxed);
     }
 
-    /// Gives every node random neighbours, all different.
+    /// Gives every node distinct random neighbours.
     fn start(&self, lists: NeighbourLists) -> Result<NeighbourLists> {
         let nodes = self.space.len();
-        let wanted = lists.k();
+        let k = lists.k();
         let shared = lists.share();
         let scratch = || self.scratch();
         for_each_node(nodes, &self.progress.stage("start", nodes as u64), scratch, |scratch, node| {
@@ -131,27 +131,27 @@ impl Descent<'_> {
             scratch.visited.insert(node);
             scratch.others.clear();
             let mut draw = 0;
-            while scratch.others.len() < wanted {
+            while scratch.others.len() < k {
                 let id = draws.below(draw, nodes as u64) as u32;
                 draw += 1;
                 if scratch.visited.insert(id) {
                     scratch.others.push(id);
                 }
             }
-            self.offer_all(&shared, node, &scratch.others, &mut scratch.distances);
-            self.count(wanted);
+            self.propose_all(&shared, node, &scratch.others, &mut scratch.distances);
+            self.count(k);
         })?;
         Ok(shared.into_lists())
     }
 
-    /// One iteration of phase 1: every node compares the new neighbours it has sampled, forward and
-    /// reverse, with each other and with its old ones.
+    /// One iteration of phase 1: every node compares its sampled new neighbours, forward and
+    /// reverse, with each other and with its old neighbours.
     fn join(&self, mut lists: NeighbourLists, iteration: u32) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let (new, old) = sample(&mut lists);
         let reverse = |table: &IdTable, part: u32| {
             Reverse::new(nodes, |source, visit| {
-                // A random rank: which of many reverse neighbours are taken is a fair draw.
+                // A random rank makes the choice among many reverse neighbours fair.
                 let draws =
                     Draws::new(self.settings.seed, Stage::Sample, iteration * 2 + part, u64::from(source));
                 for (index, &target) in table.row(source).iter().enumerate() {
@@ -172,13 +172,13 @@ impl Descent<'_> {
                     joined.extend(ids.filter(|&id| visited.insert(id)));
                 };
             gather(joined, visited, &new, &reverse_new);
-            let new_ones = joined.len();
+            let new_count = joined.len();
             gather(joined, visited, &old, &reverse_old);
             let mut computed = 0;
-            for index in 0..new_ones {
+            for index in 0..new_count {
                 others.clear();
                 others.extend_from_slice(&joined[index + 1..]);
-                self.offer_all(&shared, joined[index], others, distances);
+                self.propose_all(&shared, joined[index], others, distances);
                 computed += others.len();
             }
             self.count(computed);
@@ -186,8 +186,8 @@ impl Descent<'_> {
         Ok(shared.into_lists())
     }
 
-    /// One iteration of phase 2: every node meets the lists and reverse lists of its nearest
-    /// neighbours that it has not used before.
+    /// One iteration of phase 2: every node is compared with the lists and reverse lists of its
+    /// nearest unvisited neighbours.
     fn refine(&self, mut lists: NeighbourLists) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let used = expand(&mut lists, self.settings.expand);
@@ -207,15 +207,15 @@ impl Descent<'_> {
                 let ids = near.row(via).iter().copied().chain(reverse.sources(via).take(GATHER));
                 others.extend(ids.filter(|&id| visited.insert(id)));
             }
-            self.offer_all(&shared, node, others, distances);
+            self.propose_all(&shared, node, others, distances);
             self.count(others.len());
         })?;
         Ok(shared.into_lists())
     }
 }
 
-/// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each; the
-/// former count as visited from here on.
+/// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each. Marks
+/// the former visited.
 fn sample(lists: &mut NeighbourLists) -> (IdTable, IdTable) {
     let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE), IdTable::new(lists.len(), SAMPLE));
     (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
@@ -231,7 +231,7 @@ fn sample(lists: &mut NeighbourLists) -> (IdTable, IdTable) {
     (new, old)
 }
 
-/// The `count` nearest unvisited neighbours of each node, which count as visited from here on.
+/// The `count` nearest unvisited neighbours of each node. Marks them visited.
 fn expand(lists: &mut NeighbourLists, count: usize) -> IdTable {
     let mut used = IdTable::new(lists.len(), count);
     (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
@@ -245,7 +245,7 @@ fn expand(lists: &mut NeighbourLists, count: usize) -> IdTable {
     used
 }
 
-/// The nearest neighbours of each node, at most `count`, as they are now.
+/// The nearest neighbours of each node, at most `count`.
 fn nearest(lists: &NeighbourLists, count: usize) -> IdTable {
     let mut near = IdTable::new(lists.len(), count.min(lists.k()));
     (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {

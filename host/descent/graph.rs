@@ -9,8 +9,8 @@ use super::DescentStats;
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Format, GroundTruth, Metric, Progress, Result, Vectors};
 
-/// The k nearest neighbours found for every node: n × k ids and list distances. Each row is sorted
-/// by (distance, id) and holds neither its own node nor any node twice.
+/// A k-NN graph: n × k ids and list distances. Each row is sorted by (distance, id), without its
+/// own node and without duplicates.
 #[derive(Clone, Debug)]
 pub struct KnnGraph {
     k: usize,
@@ -34,7 +34,7 @@ impl KnnGraph {
         Self { k, metric, nodes, ids, distances, stats }
     }
 
-    /// The same without [`distances`](Self::distances), which nobody will ask for.
+    /// Drops the [`distances`](Self::distances) to free their memory.
     pub(crate) fn without_distances(mut self) -> Self {
         self.distances = Vec::new();
         self
@@ -85,7 +85,7 @@ impl KnnGraph {
     /// ids, the distances. The file appears only when it is complete.
     ///
     /// # Errors
-    /// If the file cannot be written, or its extension is that of a format of ids alone.
+    /// If the file cannot be written, or its extension is that of a format without distances.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         check_name(path)?;
@@ -96,11 +96,11 @@ impl KnnGraph {
         file.commit()
     }
 
-    /// Reads what [`save`](Self::save) wrote for `base` under `metric`.
+    /// Reads a graph of `base` under `metric`, written by [`save`](Self::save).
     ///
     /// # Errors
-    /// If the file cannot be read, does not belong to `base`, or a row is not what a
-    /// k-NN graph holds: sorted by distance, without its own node, duplicates or unknown ids.
+    /// If the file cannot be read or does not belong to `base`, or a row is not sorted by distance
+    /// or holds its own node, a duplicate or an unknown id.
     pub fn open(path: impl AsRef<Path>, base: &Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
         let (k, ids, distances) = GroundTruth::open(path, progress)?.into_parts();
@@ -134,7 +134,7 @@ impl KnnGraph {
     }
 }
 
-/// Refuses names of formats that hold no distances.
+/// Refuses extensions of formats without distances.
 fn check_name(path: &Path) -> Result<()> {
     match Format::of(path) {
         Ok(format @ (Format::Ivecs | Format::Ibin | Format::Npy)) => {

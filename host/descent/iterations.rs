@@ -15,11 +15,11 @@ pub enum Iterations {
     Fixed(u32, u32),
 }
 
-/// Most iterations of each phase: far beyond the 50 within which lists stop changing.
+/// Most iterations of each phase. Lists stop changing within 50.
 pub const MAX_ITERATIONS: u32 = 1000;
 
 impl Iterations {
-    /// The most iterations of each phase.
+    /// Most iterations of each phase.
     pub(super) fn limits(self) -> (u32, u32) {
         match self {
             Self::Auto => (20, 30),
@@ -27,7 +27,7 @@ impl Iterations {
         }
     }
 
-    /// Refuses more iterations than there may be.
+    /// Refuses more than [`MAX_ITERATIONS`] of a phase.
     pub(super) fn check(self) -> Result<()> {
         match self {
             Self::Fixed(join, refine) if join.max(refine) > MAX_ITERATIONS => {

@@ -58,7 +58,7 @@ impl NeighbourLists {
         self.rows().map(|row| key::plain(row[self.k - 1])).collect()
     }
 
-    /// Opens the lists to offers from many threads.
+    /// Opens the lists to proposals from many threads.
     pub(super) fn share(self) -> SharedLists {
         let worst = self.rows().map(|row| AtomicU32::new((row[self.k - 1] >> 32) as u32)).collect();
         let locks = (0..self.len()).map(|_| Mutex::new(())).collect();
@@ -66,36 +66,35 @@ impl NeighbourLists {
     }
 }
 
-/// [`NeighbourLists`] that any thread can offer neighbours to.
+/// [`NeighbourLists`] that accept proposals from any thread.
 ///
-/// A list ends as the `k` smallest of what it held and all that was offered to it, whatever the
-/// order of the offers: that is why the result does not depend on the number of threads.
+/// A list ends with the `k` smallest of its initial keys and all proposals, in any order of
+/// proposals. So the result does not depend on the number of threads.
 ///
-/// Most offers are of neighbours that the list holds already. They are found without a lock, so
-/// that the processor waits for many lists at once, which it does not across a lock: this halves
-/// the time of a descent.
+/// Most proposals are in the list already. They are found without a lock, so that the processor can
+/// wait for many lists at once, which it cannot across a lock. This halves the time of a descent.
 pub(super) struct SharedLists {
     k: usize,
     keys: Vec<AtomicU64>,
-    /// The ordered bits of the last distance of each list: what a candidate has to reach.
+    /// Bound of each list: the ordered bits of its last distance.
     worst: Vec<AtomicU32>,
-    /// Who changes a list holds its lock.
+    /// A thread holds the lock of a list while it changes the list.
     locks: Vec<Mutex<()>>,
 }
 
 impl SharedLists {
-    /// Offers the neighbour `id` at `distance` to the list of `node`.
+    /// Proposes the neighbour `id` at `distance` to the list of `node`.
     #[inline]
-    pub(super) fn offer(&self, node: u32, id: u32, distance: f32) {
-        // A stale bound is above the true one, and a list only improves: what either check turns
-        // down would be turned down later as well.
+    pub(super) fn propose(&self, node: u32, id: u32, distance: f32) {
+        // A stale bound is above the true one, and lists only improve: a proposal that fails either
+        // check would fail it later too.
         if key::ordered(distance) > self.worst[node as usize].load(Ordering::Relaxed) {
             return;
         }
         let row = &self.keys[node as usize * self.k..][..self.k];
         let new = key::pack(distance, id);
-        // While another thread moves keys this may miss one that is there, and the lock is taken in
-        // vain; it never finds one that was not.
+        // While another thread moves keys, this may miss a key of the list, and the lock is taken
+        // in vain. It never finds a key that is not in the list.
         if place(row, new).is_some() {
             self.insert(node, row, new);
         }
@@ -121,8 +120,8 @@ impl SharedLists {
     }
 }
 
-/// Where `new`, a key without a flag, belongs in the sorted `row`; none if it is there already or
-/// does not reach it.
+/// The position of `new`, a key without a flag, in the sorted `row`; none if the row holds it
+/// already or holds only smaller keys.
 #[inline]
 fn place(row: &[AtomicU64], new: Key) -> Option<usize> {
     let plain = |slot: &AtomicU64| key::plain(slot.load(Ordering::Relaxed));
@@ -137,20 +136,20 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     #[test]
-    fn the_order_of_offers_does_not_matter() {
+    fn the_order_of_proposals_does_not_matter() {
         for seed in 0..20 {
             let draws = Draws::new(seed, Stage::Test, 0, 0);
-            let mut offers: Vec<(u32, f32)> =
+            let mut proposals: Vec<(u32, f32)> =
                 (0..200).map(|i| draws.below(i, 60) as u32).map(|id| (id, (id % 7) as f32)).collect();
             let mut expected: Vec<Key> =
-                offers.iter().map(|&(id, d)| key::pack(d, id) | key::UNVISITED).collect();
+                proposals.iter().map(|&(id, d)| key::pack(d, id) | key::UNVISITED).collect();
             expected.sort_unstable();
             expected.dedup();
             expected.truncate(16);
             for rotation in [0, 50, 111] {
-                offers.rotate_left(rotation);
+                proposals.rotate_left(rotation);
                 let shared = NeighbourLists::new(1, 16).share();
-                offers.par_iter().for_each(|&(id, d)| shared.offer(0, id, d));
+                proposals.par_iter().for_each(|&(id, d)| shared.propose(0, id, d));
                 let lists = shared.into_lists();
                 assert_eq!(lists.row(0), expected, "seed {seed}, rotation {rotation}");
             }
@@ -158,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn an_old_neighbour_stays_old_when_offered_again() {
+    fn a_visited_neighbour_stays_visited_when_proposed_again() {
         let keys = vec![key::pack(1.0, 4), key::pack(2.0, 2), key::NONE];
         let shared = NeighbourLists { k: 3, keys }.share();
-        shared.offer(0, 2, 2.0);
-        shared.offer(0, 1, 2.0);
-        shared.offer(0, 0, 3.0);
+        shared.propose(0, 2, 2.0);
+        shared.propose(0, 1, 2.0);
+        shared.propose(0, 0, 3.0);
         let lists = shared.into_lists();
         let new = key::pack(2.0, 1) | key::UNVISITED;
         assert_eq!(lists.row(0), [key::pack(1.0, 4), new, key::pack(2.0, 2)]);

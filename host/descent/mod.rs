@@ -35,7 +35,7 @@ use crate::vectors::shape::{device_type, own_type, with_type};
 use crate::vectors::space::Space;
 use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
 
-/// Neighbours per node unless the caller says otherwise.
+/// Default neighbours per node.
 pub const DEFAULT_KNN: usize = 96;
 
 /// Most neighbours per node.
@@ -60,7 +60,7 @@ pub struct Descent {
     settings: CellSettings,
     pub(crate) seed: u64,
     pub(crate) device: Device,
-    /// A fork of the device, to work on instead.
+    /// A fork of the device, used instead of `device`.
     fork: Option<Gpu>,
     pub(crate) progress: Progress,
 }
@@ -83,19 +83,18 @@ impl Default for Descent {
 }
 
 impl Descent {
-    /// A descent with defaults: [`DEFAULT_KNN`] neighbours (fewer if there are not as many nodes),
-    /// L2, seed 0.
+    /// A descent with defaults: [`DEFAULT_KNN`] neighbours (fewer for fewer nodes), L2, seed 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Neighbours per node, 1..=1024 and below the number of nodes.
+    /// Sets the neighbours per node: 1..=1024 and below the number of nodes.
     pub fn knn(mut self, k: usize) -> Self {
         self.knn = Some(k);
         self
     }
 
-    /// The metric; L2 unless set.
+    /// Sets the metric; L2 unless set.
     pub fn metric(mut self, metric: Metric) -> Self {
         self.metric = metric;
         self
@@ -113,7 +112,8 @@ impl Descent {
         self
     }
 
-    /// Neighbours whose lists a node gathers per iteration of phase 2 (the paper's m), at least 1.
+    /// Sets the neighbours whose lists a node gathers per iteration of phase 2 (the paper's m): 1
+    /// to 64, 4 unless set.
     pub fn expand(mut self, neighbours: usize) -> Self {
         self.expand = neighbours;
         self
@@ -125,7 +125,7 @@ impl Descent {
         self
     }
 
-    /// The seed; the same seed and input give the same graph on any number of threads.
+    /// Sets the seed. The same seed and input give the same graph on any number of threads.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -136,7 +136,7 @@ impl Descent {
         Self { device, fork: None, ..self }
     }
 
-    /// The handle that watches and cancels it.
+    /// Sets the handle that watches and cancels the descent.
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
         self
@@ -152,18 +152,17 @@ impl Descent {
         self.build_in(&Space::new(base, self.metric, &self.progress)?, k)
     }
 
-    /// What building the graph of `base` on a GPU will take of memory; none is needed to ask. f32
-    /// values are looked at ([`DataShape::of`]), since those that are bytes go to the device as
-    /// bytes.
+    /// Plans the memory of a build of the graph of `base` on a GPU. Needs no GPU. Reads f32 values
+    /// ([`DataShape::of`]), since whole numbers from 0 to 255 go to the device as bytes.
     ///
     /// # Errors
-    /// As [`build`](Self::build), but for values that are not finite.
+    /// As [`build`](Self::build), except for values that are not finite.
     pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
         self.k_for(base)?;
         self.plan_for(&DataShape::of(base, &self.progress)?)
     }
 
-    /// As [`plan`](Self::plan), of such data.
+    /// As [`plan`](Self::plan), for data of this shape.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
@@ -171,19 +170,19 @@ impl Descent {
         Ok(self.plan_of(data, self.check_for(data)?))
     }
 
-    /// Checks all parameters for such data; the neighbours per node.
+    /// Checks all parameters against `data`; returns the neighbours per node.
     pub(crate) fn check_for(&self, data: &DataShape) -> Result<usize> {
         self.check_parameters()?;
         let k = self.k_of(data.rows, "the data set")?;
-        // The fields are public.
+        // The fields are public, so a caller may have set them out of range.
         DataShape::new(data.rows, data.dim, data.element)?;
         Ok(k)
     }
 
-    /// The plan of such a graph on a GPU.
+    /// The plan of a build on a GPU, with checked parameters.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
         let shape = self.shape_on_gpu(data, k);
-        // All pairs are of the vectors as they are.
+        // Comparing all pairs keeps the element type of the vectors.
         let element =
             if shape.is_descent() { device_type(data, self.metric) } else { own_type(data, self.metric) };
         with_type!(element, T => shape.plan::<T>())
@@ -195,15 +194,15 @@ impl Descent {
         gpu::DescentShape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
     }
 
-    /// The stages of a build of such data on the CPU with so many threads, and their buffers on the
-    /// host, beside those of the space.
+    /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the
+    /// space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
         let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
         plan::stages_on_cpu(data.rows, k, self.expand, all_pairs, threads)
     }
 
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
-        // Below this size all pairs cost less than the joins would.
+        // Up to this size comparing all pairs costs less than the joins.
         match self.start {
             Start::AllPairs => true,
             Start::Auto => nodes <= ALL_PAIRS.max(k + 1),
@@ -211,8 +210,7 @@ impl Descent {
         }
     }
 
-    /// What the graph depends on beside its data and the neighbours per node, by the names of the
-    /// command line.
+    /// Parameters of the graph other than `knn`, by the names of the command line.
     pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
         let parameters = [
             ("metric", self.metric.to_string()),
@@ -235,32 +233,31 @@ impl Descent {
         self.settings.check()
     }
 
-    /// The GPU that a graph of `nodes` nodes is built on, if any.
+    /// The GPU for a graph of `nodes` nodes; none for the CPU.
     pub(crate) fn gpu(&self, nodes: usize) -> Result<Option<Gpu>> {
         let gpu = self.device.gpu_for_graph(nodes)?;
         Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
     }
 
-    /// This descent on a fork of its device, if that is a GPU: several can be at work there at the
-    /// same time.
+    /// This descent on a fork of its device, if a GPU: forks of a device run concurrently.
     pub(crate) fn forked(self) -> Result<Self> {
         let fork = self.device.gpu()?.map(|gpu| gpu.fork()).transpose()?;
         Ok(Self { fork, ..self })
     }
 
-    /// This descent for a part of its base, of `nodes` nodes, at least 1: `k` is clamped, and
-    /// nothing is reported.
+    /// This descent for a part of its base with `nodes` nodes, at least 1. Clamps `k` and reports
+    /// no progress.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
         let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
         Self { knn, progress: self.progress.unwatched(), ..self.clone() }
     }
 
-    /// The neighbours per node for `base`: as asked for, or the default clamped to what there is.
+    /// The neighbours per node for `base`: the number set, or the default clamped to the nodes.
     pub(crate) fn k_for(&self, base: &Vectors) -> Result<usize> {
         self.k_of(base.len(), &base.describe())
     }
 
-    /// The neighbours per node for a data set of `nodes` rows, which errors call `name`.
+    /// The neighbours per node for a data set of `nodes` rows; errors call it `name`.
     pub(crate) fn k_of(&self, nodes: usize, name: &str) -> Result<usize> {
         if nodes == 0 {
             return Err(Error::mismatch(name, "0 rows", "at least 1"));
@@ -280,7 +277,7 @@ impl Descent {
         }
     }
 
-    /// Builds the graph in a space that is prepared already.
+    /// Builds the graph in a prepared space.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
         let (nodes, metric) = (space.len(), self.metric);
         match self.gpu(nodes)? {
@@ -343,8 +340,8 @@ impl Descent {
     }
 }
 
-/// Numbers of nodes up to which a build works in another way than beyond, on the CPU or on a GPU.
+/// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU.
 pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS];
 
-/// The most nodes for which `Start::Auto` compares all pairs.
+/// Most nodes for which `Start::Auto` compares all pairs on the CPU.
 const ALL_PAIRS: usize = 4096;

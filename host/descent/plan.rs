@@ -1,4 +1,4 @@
-//! The memory plan of a descent, before it runs.
+//! The memory plan of a descent.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use crate::search::exact::all_pairs_plan;
 use crate::search::visited::Visited;
 use crate::{ElementType, Error, Remedy};
 
-/// The buffers that are there at once in one stage of a build.
+/// The buffers of one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStage {
-    /// The stage, in the order in which they run.
+    /// The name of the stage.
     pub name: &'static str,
-    /// Those that the stage works with, and those that stay for later ones.
+    /// Buffers of the stage itself, and buffers kept for later stages.
     pub buffers: MemoryPlan,
 }
 
@@ -35,8 +35,8 @@ impl PlannedStage {
     }
 }
 
-/// The most neighbours per node, below `k`, with which a build fits, if there are any; more take
-/// more.
+/// Most neighbours per node, below `k`, that fit, if any. Memory grows with the neighbours per
+/// node.
 pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut most, mut too_many) = (0, k);
     while too_many - most > 1 {
@@ -48,8 +48,8 @@ pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> 
 
 /// Memory of a GPU and of the host for the k-NN graph of a data set.
 ///
-/// Nodes whose lists descent leaves short are searched for exactly in the end, in pieces that fit
-/// what the stages before have had.
+/// At the end, exact search completes the lists that descent leaves short, in pieces that fit the
+/// peak of the earlier stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
     /// The start of descent; never `Auto`.
@@ -58,22 +58,21 @@ pub struct DevicePlan {
     pub k: usize,
     /// Nodes.
     pub nodes: usize,
-    /// The type of the vectors on the device, such as u8 for f32 that are whole numbers from 0 to
-    /// 255.
+    /// Element type on the device: u8 for f32 values that are all whole numbers from 0 to 255.
     pub element: ElementType,
-    /// The stages, in their order.
+    /// The stages, in order.
     pub stages: Vec<PlannedStage>,
-    /// Host memory at the end, beside the data set.
+    /// Host memory at the end, without the data set.
     pub host: MemoryPlan,
 }
 
 impl DevicePlan {
-    /// The stage that takes most.
+    /// The stage with the most device memory.
     pub fn largest_stage(&self) -> Option<&PlannedStage> {
         self.stages.iter().max_by_key(|stage| stage.buffers.bytes())
     }
 
-    /// The most bytes of device memory that are taken at once.
+    /// Peak bytes of device memory.
     pub fn peak_bytes(&self) -> u64 {
         self.largest_stage().map_or(0, |stage| stage.buffers.bytes())
     }
@@ -107,19 +106,19 @@ impl fmt::Display for DevicePlan {
     }
 }
 
-/// What the allocator keeps of smaller buffers that were given back, on the CPU: a share of what
-/// there is, up to a limit, since it returns larger ones to the system. Measured
+/// Freed memory that the allocator keeps, on the CPU: a share of the buffers (one in `KEPT.0`), up
+/// to `KEPT.1` bytes, since it returns large buffers to the system. Measured
 /// (docs/measurements.md).
 const KEPT: (u64, u64) = (8, 24 << 20);
 
-/// `buffers`, and what the allocator keeps beside them.
+/// Adds the memory kept by the allocator to `buffers`.
 pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
 
-/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, and their buffers on
-/// the host.
+/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, with their host
+/// buffers.
 pub(super) fn stages_on_cpu(
     n: usize,
     k: usize,
@@ -133,8 +132,7 @@ pub(super) fn stages_on_cpu(
     if all_pairs {
         stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
     } else {
-        // While edges are turned round, the lists have no bounds and locks, which take less than
-        // what that takes.
+        // Bounds and locks of lists exist only while no edges are reversed, and take less.
         let join = lists
             .clone()
             .with::<u32>("samples", 2 * n * SAMPLE)

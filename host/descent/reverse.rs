@@ -7,12 +7,12 @@ use rayon::prelude::*;
 
 use crate::gpu::MemoryPlan;
 
-/// In-degrees of all nodes, until their edges are turned round.
+/// In-degrees of all nodes whose edges are not reversed yet.
 pub(crate) struct Incoming {
     counts: Vec<AtomicU32>,
 }
 
-/// For the nodes of a range, the nodes that have an edge to them, sorted by a rank and then by id.
+/// Sources of the edges to each node of a range, sorted by rank, then by id.
 pub(crate) struct Reverse {
     /// The first node of the range.
     first: usize,
@@ -33,7 +33,7 @@ fn for_each_edge(
 
 impl Incoming {
     /// Counts the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)` for
-    /// each edge of `source`, the same ones each time it is called.
+    /// each edge of `source`, and must visit the same edges at every call.
     pub(crate) fn count(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
         let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
         for_each_edge(nodes, edges_of, |_, target, _| {
@@ -46,7 +46,8 @@ impl Incoming {
         self.counts[node].load(Ordering::Relaxed) as usize
     }
 
-    /// All nodes in ranges to which at most `most` edges go, or to a range of one node more.
+    /// Splits the nodes into ranges of at most `most` incoming edges; a range of one node may have
+    /// more.
     pub(crate) fn pieces(&self, most: usize) -> Vec<Range<usize>> {
         let (mut pieces, mut first, mut edges) = (Vec::new(), 0, 0);
         for node in 0..self.counts.len() {
@@ -60,9 +61,9 @@ impl Incoming {
         pieces
     }
 
-    /// Turns round the edges to the nodes of a range, once; `edges_of` is what they were counted
-    /// with.
-    pub(crate) fn turn(
+    /// Reverses the edges to the nodes of a range. Each range is reversed once, with the `edges_of`
+    /// of [`count`](Self::count).
+    pub(crate) fn reverse(
         &self,
         range: Range<usize>,
         edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
@@ -84,7 +85,7 @@ impl Incoming {
             }
         });
         let mut edges: Vec<u64> = slots.into_iter().map(AtomicU64::into_inner).collect();
-        // The slots were filled in whatever order the threads came; sorting makes it one order.
+        // Threads fill the slots in any order; sorting fixes the order.
         let mut rows = Vec::with_capacity(range.len());
         let mut rest = edges.as_mut_slice();
         for bounds in offsets.windows(2) {
@@ -98,7 +99,7 @@ impl Incoming {
 }
 
 impl Reverse {
-    /// Host memory for turning round `edges` edges of `nodes` nodes.
+    /// Host memory of reversing `edges` edges of `nodes` nodes.
     pub(crate) fn plan(nodes: usize, edges: usize) -> MemoryPlan {
         MemoryPlan::new()
             .with::<u64>("reverse edges", edges)
@@ -107,9 +108,9 @@ impl Reverse {
             .with::<&mut [u64]>("reverse rows", nodes)
     }
 
-    /// Turns round all edges of `nodes` nodes; `edges_of` as in [`Incoming::count`].
+    /// Reverses all edges of `nodes` nodes; `edges_of` as in [`Incoming::count`].
     pub(crate) fn new(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
-        Incoming::count(nodes, &edges_of).turn(0..nodes, &edges_of)
+        Incoming::count(nodes, &edges_of).reverse(0..nodes, &edges_of)
     }
 
     /// The sources of the edges to `node`, smallest rank first.
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_come_by_rank_and_then_by_id() {
+    fn sources_are_sorted_by_rank_then_id() {
         let edges: [&[(u32, u32)]; 4] = [&[(1, 5), (3, 0)], &[(3, 2)], &[(1, 5), (3, 1)], &[(1, 1)]];
         let edges_of = |source: u32, visit: &mut dyn FnMut(u32, u32)| {
             edges[source as usize].iter().for_each(|&(target, rank)| visit(target, rank));
@@ -136,13 +137,12 @@ mod tests {
         assert!(sources(2).is_empty());
         assert_eq!(sources(3), [0, 2, 1]);
 
-        // In pieces they are the same; no piece has more edges than were allowed, unless it is one
-        // node.
+        // Pieces give the same sources. No piece exceeds the limit, unless it is one node.
         for (most, expected) in [(0, vec![0..1, 1..2, 2..3, 3..4]), (5, vec![0..3, 3..4])] {
             let incoming = Incoming::count(4, edges_of);
             assert_eq!(incoming.pieces(most), expected);
             for piece in expected {
-                let part = incoming.turn(piece.clone(), edges_of);
+                let part = incoming.reverse(piece.clone(), edges_of);
                 assert!(
                     piece.map(|node| node as u32).all(|node| part.sources(node).eq(reverse.sources(node)))
                 );

@@ -1,4 +1,4 @@
-//! The lists of some nodes of a k-NN graph, which can be judged when the graph is gone.
+//! Sampled lists of a k-NN graph, kept to judge the graph after it is dropped.
 
 use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
@@ -6,13 +6,12 @@ use tagore_device::random::{Draws, Stage};
 use super::{GpuLists, KnnGraph};
 use crate::Result;
 
-/// The distances in the lists of some nodes of a k-NN graph: what [`KnnTruth`](crate::KnnTruth)
-/// compares.
+/// Distances in sampled lists of a k-NN graph, for [`KnnTruth`](crate::KnnTruth).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnnSample {
     k: usize,
     nodes: Vec<u32>,
-    /// `k` to a node, ascending.
+    /// `k` per node, ascending.
     distances: Vec<f32>,
 }
 
@@ -52,7 +51,7 @@ impl KnnSample {
     }
 }
 
-/// Different random nodes, ascending: `count` of them, or all.
+/// `count` distinct random nodes, ascending; all nodes if there are no more.
 pub(crate) fn sampled(nodes: usize, count: usize, seed: u64) -> Vec<u32> {
     if count >= nodes {
         return (0..nodes as u32).collect();
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_has_the_size_asked_for() {
+    fn a_sample_has_the_requested_size() {
         for (nodes, count) in [(1, 1), (10, 0), (10, 3), (100, 99), (100, 100), (5, 50)] {
             let sample = sampled(nodes, count, 9);
             assert_eq!(sample.len(), count.min(nodes));

@@ -8,15 +8,14 @@ use crate::{Error, Result};
 /// The start of a descent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Whichever of the others is fastest for the device, the size and the metric.
+    /// The fastest of the others for the device, the size and the metric.
     #[default]
     Auto,
     /// Random neighbours, as in the paper.
     Random,
-    /// Cells of near vectors: the members of each are compared with one another and with vectors
-    /// near it; on a GPU.
+    /// K-means cells, joined within and across cells; GPU only.
     Cells,
-    /// No descent: all pairs are compared, which gives the exact graph.
+    /// No descent: comparing all pairs gives the exact graph.
     AllPairs,
 }
 

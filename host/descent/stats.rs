@@ -4,44 +4,43 @@ use crate::Result;
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::memory::peak_host_bytes;
 
-/// What a descent did. Times of compiling and of kernels, and the peak of memory, are those of the
-/// device from the descent's begin to its end: of several at once on one device each has a part of
-/// the others'.
+/// Statistics of a descent. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device
+/// during the descent: concurrent builds on one device are counted into each other's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescentStats {
     /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
-    /// Distances computed: between nodes at the start, in both phases, and for `completed`.
+    /// Distances computed: at the start, in both phases, and for `completed`.
     pub distances: u64,
     /// Of these, distances computed in phase 1.
     pub join_distances: u64,
     /// Of these, distances computed in phase 2.
     pub refine_distances: u64,
-    /// Nodes whose lists descent left short of `k`, and whose neighbours were searched for exactly
-    /// instead.
+    /// Nodes whose lists exact search completed, since descent left them short of `k` or rounding
+    /// made them unreliable.
     pub completed: u64,
-    /// Iterations run of phase 1 and of phase 2.
+    /// Iterations of phase 1 and of phase 2.
     pub iterations: (u32, u32),
-    /// Wall time of the descent, without reading or checking the data.
+    /// Wall seconds of the descent, without reading or checking the data.
     pub seconds: f64,
-    /// Seconds of copies to and from a device, beside these.
+    /// Seconds of copies to and from a device, not part of `seconds`.
     pub copy: f64,
-    /// Seconds of compiling kernels, of all of these.
+    /// Seconds of compiling kernels, part of `seconds` and `copy`.
     pub jit: f64,
-    /// Keys that each iteration of phase 1, then of phase 2, added to the lists; of a GPU alone.
+    /// Keys added to the lists by each iteration of phase 1, then of phase 2; empty on the CPU.
     pub added: Vec<u64>,
-    /// The most bytes of device memory that were taken at once.
+    /// Peak bytes of device memory.
     pub peak_gpu_bytes: u64,
-    /// [`peak_host_bytes`](crate::peak_host_bytes) when it ended.
+    /// [`peak_host_bytes`](crate::peak_host_bytes) at the end.
     pub peak_host_bytes: Option<u64>,
-    /// The kernels' times; empty on the CPU.
+    /// Kernel times; empty on the CPU.
     pub kernels: Vec<KernelTime>,
 }
 
 impl DescentStats {
-    /// Takes what was measured of a descent on `gpu`.
+    /// Adds the measurement of a descent on `gpu`.
     pub(super) fn measured(&mut self, gpu: &Gpu, measurement: Measurement) -> Result<()> {
         let measured = measurement.end()?;
         gpu.name().clone_into(&mut self.device);
@@ -56,6 +55,6 @@ impl DescentStats {
 
     pub(super) fn log(&self) {
         let Self { device, distances, iterations: (join, refine), seconds, .. } = self;
-        tracing::info!(device, seconds, distances, join, refine, "the k-NN graph is there");
+        tracing::info!(device, seconds, distances, join, refine, "k-NN graph built");
     }
 }

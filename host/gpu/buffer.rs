@@ -11,14 +11,14 @@ use super::Gpu;
 use super::machine::Allocation;
 use crate::Result;
 
-/// Bytes that a thread copies at once.
+/// Bytes that a thread copies at a time.
 const COPY: usize = 1 << 20;
 
 /// `len` values of `T` on a device.
 ///
-/// Dropping a buffer frees its memory in the order of its device's stream, behind all work given to
-/// that device before. So launches that use a buffer need not be waited for before it is dropped. A
-/// [fork](Gpu::fork) is in another order: wait for its work first.
+/// Dropping a buffer frees its memory in the order of its device's stream, after all work queued
+/// before. So a buffer may be dropped while launches still use it. Launches of a [fork](Gpu::fork)
+/// are not in this order: wait for them first.
 ///
 /// Until the work is done, the driver's pool gives the freed memory only to buffers of at most that
 /// size. For a larger one it takes more from the device. [`Gpu::synchronize`] before the drop keeps
@@ -43,7 +43,7 @@ impl<T> Drop for Buffer<T> {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// `len` values that are undefined.
+    /// `len` undefined values.
     pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self> {
         let allocation = gpu.machine.allocate((len * size_of::<T>()).max(1))?;
         gpu.counts.add_buffer(len * size_of::<T>());
@@ -57,8 +57,7 @@ impl<T: Pod> Buffer<T> {
     /// The values as a kernel reads them. No launch may follow with the view once the buffer is
     /// dropped.
     pub(crate) fn view(&self) -> Global<T> {
-        // SAFETY: the memory is there as long as the buffer; the launch answers for what is done
-        // with it.
+        // SAFETY: the memory lives as long as the buffer. Callers of `launch` guarantee the rest.
         unsafe { Global::new(self.address(0)) }
     }
 
@@ -69,15 +68,15 @@ impl<T: Pod> Buffer<T> {
         unsafe { GlobalMut::new(self.address(0)) }
     }
 
-    /// Copies `values` to the first places.
+    /// Copies `values` to the start of the buffer.
     ///
     /// # Panics
-    /// If there are more values than places.
+    /// If they do not fit.
     pub(crate) fn upload(&mut self, values: &[T]) -> Result<()> {
         self.upload_at(0, values)
     }
 
-    /// Copies `values` to the places from `first` on.
+    /// Copies `values` to the buffer from index `first` on.
     ///
     /// # Panics
     /// If they do not fit.
@@ -89,8 +88,8 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Copies `count` rows of `stride` values to the first places; `row` gives the values of each,
-    /// of which there may be fewer than `stride`: the rest is zero.
+    /// Copies `count` rows of `stride` values to the start of the buffer. `row` gives at most
+    /// `stride` values per row; the rest of the row is zero.
     ///
     /// # Panics
     /// If the rows do not fit.
@@ -117,18 +116,18 @@ impl<T: Pod> Buffer<T> {
         self.len
     }
 
-    /// Copies the first values to `values`, once all work before is done.
+    /// Waits for all earlier work and copies the first values to `values`.
     ///
     /// # Panics
-    /// If more are asked for than there are.
+    /// If `values` exceeds the buffer.
     pub(crate) fn download(&self, values: &mut [T]) -> Result<()> {
         self.download_from(0, values)
     }
 
-    /// Copies the values from `first` on to `values`, once all work before is done.
+    /// Waits for all earlier work and copies the values from index `first` on to `values`.
     ///
     /// # Panics
-    /// If more are asked for than there are.
+    /// If `values` exceeds the buffer.
     pub(crate) fn download_from(&self, first: usize, values: &mut [T]) -> Result<()> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
@@ -138,7 +137,7 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Sets every byte.
+    /// Sets every byte to `byte`.
     pub(crate) fn fill(&mut self, byte: u8) -> Result<()> {
         self.gpu.machine.fill(self.address(0), byte, self.len * size_of::<T>())
     }

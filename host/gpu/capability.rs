@@ -1,5 +1,4 @@
-//! What a block may take on devices of each compute capability, and kinds of GPUs for plans without
-//! one.
+//! Limits of blocks by compute capability, and kinds of GPUs for plans without a GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,23 +24,22 @@ impl Capability {
         Self::of((12, 0), 101_376),
     ];
 
-    /// One with the smallest limits.
+    /// A capability with the smallest limits.
     pub const LEAST: Self = Self::of((8, 6), 101_376);
 
     const fn of(version: (u32, u32), shared: u32) -> Self {
         Self { version, shared }
     }
 
-    /// Bytes of dynamic shared memory that a block may have.
+    /// Most bytes of dynamic shared memory per block.
     pub const fn shared_memory(self) -> u32 {
         self.shared
     }
 
-    /// What the emulator emulates unless it is told otherwise: `TAGORE_EMULATED`, such as `9.0`, or
-    /// 8.9.
+    /// The emulator's default capability: `TAGORE_EMULATED`, such as `9.0`, or 8.9 if unset.
     ///
     /// # Errors
-    /// If the variable is set to something else.
+    /// If the variable holds no known capability.
     #[cfg(feature = "emulator")]
     pub(crate) fn emulated() -> Result<Self> {
         match std::env::var("TAGORE_EMULATED") {
@@ -68,7 +66,7 @@ impl FromStr for Capability {
     }
 }
 
-/// A kind of GPU that builds can be planned for.
+/// A kind of GPU, for plans of builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceKind {
     name: &'static str,
@@ -77,7 +75,7 @@ pub struct DeviceKind {
 }
 
 impl DeviceKind {
-    /// The kinds, with the memory that the driver reports. An A100 is that of 80 GB.
+    /// All kinds, with the memory reported by the driver. `a100` is the model with 80 GB.
     pub const ALL: [Self; 5] = [
         Self::of("rtx3090", Capability::LEAST, 24_576),
         Self::of("rtx4090", Capability::ALL[2], 24_564),
@@ -123,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_and_kinds_are_read_as_they_are_written() {
+    fn capabilities_and_kinds_round_trip() {
         for capability in Capability::ALL {
             assert_eq!(capability.to_string().parse::<Capability>().unwrap(), capability);
             assert!(capability.shared_memory() >= Capability::LEAST.shared_memory());

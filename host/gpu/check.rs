@@ -1,6 +1,5 @@
-//! Tests that the emulator does what the hardware does, on random inputs: each result is compared
-//! with a plain definition on the emulator, and with the emulator on a CUDA device where there is
-//! one.
+//! Tests of the emulator against the hardware, on random inputs. The emulator is compared with
+//! plain definitions, and a CUDA device, if any, with the emulator.
 
 use bytemuck::Pod;
 use cuda_check::{
@@ -18,7 +17,7 @@ mod skip;
 /// Blocks of each launch.
 const BLOCKS: usize = 200;
 
-/// The emulator, under two orders, and the CUDA device if there is one.
+/// The emulator with two orders of lanes, and the CUDA device, if any.
 fn devices() -> Vec<Gpu> {
     let mut devices = vec![Gpu::emulated(0), Gpu::emulated(1)];
     #[cfg(feature = "cuda")]
@@ -30,7 +29,7 @@ fn devices() -> Vec<Gpu> {
 }
 
 fn bits(count: usize, seed: u64) -> Vec<u32> {
-    // New inputs on every run; the seed is in the message of a failure.
+    // New inputs on every run. The output of a failed test has the seed.
     (0..count as u64).map(|i| Draws::new(run_seed(), Stage::Test, 3, seed).bits(i) as u32).collect()
 }
 
@@ -60,16 +59,16 @@ fn download<T: Pod>(buffer: &Buffer<T>, count: usize) -> Vec<T> {
 }
 
 #[test]
-fn warps_exchange_as_the_hardware_does() {
+fn warp_exchanges_match_the_hardware() {
     let values = bits(BLOCKS * 32, 1);
-    // Every third block whole, the others with any lanes.
+    // All lanes in every third block, random lanes in the others.
     let mut masks = bits(BLOCKS, 2);
     masks.iter_mut().step_by(3).for_each(|mask| *mask = u32::MAX);
     masks.iter_mut().for_each(|mask| *mask = (*mask).max(1));
     let results = devices().into_iter().map(|gpu| {
         let (from, mask_there) = (upload(&gpu, &values), upload(&gpu, &masks));
         let mut out = upload(&gpu, &vec![0xdead_beef_u32; BLOCKS * 32 * WARP_RESULTS]);
-        // SAFETY: the buffers hold what the kernel asks for, and outlive the download.
+        // SAFETY: the buffers have the lengths that the kernel requires, and outlive the download.
         unsafe {
             gpu.launch::<check_warp>(
                 [BLOCKS as u32, 1, 1],
@@ -83,11 +82,16 @@ fn warps_exchange_as_the_hardware_does() {
     let results: Vec<_> = results.collect();
     for (name, result) in &results[1..] {
         for (at, (found, expected)) in result.iter().zip(&results[0].1).enumerate() {
-            let (lane, what) = (at / WARP_RESULTS, at % WARP_RESULTS);
-            assert_eq!(found, expected, "{name}: result {what} of lane {lane}, mask {:#x}", masks[lane / 32]);
+            let (lane, field) = (at / WARP_RESULTS, at % WARP_RESULTS);
+            assert_eq!(
+                found,
+                expected,
+                "{name}: result {field} of lane {lane}, mask {:#x}",
+                masks[lane / 32]
+            );
         }
     }
-    // The definitions of some, by hand.
+    // Some results by their definitions.
     for (block, &mask) in masks.iter().enumerate() {
         let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1);
         let value = |lane: u32| values[block * 32 + lane as usize];
@@ -106,10 +110,10 @@ fn warps_exchange_as_the_hardware_does() {
 }
 
 #[test]
-fn halves_are_computed_as_the_hardware_does() {
+fn arithmetic_of_halves_matches_the_hardware() {
     let threads = BLOCKS * 64;
     let halves = |seed| -> Vec<u32> {
-        // No NaN: what its bits are is nobody's business.
+        // No NaN: its bits are not specified.
         let number = |half: u32| if half & 0x7c00 == 0x7c00 { half & !0x0400 } else { half };
         bits(threads, seed).iter().map(|w| number(w & 0xffff) | number(w >> 16) << 16).collect()
     };
@@ -126,23 +130,24 @@ fn halves_are_computed_as_the_hardware_does() {
             let mut out = upload(&gpu, &vec![0xdead_beef_u32; threads * HALF_RESULTS]);
             let arguments =
                 (buffers.0.view(), buffers.1.view(), buffers.2.view(), buffers.3.view(), out.view_mut());
-            // SAFETY: the buffers hold what the kernel asks for, and outlive the download.
+            // SAFETY: the buffers have the lengths that the kernel requires, and outlive the
+            // download.
             unsafe { gpu.launch::<check_half>([BLOCKS as u32, 1, 1], 64, arguments) }.unwrap();
             (gpu.name().to_owned(), download(&out, threads * HALF_RESULTS))
         })
         .collect();
     for (name, result) in &results[1..] {
         for (at, (&found, &expected)) in result.iter().zip(&results[0].1).enumerate() {
-            let (thread, what) = (at / HALF_RESULTS, at % HALF_RESULTS);
-            // Infinity minus infinity, or times zero, is no number on both.
+            let (thread, field) = (at / HALF_RESULTS, at % HALF_RESULTS);
+            // Infinity minus infinity, or times zero, is NaN on both, with any bits.
             let same = |shift: u32| {
                 let half = |word: u32| f16::from_bits((word >> shift) as u16);
                 let (found, expected) = (half(found), half(expected));
                 found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan()
             };
             assert!(
-                found == expected || what < 6 && same(0) && same(16),
-                "{name}: result {what} of {:#x}, {:#x}, {:#x}, {}: {found:#x}, not {expected:#x}",
+                found == expected || field < 6 && same(0) && same(16),
+                "{name}: result {field} of {:#x}, {:#x}, {:#x}, {}: {found:#x}, not {expected:#x}",
                 a[thread],
                 b[thread],
                 c[thread],
@@ -152,7 +157,7 @@ fn halves_are_computed_as_the_hardware_does() {
     }
 }
 
-/// Products of bytes are exact; `wide` is the value of a byte.
+/// Checks that products of bytes are exact; `wide` gives the value of a byte.
 fn check_bytes<K>(wide: impl Fn(u8) -> i64)
 where
     K: cuda_std::launch::Kernel<
@@ -192,7 +197,7 @@ where
     let (a, b, c) = (upload(gpu, a), upload(gpu, b), upload(gpu, c));
     let mut out = upload(gpu, &vec![0xa5u8; BLOCKS * 128 * size_of::<S>()]);
     let arguments = (a.view().cast(), b.view().cast(), c.view(), out.view_mut().cast());
-    // SAFETY: the buffers hold what the kernel asks for, and outlive the download.
+    // SAFETY: the buffers have the lengths that the kernel requires, and outlive the download.
     unsafe { gpu.launch::<K>([BLOCKS as u32, 1, 1], 32, arguments) }.unwrap();
     bytemuck::pod_collect_to_vec(&download(&out, BLOCKS * 128 * size_of::<S>()))
 }
@@ -204,8 +209,8 @@ fn products_of_bytes_are_exact() {
 }
 
 #[test]
-fn products_of_halves_are_those_of_the_hardware() {
-    // Exponents of all sizes in one sum, down to where the hardware cuts.
+fn products_of_halves_match_the_hardware() {
+    // One sum mixes exponents of all sizes, down to where the hardware truncates.
     let halves = |count: usize, seed: u64| -> Vec<u32> {
         let half = |w: u32| (w & 0x83ff) | (10 + (w >> 10 & 7)) << 10;
         bits(count, seed).iter().map(|&w| half(w & 0xffff) | half(w >> 16) << 16).collect()
@@ -228,7 +233,7 @@ fn products_of_halves_are_those_of_the_hardware() {
                 .collect();
             let exact = f64::from(c) + terms.iter().sum::<f64>();
             let largest = terms.iter().fold(f64::from(c).abs(), |most, term| most.max(term.abs()));
-            // The hardware aligns to the largest addend and cuts.
+            // The hardware aligns to the largest addend and truncates.
             let units = (f64::from(found) - exact).abs() / (largest * 2f64.powi(-23));
             worst = worst.max(units);
             assert!(units <= 8.0, "{}: {at}: {found} for {exact}, {units} units", gpu.name());

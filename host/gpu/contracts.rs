@@ -1,5 +1,5 @@
-//! Every kernel's launch contract over all parameters that the host launches it with, against the
-//! limits of every compute capability.
+//! Launch contracts of all kernels, over the parameters of the host, against the limits of every
+//! compute capability.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,24 +51,24 @@ use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
 use crate::vectors::gpu::Side;
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
-/// The longest lists of descent.
+/// Longest lists of descent.
 const MAX_DESCENT_K: u32 = crate::descent::gpu::MAX_K as u32;
 
-/// Numbers at which formulas turn, and both ends of 1 to `most`.
-fn turns(most: usize) -> Vec<usize> {
+/// Numbers from 1 to `most`, with both ends, around which the formulas of contracts change.
+fn breakpoints(most: usize) -> Vec<usize> {
     let powers = (0..usize::BITS).map(|bit| 1 << bit).take_while(|&power| power <= most);
     let near = powers.flat_map(|power| [power - 1, power, power + 1, power * 3 / 2 + 1]).chain([96, most]);
-    let turns: BTreeSet<usize> = near.filter(|&n| (1..=most).contains(&n)).collect();
-    turns.into_iter().collect()
+    let breakpoints: BTreeSet<usize> = near.filter(|&n| (1..=most).contains(&n)).collect();
+    breakpoints.into_iter().collect()
 }
 
-/// Arguments that are zero but for what the caller sets.
+/// Arguments of zeros; callers set some fields.
 fn zeroed<T: Copy>() -> T {
     // SAFETY: kernels' arguments are addresses and numbers.
     unsafe { std::mem::zeroed() }
 }
 
-/// Kernels, and the most shared memory that the host has launched each with.
+/// Kernels, each with the most shared memory of its launches.
 #[derive(Default)]
 struct Launched(BTreeMap<&'static str, u32>);
 
@@ -150,18 +150,18 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Lau
             launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }
         let rows = Rows { dim: dim as u32, ..zeroed() };
-        for k in turns(MAX_DESCENT_K as usize) {
+        for k in breakpoints(MAX_DESCENT_K as usize) {
             launched.kernel::<T::Finish>((Finish { dim: dim as u32, k: k as u32, ..zeroed() },));
-            for expand in turns(MOST_EXPANDED) {
+            for expand in breakpoints(MOST_EXPANDED) {
                 let (k, expand) = (k as u32, expand as u32);
                 launched.kernel::<T::Expand>((Expand { units, k, expand, ..zeroed() },));
             }
         }
-        for k in turns(MAX_K) {
+        for k in breakpoints(MAX_K) {
             let (capacity, k) = (capacity(k) as u32, k as u32);
             launched.kernel::<T::Settle>((ExactSettle { dim: dim as u32, capacity, k, ..zeroed() },));
         }
-        for degree in turns(MAX_DEGREE) {
+        for degree in breakpoints(MAX_DEGREE) {
             let degree = degree as u32;
             launched.kernel::<T::Lengths>((Lengths { rows, degree, ..zeroed() },));
             launched.kernel::<T::MergeLists>((MergeLists { rows, degree, ..zeroed() },));
@@ -172,8 +172,8 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Lau
 /// Beam search: the host chooses the table by the device.
 fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
     for dim in [1, 128, MAX_DIM] {
-        for degree in turns(MAX_DEGREE) {
-            for beam in turns(MAX_BEAM) {
+        for degree in breakpoints(MAX_DEGREE) {
+            for beam in breakpoints(MAX_BEAM) {
                 for width in 1..=MAX_WIDTH {
                     let shape = BeamShape { dim, degree, beam, width };
                     let slots = shape.slots(capability.shared_memory()).expect("it fits");
@@ -259,7 +259,7 @@ fn of_pruning<T: PruneKernels>(
     }
 }
 
-/// Pruning: what does not fit the device is pruned on the CPU.
+/// Pruning, for shapes that fit the device; the CPU prunes the others.
 fn of_strategies(launched: &mut Launched, capability: Capability) {
     for strategy in Strategy::all() {
         for collect in [crate::Collect::OneHop, crate::Collect::TwoHop, crate::Collect::Path] {
@@ -267,12 +267,11 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                 for degree in [1, 32, MAX_DEGREE] {
                     let strategy = strategy.clone().collect(collect).candidates(candidates).degree(degree);
                     for (k, dim) in
-                        turns(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
+                        breakpoints(MAX_KNN).into_iter().flat_map(|k| [1, 128, MAX_DIM].map(|dim| (k, dim)))
                     {
                         let shape = PruneShape::new(&strategy, 1 << 20, dim, k, Metric::L2);
                         if shape.block_bytes() > capability.shared_memory() {
-                            // Only long lists of paths, and more candidates than any strategy has
-                            // by itself.
+                            // Only path collection from long lists exceeds the limit.
                             assert!(
                                 collect == crate::Collect::Path && k > 384,
                                 "{strategy:?}, K = {k}, {dim}"
@@ -311,6 +310,6 @@ fn every_kernel_fits_every_device() {
         of_strategies(&mut launched, capability);
         launched.check(capability);
         let names: BTreeSet<&str> = everywhere.0.keys().chain(launched.0.keys()).copied().collect();
-        assert_eq!(names, kernels, "a kernel that this test does not know, or one that is no more");
+        assert_eq!(names, kernels, "the kernels of this test and of the PTX differ");
     }
 }

@@ -1,4 +1,4 @@
-//! A device of the CUDA driver.
+//! Devices of the CUDA driver.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use crate::{Error, Result};
 
-/// Launches whose times wait to be read, at most.
+/// Most launches with unread times.
 const PENDING: usize = 4096;
 
-/// Dynamic shared memory that every kernel may use without asking.
+/// Dynamic shared memory of every kernel without opt-in.
 const SHARED_BYTES: u32 = 48 << 10;
 
 /// A stream of a device.
@@ -31,7 +31,7 @@ pub(crate) struct CudaMachine {
     launches: Mutex<Launches>,
 }
 
-/// The state that all streams of a device share.
+/// State shared by all streams of a device.
 #[derive(Debug)]
 struct OpenDevice {
     name: String,
@@ -42,37 +42,37 @@ struct OpenDevice {
     overhead: Overhead,
     kernels: Mutex<Kernels>,
     times: Mutex<Times>,
-    /// Pinned memory that streams have left, which others begin with: it takes long to get.
+    /// Pinned memory of dropped streams, reused by new ones: pinning takes long.
     spare: Mutex<Vec<Staging>>,
-    /// Where memory comes from; none where the device has no pools, and allocations wait for all
+    /// The pool of allocations; none if the device has no pools. Allocations then wait for all
     /// work.
     pool: Option<MemoryPool>,
     allocations: AtomicUsize,
-    /// When spans begin to count.
+    /// Time zero of spans.
     epoch: Event,
     /// Whether the context is lost.
     failed: AtomicBool,
 }
 
-/// The kernels that have been compiled, each with the shared memory that it may use.
+/// Compiled kernels, each with its allowed dynamic shared memory.
 #[derive(Debug, Default)]
 struct Kernels {
     functions: HashMap<Entry, (Function, u32)>,
     jit_seconds: f64,
 }
 
-/// A kernel: where the PTX that holds it begins, which is never freed, and its name there. So
-/// kernels of users may have any names.
+/// A kernel: the address of its PTX, which is never freed, and its name. So users' kernels may have
+/// any names.
 type Entry = (usize, &'static str);
 
-/// Pinned memory, and when the copy from it was over.
+/// Pinned memory, and the event after its last copy.
 #[derive(Debug)]
 struct Staging {
     memory: LockedBuffer<u8>,
     copied: Event,
 }
 
-/// Launches whose times have not been read, and events for others.
+/// Launches with unread times, and spare events.
 #[derive(Debug, Default)]
 struct Launches {
     pending: Vec<(&'static str, Event, Event)>,
@@ -83,7 +83,7 @@ struct Launches {
 #[derive(Debug, Default)]
 struct Times {
     kernels: Vec<KernelTime>,
-    /// When each ran, while somebody wants to know.
+    /// Runs of kernels, while these are recorded.
     spans: Option<Vec<Span>>,
 }
 
@@ -116,7 +116,7 @@ impl Drop for Memory {
         drop(self.buffer.take());
         let OpenDevice { pool, allocations, context, .. } = &*self.device;
         if let (1, Some(pool)) = (allocations.fetch_sub(1, Ordering::Relaxed), pool) {
-            // Other programs may need it now. A device that has failed has nothing to give.
+            // Frees the memory for other programs. A failed device has none to free.
             let _ = context.synchronize().and_then(|()| pool.trim(0));
         }
     }
@@ -157,8 +157,8 @@ impl CudaMachine {
             let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)?;
             epoch.record(&stream)?;
             let pool = has_pool.then(|| MemoryPool::of(&context)).transpose()?;
-            // What is freed is soon asked for again: getting it from the system takes longer than
-            // some kernels.
+            // The pool keeps freed memory for reuse: the system takes longer to give it than some
+            // kernels run.
             pool.as_ref().map_or(Ok(()), |pool| pool.keep(u64::MAX))?;
             CudaResult::Ok((epoch, stream, pool))
         };
@@ -185,7 +185,7 @@ impl CudaMachine {
         Self { device, stream, staging: Mutex::default(), launches: Mutex::default() }
     }
 
-    /// Compiles every kernel that the program carries, and drops what came of it.
+    /// Compiles all kernels of the program, as a test.
     pub(crate) fn try_all_kernels(&self) -> Result<()> {
         self.check(Module::from_ptx(&self.device.context, ptx::PTX, &[])).map(drop)
     }
@@ -199,12 +199,13 @@ impl CudaMachine {
         })
     }
 
-    /// The kernel `name` of `ptx`, which may use `shared` bytes; it is compiled when first used.
+    /// The kernel `name` of `ptx`, with `shared` bytes of dynamic shared memory allowed. Compiles
+    /// it on first use.
     fn function(&self, ptx: &'static str, name: &'static str, shared: u32) -> Result<Function> {
         let entry = (ptx.as_ptr() as usize, name);
         let mut compiled = None;
         if !lock(&self.device.kernels).functions.contains_key(&entry) {
-            // Others go on meanwhile; if they compile the same, one of both is kept.
+            // Other threads go on meanwhile. If two compile the same kernel, one result is kept.
             let began = Instant::now();
             let module = self.check(Module::from_ptx(&self.device.context, ptx::module(ptx, name), &[]))?;
             compiled = Some((self.check(module.get_function(name))?, began.elapsed().as_secs_f64()));
@@ -216,7 +217,7 @@ impl CudaMachine {
             functions.entry(entry).or_insert((function, SHARED_BYTES));
         }
         let Some((function, allowed)) = functions.get_mut(&entry) else {
-            unreachable!("it was there, or has been inserted");
+            unreachable!("the kernel was compiled before or inserted above");
         };
         if shared > *allowed {
             self.check(function.set_max_dynamic_shared_memory(shared))?;
@@ -225,7 +226,7 @@ impl CudaMachine {
         Ok(function.clone())
     }
 
-    /// The pinned memory, which is allocated when first used.
+    /// The pinned memory, allocated on first use.
     fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
         let mut staging = lock(&self.staging);
         while staging.len() < PIECES {
@@ -247,7 +248,7 @@ impl CudaMachine {
         }
     }
 
-    /// Waits for the launches that are pending and adds up their times.
+    /// Waits for pending launches and adds their times.
     fn settle(&self, launches: &mut Launches) -> Result<()> {
         self.check(self.stream.synchronize())?;
         let mut times = lock(&self.device.times);
@@ -265,7 +266,7 @@ impl CudaMachine {
 
 impl Drop for CudaMachine {
     fn drop(&mut self) {
-        // Of a device that has failed, nobody asks for times.
+        // The times of a failed device are not needed.
         let _ = self.settle(&mut lock(&self.launches));
         lock(&self.device.spare).append(&mut lock(&self.staging));
     }
@@ -310,15 +311,16 @@ impl Machine for CudaMachine {
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
         let bytes = bytes.max(1);
         let allocate = || match self.device.pool {
-            // SAFETY: kernels and copies write what is read; the launch answers for that, and for
-            // those in other streams.
+            // SAFETY: callers of `launch` guarantee that memory is written before it is read, and
+            // that other streams wait.
             Some(_) => unsafe { DeviceBuffer::uninitialized_async(bytes, &self.stream) },
             // SAFETY: as above.
             None => unsafe { DeviceBuffer::uninitialized(&self.device.context, bytes) },
         };
         let mut buffer = allocate();
         if matches!(&buffer, Err(failure) if failure.error() == CudaError::OutOfMemory) {
-            // Pending work may still use the memory of dropped buffers. The pool has it afterwards.
+            // Pending work may still use the memory of dropped buffers. After the wait the pool has
+            // it.
             self.check(self.device.context.synchronize())?;
             buffer = allocate();
         }
@@ -329,16 +331,16 @@ impl Machine for CudaMachine {
 
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()> {
         let mut staging = self.staging()?;
-        // A unit larger than the pinned memory is cut by the caller; rows are at most 16 KiB.
+        // Units are rows of at most 16 KiB, so a piece holds several.
         let piece = PIECE / unit * unit;
         for (index, offset) in (0..bytes).step_by(piece).enumerate() {
             let Staging { memory, copied } = &mut staging[index % PIECES];
             let len = piece.min(bytes - offset);
-            // The copy before the last was made from this memory.
+            // The copy before the last used this memory.
             self.check(copied.synchronize())?;
             fill(offset, &mut memory[..len]);
-            // SAFETY: the memory stays as it is until the event below has happened, and the range
-            // was allocated by this machine.
+            // SAFETY: the memory does not change before the event below, and this machine allocated
+            // the range.
             self.check(unsafe { memcpy_htod_async(address + offset as u64, &memory[..len], &self.stream) })?;
             self.check(copied.record(&self.stream))?;
         }
@@ -353,9 +355,9 @@ impl Machine for CudaMachine {
             if next < pieces {
                 let Staging { memory, copied } = &mut staging[next % PIECES];
                 let from = address + (next * PIECE) as u64;
-                // SAFETY: the range was allocated by this machine. The memory is next looked at
-                // when the event has happened: what was uploaded from it before comes first in the
-                // stream, and what was downloaded to it has been taken.
+                // SAFETY: this machine allocated the range. The memory is read only after the
+                // event: earlier uploads from it come first in the stream, and earlier downloads to
+                // it were taken.
                 self.check(unsafe { memcpy_dtoh_async(&mut memory[..len(next)], from, &self.stream) })?;
                 self.check(copied.record(&self.stream))?;
             }
@@ -369,7 +371,7 @@ impl Machine for CudaMachine {
     }
 
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {
-        // SAFETY: the range was allocated by this machine.
+        // SAFETY: this machine allocated the range.
         self.check(unsafe { memset_d8_async(address, value, bytes, &self.stream) })
     }
 

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Free memory of the emulator: no test needs more.
 const FREE: u64 = 1 << 30;
 
-/// Bytes of a piece of an upload, about: small, so that pieces are tested too.
+/// Approximate bytes of a piece of an upload: small, so that tests cover several pieces.
 const PIECE: usize = 4096;
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl EmulatedMachine {
         let found = memory.iter().filter_map(Weak::upgrade);
         found.filter_map(|a| holds(&a).map(|offset| (a, offset))).next().ok_or_else(|| Error::Device {
             device: self.name().to_owned(),
-            problem: format!("copy at {address:#x}, where nothing is allocated"),
+            problem: format!("copy at {address:#x}: address not allocated"),
         })
     }
 }

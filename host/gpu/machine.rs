@@ -9,13 +9,13 @@ use cuda_std::launch::Limits;
 use super::Overhead;
 use crate::Result;
 
-/// Memory of a machine. Dropping it frees it behind all work given to the machine before.
+/// Memory of a machine. Dropping it frees the memory after all work queued before.
 pub(crate) trait Allocation: Send + Sync {
     /// The address of its first byte, a multiple of 256.
     fn address(&self) -> u64;
 }
 
-/// A launch whose contract has been checked.
+/// A launch with a checked contract.
 #[cfg_attr(
     not(all(feature = "cuda", feature = "emulator")),
     expect(dead_code, reason = "each kind of device reads some of the fields")
@@ -23,7 +23,7 @@ pub(crate) trait Allocation: Send + Sync {
 pub(crate) struct Launch<'a> {
     /// The name of the kernel.
     pub kernel: &'static str,
-    /// The PTX that holds it; the program's own if none.
+    /// The PTX of the kernel; the program's own if none.
     pub ptx: Option<&'static str>,
     /// Blocks in x, y and z.
     pub grid: [u32; 3],
@@ -37,36 +37,34 @@ pub(crate) struct Launch<'a> {
     pub lane: &'a (dyn Fn() + Sync),
 }
 
-/// The time that a kernel took, and what it had to do.
+/// The time and the least work of a kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelTime {
     /// The kernel.
     pub kernel: &'static str,
     /// Launches.
     pub launches: u64,
-    /// Seconds on the device, all launches together.
+    /// Seconds on the device, over all launches.
     pub seconds: f64,
-    /// Bytes that had to come from or go to memory at the least, all launches together; 0 where
-    /// that was not counted.
+    /// Least bytes to and from memory, over all launches; 0 if not counted.
     pub bytes: u64,
-    /// Arithmetic operations that had to be done, a multiply-add as two, all launches together; 0
-    /// where that was not counted.
+    /// Least arithmetic operations, a multiply-add as two, over all launches; 0 if not counted.
     pub operations: u64,
 }
 
-/// Fills a piece of an upload, given its offset and its room.
+/// Fills a piece of an upload, given its offset and its memory.
 pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 
 /// Takes a piece of a download, given its offset and its bytes.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
-/// When something ran on a device, in seconds since it was opened.
+/// Start and end of a kernel, in seconds since the device was opened.
 pub(crate) type Span = (f64, f64);
 
-/// Something that runs kernels. All work runs in the order in which it is given.
+/// A backend that runs kernels. All work runs in the order of submission.
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
-    /// The same device, whose work is in no order with that given to this one, if it can do more
-    /// than one thing at a time.
+    /// A second stream on the same device, unordered with this one; none if the device has one
+    /// stream.
     fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
         Ok(None)
     }
@@ -83,53 +81,53 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Multiprocessors.
     fn multiprocessors(&self) -> u32;
 
-    /// Whether kernels are taken from PTX.
+    /// Whether kernels come from PTX.
     fn takes_ptx(&self) -> bool;
 
-    /// Bytes of memory that are free.
+    /// Free bytes of memory.
     fn free_memory(&self) -> Result<u64>;
 
-    /// Memory beside allocations.
+    /// Memory beyond allocations.
     fn overhead(&self) -> Overhead;
 
     /// Allocates at least one byte.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;
 
-    /// Copies `bytes` bytes, which `fill` provides in pieces whose offsets and lengths are
-    /// multiples of `unit`, to `address`.
+    /// Copies `bytes` bytes to `address`. `fill` provides them in pieces; offsets and lengths are
+    /// multiples of `unit`.
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
 
-    /// Copies `bytes` bytes from `address`, once all work before is done, to `take`, in pieces one
-    /// after another.
+    /// Waits for all earlier work, then passes `bytes` bytes from `address` to `take`, in pieces,
+    /// in order.
     fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
 
-    /// Sets `bytes` bytes.
+    /// Sets `bytes` bytes to `value`.
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()>;
 
     /// Launches a kernel.
     ///
     /// # Safety
-    /// - The arguments are those that the kernel takes, and the memory they name is there.
+    /// - The arguments are those of the kernel, and the memory they refer to is allocated.
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()>;
 
-    /// Waits until all work is done.
+    /// Waits for all work.
     fn synchronize(&self) -> Result<()>;
 
     /// Seconds spent compiling kernels so far.
     fn jit_seconds(&self) -> f64;
 
-    /// The time of every kernel so far, once all work is done; of forks, those that their own
-    /// `times` or end has added.
+    /// Waits for all work and returns the time of every kernel so far. A fork adds its times when
+    /// its own `times` is called, and when it is dropped.
     fn times(&self) -> Result<Vec<KernelTime>>;
 
-    /// Remembers from here on when kernels ran, or forgets it.
+    /// Starts or stops recording when kernels run.
     fn watch(&self, _on: bool) {}
 
-    /// When kernels ran since they have been watched, as far as [`times`](Self::times) knows them.
+    /// The recorded runs of kernels, up to the last [`times`](Self::times).
     fn spans(&self) -> Vec<Span> {
         Vec::new()
     }
 
-    /// Whether an error has left it in a state in which no work can be done.
+    /// Whether an error has made the device unusable.
     fn has_failed(&self) -> bool;
 }

@@ -8,7 +8,7 @@ use super::machine::Span;
 use super::{Gpu, KernelTime};
 use crate::Result;
 
-/// Counters that clones of a device share.
+/// Counters shared by the clones of a device.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Bytes of buffers, now and at most.
@@ -18,7 +18,7 @@ pub(super) struct Counts {
     work: Mutex<Vec<Work>>,
 }
 
-/// The least work of the launches of a kernel.
+/// Least work of the launches of a kernel.
 #[derive(Clone, Debug)]
 struct Work {
     kernel: &'static str,
@@ -47,7 +47,7 @@ impl Counts {
         }
     }
 
-    /// Adds to `times` what their launches had to do.
+    /// Adds the counted work to `times`.
     pub(super) fn describe(&self, times: &mut [KernelTime]) {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         for time in times {
@@ -58,8 +58,7 @@ impl Counts {
     }
 }
 
-/// A piece of work that is being measured. Other work on the device at the same time is measured
-/// with it.
+/// A running measurement. It includes all concurrent work on the device.
 pub(crate) struct Measurement {
     gpu: Gpu,
     jit_seconds: f64,
@@ -72,12 +71,11 @@ pub(crate) struct Measurement {
 pub(crate) struct KernelMeasurement {
     /// Seconds of compiling kernels.
     pub jit_seconds: f64,
-    /// The kernels that were launched.
+    /// The launched kernels.
     pub kernels: Vec<KernelTime>,
-    /// The most bytes of buffers at once, those that were there before included.
+    /// Peak bytes of buffers, including those allocated before.
     pub peak_bytes: u64,
-    /// Seconds in which kernels ran, whether one or several; 0 unless they were watched, and on the
-    /// emulator.
+    /// Seconds with at least one kernel running; 0 unless watched, and on the emulator.
     pub busy_seconds: f64,
 }
 
@@ -92,7 +90,7 @@ impl Measurement {
         Ok(Self { gpu: gpu.clone(), jit_seconds: gpu.machine.jit_seconds(), times, watching })
     }
 
-    /// Ends the measurement, once all work is done.
+    /// Waits for all work and ends the measurement.
     pub(crate) fn end(self) -> Result<KernelMeasurement> {
         let mut kernels = self.gpu.times()?;
         for before in self.times {
@@ -118,7 +116,7 @@ impl Measurement {
     }
 }
 
-/// The length of what `spans` cover together.
+/// The total length of the union of `spans`.
 fn covered(mut spans: Vec<Span>) -> f64 {
     spans.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (mut covered, mut end) = (0.0, f64::NEG_INFINITY);
@@ -143,7 +141,7 @@ mod tests {
             let memory = MemoryPlan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
             let mut ids: Buffer<u32> = memory.buffer("ids").unwrap();
             let arguments = (ids.view_mut(), count as u32, count as u32, 1);
-            // SAFETY: there is room for as many ids.
+            // SAFETY: the buffer has room for `count` ids.
             unsafe { gpu.launch::<cluster_sample>([1, 1, 1], VALUE_THREADS, arguments) }.unwrap();
             gpu.count_work::<cluster_sample>(4 * count as u64, 7);
         };
@@ -161,8 +159,9 @@ mod tests {
         assert!(seconds > 0.0 && seconds.is_finite());
         assert!(gpu.measure().unwrap().end().unwrap().kernels.is_empty());
     }
+
     #[test]
-    fn what_runs_at_the_same_time_is_covered_once() {
+    fn overlapping_spans_count_once() {
         assert_eq!(covered(vec![]), 0.0);
         assert_eq!(covered(vec![(4.0, 5.0), (1.0, 3.0), (1.5, 2.0), (2.0, 3.5)]), 3.5);
     }

@@ -1,4 +1,4 @@
-//! Devices, the memory on them, and the one place that launches kernels.
+//! Devices, their memory, and the one place that launches kernels.
 
 mod buffer;
 mod capability;
@@ -46,30 +46,30 @@ use crate::{Error, Result};
 pub(crate) struct Gpu {
     machine: Arc<dyn Machine>,
     counts: Arc<Counts>,
-    /// The PTX that kernels come from; the program's own if there is none.
+    /// The PTX of the kernels; the program's own if none.
     ptx: Option<&'static str>,
 }
 
 impl Gpu {
-    /// The CUDA device number `ordinal`, which this process opens once.
+    /// CUDA device number `ordinal`, opened once per process.
     ///
     /// # Errors
-    /// If there is no driver or no such device, or it is too old.
+    /// If the driver or the device is missing or too old.
     #[cfg(feature = "cuda")]
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
         static OPENED: opened::Opened = opened::Opened::new();
         OPENED.get(ordinal, || Ok(Self::new(cuda::CudaMachine::open(ordinal)?)))
     }
 
-    /// Says that this build has no CUDA.
+    /// Fails: this build has no CUDA.
     #[cfg(not(feature = "cuda"))]
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
         let problem = "this program was built without the feature cuda".to_owned();
         Err(Error::Device { device: format!("cuda:{ordinal}"), problem })
     }
 
-    /// The emulator, whose lanes run in an order drawn from `seed`, with the limits of
-    /// `capability`; as it is unless another is asked for if there is none.
+    /// The emulator, with the limits of `capability` or of its default capability. The order of
+    /// lanes is drawn from `seed`.
     ///
     /// # Errors
     /// If `TAGORE_EMULATED` is wrong.
@@ -80,7 +80,7 @@ impl Gpu {
         Ok(Self::new(emulated::EmulatedMachine::new(name, limits, seed)))
     }
 
-    /// The error of a build without the emulator.
+    /// Fails: this build has no emulator.
     #[cfg(not(feature = "emulator"))]
     pub(crate) fn emulated_as(capability: Option<Capability>, _: u64) -> Result<Self> {
         let device = capability.map_or("emulated".to_owned(), |capability| format!("emulated:{capability}"));
@@ -88,7 +88,7 @@ impl Gpu {
         Err(Error::Device { device, problem })
     }
 
-    /// The emulator as it is unless another capability is asked for.
+    /// The emulator with its default capability.
     #[cfg(test)]
     pub(crate) fn emulated(seed: u64) -> Self {
         Self::emulated_as(None, seed).unwrap()
@@ -100,20 +100,20 @@ impl Gpu {
     }
 
     /// A second stream on the same device, unordered with this one: while one copies, the other may
-    /// run kernels. What one has written, the other may read once the first has been waited for;
-    /// the same holds for dropping a [`Buffer`] that the other uses.
+    /// run kernels. To read data that the other has written, or to drop a [`Buffer`] that the other
+    /// uses, wait for the other first.
     pub(crate) fn fork(&self) -> Result<Self> {
         let machine = self.machine.fork()?.unwrap_or_else(|| Arc::clone(&self.machine));
         Ok(Self { machine, ..self.clone() })
     }
 
-    /// The same device, whose launches take kernels from `ptx` and not from the program's own; on
-    /// the emulator the kernels are functions all the same.
+    /// The same device with kernels from `ptx`, not from the program's own PTX. The emulator
+    /// ignores `ptx`: its kernels are functions.
     pub(crate) fn with_ptx(&self, ptx: &'static str) -> Self {
         Self { ptx: Some(ptx), ..self.clone() }
     }
 
-    /// Whether kernels are taken from PTX: not on the emulator.
+    /// Whether kernels come from PTX: false on the emulator.
     pub(crate) fn takes_ptx(&self) -> bool {
         self.machine.takes_ptx()
     }
@@ -133,52 +133,53 @@ impl Gpu {
         self.machine.multiprocessors()
     }
 
-    /// Bytes of dynamic shared memory that a block may have.
+    /// Most bytes of dynamic shared memory per block.
     pub(crate) fn shared_memory(&self) -> u32 {
         self.machine.limits().shared
     }
 
-    /// Bytes of memory that are free.
+    /// Free bytes of memory.
     pub(crate) fn free_memory(&self) -> Result<u64> {
         self.machine.free_memory()
     }
 
-    /// Memory beside buffers.
+    /// Memory beyond buffers.
     pub(crate) fn overhead(&self) -> Overhead {
         self.machine.overhead()
     }
 
-    /// Waits until all work of this stream is done. Needed to time work, and before large buffers
-    /// are dropped and larger ones allocated; see [`Buffer`].
+    /// Waits for all work of this stream. Needed to time work, and before dropping large buffers to
+    /// allocate larger ones; see [`Buffer`].
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.machine.synchronize()
     }
 
-    /// Begins to measure what work takes, once all work before is done. The peak of memory counts
-    /// from here, also for measurements that began earlier.
+    /// Waits for all earlier work and starts a measurement. The peak of memory restarts here, for
+    /// running measurements too.
     pub(crate) fn measure(&self) -> Result<Measurement> {
         Measurement::start(self, false)
     }
 
-    /// As [`measure`](Self::measure), also of when kernels run, one such measurement at a time.
+    /// As [`measure`](Self::measure), and records when kernels run. Only one such measurement runs
+    /// at a time.
     pub(crate) fn watch(&self) -> Result<Measurement> {
         Measurement::start(self, true)
     }
 
-    /// Says what launches of `K` have to do at least: bytes to and from memory, and arithmetic
+    /// Counts the least work of launches of `K`: bytes to and from memory, and arithmetic
     /// operations.
     pub(crate) fn count_work<K: Kernel>(&self, bytes: u64, operations: u64) {
         self.counts.add_work(K::NAME, bytes, operations);
     }
 
-    /// The time and the work of every kernel so far, once all work is done.
+    /// Waits for all work and returns the time and the work of every kernel so far.
     fn times(&self) -> Result<Vec<KernelTime>> {
         let mut times = self.machine.times()?;
         self.counts.describe(&mut times);
         Ok(times)
     }
 
-    /// Whether no work can be done on it any more.
+    /// Whether an error has made the device unusable.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked of CUDA devices"))]
     fn has_failed(&self) -> bool {
         self.machine.has_failed()
@@ -187,10 +188,10 @@ impl Gpu {
     /// Launches kernel `K`: every launch goes through here.
     ///
     /// # Safety
-    /// - The arguments hold what the kernel's documentation says.
-    /// - The buffers that they view exist at the launch. Those of this device may be dropped right
-    ///   after it, since memory is freed behind the launch; those of a fork not before this device
-    ///   has been waited for.
+    /// - The arguments meet the requirements of the kernel's documentation.
+    /// - The buffers that they view exist at the launch. Buffers of this device may be dropped
+    ///   right after it, since memory is freed in stream order. Buffers of a fork may be dropped
+    ///   only after a wait for this device.
     ///
     /// # Errors
     /// If the launch is outside the kernel's contract or the device's limits, with what was
@@ -203,14 +204,14 @@ impl Gpu {
     ) -> Result<()> {
         let contract = K::contract(&arguments);
         contract.check(K::NAME, grid, block, &self.machine.limits()).map_err(|error| self.error(error))?;
-        // SAFETY: only a machine that makes a lane current calls this; the caller answers for the
+        // SAFETY: only a machine that makes a lane current calls this. The caller guarantees the
         // rest.
         let lane = || unsafe { K::run(arguments) };
         let launch = |arguments: &mut [_]| {
             let shared = contract.shared;
             let launch =
                 Launch { kernel: K::NAME, ptx: self.ptx, grid, block, shared, arguments, lane: &lane };
-            // SAFETY: the arguments are those of the kernel; the caller answers for their memory.
+            // SAFETY: the arguments are those of the kernel. The caller guarantees their memory.
             unsafe { self.machine.launch(launch) }
         };
         arguments.addresses(launch)

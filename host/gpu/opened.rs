@@ -1,5 +1,4 @@
-//! The machines that this process has opened: a device has one context, whose kernels are compiled
-//! once.
+//! The devices opened by this process. A device has one context, so its kernels are compiled once.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::Gpu;
 use crate::Result;
 
-/// Devices by their number, each opened when it is first asked for.
+/// Devices by number, opened on first use.
 #[derive(Default)]
 pub(super) struct Opened {
     devices: Mutex<BTreeMap<u32, Gpu>>,
@@ -19,10 +18,10 @@ impl Opened {
         Self { devices: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Device number `ordinal`, by `open` if it has not been opened, or has failed since: who has a
-    /// failed one keeps it, and learns of the failure from every call.
+    /// Device number `ordinal`. Calls `open` if the device is not open or has failed. Holders of a
+    /// failed device keep it, and every call on it fails.
     pub(super) fn get(&self, ordinal: u32, open: impl FnOnce() -> Result<Gpu>) -> Result<Gpu> {
-        // Held while a device is opened, so that it is opened once.
+        // The lock is held while a device is opened, so it is opened once.
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gpu) = devices.get(&ordinal) {
             if !gpu.has_failed() {
@@ -55,7 +54,7 @@ mod tests {
         };
         let (first, one) = get(3).unwrap();
         assert_eq!((one, get(3).unwrap().1, get(4).unwrap().1, get(3).unwrap().1), (1, 1, 2, 2));
-        // Nothing has written what is read.
+        // A read of unwritten memory fails the device.
         let memory = MemoryPlan::new().with::<u32>("values", 4).reserve(&first).unwrap();
         let buffer: Buffer<u32> = memory.buffer("values").unwrap();
         assert!(buffer.download(&mut [0; 4]).is_err() && first.has_failed());

@@ -1,12 +1,12 @@
-//! Memory of a device beside the buffers of a build.
+//! Memory of a process with a GPU, beyond the buffers of a build.
 
 /// Bytes of a piece of a copy between host and device.
 pub(super) const PIECE: usize = 32 << 20;
 
-/// Pieces that are on their way at a time.
+/// Pieces in flight at a time.
 pub(super) const PIECES: usize = 2;
 
-/// Memory of a device beside the buffers of a build, once per process.
+/// Memory of a process with a GPU, beyond the buffers of a build. Counted once per process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     /// Bytes of device memory of the context.
@@ -18,35 +18,34 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// A CUDA device that no one else uses and that has not been opened.
+    /// A CUDA device without other users, before it is opened.
     pub const CUDA: Self = Self::opened(CONTEXT);
 
     const fn opened(context: u64) -> Self {
         Self { context, driver: DRIVER, staging: (PIECES * PIECE) as u64 }
     }
 
-    /// Bytes of device memory that the driver's pool, and the kernels, take beside buffers of so
-    /// many bytes: none without a driver.
+    /// Device bytes of the driver's pool and of the kernels, beyond `bytes` bytes of buffers; 0
+    /// without a driver.
     pub(crate) fn pool(&self, bytes: u64) -> u64 {
         if self.context == 0 { 0 } else { POOL + (bytes / 10).min(SCATTERED) }
     }
 
-    /// A CUDA device that has just been opened, of whose memory `taken` bytes are not free: what is
-    /// more than a context takes is other programs'.
+    /// A CUDA device just after opening, with `taken` bytes not free. Bytes beyond those of a
+    /// context belong to other programs.
     #[cfg(feature = "cuda")]
     pub(super) fn measured(taken: u64) -> Self {
         Self::opened(taken.min(CONTEXT))
     }
 }
 
-/// The most that a context takes of a device; 533 MiB were measured with all its kernels (driver
-/// 580, H200).
+/// Most device bytes of a context. Measured: 533 MiB, with all kernels (driver 580, H200).
 const CONTEXT: u64 = 640 << 20;
 
-/// What the pool takes at a time, and what lies between buffers at most: 20 MiB to 101 MiB were
-/// measured with kernels, for buffers of 70 MiB to 2.3 GiB (driver 580, H200).
+/// Step by which the pool grows, and most bytes lost between buffers. Measured together, with
+/// kernels: 20 MiB to 101 MiB, for buffers of 70 MiB to 2.3 GiB (driver 580, H200).
 const POOL: u64 = 32 << 20;
 const SCATTERED: u64 = 80 << 20;
 
-/// The driver's memory on the host; up to 45 MiB were measured (driver 580, H200).
+/// Host bytes of the driver. Measured: up to 45 MiB (driver 580, H200).
 const DRIVER: u64 = 48 << 20;

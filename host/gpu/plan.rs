@@ -1,5 +1,4 @@
-//! The device memory of a piece of work: every buffer has a name and a size before anything is
-//! allocated.
+//! Plans of memory: the names and sizes of all buffers, fixed before any allocation.
 
 use std::fmt;
 
@@ -15,7 +14,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// No buffers.
+    /// An empty plan.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,7 +43,7 @@ impl MemoryPlan {
         self
     }
 
-    /// The buffers of these names alone.
+    /// The buffers with these names alone.
     #[must_use]
     pub fn only(&self, names: &[&str]) -> Self {
         Self { buffers: self.buffers.iter().filter(|buffer| names.contains(&buffer.0)).copied().collect() }
@@ -55,10 +54,10 @@ impl MemoryPlan {
         self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default()
     }
 
-    /// Makes sure that the device has room for all of it; buffers are then taken by name.
+    /// Checks that the plan fits the device. Buffers are then taken by name.
     ///
     /// # Errors
-    /// If it has not: the error says how much is needed and how much is free.
+    /// If the plan does not fit; the error gives required and free bytes.
     pub(crate) fn reserve(self, gpu: &Gpu) -> Result<Reservation> {
         let free = gpu.free_memory()?;
         if self.bytes() > free {
@@ -91,7 +90,7 @@ impl Reservation {
     /// Allocates the buffer `name`; its values are undefined.
     ///
     /// # Errors
-    /// If the device has no room after all, or the plan has no such buffer.
+    /// If the device lacks memory after all, or the plan has no such buffer.
     pub(crate) fn buffer<T: Pod>(&self, name: &'static str) -> Result<Buffer<T>> {
         let planned = self.plan.buffers.iter().find(|buffer| buffer.0 == name);
         let Some(&(_, bytes)) = planned else {

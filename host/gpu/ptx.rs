@@ -1,10 +1,10 @@
-//! The PTX of the kernels that this program carries.
+//! The PTX of the program's kernels.
 
-/// The PTX that the build found or made, of all stages.
+/// The PTX of all stages, found or made by the build.
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
 
-/// The module of one kernel: all of `ptx` but the other entries. What is not used is then not
-/// compiled.
+/// The module of one kernel: `ptx` without the other entries, so the driver compiles only this
+/// kernel.
 pub(crate) fn module(ptx: &str, kernel: &str) -> String {
     let mut module = String::with_capacity(ptx.len());
     let mut skipping = false;
@@ -21,14 +21,14 @@ pub(crate) fn module(ptx: &str, kernel: &str) -> String {
     module
 }
 
-/// What the header of the PTX says of its compiler, and its target.
+/// Version, target and compiler of `ptx`, from its header.
 pub(crate) fn description(ptx: &str) -> String {
     let field =
         |name: &str| ptx.lines().find_map(|line| line.strip_prefix(name)).map_or("unknown", str::trim);
     format!("PTX {} for {} by {}", field(".version"), field(".target"), field("// compiler:"))
 }
 
-/// The least compute capability that the PTX runs on, as (major, minor).
+/// Least compute capability of the PTX, as (major, minor).
 pub(crate) const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 
 #[cfg(test)]

@@ -3,21 +3,21 @@
 /// The peak rates of a device, by its maker's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Bytes a second between the device and its memory.
+    /// Bytes per second between the device and its memory.
     pub bytes: f64,
-    /// Operations a second of dense products of f16 on tensor cores, a multiply-add as two.
+    /// Operations per second of dense products of f16 on tensor cores, a multiply-add as two.
     pub f16: f64,
-    /// Operations a second of dense products of 8-bit integers on tensor cores, a multiply-add as
+    /// Operations per second of dense products of 8-bit integers on tensor cores, a multiply-add as
     /// two.
     pub int8: f64,
 }
 
-/// Kernels that compute on tensor cores, by how their names begin.
+/// Prefixes of the names of kernels that use tensor cores.
 const ON_TENSOR_CORES: [&str; 5] =
     ["descent_join_", "cells_intra_join_", "cells_cross_join_", "cluster_assign_", "exact_filter_"];
 
 impl Rates {
-    /// Those of a device, by its name, such as `NVIDIA H200`; none if they are not known.
+    /// The rates of a device by its name, such as `NVIDIA H200`; none if unknown.
     pub fn of(name: &str) -> Option<Self> {
         let (bytes, f16, int8) = match name {
             "NVIDIA H200" => (4.8e12, 989e12, 1979e12),
@@ -28,8 +28,8 @@ impl Rates {
         Some(Self { bytes, f16, int8 })
     }
 
-    /// Operations a second that a kernel of the library reaches at best; none for one that does not
-    /// use tensor cores.
+    /// Peak operations per second of a kernel of the library; none for kernels without tensor
+    /// cores.
     pub fn operations(self, kernel: &str) -> Option<f64> {
         if !ON_TENSOR_CORES.iter().any(|name| kernel.starts_with(name)) {
             return None;
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_are_judged_by_what_they_compute_on() {
+    fn peak_operations_depend_on_the_kernel() {
         let rates = Rates::of("NVIDIA H200").unwrap();
         assert_eq!(rates.operations("descent_join_f16"), Some(rates.f16));
         assert_eq!(rates.operations("cells_intra_join_i8"), Some(rates.int8));

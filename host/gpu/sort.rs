@@ -1,4 +1,4 @@
-//! The sorting of keys on a device.
+//! Radix sort of keys on a device.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use tagore_device::sort::{
 use super::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::Result;
 
-/// Room that sorting needs beside the keys.
+/// Buffers of a sort beside the keys.
 pub(crate) struct SortRoom {
     counts: Buffer<u32>,
     totals: Buffer<u32>,
@@ -22,7 +22,7 @@ impl SortRoom {
             .with::<u32>("sort totals", DIGITS as usize)
     }
 
-    /// Takes what was planned.
+    /// Takes the planned buffers.
     pub(crate) fn new(memory: &Reservation) -> Result<Self> {
         Ok(Self { counts: memory.buffer("sort counts")?, totals: memory.buffer("sort totals")? })
     }
@@ -70,7 +70,7 @@ impl SortRoom {
     }
 }
 
-/// Blocks of the device's kernels for `count` keys.
+/// Blocks of the kernels for `count` keys.
 fn blocks(count: usize) -> usize {
     count.div_ceil(SORT_KEYS as usize)
 }

@@ -1,4 +1,4 @@
-//! What the CUDA driver of this machine offers, and whether the kernels run on it.
+//! Survey of the CUDA driver and its devices, with a test compile of the kernels.
 
 /// The driver, its devices and the kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,23 +20,26 @@ pub struct GpuDevice {
     pub memory: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: i32,
-    /// Why the kernels do not run on it, if they do not; found by compiling them.
+    /// The error of compiling the kernels for the device; none if they compile.
     pub problem: Option<String>,
 }
 
-/// What kernels this program carries, such as `PTX 7.0 for sm_80 by rustc 1.96.0, LLVM 22.1.8`.
+/// Describes the kernels of this program, such as `PTX 7.0 for sm_80 by rustc 1.96.0, LLVM 22.1.8`.
 #[cfg(feature = "cuda")]
 pub fn kernels() -> String {
     super::ptx::description(super::ptx::PTX)
 }
 
-/// What kernels this program carries.
+/// Describes the kernels of this program.
 #[cfg(not(feature = "cuda"))]
 pub fn kernels() -> String {
     "none: built without the feature cuda".to_owned()
 }
 
-/// Asks the driver; if there is none, or it is not usable, one line says why.
+/// Surveys the driver and its devices.
+///
+/// # Errors
+/// If the driver is missing or unusable: one line with the reason.
 #[cfg(feature = "cuda")]
 pub fn survey() -> Result<Survey, String> {
     use cust::device::{Device, DeviceAttribute};
@@ -59,7 +62,7 @@ pub fn survey() -> Result<Survey, String> {
     ask().map_err(|failure: cust::error::Failure| failure.to_string())
 }
 
-/// Says that this build has no CUDA.
+/// Fails: this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
 pub fn survey() -> Result<Survey, String> {
     Err("built without the feature cuda".to_owned())

@@ -9,10 +9,10 @@ use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
-/// 2-hop collection looks at the nearest so many of the lists of the nearest so many neighbours.
+/// 2-hop collection reads the first `HOP` entries of the lists of the `HOP` nearest neighbours.
 pub(crate) const HOP: usize = 32;
 
-/// Path collection keeps a beam of so many nodes and expands at most so many.
+/// Beam and most expansions of path collection.
 pub(crate) const PATH: BeamLimits = BeamLimits { beam: 32, expansions: 10 };
 
 impl Graph for KnnGraph {
@@ -21,7 +21,7 @@ impl Graph for KnnGraph {
     }
 }
 
-/// Collects the candidates of one node after another.
+/// Collects candidates on the CPU, one node at a time.
 pub(super) struct Collector<'a> {
     space: &'a Space<'a>,
     graph: &'a KnnGraph,
@@ -57,7 +57,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Writes to `candidates` the keys (order distance, id) of the nearest candidates of `node`,
-    /// nearest first: different nodes, none of them `node`.
+    /// nearest first, distinct and without `node` itself.
     pub(super) fn collect(&mut self, node: u32, candidates: &mut Vec<Key>) {
         let Self { space, graph, visited, ids, .. } = self;
         let own = graph.neighbors(node as usize);
@@ -105,7 +105,7 @@ mod tests {
     use crate::vectors::{Metric, Synth};
 
     #[test]
-    fn each_mode_collects_what_it_says() {
+    fn each_mode_collects_its_candidates() {
         let base = Synth::new(600, 11, 5).unwrap().base();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(40).build(&base).unwrap();
@@ -122,7 +122,7 @@ mod tests {
                     let own = graph.neighbors(node as usize);
                     assert!(
                         own[..5.min(limit)].iter().all(|id| found.contains(id)),
-                        "{mode:?} leaves out its own list"
+                        "{mode:?} omits the node's own list"
                     );
                     if limit < 10_000 {
                         continue;

@@ -20,12 +20,12 @@ use crate::progress::Progress;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
-/// Pieces in which the edges of full rows are turned round.
+/// Pieces in which the edges of full rows are reversed.
 const PIECES: usize = 8;
 
-/// The most edges that are turned round at a time: far fewer than rows have room for, of which one
-/// never knows how much a rule uses. To a single node there may go an edge from every other.
-pub(crate) fn turned_at_once(nodes: usize, degree: usize) -> usize {
+/// Most edges reversed at a time: a fraction of the slots, since the number that a rule fills is
+/// not known before. A single node may still have an edge from every other.
+pub(crate) fn reversed_at_once(nodes: usize, degree: usize) -> usize {
     nodes * (degree / PIECES).max(1)
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn prune(
 
     let edges_of = |source: u32, visit: &mut dyn FnMut(u32, u32)| {
         for (key, place) in forward_of(source).zip(0..) {
-            // CAGRA knows ranks, not distances.
+            // CAGRA ranks edges by place, not by distance.
             let rank = if strategy.counts_detours() { place } else { (key >> 32) as u32 };
             visit(key as u32, rank);
         }
@@ -69,8 +69,8 @@ pub(crate) fn prune(
     let incoming = Incoming::count(nodes, edges_of);
 
     let mut ids = vec![u32::MAX; nodes * degree];
-    for piece in incoming.pieces(turned_at_once(nodes, degree)) {
-        let reverse = incoming.turn(piece.clone(), edges_of);
+    for piece in incoming.pieces(reversed_at_once(nodes, degree)) {
+        let reverse = incoming.reverse(piece.clone(), edges_of);
         let rows = &mut ids[piece.start * degree..piece.end * degree];
         let storer = || Storer::new(space, graph, strategy);
         for_each_row(rows, degree, &stage, storer, |storer, place, row| {
@@ -92,7 +92,7 @@ pub(crate) fn prune(
     Ok(Pruned { rows, entries, stats })
 }
 
-/// Fills one row after another.
+/// Fills rows from forward and reverse edges, one at a time.
 struct Storer<'a> {
     space: &'a Space<'a>,
     pruner: Pruner<'a>,
@@ -108,7 +108,8 @@ impl<'a> Storer<'a> {
         Self { space, pruner, seen, edges: Vec::new(), distances: Vec::new(), accepted: Vec::new() }
     }
 
-    /// The better half from the forward edges, then reverse edges, then the other forward edges.
+    /// Fills a row with the better half of the forward edges, then reverse edges, then the other
+    /// forward edges.
     fn interleave<I: Iterator<Item = u32>>(
         &mut self,
         forward: impl Fn() -> I,
@@ -118,13 +119,13 @@ impl<'a> Storer<'a> {
         self.seen.clear();
         let half = row.len().div_ceil(2);
         let ids = forward().take(half).chain(reverse).chain(forward().skip(half));
-        // The id first: a slot that is taken and then finds no id would be lost.
+        // `zip` takes the id first: a slot taken without an id would stay empty.
         for (id, slot) in ids.filter(|&id| self.seen.insert(id)).zip(row) {
             *slot = id;
         }
     }
 
-    /// What the rule accepts of all edges, if they are more than the row has room for.
+    /// Fills a row with all edges, or with those the rule accepts if they exceed the row.
     fn refilter(&mut self, node: u32, ids: impl Iterator<Item = u32>, row: &mut [u32]) {
         let Self { space, pruner, seen, edges, distances, accepted } = self;
         seen.clear();
@@ -133,8 +134,8 @@ impl<'a> Storer<'a> {
         space.order_distances(node, edges, distances);
         let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
         keys.sort_unstable();
-        // A hub has any number of reverse edges: a GPU has room for the nearest, and what is
-        // accepted is nearly always among them.
+        // A hub may have any number of reverse edges. A GPU has room for the nearest, and the
+        // accepted ones are nearly always among these.
         keys.truncate(MERGED as usize);
         if keys.len() > row.len() {
             pruner.filter(node, &keys, row.len(), accepted);

@@ -1,4 +1,4 @@
-//! Filter: which candidates become neighbours (paper section 5.1).
+//! Filter: chooses neighbours among the candidates (paper section 5.1).
 
 use tagore_device::key::{self, Key};
 use tagore_device::prune::rule::{Form, Rule, survives};
@@ -7,7 +7,7 @@ use super::strategy::Strategy;
 use crate::descent::KnnGraph;
 use crate::vectors::space::Space;
 
-/// Filters the candidates of one node after another.
+/// Filters candidates on the CPU, one node at a time.
 pub(super) struct Pruner<'a> {
     space: &'a Space<'a>,
     graph: &'a KnnGraph,
@@ -50,9 +50,9 @@ impl<'a> Pruner<'a> {
         }
     }
 
-    /// The serial paradigm: accepts one candidate, tests all that are left against it, and so on
-    /// (section 5.2 calls this the wavefront; each candidate meets the accepted ones in the same
-    /// order as in the serial algorithm, so the result is the same).
+    /// The wavefront (paper section 5.2): accepts one candidate, tests all remaining candidates
+    /// against it, and repeats. Each candidate is tested against the accepted ones in the order of
+    /// the serial algorithm, so the result is the same.
     pub(super) fn select<R: Rule>(
         &mut self,
         rule: &R,
@@ -72,7 +72,7 @@ impl<'a> Pruner<'a> {
         while accepted.len() < most && !alive.is_empty() {
             let next = match rule.form() {
                 Form::Keep => 0,
-                // The first of equals is the nearest: the candidates stay in their order.
+                // Candidates stay sorted, so the first of equal scores is the nearest.
                 Form::Score => (1..alive.len())
                     .fold(0, |best, i| if alive[i].score < alive[best].score { i } else { best }),
             };
@@ -97,10 +97,10 @@ impl<'a> Pruner<'a> {
     }
 
     /// CAGRA: the candidates with the fewest detours, nearer ones first among equals. A detour of B
-    /// is a better-ranked candidate D whose list holds B.
+    /// runs through a better-ranked candidate D whose list holds B.
     fn rank(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
         let Self { space, graph, detours, places, .. } = self;
-        // Once, and only if this filter runs.
+        // Allocated on first use, since only this filter needs it.
         places.resize(space.len(), u32::MAX);
         detours.clear();
         for (&key, place) in candidates.iter().zip(0..) {
@@ -110,7 +110,8 @@ impl<'a> Pruner<'a> {
         for (&via, place_via) in candidates.iter().zip(0..) {
             for (&id, rank_in_list) in graph.neighbors(via as u32 as usize).iter().zip(0..) {
                 let place = places[id as usize];
-                // u32::MAX, which no candidate has, is caught by the second comparison.
+                // Nodes that are no candidates have place u32::MAX; the second comparison rejects
+                // them.
                 if place_via < place
                     && place != u32::MAX
                     && (!self.strategy.strict_detours || rank_in_list < place)
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wavefront_accepts_what_the_serial_algorithm_accepts() {
+    fn the_wavefront_equals_the_serial_algorithm() {
         let convergent = AlphaConvergent { alpha: 1.2 };
         let filters: [(Filter, &dyn Rule, f32); 6] = [
             (Filter::Distance, &Distance, 1.0),
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn detours_are_those_of_the_definition() {
+    fn detours_match_the_definition() {
         cases(|space, graph, seed| {
             for strict in [false, true] {
                 let strategy = Strategy::cagra().strict_detours(strict);

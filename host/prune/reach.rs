@@ -1,4 +1,4 @@
-//! Reachability: every node hangs on a tree that grows from the entry points.
+//! Reach: attaches every unreachable node to a tree that grows from the entry points.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,19 +18,19 @@ use crate::vectors::space::Space;
 /// The search for the reached nodes nearest to an unreached one.
 const NEAREST: BeamLimits = BeamLimits { beam: 64, expansions: usize::MAX };
 
-/// So many unreached nodes are searched for at a time, on the same graph: enough for all threads,
-/// and few whose search is of no use since the node hangs on another of them.
+/// Unreached nodes searched for at a time, on the same graph. The number is enough for all threads.
+/// It is small, since attaching one node may reach others and waste their searches.
 const SEARCHES: usize = 256;
 
-/// Fewer nodes than this are not worth waking threads for.
+/// Levels with fewer nodes grow on one thread: waking others takes longer.
 const FEW: usize = 256;
 
-/// A node that has no parent in the tree yet.
+/// The parent of a node outside the tree.
 const UNREACHED: u32 = u32::MAX;
 
 /// Host memory of [`connect`] for `n` nodes on `threads` threads.
 pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
-    // Of a level that has most of the nodes, parts and the whole.
+    // A level may hold most nodes, once in parts and once as a whole.
     MemoryPlan::new()
         .with::<u32>("parents", n)
         .with::<bool>("reached", n)
@@ -38,13 +38,13 @@ pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
         .and(&Visited::plan(n, threads))
 }
 
-/// Makes every node reachable from `entries` without raising any degree above that of `rows`, and
-/// returns how many nodes had to be attached.
+/// Makes every node reachable from `entries` within the degree of `rows`, and returns the number of
+/// attached nodes.
 ///
-/// The tree is grown breadth first. A node it does not reach hangs on the nearest reached node with
-/// room, else in place of that node's longest edge outside the tree; if all its edges are in the
-/// tree, on the next nearest. The growth goes on from there. Replacing an edge outside the tree
-/// leaves all that was reached reached.
+/// The tree grows breadth first. An unreached node gets an edge from the nearest reached node with
+/// a free slot or an edge outside the tree. Without a free slot, the new edge replaces the longest
+/// edge outside the tree. The tree then grows from the attached node. Replacing an edge outside the
+/// tree keeps all reached nodes reached.
 ///
 /// The result does not depend on the number of threads.
 pub(crate) fn connect(
@@ -55,8 +55,7 @@ pub(crate) fn connect(
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
     let tree = Tree::from_entries(rows, entries);
-    // One for each thread that ever searches: a search marks visited nodes in memory for all of
-    // them.
+    // Searches are reused, since each has a bit per node.
     let searches = Mutex::new(Vec::new());
     let free = || searches.lock().unwrap_or_else(PoisonError::into_inner);
     let search = |rows: &GraphRows, node: u32| -> Vec<u32> {
@@ -80,8 +79,9 @@ pub(crate) fn connect(
                 continue;
             }
             progress.check()?;
-            // What was found is still reached, but may since have taken others; what is found now
-            // may have edges that carry the tree, and no other. Some reached node has room.
+            // Earlier nodes of this round may have filled the nodes found, so a new search follows.
+            // Its results may have edges of the tree alone, so the last attempt tries all reached
+            // nodes: one has room.
             let parent = attach(space, rows, &tree, node, near)
                 .or_else(|| {
                     let near = search(rows, node);
@@ -99,8 +99,7 @@ pub(crate) fn connect(
     }
 }
 
-/// Gives the nearest of `reached` that can take it an edge to `node`, and returns it; none if none
-/// can.
+/// Adds an edge to `node` from the nearest of `reached` that can take one, and returns that node.
 fn attach(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, node: u32, reached: Vec<u32>) -> Option<u32> {
     let mut distances = Vec::new();
     space.rule_distances(node, &reached, &mut distances);
@@ -111,7 +110,7 @@ fn attach(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, node: u32, reach
         .find(|&parent| rows.push(parent, node) || replace_longest(space, rows, tree, parent, node))
 }
 
-/// Replaces the longest edge of `parent` that does not carry the tree by one to `node`.
+/// Replaces the longest edge of `parent` outside the tree by one to `node`; false if there is none.
 fn replace_longest(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, parent: u32, node: u32) -> bool {
     let neighbors = rows.row(parent).to_vec();
     let mut distances = Vec::new();
@@ -125,14 +124,14 @@ fn replace_longest(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, parent:
 }
 
 struct Tree {
-    /// The node each node was reached from; an entry point is its own parent.
+    /// The parent of each node; an entry point is its own parent.
     parents: Vec<AtomicU32>,
-    /// Which nodes have been reached, but for the level that is being looked for.
+    /// Whether each node is reached. Nodes of the level being collected are not marked yet.
     reached: Vec<AtomicBool>,
 }
 
 impl Tree {
-    /// The tree of all that can be reached from `entries`.
+    /// The tree of all nodes reachable from `entries`.
     fn from_entries(rows: &GraphRows, entries: &[u32]) -> Self {
         let nodes = rows.len();
         let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(UNREACHED)).collect();
@@ -153,14 +152,14 @@ impl Tree {
         self.reached[node as usize].load(Ordering::Relaxed)
     }
 
-    /// Hangs `node` on `parent` and goes on growing from there.
+    /// Attaches `node` to `parent` and grows the tree from it.
     fn reach(&self, rows: &GraphRows, node: u32, parent: u32) {
         self.parents[node as usize].store(parent, Ordering::Relaxed);
         self.grow(rows, vec![node]);
     }
 
-    /// Grows the tree from nodes that have parents, level by level. The parent of a node is the
-    /// smallest of the level before that has an edge to it: threads may come in any order.
+    /// Grows the tree level by level from nodes with parents. The parent of a node is the smallest
+    /// node of the previous level with an edge to it, in any order of threads.
     fn grow(&self, rows: &GraphRows, mut level: Vec<u32>) {
         let look = |mut next: Vec<u32>, &node: &u32| {
             for &neighbor in rows.row(node) {
@@ -228,16 +227,16 @@ mod tests {
 
     #[test]
     fn full_rows_give_up_an_edge_outside_the_tree() {
-        // Pairs that know only each other: every row is full at degree 1.
+        // Pairs with edges to each other alone: every row is full at degree 1.
         check(40, 1, &[0], |node| vec![node ^ 1]);
         check(41, 2, &[0, 7], |node| if node == 40 { vec![] } else { vec![node ^ 1] });
-        // A ring needs nothing.
+        // All nodes of a ring are reachable.
         check(30, 1, &[3], |node| vec![(node + 1) % 30]);
     }
 
     #[test]
     fn the_tree_does_not_depend_on_the_threads() {
-        // Levels of more than a few nodes; a tenth has no edges to it.
+        // Levels of more than [`FEW`] nodes; half of the nodes have no incoming edges.
         let n = 6000;
         let draws = Draws::new(1, Stage::Test, 4, 0);
         let base = Vectors::from_f32((0..n).map(|i| draws.unit(i) as f32).collect(), 1).unwrap();

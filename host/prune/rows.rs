@@ -1,10 +1,10 @@
-//! The adjacency of an index while it is made.
+//! Adjacency of an index under construction.
 
 use rayon::prelude::*;
 
 use crate::index::Graph;
 
-/// A row of at most `stride` different ids per node; unused slots hold `u32::MAX`.
+/// A row of at most `stride` distinct ids per node; unused slots hold `u32::MAX`.
 pub(crate) struct GraphRows {
     stride: usize,
     degrees: Vec<u32>,
@@ -17,7 +17,7 @@ impl GraphRows {
         Self { stride, degrees: vec![0; nodes], ids: vec![u32::MAX; nodes * stride] }
     }
 
-    /// Takes over rows that are padded with `u32::MAX`.
+    /// Takes over rows padded with `u32::MAX`.
     pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Self {
         let degree = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
         Self { stride, degrees: ids.par_chunks_exact(stride).map(degree).collect(), ids }
@@ -43,7 +43,7 @@ impl GraphRows {
         true
     }
 
-    /// Puts an edge in the place of another.
+    /// Replaces the edge at `slot` of the row.
     pub(crate) fn replace(&mut self, node: u32, slot: usize, id: u32) {
         self.ids[node as usize * self.stride + slot] = id;
     }

@@ -1,4 +1,4 @@
-//! Rules as values of any type, and what filters by them on both backends.
+//! Rules of any type, and their filters on both backends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::strategy::Filter;
 use crate::Result;
 use crate::gpu::Gpu;
 
-/// A rule of any type: where one rule is told from another.
+/// A rule of any type, behind one interface for both backends.
 pub(super) trait AnyRule: Send + Sync {
-    /// The threshold as the rule takes it.
+    /// Converts a threshold to the rule's own unit.
     fn prepare(&self, threshold: f32) -> f32;
 
-    /// The form of its selection.
+    /// The form of the selection.
     fn form(&self) -> Form;
 
     /// Filters the candidates of `node` on the CPU; see [`Pruner::filter`].
@@ -32,7 +32,8 @@ pub(super) trait AnyRule: Send + Sync {
         accepted: &mut Vec<Key>,
     );
 
-    /// Launches the rule's kernel of the base's element type, `threads` for each of `nodes` nodes.
+    /// Launches the rule's kernel for the base's element type, with `threads` threads for each of
+    /// `nodes` nodes.
     ///
     /// # Safety
     /// - As [`Gpu::launch`].
@@ -72,8 +73,7 @@ impl<R: RuleKernels> AnyRule for R {
     }
 }
 
-/// Launches a rule's kernel, and counts what has to be read and written: candidates, each with its
-/// row, and edges.
+/// Launches a rule's kernel and counts its work: candidates and their rows read, edges written.
 ///
 /// # Safety
 /// - As [`Gpu::launch`].
@@ -95,7 +95,7 @@ where
 }
 
 impl Filter {
-    /// The rule that it filters by; none if it counts detours.
+    /// The rule of the filter; none if it counts detours.
     pub(super) fn rule(&self) -> Option<&dyn AnyRule> {
         match self {
             Self::Distance => Some(&Distance),
@@ -109,7 +109,7 @@ impl Filter {
     }
 }
 
-/// A rule of the user's, with the PTX of its kernels if there is any.
+/// A user's rule, with the PTX of its kernels, if any.
 #[derive(Clone)]
 pub struct CustomRule {
     pub(super) rule: Arc<dyn AnyRule>,

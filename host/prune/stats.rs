@@ -2,38 +2,37 @@
 
 use crate::gpu::KernelTime;
 
-/// What pruning took. Times of compiling and of kernels, and the peak of memory, are those of the
-/// device meanwhile, as for [`DescentStats`](crate::DescentStats).
+/// Statistics of pruning. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device during
+/// pruning, as for [`DescentStats`](crate::DescentStats).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PruneStats {
     /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
-    /// Wall time, without copies.
+    /// Wall seconds, without copies.
     pub seconds: f64,
-    /// Seconds of copies to and from a device, beside these.
+    /// Seconds of copies to and from a device, not part of `seconds`.
     pub copy: f64,
-    /// Seconds of compiling kernels, of all of these.
+    /// Seconds of compiling kernels, part of `seconds` and `copy`.
     pub jit: f64,
-    /// Of `seconds`, what it took to make every node reachable, on the CPU.
+    /// Seconds of attaching unreachable nodes, on the CPU; part of `seconds`.
     pub connect: f64,
-    /// Of `seconds`, what it took to see whether searches need layers above the index, and to build
-    /// them.
+    /// Seconds of testing whether searches need layers and of building these; part of `seconds`.
     pub layers: f64,
-    /// Nodes that were not reachable, and were attached.
+    /// Unreachable nodes that were attached.
     pub attached: u64,
-    /// The most bytes of device memory that were taken at once.
+    /// Peak bytes of device memory.
     pub peak_gpu_bytes: u64,
-    /// [`peak_host_bytes`](crate::peak_host_bytes) when it ended.
+    /// [`peak_host_bytes`](crate::peak_host_bytes) at the end.
     pub peak_host_bytes: Option<u64>,
-    /// The kernels' times; empty on the CPU.
+    /// Kernel times; empty on the CPU.
     pub kernels: Vec<KernelTime>,
 }
 
 impl PruneStats {
     pub(crate) fn log(&self) {
         let Self { device, seconds, attached, .. } = self;
-        tracing::info!(device, seconds, attached, "the graph is pruned");
+        tracing::info!(device, seconds, attached, "graph pruned");
     }
 }

@@ -1,4 +1,4 @@
-//! Strategies: which candidates are collected, how they are filtered and how rows are stored.
+//! Strategies: how each kind of index collects candidates, filters them and stores rows.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -15,9 +15,10 @@ use crate::{Error, MAX_DEGREE, Result};
 pub enum Collect {
     /// A node's own list.
     OneHop,
-    /// Its own list and the lists of its nearest neighbours.
+    /// A node's own list and the lists of its nearest neighbours.
     TwoHop,
-    /// The nodes that a short beam search from the entry points visits, and its own list.
+    /// A node's own list, and the nodes visited by a short beam search for it from the entry
+    /// points.
     Path,
 }
 
@@ -36,14 +37,14 @@ pub enum Filter {
     /// 0 it is NSG's rule.
     TauMonotonic,
     /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the
-    /// data; at 0 it is Vamana's rule, with an alpha of distances that are not squared.
+    /// data; at 0 it is Vamana's rule, with alpha on unsquared distances.
     AlphaConvergent(AlphaConvergent),
-    /// A rule of the user's; see [`Strategy::custom`].
+    /// A user's rule; see [`Strategy::custom`].
     Custom(CustomRule),
 }
 
 impl Filter {
-    /// `dist`, `angle`, `spread`, `rank`, `tau-mng`, `alpha-cng` or `custom`.
+    /// The name: `dist`, `angle`, `spread`, `rank`, `tau-mng`, `alpha-cng` or `custom`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Distance => "dist",
@@ -58,7 +59,7 @@ impl Filter {
 }
 
 impl Collect {
-    /// `1-hop`, `2-hop` or `path`.
+    /// The name: `1-hop`, `2-hop` or `path`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OneHop => "1-hop",
@@ -96,14 +97,15 @@ impl FromStr for Collect {
     }
 }
 
-/// The making of a row from forward and reverse edges.
+/// The way to make a row from forward and reverse edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     /// CAGRA and DPG: the better half forward, then reverse edges, then the rest of the forward
-    /// edges. Reverse edges come by their rank in the list they come from if detours were counted,
+    /// edges. If detours were counted, reverse edges are sorted by their rank in the source's row,
     /// else nearest first.
     Interleave,
-    /// NSG, NSSG, Vamana: forward and reverse edges together, filtered once more if too many.
+    /// NSG, NSSG, Vamana: forward and reverse edges together, filtered again if they exceed the
+    /// row.
     Refilter,
 }
 
@@ -116,7 +118,7 @@ pub(crate) enum Entry {
     Random,
 }
 
-/// The most candidates per node.
+/// Most candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;
 
 /// The range of alpha.
@@ -191,27 +193,27 @@ impl Strategy {
         }
     }
 
-    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha, 1.1, on squared distances.
+    /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha on squared distances, 1.1 unless
+    /// set.
     pub fn vamana() -> Self {
         Self { kind: "vamana".into(), threshold: Some(1.1), degree: 32, candidates: 100, ..Self::nsg() }
     }
 
-    /// DPG (Li et al. 2019): neighbours in directions as different as can be, then reverse edges.
+    /// DPG (Li et al. 2019): neighbours spread over all directions, then reverse edges.
     pub fn dpg() -> Self {
         Self { kind: "dpg".into(), filter: Filter::Spread, candidates: 48, ..Self::cagra() }
     }
 
-    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour shuts out only what is nearer to it by 3
-    /// tau. What tau should be depends on the scale of the data: about the distance from a query to
-    /// its nearest neighbour. The [`threshold`](Self::threshold) is 0 unless it is set, which is
-    /// NSG's rule.
+    /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour occludes only candidates nearer to it by
+    /// another 3 tau. A good tau is about the distance from a query to its nearest neighbour. The
+    /// [`threshold`](Self::threshold) is tau, 0 unless set, which is NSG's rule.
     pub fn tau_mng() -> Self {
         Self { kind: "tau-mng".into(), ..Self::nsg().filter(Filter::TauMonotonic) }
     }
 
-    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with an alpha of distances that are not squared,
-    /// 1.1, but a neighbour shuts out only what is nearer to it by another `(alpha + 1) tau`. The
-    /// [`threshold`](Self::threshold) is tau, 0 unless it is set.
+    /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with alpha on unsquared distances, 1.1 unless
+    /// set, but a neighbour occludes only candidates nearer to it by another `(alpha + 1) tau`. The
+    /// [`threshold`](Self::threshold) is tau, 0 unless set.
     pub fn alpha_cng() -> Self {
         Self {
             kind: "alpha-cng".into(),
@@ -219,12 +221,11 @@ impl Strategy {
         }
     }
 
-    /// A rule of the user's on top of NSG's other steps; `threshold` is passed to the rule.
+    /// A user's rule, with NSG's other steps. The rule gets `threshold`.
     ///
-    /// The rule's kernels are made by `tagore_device::rule_kernels!` in a crate of the user's.
-    /// Compiled to PTX by `cuda_builder`, they are `ptx`, and filter on a CUDA device. Without
-    /// `ptx` the index is pruned on the CPU there, with the same result; on the emulator they run
-    /// as they are. `examples/custom_rule` shows all of it.
+    /// `tagore_device::rule_kernels!` makes the rule's kernels in the user's crate. `cuda_builder`
+    /// compiles them to `ptx`, which filters on CUDA devices. Without `ptx` the CPU prunes, with
+    /// the same result. The emulator needs no PTX. `examples/custom_rule` is a complete example.
     pub fn custom(name: &str, rule: impl RuleKernels, ptx: Option<&'static str>, threshold: f32) -> Self {
         Self {
             kind: name.into(),
@@ -269,7 +270,7 @@ impl Strategy {
         self
     }
 
-    /// Sets alpha: of alpha-CNG's filter, or the threshold of the distance filter.
+    /// Sets alpha of alpha-CNG's filter, or the threshold of the distance filter.
     pub fn alpha(mut self, alpha: f32) -> Self {
         if let Filter::AlphaConvergent(rule) = &mut self.filter {
             rule.alpha = alpha;
@@ -283,20 +284,20 @@ impl Strategy {
         self.threshold(degrees)
     }
 
-    /// Sets the threshold of the filter, whichever it is.
+    /// Sets the threshold of the filter.
     pub fn threshold(mut self, threshold: f32) -> Self {
         self.threshold = Some(threshold);
         self
     }
 
-    /// Sets how candidates are collected.
+    /// Sets the source of candidates.
     pub fn collect(mut self, collect: Collect) -> Self {
         self.collect = collect;
         self
     }
 
-    /// Sets how candidates are filtered, with the threshold that filter has by default: 1
-    /// (distance), 60 (angle), 0 (tau-MNG's and alpha-CNG's), none (spread, rank).
+    /// Sets the filter, with its default threshold: 1 (distance), 60 (angle), 0 (tau-MNG's and
+    /// alpha-CNG's), none (spread, rank).
     pub fn filter(mut self, filter: Filter) -> Self {
         self.threshold = match filter {
             Filter::Distance => Some(1.0),
@@ -309,24 +310,24 @@ impl Strategy {
         self
     }
 
-    /// Counts a detour A → D → B only if D → B is of better rank than A → B too (the paper's form)
-    /// and not whenever A → D is (CAGRA's own code).
+    /// Counts a detour A → D → B only if both A → D and D → B rank better than A → B, as in the
+    /// paper. CAGRA's own code tests only A → D.
     pub fn strict_detours(mut self, strict: bool) -> Self {
         self.strict_detours = strict;
         self
     }
 
-    /// Whether this device can filter as the strategy says.
+    /// Whether this device can run the filter.
     pub(crate) fn filters_on(&self, gpu: &Gpu) -> bool {
         !gpu.takes_ptx() || self.has_ptx()
     }
 
-    /// Whether there is PTX to filter by: of a user's rules there may be none.
+    /// Whether the filter has PTX; a user's rule may have none.
     pub(crate) const fn has_ptx(&self) -> bool {
         !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
     }
 
-    /// Whether candidates are filtered by detours: then ranks are known, not distances.
+    /// Whether the filter counts detours. Its edges then have ranks, not distances.
     pub(crate) const fn counts_detours(&self) -> bool {
         matches!(self.filter, Filter::Rank)
     }
@@ -339,7 +340,7 @@ impl Strategy {
     /// Checks the parameters against their ranges, as building does.
     ///
     /// # Errors
-    /// [`Error::Argument`] for the first that is out of its range.
+    /// [`Error::Argument`] for the first parameter out of its range.
     pub fn check(&self) -> Result<()> {
         if !(1..=MAX_DEGREE).contains(&self.degree) {
             return Err(Error::argument("degree", self.degree, format_args!("1 to {MAX_DEGREE}")));
@@ -377,8 +378,7 @@ impl Strategy {
     /// Checks that lists of `knn` neighbours are long enough for `nodes` nodes.
     pub(crate) fn check_list(&self, knn: usize, nodes: usize) -> Result<()> {
         if self.store == Store::Interleave && self.counts_detours() && knn < self.degree.min(nodes - 1) {
-            let expected =
-                format!("at least the degree {}, which every row of {} has", self.degree, self.kind);
+            let expected = format!("at least the degree {} of every row of {}", self.degree, self.kind);
             return Err(Error::argument("knn", knn, expected));
         }
         Ok(())

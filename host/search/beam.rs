@@ -6,7 +6,7 @@ use super::visited::Visited;
 use crate::index::{Graph, Layer, Start};
 use crate::vectors::space::{Query, Space};
 
-/// The state of one search at a time; made once per thread and used for many searches.
+/// The buffers of a search, made once per thread and reused.
 pub(crate) struct BeamSearch {
     visited: Visited,
     beam: Vec<Slot>,
@@ -24,9 +24,9 @@ struct Slot {
 /// Limits of a search.
 #[derive(Clone, Copy)]
 pub(crate) struct BeamLimits {
-    /// Nodes kept at a time (L).
+    /// Nodes kept (L).
     pub beam: usize,
-    /// Nodes whose neighbours are looked at.
+    /// Most nodes expanded.
     pub expansions: usize,
 }
 
@@ -49,23 +49,22 @@ impl BeamSearch {
         }
     }
 
-    /// Searches for the nodes nearest to the query: layer after layer, the graph last.
-    /// Calls `met` with the key (list distance, id) of every node of the graph whose distance is
-    /// computed.
+    /// Searches for the nodes nearest to the query, first in the layers, then in the graph. Calls
+    /// `on_visit` with the key (list distance, id) of every visited node of the graph.
     pub(crate) fn run(
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
         task: BeamTask<'_>,
-        mut met: impl FnMut(Key),
+        mut on_visit: impl FnMut(Key),
     ) {
         let BeamTask { query, start, limits } = task;
         self.visited.clear();
         self.beam.clear();
         let mut layers = start.layers.iter().rev();
         let Some(top) = layers.next() else {
-            self.visit(space, query, start.entries, limits.beam, &mut met);
-            return self.walk(space, graph, query, limits, &mut met);
+            self.visit(space, query, start.entries, limits.beam, &mut on_visit);
+            return self.walk(space, graph, query, limits, &mut on_visit);
         };
         self.visit(space, query, start.entries, top.beam(), &mut |_| ());
         self.walk_layer(space, top, query);
@@ -74,8 +73,8 @@ impl BeamSearch {
             self.walk_layer(space, layer, query);
         }
         self.keep(limits.beam);
-        self.beam.iter().for_each(|slot| met(slot.key));
-        self.walk(space, graph, query, limits, &mut met);
+        self.beam.iter().for_each(|slot| on_visit(slot.key));
+        self.walk(space, graph, query, limits, &mut on_visit);
     }
 
     fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {
@@ -83,7 +82,7 @@ impl BeamSearch {
         self.walk(space, layer, query, limits, &mut |_| ());
     }
 
-    /// Makes what was found in one layer, up to `width` nodes, the beam that the next begins with.
+    /// Starts the next layer's beam with the results of this one, up to `width` nodes.
     fn keep(&mut self, width: usize) {
         self.visited.clear();
         self.beam.truncate(width);
@@ -93,15 +92,14 @@ impl BeamSearch {
         }
     }
 
-    /// Always expands the nearest node of the beam that has not been expanded, until all of the
-    /// beam has been.
+    /// Expands the nearest unexpanded node of the beam until all are expanded.
     fn walk(
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
         query: Query<'_>,
         limits: BeamLimits,
-        met: &mut impl FnMut(Key),
+        on_visit: &mut impl FnMut(Key),
     ) {
         let mut cursor = 0;
         for _ in 0..limits.expansions {
@@ -111,20 +109,20 @@ impl BeamSearch {
             let current = cursor + next;
             self.beam[current].expanded = true;
             let neighbors = graph.neighbors(self.beam[current].key as u32);
-            let lowest = self.visit(space, query, neighbors, limits.beam, met);
+            let lowest = self.visit(space, query, neighbors, limits.beam, on_visit);
             cursor = if lowest <= current { lowest } else { current + 1 };
         }
     }
 
-    /// Computes the distances of the nodes of `ids` not met before and puts them into the beam;
-    /// returns the lowest place that one of them took.
+    /// Computes the distances of the unvisited nodes of `ids` and inserts them into the beam;
+    /// returns the lowest position of an inserted node.
     fn visit(
         &mut self,
         space: &Space<'_>,
         query: Query<'_>,
         ids: &[u32],
         width: usize,
-        met: &mut impl FnMut(Key),
+        on_visit: &mut impl FnMut(Key),
     ) -> usize {
         self.fresh.clear();
         self.fresh.extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
@@ -133,7 +131,7 @@ impl BeamSearch {
         let mut lowest = usize::MAX;
         for (&id, &distance) in self.fresh.iter().zip(&self.distances) {
             let key = key::pack(distance, id);
-            met(key);
+            on_visit(key);
             if self.beam.len() == width {
                 if self.beam.last().is_some_and(|worst| key >= worst.key) {
                     continue;

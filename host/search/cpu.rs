@@ -19,7 +19,7 @@ impl Graph for Index {
     }
 }
 
-/// The `k` nearest keys of each query, [`key::NONE`] behind the last, and how many distances were
+/// The `k` nearest keys of each query, [`key::NONE`] in empty slots, and the number of distances
 /// computed.
 pub(super) fn search(
     index: &Index,

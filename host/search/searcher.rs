@@ -1,4 +1,4 @@
-//! An index that is searched.
+//! Searches of an index.
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -12,14 +12,14 @@ use crate::vectors::Repeated;
 use crate::vectors::space::{Queries, Space};
 use crate::{Device, Error, GroundTruth, Progress, Result, Vectors};
 
-/// The most nodes that a search on a GPU expands in a step.
+/// Most nodes that a search on a GPU expands per step.
 pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
 
-/// Queries that are put on a GPU at once.
+/// Queries per batch on a GPU unless set.
 const BATCH: usize = 1 << 16;
 
-/// What a batch of queries found: k ids and list distances per query, nearest first. A query that
-/// reaches fewer than k nodes has `u32::MAX` and infinity in the last places.
+/// Results of a batch of queries: k ids and list distances per query, nearest first. A query that
+/// reaches fewer than k nodes has `u32::MAX` and infinity in the last slots.
 #[derive(Clone, Debug)]
 pub struct SearchResult {
     k: usize,
@@ -66,7 +66,7 @@ impl SearchResult {
         self.computed
     }
 
-    /// The kernels' times and what they read at least; empty on the CPU.
+    /// Kernel times with the least bytes read; empty on the CPU.
     pub fn kernels(&self) -> &[KernelTime] {
         &self.kernels
     }
@@ -81,7 +81,7 @@ impl SearchResult {
     }
 }
 
-/// An index and its base, checked and made ready once for any number of searches.
+/// An index and its base, checked and prepared once for any number of searches.
 ///
 /// ```
 /// use tagore::{Builder, Progress, Searcher, Strategy, Synth};
@@ -119,11 +119,11 @@ impl<'a> Searcher<'a> {
         Ok(Self { index, base, space, width: 1, batch: BATCH, device: Device::Cpu, on_gpu: None })
     }
 
-    /// Searches on `device`. Index and base are copied to a GPU once, here, and stay there. `Auto`
-    /// takes a GPU if there is one and the index is not a small one.
+    /// Searches on `device`. This copies index and base to a GPU, where they stay. `Auto` takes a
+    /// GPU, if any, unless the index is small.
     ///
     /// # Errors
-    /// If the device is not there, or has no room for index and base.
+    /// If the device is missing, or lacks memory for index and base.
     pub fn device(mut self, device: Device) -> Result<Self> {
         let gpu = device.gpu_for_graph(self.index.len())?;
         self.on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &self.space, self.index)).transpose()?;
@@ -131,13 +131,13 @@ impl<'a> Searcher<'a> {
         Ok(self)
     }
 
-    /// How many nodes a search on a GPU expands in a step, 1 to [`MAX_WIDTH`]. With 1, as from the
-    /// start, it finds what the CPU finds, bit for bit. With more a query takes fewer and larger
-    /// steps, is answered sooner where few queries are asked at once, and finds nearly the same, or
-    /// a little more.
+    /// Sets the nodes that a search on a GPU expands per step: 1 to [`MAX_WIDTH`], 1 unless set. At
+    /// width 1 the results are those of the CPU, bit for bit. A larger width takes fewer and larger
+    /// steps: the latency of small batches falls, and the results are nearly the same or slightly
+    /// better.
     ///
     /// # Errors
-    /// If it is out of that range.
+    /// If `width` is out of that range.
     pub fn width(mut self, width: usize) -> Result<Self> {
         if !(1..=MAX_WIDTH).contains(&width) {
             return Err(Error::argument("width", width, format_args!("1 to {MAX_WIDTH}")));
@@ -146,30 +146,30 @@ impl<'a> Searcher<'a> {
         Ok(self)
     }
 
-    /// How many queries are put on a GPU at once, at least 1: 65,536 from the start. With 1 each is
-    /// answered by itself.
+    /// Sets the queries per batch on a GPU: at least 1, 65,536 unless set. At 1 each query is
+    /// searched by itself.
     pub fn batch(mut self, queries: usize) -> Self {
         self.batch = queries.max(1);
         self
     }
 
-    /// What searches, such as `cpu` or `cuda:0`.
+    /// The device of the searches, such as `cpu` or `cuda:0`.
     pub fn runs_on(&self) -> &str {
         self.on_gpu.as_ref().map_or("cpu", |on_gpu| on_gpu.gpu().name())
     }
 
-    /// The name of the GPU that searches, such as `NVIDIA H200`, if it has one.
+    /// The name of the GPU of the searches, such as `NVIDIA H200`, if any.
     pub fn device_name(&self) -> Option<&str> {
         self.on_gpu.as_ref().and_then(|on_gpu| on_gpu.gpu().device_name())
     }
 
     /// Finds the `k` nearest rows of the base for each of `queries` by beam search, in parallel
-    /// over queries. `beam` (the L of the literature) is how many nodes the search keeps: a wider
-    /// beam finds more of the true neighbours and computes more distances.
+    /// over queries. `beam` (L in the literature) is the number of nodes that the search keeps: a
+    /// wider beam finds more of the true neighbours and computes more distances.
     ///
     /// # Errors
-    /// If the queries do not fit the base, `k` is not in 1..=n, `beam` is below `k` or wider than
-    /// the device can, a value is not finite, the device has no room, or the work is cancelled.
+    /// If the queries do not fit the base, `k` is not in 1..=n, `beam` is below `k` or above the
+    /// device's limit, a value is not finite, the device lacks memory, or the work is cancelled.
     pub fn search(
         &self,
         queries: &Vectors,
@@ -180,7 +180,7 @@ impl<'a> Searcher<'a> {
         self.run(&self.space.queries(queries, progress)?, k, beam, progress)
     }
 
-    /// The base as it was given, where the space may hold its rows normalised.
+    /// The base as given; the space may hold its rows normalised.
     pub(crate) fn base(&self) -> &Vectors {
         self.base
     }
@@ -203,11 +203,11 @@ impl<'a> Searcher<'a> {
         if beam < k {
             return Err(Error::argument("beam", beam, format_args!("at least k = {k}")));
         }
-        // More than all nodes are never in it.
+        // The beam never holds more than all nodes.
         let beam = beam.min(n);
         let limits = gpu::BatchLimits { k, beam, width: self.width, batch: self.batch };
         let (mut keys, computed, kernels) = match &self.on_gpu {
-            Some(on_gpu) if self.device != Device::Auto || on_gpu.can(&self.space, limits) => {
+            Some(on_gpu) if self.device != Device::Auto || on_gpu.supports(&self.space, limits) => {
                 let found = on_gpu.search(&self.space, queries, limits, progress)?;
                 (found.keys, found.computed, found.kernels)
             }
@@ -237,13 +237,13 @@ impl<'a> Searcher<'a> {
 fn with_repeated(keys: &mut [Key], k: usize, repeated: &Repeated) {
     keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |all, keys| {
         all.clear();
-        for of_a_distance in keys.chunk_by(|&a, &b| a >> 32 == b >> 32) {
-            if all.len() >= k || of_a_distance[0] == key::NONE {
+        for equal in keys.chunk_by(|&a, &b| a >> 32 == b >> 32) {
+            if all.len() >= k || equal[0] == key::NONE {
                 break;
             }
             let before = all.len();
-            for &first in of_a_distance {
-                // More than k of a group are never kept.
+            for &first in equal {
+                // At most k rows of a group are kept.
                 let copies = repeated.copies_of(first as u32).take(k);
                 all.push(first);
                 all.extend(copies.map(|row| first >> 32 << 32 | Key::from(row)));
@@ -255,10 +255,10 @@ fn with_repeated(keys: &mut [Key], k: usize, repeated: &Repeated) {
     });
 }
 
-/// One batch of queries: [`Searcher::new`] and [`Searcher::search`] in one.
+/// Searches one batch of queries: [`Searcher::new`], then [`Searcher::search`].
 ///
 /// # Errors
-/// As those two.
+/// As for these two.
 pub fn search(
     index: &Index,
     base: &Vectors,

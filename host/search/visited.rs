@@ -1,8 +1,8 @@
-//! The set of nodes that a search or a gather has met.
+//! The set of visited nodes of a search or a gather.
 
 use crate::gpu::MemoryPlan;
 
-/// A set of node ids that is cleared in time proportional to what it holds.
+/// A set of node ids, cleared in time proportional to its size.
 pub(crate) struct Visited {
     words: Vec<u64>,
     touched: Vec<u32>,

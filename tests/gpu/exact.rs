@@ -6,12 +6,12 @@ use tagore::{Device, ExactSearch, Metric, Synth, Vectors};
 use super::{METRICS, devices};
 use crate::reference::{hard_cases, uniform};
 
-/// The exact search of a device equals that of the CPU, ids and bits of distances.
-fn check_exact(what: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
+/// Checks that exact search on each device equals that of the CPU: ids and bits of distances.
+fn check_exact(case: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch) {
     let (expected, _) = search.clone().device(Device::Cpu).run(base, queries).unwrap();
     for device in devices() {
         let search = search.clone().device(device);
-        let shape = format!("{what}, {} x {}, {search:?}", base.len(), base.dim());
+        let shape = format!("{case}, {} x {}, {search:?}", base.len(), base.dim());
         let (found, stats) = search.run(base, queries).unwrap_or_else(|error| panic!("{shape}: {error}"));
         assert_eq!(stats.device, device.to_string());
         for query in 0..queries.len() {
@@ -152,13 +152,13 @@ fn exact_search_in_pieces() {
 }
 
 #[test]
-fn exact_search_of_rows_that_come_nearer_and_nearer() {
-    // Every row is nearer than all before it, and many more are noted than there is room for.
+fn exact_search_of_approaching_rows() {
+    // Every row is nearer than all earlier rows, so more rows are noted than the capacity.
     let values = (0..9_000).map(|row| (9_000 - row) as f32).collect();
     let base = Vectors::from_f32(values, 1).unwrap();
     let queries = Vectors::from_f32(vec![-3.0, 9_001.0, 4_499.4], 1).unwrap();
-    check_exact("nearer and nearer", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
-    // All at one distance.
+    check_exact("approaching", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
+    // All rows at one distance.
     let base = Vectors::from_f32(vec![2.0; 5000], 1).unwrap();
     check_exact("all equal", &base, &queries, &ExactSearch::new(5).metric(Metric::L2));
 }

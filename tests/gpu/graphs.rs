@@ -11,25 +11,25 @@ use crate::reference::hard_cases;
 
 /// Checks the lists of a k-NN graph: full, distinct ids other than the node, ascending, exact
 /// distances.
-fn check_graph(what: &str, graph: &KnnGraph, base: &Vectors, metric: Metric) {
+fn check_graph(case: &str, graph: &KnnGraph, base: &Vectors, metric: Metric) {
     let exact = ExactSearch::new(base.len()).metric(metric).device(Device::Cpu).run(base, base).unwrap().0;
     for node in 0..base.len() {
         let (ids, distances) = (graph.neighbors(node), graph.distances(node));
-        assert!(distances.windows(2).all(|pair| pair[0] <= pair[1]), "{what}: order of {node}");
+        assert!(distances.windows(2).all(|pair| pair[0] <= pair[1]), "{case}: order of {node}");
         let mut sorted = ids.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        assert!(sorted.len() == graph.k() && !ids.contains(&(node as u32)), "{what}: ids of {node}");
+        assert!(sorted.len() == graph.k() && !ids.contains(&(node as u32)), "{case}: ids of {node}");
         for (id, distance) in ids.iter().zip(distances) {
             let place = exact.ids(node).iter().position(|other| other == id).unwrap();
             let expected = exact.distances(node).unwrap()[place];
-            assert_eq!(distance.to_bits(), expected.to_bits(), "{what}: {node} to {id}");
+            assert_eq!(distance.to_bits(), expected.to_bits(), "{case}: {node} to {id}");
         }
     }
 }
 
 #[test]
-fn graphs_of_all_pairs_are_those_of_the_cpu() {
+fn graphs_of_all_pairs_match_the_cpu() {
     for (index, (name, base)) in hard_cases(130, 5, 11).into_iter().enumerate() {
         let metric = METRICS[index % 3];
         let descent = Descent::new().knn(12).metric(metric);
@@ -119,7 +119,7 @@ pub(super) fn small() -> Vectors {
     Synth::new(160, 8, 5).unwrap().base()
 }
 
-/// The smallest base that is divided into cells.
+/// The smallest base with a start from cells.
 fn small_cells() -> Vectors {
     Synth::new(768, 4, 5).unwrap().base()
 }
@@ -161,10 +161,10 @@ fn kernels_of_cells_count_their_bytes_and_operations() {
         {
             assert!(kernel(name).bytes > 0, "{name}");
         }
-        let met = graph.stats().distances - graph.stats().completed * 767;
+        let compared = graph.stats().distances - graph.stats().completed * 767;
         let counted = kernel("cells_intra_join").operations + kernel("cells_cross_join").operations;
         // Other tests run on the same CUDA device at the same time, and are counted with it.
-        assert!(counted == met * 8 || device != Device::Emulated && counted > met * 8);
+        assert!(counted == compared * 8 || device != Device::Emulated && counted > compared * 8);
     }
 }
 
@@ -227,8 +227,8 @@ fn descent_on_a_device_copes_with_odd_data() {
         ("two clusters far apart", of(&|row, x| far(row) + x), Some(0.9)),
         ("large values", of(&|_, x| x * 8000.0), Some(0.9)),
         ("small values", of(&|_, x| x * 1e-6), Some(0.9)),
-        // Ids among equal rows are arbitrary: `check_graph` checks their distances, recall says
-        // nothing.
+        // Ids among equal rows are arbitrary, so recall says nothing; `check_graph` checks the
+        // distances.
         ("all equal", of(&|_, _| 7.0), None),
         ("an outlier", of(&|row, x| if row == 9 { x * 1e9 } else { x }), Some(0.9)),
     ];
@@ -251,7 +251,7 @@ fn descent_on_a_device_copes_with_odd_data() {
 }
 
 #[test]
-fn more_neighbours_are_expanded_than_a_block_has_room_for() {
+fn expansions_of_several_launches_are_complete() {
     let base = small();
     let descent = Descent::new().knn(6).start(Start::Random).iterations(Iterations::Fixed(0, 3)).expand(64);
     for device in devices() {

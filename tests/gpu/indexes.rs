@@ -1,4 +1,4 @@
-//! Whole indexes on a device: the bytes of the CPU from the same k-NN graph.
+//! Whole indexes on a device: the CPU's bytes, from the same k-NN graph.
 
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
@@ -10,21 +10,21 @@ use super::{METRICS, devices};
 use crate::reference::{hard_cases, uniform};
 
 /// Checks that each device builds the CPU's index, both from a given k-NN graph and in one go.
-fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy: &Strategy) {
+fn check_build(case: &str, base: &Vectors, metric: Metric, knn: usize, strategy: &Strategy) {
     let builder = |device| {
         let descent = Descent::new().metric(metric).knn(knn).device(device);
         Builder::new(strategy.clone()).descent(descent)
     };
     for device in devices() {
         let shape =
-            format!("{what}, {} x {}, {metric}, {}, {device}", base.len(), base.dim(), strategy.kind());
+            format!("{case}, {} x {}, {metric}, {}, {device}", base.len(), base.dim(), strategy.kind());
         let graph = Descent::new().metric(metric).knn(knn).device(device).build(base).unwrap();
         let expected = builder(Device::Cpu).build_from(base, &graph).unwrap();
         let of_graph = builder(device).build_from(base, &graph);
         let (fused, stats) = builder(device).sample(30).build_with_stats(base, None).unwrap();
         let (_, of_lists) = builder(Device::Cpu).sample(30).build_with_stats(base, Some(&graph)).unwrap();
         if stats.repeated > 0 {
-            // The index has fewer rows than the graph: equal rows are one node.
+            // The index has fewer nodes than the graph: equal rows are one node.
             let expected = builder(Device::Cpu).build(base).unwrap();
             assert_same(&fused, &expected, &shape);
             assert_same(&of_graph.unwrap(), &builder(Device::Cpu).build_from(base, &graph).unwrap(), &shape);
@@ -39,16 +39,16 @@ fn check_build(what: &str, base: &Vectors, metric: Metric, knn: usize, strategy:
     }
 }
 
-fn assert_same(found: &Index, expected: &Index, what: &str) {
-    assert_eq!(found.entries(), expected.entries(), "{what}");
-    assert_eq!(found.repeated(), expected.repeated(), "{what}");
+fn assert_same(found: &Index, expected: &Index, case: &str) {
+    assert_eq!(found.entries(), expected.entries(), "{case}");
+    assert_eq!(found.repeated(), expected.repeated(), "{case}");
     for node in 0..expected.len() {
-        assert_eq!(found.neighbors(node), expected.neighbors(node), "{what}, node {node}");
+        assert_eq!(found.neighbors(node), expected.neighbors(node), "{case}, node {node}");
     }
 }
 
 #[test]
-fn indexes_of_every_kind_are_those_of_the_cpu() {
+fn indexes_of_every_kind_match_the_cpu() {
     let base = Synth::new(100, 13, 6).unwrap().base();
     for (strategy, metric) in Strategy::all().into_iter().zip(METRICS.into_iter().cycle()) {
         check_build("synth", &base, metric, 18, &strategy.degree(9));
@@ -58,7 +58,7 @@ fn indexes_of_every_kind_are_those_of_the_cpu() {
 }
 
 #[test]
-fn indexes_of_hard_data_are_those_of_the_cpu() {
+fn indexes_of_hard_data_match_the_cpu() {
     let strategies = [Strategy::cagra(), Strategy::vamana(), Strategy::nssg(), Strategy::dpg()];
     let metrics = [Metric::L2, Metric::Cosine, Metric::L2];
     let cases = hard_cases(48, 5, 9).into_iter().zip(metrics.into_iter().cycle());
@@ -73,7 +73,7 @@ fn indexes_of_hard_data_are_those_of_the_cpu() {
 }
 
 #[test]
-fn indexes_of_hard_data_by_products_are_those_of_the_cpu() {
+fn indexes_of_hard_data_by_inner_product_match_the_cpu() {
     let strategies = [Strategy::nssg(), Strategy::cagra(), Strategy::dpg(), Strategy::nsg()];
     for ((name, base), strategy) in hard_cases(48, 5, 9).into_iter().zip(strategies.into_iter().cycle()) {
         check_build(name, &base, Metric::InnerProduct, 10, &strategy.degree(6));
@@ -110,12 +110,12 @@ fn the_baseline_kernels_give_the_same_index() {
         for device in devices() {
             let builder = Builder::new(strategy.clone().degree(8)).metric(metric).device(device);
             let index = builder.build_from(&base, &graph).unwrap();
-            let (plain, stats) =
+            let (baseline, stats) =
                 builder.baseline_kernels(true).build_with_stats(&base, Some(&graph)).unwrap();
-            assert!((0..base.len()).all(|node| index.neighbors(node) == plain.neighbors(node)));
-            let is_plain = |kernel: &str| kernel.contains("serial") || kernel.contains("unbalanced");
+            assert!((0..base.len()).all(|node| index.neighbors(node) == baseline.neighbors(node)));
+            let is_baseline = |kernel: &str| kernel.contains("serial") || kernel.contains("unbalanced");
             assert!(
-                stats.prune.kernels.iter().any(|time| is_plain(time.kernel)),
+                stats.prune.kernels.iter().any(|time| is_baseline(time.kernel)),
                 "{:?}",
                 stats.prune.kernels
             );
@@ -124,7 +124,7 @@ fn the_baseline_kernels_give_the_same_index() {
 }
 
 #[test]
-fn an_index_built_out_of_core_is_the_same_each_time_and_as_good() {
+fn an_index_built_out_of_core_is_deterministic_and_as_good() {
     for device in devices() {
         // The emulator is slow.
         let (n, size, k) = if device == Device::Emulated { (200, 100, 8) } else { (30_000, 9000, 32) };

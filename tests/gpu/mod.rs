@@ -1,4 +1,4 @@
-//! Kernels against the CPU backend: on the emulator, and on a CUDA device if there is one.
+//! Kernels against the CPU backend: on the emulator and on a CUDA device, if any.
 
 mod exact;
 mod graphs;

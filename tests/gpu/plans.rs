@@ -1,4 +1,4 @@
-//! Plans against the memory that builds take.
+//! Plans against the memory taken by builds.
 
 use tagore::{
     Builder, DataShape, Descent, Device, Error, Iterations, KnnGraph, Metric, PlannedStage, Progress, Remedy,
@@ -30,13 +30,13 @@ fn check_bytes(taken: u64, planned: u64, stages: &[PlannedStage], plan: &dyn std
     );
 }
 
-/// Whole numbers below 251. Rows of nine of them are all different.
+/// Whole numbers below 251. Rows of nine values are distinct.
 fn varied(place: usize) -> f32 {
     ((place * place + place / (9 * 251)) % 251) as f32
 }
 
 #[test]
-fn a_plan_is_what_a_build_of_an_index_takes() {
+fn builds_of_indexes_take_the_planned_memory() {
     // Whole numbers go to the device as bytes. Cosine normalises and marks zero vectors. Inner
     // products are lifted.
     let whole = Vectors::from_f32((0..410 * 9).map(varied).collect(), 9).unwrap();
@@ -87,7 +87,7 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
         (Metric::InnerProduct, Strategy::cagra()),
     ];
     for (metric, strategy) in cases {
-        let what = format!("{} {metric}", strategy.kind());
+        let case = format!("{} {metric}", strategy.kind());
         let descent = Descent::new().knn(128).metric(metric).start(Start::Random);
         let graph = descent.clone().device(Device::Cpu).build(&base).unwrap();
         let builder = Builder::new(strategy.degree(16)).descent(descent).device(Device::Emulated);
@@ -98,12 +98,12 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
         let planned = stages.map(|stage| stage.buffers.bytes()).max().unwrap();
         let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
         let taken = stats.prune.peak_gpu_bytes;
-        assert!(0 < taken && taken <= planned, "{what}: {taken} of {planned}\n{plan}");
+        assert!(0 < taken && taken <= planned, "{case}: {taken} of {planned}\n{plan}");
     }
 }
 
 #[test]
-fn a_plan_is_what_a_build_takes() {
+fn builds_of_graphs_take_the_planned_memory() {
     let base = small();
     for device in devices() {
         for (start, metric) in [(Start::Random, Metric::L2), (Start::AllPairs, Metric::Cosine)] {

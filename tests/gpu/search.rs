@@ -10,7 +10,7 @@ use super::{METRICS, devices};
 use crate::reference::{hard_cases, separated, uniform};
 
 /// Checks that beam search on each device equals that of the CPU: ids and bits of distances.
-fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
+fn check_search(case: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
     let silent = Progress::silent();
     let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();
     assert_eq!((on_cpu.runs_on(), on_cpu.device_name()), ("cpu", None));
@@ -20,13 +20,13 @@ fn check_search(what: &str, index: &Index, base: &Vectors, queries: &Vectors, wi
         for &(k, beam) in widths {
             let expected = on_cpu.search(queries, k, beam, &silent).unwrap();
             let found = searcher.search(queries, k, beam, &silent).unwrap();
-            let shape = format!("{what}, {}, k = {k}, beam = {beam}, {device}", index.metric());
+            let shape = format!("{case}, {}, k = {k}, beam = {beam}, {device}", index.metric());
             for query in 0..queries.len() {
                 assert_eq!(found.ids(query), expected.ids(query), "{shape}, query {query}");
                 let bits = |distances: &[f32]| distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(found.distances(query)), bits(expected.distances(query)), "{shape}, {query}");
             }
-            // A device computes forgotten distances again.
+            // A device recomputes distances of nodes dropped from its table.
             assert!(found.computed() >= expected.computed(), "{shape}");
             assert!(found.device_seconds().is_some() && expected.device_seconds().is_none());
             let kernels = found.kernels();
@@ -75,7 +75,7 @@ fn beam_search_of_every_type_and_of_hard_data() {
         let index = Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
         check_search(name, &index, &base, &queries, &[(3, 20)]);
     }
-    // A base held as bytes, and queries that are no bytes.
+    // A base held as bytes, and queries with other values.
     let (base, queries) = (whole(of(200, 1)), uniform(2, 21, 5));
     let index = Builder::new(Strategy::cagra().degree(8)).knn(20).build(&base).unwrap();
     check_search("whole base", &index, &base, &queries, &[(3, 20)]);

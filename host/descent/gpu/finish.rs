@@ -1,4 +1,5 @@
-//! The end of a descent: exact distances, and exact lists where those found are not to be trusted.
+//! The end of a descent: exact distances of all lists, and exact search for short or unreliable
+//! lists.
 
 use tagore_device::descent::cells::{
     Finish, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8,
@@ -19,12 +20,12 @@ stage_kernels! {
     }
 }
 
-/// A list is trusted if its last distance is at least so many times as far as rounding moved its
+/// A list is reliable if its last distance is at least this multiple of the rounding error of its
 /// node.
 const MOST_ROUNDING: f32 = 16.0;
 
 impl Build<'_> {
-    /// Computes the exact distances of the lists, of rows, and sorts them.
+    /// Computes the exact distances of all lists, turns nodes into rows, and sorts the lists.
     pub(super) fn finish<T: DescentKernels>(
         &self,
         original: Original<T>,
@@ -81,8 +82,8 @@ impl Build<'_> {
             return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));
         }
         let mut keys = lists.download()?;
-        let everyone: Vec<u32> = (0..space.len() as u32).collect();
-        add_zero_vectors(space, &QuerySet::of_nodes(space, &everyone), k, &mut keys);
+        let all_rows: Vec<u32> = (0..space.len() as u32).collect();
+        add_zero_vectors(space, &QuerySet::of_nodes(space, &all_rows), k, &mut keys);
         for (&row, list) in exact() {
             keys[row as usize * k..][..k].copy_from_slice(list);
         }

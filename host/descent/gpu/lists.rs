@@ -7,14 +7,13 @@ use crate::descent::KnnGraph;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::{Metric, Result};
 
-/// The k-NN graph of a base, and an order of its rows.
+/// The lists of a k-NN graph, and an order of its rows.
 pub(crate) struct GpuLists {
-    /// `k` ascending keys of each row, [`key::NONE`] behind the last: list distances and rows.
+    /// `k` ascending keys per row, of list distances and rows; [`key::NONE`] in empty slots.
     pub keys: Buffer<Key>,
     pub k: usize,
     pub metric: Metric,
-    /// Every row once; those that follow one another are near each other, if the graph was made
-    /// here.
+    /// Every row once. Adjacent rows are near each other if descent built the graph on this device.
     pub order: Buffer<u32>,
 }
 
@@ -24,7 +23,7 @@ impl GpuLists {
         plan.with::<Key>("lists", n * k).with::<u32>("order", n)
     }
 
-    /// Copies `k` keys of each of `n` rows to the device; rows are in the order of their numbers.
+    /// Copies `k` keys of each of `n` rows to the device; the order is that of the row numbers.
     pub(crate) fn upload(gpu: &Gpu, keys: &[Key], n: usize, k: usize, metric: Metric) -> Result<Self> {
         let memory = Self::plan(MemoryPlan::new(), n, k).reserve(gpu)?;
         let mut lists = Self { keys: memory.buffer("lists")?, k, metric, order: memory.buffer("order")? };
@@ -43,10 +42,9 @@ impl GpuLists {
         Self::upload(gpu, &keys, graph.len(), graph.k(), graph.metric())
     }
 
-    /// The keys.
+    /// Copies the keys to the host.
     pub(crate) fn download(&self) -> Result<Vec<Key>> {
-        // Touched by all threads: the pages of so much memory take longer to come than what fills
-        // them.
+        // All threads touch the pages: mapping them takes longer than the copy.
         let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.order.len() * self.k).collect();
         self.keys.download(&mut keys)?;
         Ok(keys)

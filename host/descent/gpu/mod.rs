@@ -1,10 +1,10 @@
 //! The k-NN graph on a GPU: all pairs where they are affordable, else descent from a random start,
 //! or from cells of near vectors.
 //!
-//! Vectors are put into an order in which those that are near follow one another, and nodes are
-//! numbered by it. Lists stay on the device from the first iteration to the last. Distances in them
-//! are those of the tensor cores until, in the end, those of every list are computed exactly in f32
-//! from the original vectors, and the list is sorted.
+//! Vectors are sorted so that near vectors are adjacent, and nodes are numbered in that order.
+//! Lists stay on the device throughout. Until the end they hold distances of rounded vectors,
+//! computed on tensor cores. Then exact distances are computed in f32 from the original vectors,
+//! and the lists are sorted.
 
 pub(crate) mod cells;
 mod finish;
@@ -38,14 +38,14 @@ use crate::vectors::gpu::{
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
 
-/// The most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
+/// Most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
 
-/// As [`ALL_PAIRS`], under inner product: descent starts from random neighbours there and misses
-/// one in ten.
+/// As [`ALL_PAIRS`], under inner product: descent then starts from random neighbours and misses one
+/// neighbour in ten.
 pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
 
-/// The longest lists of descent; longer ones come from all pairs.
+/// Longest lists of descent; longer lists come from comparing all pairs.
 pub(crate) const MAX_K: usize = 256;
 
 /// Kernels of all steps of descent, and of exact search.
@@ -66,7 +66,7 @@ pub(super) struct Build<'a> {
     pub progress: &'a Progress,
 }
 
-/// The vectors as they were given, and how far rounding moved each.
+/// The vectors before rounding, and the rounding error of each.
 struct Original<T> {
     values: Buffer<T>,
     stride: usize,
@@ -79,7 +79,7 @@ struct Nodes<T: OnDevice> {
     vectors: Buffer<u8>,
     biases: Buffer<T::Sum>,
     stride: u32,
-    /// The row that each node is.
+    /// The row of each node.
     order: Buffer<u32>,
     lists: Buffer<Key>,
 }
@@ -201,7 +201,7 @@ impl Build<'_> {
         Ok((base, lists, stats))
     }
 
-    /// Puts the vectors on the device, and how they are rounded.
+    /// Copies the vectors to the device, and chooses their rounding.
     fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let memory = self.shape().upload::<T>().reserve(self.gpu)?;
@@ -237,16 +237,16 @@ impl Build<'_> {
         T::prepare(self.gpu, side, &task)
     }
 
-    /// Clusters the vectors and puts them in order.
+    /// Clusters the vectors and renumbers them in the order of their nearest centres.
     fn renumber<T: DescentKernels>(
         &self,
         side: Side<T>,
         start: Start,
     ) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let asked = self.settings.cells(n, dim, start, None);
+        let request = self.settings.cells(n, dim, start, None);
         let tiles = side.tiles();
-        let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), asked, self.seed, None)?;
+        let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
@@ -273,14 +273,14 @@ impl Build<'_> {
             self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
         }
         self.count_renumbering(tiles.stride);
-        // Then the memory of the rounded copy and of the places serves larger buffers.
+        // After this wait the memory of the rounded copy and of `places` serves larger buffers.
         self.gpu.synchronize()?;
         let (values, value_stride, errors) = side.into_original();
         let original = Original { values, stride: value_stride, errors };
         drop(places);
         let memory = self.shape().lists().reserve(self.gpu)?;
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
-        // The bytes of empty slots.
+        // Empty slots are all ones.
         lists.fill(0xff)?;
         Ok((original, Nodes { vectors, biases, stride: tiles.stride, order, lists }, cells))
     }

@@ -30,12 +30,13 @@ stage_kernels! {
 /// `auto` leaves phase 1 once an iteration adds a smaller share than this of the list entries.
 const STOP_JOIN: f64 = 0.02;
 
-/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries; after
-/// a start from cells a larger one, since hardly any of the nearest are left to find.
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries. The
+/// share is larger after a start from cells, since few near neighbours are left to find.
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
-/// Neighbours that a node expands in one launch: more would not fit a block everywhere.
+/// Most neighbours that a node expands in one launch: more exceed the shared memory of some
+/// devices.
 pub(crate) const MOST_EXPANDED: usize = 16;
 
 /// Buffers of the iterations, beside the nodes.
@@ -69,14 +70,14 @@ impl PhaseBuffers {
     }
 }
 
-/// Candidates of joins, and the bounds that they are below.
+/// Candidates of the joins, and bounds of the lists.
 struct JoinCandidates {
     candidates: Buffer<Key>,
     bounds: Buffer<f32>,
 }
 
 impl Build<'_> {
-    /// Up to `joins` iterations of phase 1, and up to `expands` of phase 2.
+    /// Runs up to `joins` iterations of phase 1 and up to `expands` of phase 2.
     pub(super) fn phases<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
@@ -96,7 +97,7 @@ impl Build<'_> {
                 bounds: plan.buffer("list bounds")?,
             };
             found.candidates.fill(0xff)?;
-            // As good as infinite.
+            // The float of these bytes is 3.4e38: no bound yet.
             found.bounds.fill(0x7f)?;
             if start != Start::Random {
                 self.gather(nodes, &mut memory, 0, true)?;
@@ -106,7 +107,8 @@ impl Build<'_> {
                 self.join(nodes, &mut memory, &mut found, iteration, start)?;
                 stats.iterations.0 += 1;
                 stage.advance(1)?;
-                // After cells few are new at once, but those few are what the cells missed.
+                // After a start from cells few keys are new, but these are the neighbours that the
+                // cells missed.
                 if start == Start::Random && self.is_settled(&memory, stats, STOP_JOIN)? {
                     break;
                 }
@@ -130,7 +132,7 @@ impl Build<'_> {
         Ok(memory)
     }
 
-    /// Whether `auto` stops here, since the last iteration added less than `share` of all entries.
+    /// Whether `auto` stops: the last iteration added less than `share` of all entries.
     fn is_settled(&self, memory: &PhaseBuffers, stats: &DescentStats, share: f64) -> Result<bool> {
         if self.iterations != Iterations::Auto {
             return Ok(false);
@@ -140,7 +142,7 @@ impl Build<'_> {
         Ok((added[done - 1] as f64) < share * (self.space.len() * self.k) as f64)
     }
 
-    /// The number that an iteration's ids are mixed with.
+    /// The number mixed into the ids of an iteration.
     pub(super) fn draw(&self, iteration: u32) -> u32 {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }
@@ -178,7 +180,7 @@ impl Build<'_> {
         let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
         let (sample, grid) = self.sample(nodes, memory, draw, false)?;
         // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes;
-        // they outlive the work. So below.
+        // they outlive the work. The same holds below.
         unsafe {
             if iteration == 0 && start == Start::Random {
                 gpu.launch::<descent_start>(grid, SAMPLE_THREADS, (sample,))?;
@@ -212,7 +214,7 @@ impl Build<'_> {
         unsafe { gpu.launch::<descent_merge>([n.div_ceil(MERGE_NODES), 1, 1], MERGE_THREADS, (merge,)) }
     }
 
-    /// Brings what each node has for phase 2.
+    /// Gathers the nearest neighbours and reverse neighbours of each node for phase 2.
     fn gather<T: PhaseKernels>(
         &self,
         nodes: &mut Nodes<T>,
@@ -228,7 +230,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Up to `most` iterations of phase 2; `auto` ends them once one adds less than `stop` of all
+    /// Runs up to `most` iterations of phase 2; `auto` stops once one adds less than `stop` of all
     /// entries.
     fn expand<T: PhaseKernels>(
         &self,
@@ -243,8 +245,8 @@ impl Build<'_> {
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
             for first in (0..self.expand).step_by(MOST_EXPANDED) {
-                // Gathered anew for each launch: it expands what the last one added, with the lists
-                // of now.
+                // Gathered anew for each launch: it also expands the neighbours that the last one
+                // added.
                 let draw = draw.wrapping_add(first as u32);
                 self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
                 let expand = Expand::<T::Sum> {

@@ -1,5 +1,5 @@
-//! The device memory of a build. The work takes its buffers from these plans, so they cannot
-//! disagree with it.
+//! The device memory of a build. Buffers are taken by name from these plans, so the plans cannot
+//! disagree with the build.
 
 use cuda_std::f16;
 use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
@@ -23,7 +23,7 @@ const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
 /// The stage that ends a descent.
 const FINISH: &str = "finish";
 
-/// The fewest nodes that make enough cells to choose from.
+/// Fewest nodes that make enough cells to choose from.
 const LEAST_FOR_CELLS: usize = 768;
 
 /// The sizes and parameters that the buffers of a descent depend on.
@@ -33,7 +33,7 @@ pub(in crate::descent) struct DescentShape {
     pub dim: usize,
     pub k: usize,
     pub metric: Metric,
-    /// As it was asked for.
+    /// The requested start.
     pub start: Start,
     pub iterations: Iterations,
     pub settings: CellSettings,
@@ -59,28 +59,29 @@ impl DescentShape {
         }
     }
 
-    /// Whether there is a descent: all pairs are of the vectors as they are.
+    /// Whether descent builds the graph, and not a comparison of all pairs.
     pub(in crate::descent) fn is_descent(&self) -> bool {
         self.choose_start() != Start::AllPairs
     }
 
-    /// The vectors.
+    /// Buffers of the vectors.
     pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
         Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
     }
 
-    /// Preparing the vectors.
+    /// Buffers of the preparation of the vectors.
     pub(super) fn prepare() -> MemoryPlan {
         MemoryPlan::new().with::<u32>("largest norm", 1)
     }
 
-    /// Finding the cells, of the first clustering or of one that knows so many cells.
+    /// Buffers of the first clustering, or of a later one that knows the `known` cells of the
+    /// first.
     fn cluster<T: ClusterKernels>(&self, start: Start, known: Option<usize>) -> MemoryPlan {
-        let asked = self.settings.cells(self.n, self.dim, start, known);
-        cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, asked)
+        let request = self.settings.cells(self.n, self.dim, start, known);
+        cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, request)
     }
 
-    /// The nodes in their order.
+    /// Buffers of the renumbered nodes.
     pub(super) fn renumber<T: OnDevice>(&self) -> MemoryPlan {
         MemoryPlan::new()
             .with::<u8>("vectors", self.n * Side::<T>::tile_bytes(self.dim))
@@ -88,7 +89,7 @@ impl DescentShape {
             .with::<u32>("places", self.n)
     }
 
-    /// The lists.
+    /// Buffer of the lists.
     pub(super) fn lists(&self) -> MemoryPlan {
         MemoryPlan::new().with::<Key>("lists", self.n * self.k)
     }
@@ -108,7 +109,7 @@ impl DescentShape {
             .with::<f32>("list bounds", self.n)
     }
 
-    /// The lists in the end.
+    /// Buffers of the final lists.
     pub(super) fn finish(&self) -> MemoryPlan {
         MemoryPlan::new()
             .with::<Key>("nearest", self.n * self.k)
@@ -116,8 +117,8 @@ impl DescentShape {
             .with::<u32>("lacking count", 1)
     }
 
-    /// Bytes for the exact search of what descent leaves short: of all that a build takes, what its
-    /// end leaves.
+    /// Bytes for the exact search that completes lists: the peak of the build less the buffers of
+    /// its last stage.
     pub(super) fn room_to_complete<T: ClusterKernels>(&self) -> u64 {
         let stages = self.stages::<T>();
         let bytes = |stage: &PlannedStage| stage.buffers.bytes();
@@ -125,7 +126,7 @@ impl DescentShape {
         stages.iter().map(bytes).max().unwrap_or(0) - finish
     }
 
-    /// All stages: of each what it takes, and what lives through it.
+    /// All stages, each with its own buffers and the buffers kept for later stages.
     pub(in crate::descent) fn stages<T: ClusterKernels>(&self) -> Vec<PlannedStage> {
         if self.k == 0 {
             return Vec::new();
@@ -148,22 +149,22 @@ impl DescentShape {
         let centres = clusters.only(&CENTRES);
         let renumbered = self.renumber::<T>();
         stage("order", &[&base, &members, &order, &centres, &renumbered]);
-        // The values and their errors stay; what the tiles take is in the nodes' order now.
+        // The values and their errors stay. The tile vectors are renumbered by now.
         let original = base.only(&["rows", "row errors", "mean"]);
         let lists = self.lists();
         let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
         if start == Start::Cells {
-            let asked = self.settings.cells(self.n, self.dim, start, None);
+            let request = self.settings.cells(self.n, self.dim, start, None);
             let sizes = JoinSizes {
                 nodes: self.n,
-                cells: asked.cells,
-                probes: asked.probes,
+                cells: request.cells,
+                probes: request.probes,
                 assignments: CellSettings::assignments(self.n, self.dim),
             };
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
             if self.settings.clusterings(self.n, self.dim) > 1 {
-                let clusters = self.cluster::<T>(start, Some(asked.cells));
+                let clusters = self.cluster::<T>(start, Some(request.cells));
                 stage("cluster again", &[&original, &nodes, &centres, &kept, &clusters]);
                 let centres = centres.and(&clusters.only(&CENTRES));
                 stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
@@ -180,7 +181,7 @@ impl DescentShape {
         let lifts = Base::<T>::lifts(if self.metric == Metric::L2 { 0 } else { self.n });
         let finish = self.finish().and(&lifts);
         stage(FINISH, &[&original, &nodes, &finish]);
-        // The search is of the vectors as they are.
+        // Exact search keeps the element type of the vectors.
         let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
         let search =
             MemoryPlan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
@@ -203,7 +204,7 @@ impl DescentShape {
         DevicePlan { start, k: self.k, nodes: self.n, element, stages: self.stages::<T>(), host }
     }
 
-    /// Makes sure that all stages fit the device, before any of them runs.
+    /// Fails before the first stage if a stage does not fit the device.
     pub(super) fn check<T: ClusterKernels>(&self, gpu: &Gpu) -> Result<()> {
         let (plan, free) = (self.plan::<T>(), gpu.free_memory()?);
         let Some(stage) = plan.largest_stage().filter(|stage| stage.buffers.bytes() > free) else {

@@ -1,4 +1,4 @@
-//! Random neighbours for a descent that has no phase 1, whose first iteration would bring them.
+//! Random neighbours for a descent without phase 1, whose first iteration draws them otherwise.
 
 use rayon::prelude::*;
 use tagore_device::descent::sample::SAMPLE;
@@ -10,9 +10,8 @@ use crate::Result;
 use crate::gpu::Buffer;
 
 impl Build<'_> {
-    /// Gives every node as many random neighbours as it would bring to its first join. They are as
-    /// far as can be, so that whatever phase 2 finds is nearer; the end of a descent computes how
-    /// far they are.
+    /// Gives every node [`SAMPLE`] random neighbours at the largest distance, so that every
+    /// neighbour found in phase 2 is nearer. The end of the descent computes their distances.
     pub(super) fn random_lists(&self, lists: &mut Buffer<Key>) -> Result<()> {
         let mut keys = vec![key::NONE; self.space.len() * self.k];
         keys.par_chunks_exact_mut(self.k).enumerate().for_each(|(node, list)| {
@@ -21,7 +20,7 @@ impl Build<'_> {
         lists.upload(&keys)
     }
 
-    /// Puts random nodes other than `node` at the beginning of its `list`, each once, ascending.
+    /// Fills the start of `list` with distinct random nodes other than `node`, ascending.
     fn draw_neighbours(&self, node: u32, list: &mut [Key]) {
         let draws = Draws::new(self.seed, Stage::Start, 0, u64::from(node));
         let others = self.space.len() as u64 - 1;

@@ -6,39 +6,40 @@ use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
 use crate::{Error, Result};
 
-/// Settings of a start from cells. Unset ones are the best for the data, as measured.
+/// Settings of a start from cells. Unset ones get the best measured values for the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellSettings {
     /// Nodes per centre, at least 32.
     pub nodes_per_cell: Option<usize>,
     /// Cells that each node probes in each clustering, 1 to 32.
     pub probes: Option<usize>,
-    /// How often the nodes are clustered, 1 to 16, each time from another sample.
+    /// Clusterings, 1 to 16, each from another sample.
     pub clusterings: Option<usize>,
 }
 
-/// The best start from cells for some data.
+/// The best measured settings for some class of data.
 #[derive(Clone, Copy)]
 struct TunedCells {
     /// Nodes per centre, and so members of a cell.
     nodes_per_cell: usize,
-    /// Clusterings: one brings together what another parts.
+    /// Clusterings: one joins neighbours that another separates.
     clusterings: usize,
     /// Cells that each node probes in each clustering.
     probes: usize,
-    /// Of these, the nearest that the node is assigned to.
+    /// Nearest of these cells, to which the node is assigned.
     assignments: usize,
 }
 
-/// Of vectors of up to [`SHORT`] components; of [`MANY`] of them, which lie closer, so that a
-/// clustering parts more; and of longer ones, which cost more to compare and are parted less.
+/// Settings for vectors of up to [`SHORT`] components, for [`MANY`] of these, and for longer
+/// vectors. Many vectors lie closer, so a clustering separates more neighbours. Longer vectors cost
+/// more to compare, and a clustering separates fewer neighbours.
 const FEW_AND_SHORT: TunedCells =
     TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
 const MANY_AND_SHORT: TunedCells =
     TunedCells { nodes_per_cell: 550, clusterings: 4, probes: 12, assignments: 2 };
 const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1 };
 
-/// Many vectors.
+/// From this number on, vectors count as many.
 const MANY: usize = 4_000_000;
 
 /// The best start from cells for `n` vectors of `dim` components, as measured.
@@ -50,33 +51,33 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
     }
 }
 
-/// Times that nodes are clustered, at most.
+/// Most clusterings.
 const MOST_CLUSTERINGS: usize = 16;
 
-/// Vectors of a sample per centre, and rounds on it: more of either make cells more alike, but find
+/// Vectors of a sample per centre, and rounds on it: more of either make cells more even, but find
 /// no more neighbours.
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
-/// Centres near a centre of the first clustering, with which its vectors are compared in later
-/// ones, of up to so many centres, and of more.
+/// Lengths of the lists of near centres in later clusterings: for up to [`FEW_CENTRES`] centres,
+/// and for more.
 const KNOWN_LISTS: (usize, usize) = (512, 1024);
 const FEW_CENTRES: usize = 4096;
 
 /// Components of short vectors.
 const SHORT: usize = 256;
 
-/// Joins after cells: several clusterings leave nothing that they would find.
+/// Iterations of phase 1 after cells: several clusterings leave nothing for it to find.
 const JOINS: u32 = 0;
 
-/// The most iterations of phase 2 after cells.
+/// Most iterations of phase 2 after cells.
 const MOST_EXPANSIONS: u32 = 20;
 
-/// Nodes per centre, and probes, where clusters are for the order alone.
+/// Nodes per centre, and probes, of a clustering for the order alone.
 const FOR_ORDER: (usize, usize) = (1000, 3);
 
 impl CellSettings {
-    /// Refuses what cannot be done.
+    /// Checks the settings against their ranges.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(nodes) = self.nodes_per_cell.filter(|&nodes| nodes < 32) {
             return Err(Error::argument("nodes_per_cell", nodes, "at least 32"));
@@ -100,8 +101,8 @@ impl CellSettings {
         self.clusterings.unwrap_or(tuned(n, dim).clusterings)
     }
 
-    /// How `n` nodes are put into cells; `known` are the cells of the first clustering, for those
-    /// after it.
+    /// The clustering request for `n` nodes. Later clusterings pass the cells of the first as
+    /// `known`.
     pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
         let (nodes, probes) = match start {
             Start::Cells => {
@@ -110,15 +111,15 @@ impl CellSettings {
             }
             _ => FOR_ORDER,
         };
-        // Of few nodes more centres than their number would give, so that there is a choice.
+        // Few nodes get more centres than their number gives, for a choice of cells.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
-        let asked =
+        let request =
             Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, probes) };
         match known {
-            None => Clustering { ordered: true, ..asked },
+            None => Clustering { ordered: true, ..request },
             Some(known) => {
                 let centre = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
-                Clustering { known, lists: ListLengths { centre, ..asked.lists }, ..asked }
+                Clustering { known, lists: ListLengths { centre, ..request.lists }, ..request }
             }
         }
     }
@@ -128,11 +129,11 @@ impl CellSettings {
         tuned(n, dim).assignments
     }
 
-    /// The most iterations of each phase.
-    pub(super) fn iterations(asked: Iterations, start: Start) -> (u32, u32) {
-        match (asked, start) {
+    /// Most iterations of each phase.
+    pub(super) fn iterations(request: Iterations, start: Start) -> (u32, u32) {
+        match (request, start) {
             (Iterations::Auto, Start::Cells) => (JOINS, MOST_EXPANSIONS),
-            _ => asked.limits(),
+            _ => request.limits(),
         }
     }
 }

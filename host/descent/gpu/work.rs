@@ -1,6 +1,5 @@
-//! What the kernels of a descent have to do at the least, so that their times can be judged: bytes
-//! that come from or go to memory if a vector is read once for each use of it, and the operations
-//! of its products.
+//! Least work of the kernels of a descent, to judge their times: bytes to and from memory if each
+//! use of a vector reads it once, and operations of the products.
 
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{PROPOSALS, cells_merge_candidates, cells_merge_proposals};
@@ -29,7 +28,7 @@ pub(super) struct JoinWork {
     /// Bytes of a tile vector.
     pub stride: u32,
     pub assignments: usize,
-    /// The most members of a rank that are compared.
+    /// Most members compared per rank.
     pub most: usize,
     /// Whether there was an intra-cell join.
     pub is_first: bool,
@@ -64,7 +63,7 @@ impl Build<'_> {
         2 * self.space.dim() as u64
     }
 
-    /// Vectors, `stride` bytes each, that change places with their biases.
+    /// Counts the work of renumbering vectors of `stride` bytes, with their biases.
     pub(super) fn count_renumbering(&self, stride: u32) {
         let bytes = self.nodes() * (2 * u64::from(stride) + 4 * WORD);
         self.gpu.count_work::<renumber_vectors>(bytes, 0);
@@ -101,8 +100,8 @@ impl Build<'_> {
         (intra.pairs + cross.pairs) as u64
     }
 
-    /// What phase 1 had to do, as `stats` say. The device counts pairs; the vectors of a join are
-    /// as many as give the pairs of an average join if all of them are new.
+    /// Counts the work of phase 1 from `stats`. The device counts pairs; the vectors per join are
+    /// derived from the average number of pairs, as if all vectors were new.
     pub(super) fn count_joins<T: PhaseKernels>(&self, stride: u32, start: Start, stats: &DescentStats) {
         let iterations = u64::from(stats.iterations.0);
         let joins = iterations * self.nodes();
@@ -126,8 +125,7 @@ impl Build<'_> {
         self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
     }
 
-    /// What the expansions of phase 2 had to do, as `stats` say, if no node has run out of
-    /// neighbours to expand.
+    /// Counts the work of phase 2 from `stats`, as if every node had neighbours left to expand.
     pub(super) fn count_expansions<T: PhaseKernels>(&self, stride: u32, stats: &DescentStats) {
         let expansions = u64::from(stats.iterations.1) * self.nodes();
         let parents = self.expand.min(self.k) as u64;
@@ -136,7 +134,7 @@ impl Build<'_> {
         self.gpu.count_work::<T::Expand>(bytes, stats.refine_distances * self.operations());
     }
 
-    /// Counts the work of the exact distances of all lists, of vectors of `stride` components.
+    /// Counts the work of the exact distances of all lists, for vectors of `stride` components.
     pub(super) fn count_finish<T: FinishKernels>(&self, stride: usize) {
         let (n, k) = (self.nodes(), self.k as u64);
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;

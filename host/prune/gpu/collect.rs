@@ -1,4 +1,4 @@
-//! Collect on a GPU, from a node's own list and the lists of its nearest.
+//! Collect on a GPU, from a node's own list and the lists of its nearest neighbours.
 
 use tagore_device::prune::collect::{
     COLLECT_THREADS, Collect, prune_collect_f16, prune_collect_f32, prune_collect_i8, prune_collect_u8,
@@ -17,8 +17,8 @@ stage_kernels! {
     }
 }
 
-/// Collects the nearest candidates of each node of the chunk: from its own list, and from the
-/// nearest `hop` entries of the lists of its nearest `hop`.
+/// Collects the nearest candidates of each node of the chunk: from its own list, and from the first
+/// `hop` entries of the lists of its `hop` nearest neighbours.
 pub(super) fn collect<T: CollectKernels>(
     gpu: &Gpu,
     base: &Base<T>,
@@ -36,7 +36,7 @@ pub(super) fn collect<T: CollectKernels>(
         limit: to.limit as u32,
         ordered: u32::from(lists.metric != Metric::Cosine),
     };
-    // SAFETY: the buffers hold what they say, and outlive the work.
+    // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
     unsafe { gpu.launch::<T::Collect>([to.chunk.len() as u32, 1, 1], COLLECT_THREADS, (collect,)) }
 }
 
@@ -57,7 +57,6 @@ mod tests {
         let gpu = Gpu::emulated(7);
         let base = Base::upload(&gpu, space, rows).unwrap();
         let lists = GpuLists::of(&gpu, graph).unwrap();
-        // Any order.
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
         let plan =
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_those_of_the_cpu() {
+    fn candidates_match_the_cpu() {
         for (metric, seed) in [(Metric::L2, 1), (Metric::Cosine, 2), (Metric::InnerProduct, 3)] {
             let base = Synth::new(120, 19, seed).unwrap().base();
             let mut values: Vec<f32> = (0..120).flat_map(|row| base.row(row).into_owned()).collect();

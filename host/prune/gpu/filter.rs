@@ -14,7 +14,7 @@ use crate::vectors::gpu::{Base, OnDevice};
 /// Filters candidates by the strategy's rule into forward edges.
 ///
 /// # Errors
-/// If the strategy has no rule that the device can filter by ([`Strategy::filters_on`]).
+/// If the device has no kernel for the filter ([`Strategy::filters_on`]).
 pub(super) fn filter<T: OnDevice + RuleElement>(
     gpu: &Gpu,
     base: &Base<T>,
@@ -23,7 +23,7 @@ pub(super) fn filter<T: OnDevice + RuleElement>(
     forward: &mut Forward,
 ) -> Result<()> {
     let Some(rule) = strategy.filter.rule().filter(|_| strategy.filters_on(gpu)) else {
-        return Err(gpu.error(format_args!("has no kernel of the filter {}", strategy.filter_name())));
+        return Err(gpu.error(format_args!("has no kernel for the filter {}", strategy.filter_name())));
     };
     let gpu = match &strategy.filter {
         Filter::Custom(custom) => custom.ptx.map_or_else(|| gpu.clone(), |ptx| gpu.with_ptx(ptx)),
@@ -36,8 +36,8 @@ pub(super) fn filter<T: OnDevice + RuleElement>(
     unsafe { rule.launch(&gpu, T::any(arguments), nodes, threads(base.row_bytes())) }
 }
 
-/// As [`filter`] with the distance filter of this alpha, by the published baseline kernel: one warp
-/// per node takes candidate after candidate.
+/// Filters candidates by distance with the published baseline kernel: one warp per node tests one
+/// candidate after another.
 pub(super) fn filter_serially<T: OnDevice + RuleElement>(
     gpu: &Gpu,
     base: &Base<T>,
@@ -51,7 +51,7 @@ pub(super) fn filter_serially<T: OnDevice + RuleElement>(
     unsafe { gpu.launch::<T::Serial>([nodes, 1, 1], 32, (arguments, Distance)) }
 }
 
-/// The kernels' argument.
+/// The argument of the kernels.
 fn arguments<T: OnDevice + RuleElement>(
     base: &Base<T>,
     threshold: f32,
@@ -70,8 +70,8 @@ fn arguments<T: OnDevice + RuleElement>(
     }
 }
 
-/// Threads of a node: the larger rows are, the fewer nodes a multiprocessor should have at once, so
-/// that what is left of their candidates stays in its cache.
+/// Threads per node. Larger rows get more threads: a multiprocessor then holds fewer nodes, and the
+/// rows of their candidates stay in its cache.
 fn threads(row_bytes: usize) -> u32 {
     match row_bytes {
         ..=256 => 64,
@@ -97,7 +97,7 @@ mod tests {
     use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
     use crate::{Collect, Device};
 
-    /// A rule with a parameter, as a user has it.
+    /// A user's rule with a parameter.
     #[derive(Clone, Copy)]
     #[repr(C)]
     pub struct Far {
@@ -141,7 +141,7 @@ mod tests {
             let pairs = distances.iter().zip(&all).filter(|&(_, &id)| id != node);
             let mut keys: Vec<Key> = pairs.map(|(&distance, &id)| key::pack(distance, id)).collect();
             keys.sort_unstable();
-            // The last has few.
+            // The last node has few candidates.
             keys.truncate(if i == 3 { most - 1 } else { stride });
             candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
         }
@@ -149,15 +149,15 @@ mod tests {
         let plan =
             MemoryPlan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
         let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
-        let mut there = memory.buffer("candidates").unwrap();
-        there.upload(&candidates).unwrap();
+        let mut uploaded = memory.buffer("candidates").unwrap();
+        uploaded.upload(&candidates).unwrap();
         let mut forward = Forward { keys: memory.buffer("forward").unwrap(), rows: space.len(), width: most };
         forward.keys.fill(0).unwrap();
         let mut rows_of: Buffer<u32> = memory.buffer("nodes").unwrap();
         rows_of.upload(&nodes).unwrap();
         for pass_short in [false, true] {
             let chunk = Chunk { order: &rows_of, range: 0..nodes.len() };
-            let from = Candidates { pass_short, ..Candidates::by_place(&chunk, &there, stride) };
+            let from = Candidates { pass_short, ..Candidates::by_place(&chunk, &uploaded, stride) };
             filter(gpu, &on_device, strategy, from, &mut forward).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.keys.download(&mut found).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_accept_what_they_accept_on_the_cpu() {
+    fn rules_accept_the_same_on_cpu_and_gpu() {
         let strategies = [
             Strategy::nsg(),
             Strategy::vamana(),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_cannot_filter_by_is_said() {
+    fn a_filter_without_a_kernel_is_an_error() {
         let gpu = Gpu::emulated(0);
         let base = base(6, 2, ElementType::U8);
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();

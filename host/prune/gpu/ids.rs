@@ -7,8 +7,8 @@ use super::KeyRows;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 
-/// Takes the ids of the keys. Rows of ids are `stride` apart, at least `width`, with `u32::MAX` in
-/// empty places.
+/// Copies the ids of keys into rows `stride` ids apart, at least `width`, with `u32::MAX` in empty
+/// slots.
 pub(super) fn take_ids(gpu: &Gpu, from: KeyRows<'_>, ids: &mut Buffer<u32>, stride: usize) -> Result<()> {
     let KeyRows { keys, rows, width } = from;
     let take = Ids {
@@ -20,7 +20,7 @@ pub(super) fn take_ids(gpu: &Gpu, from: KeyRows<'_>, ids: &mut Buffer<u32>, stri
         padding: 0,
     };
     let grid = [(rows as u32).div_ceil(ID_ROWS), 1, 1];
-    // SAFETY: the buffers hold as many rows, and outlive the work.
+    // SAFETY: both buffers hold `rows` rows and outlive the work.
     unsafe { gpu.launch::<prune_ids>(grid, ID_THREADS, (take,))? };
     gpu.count_work::<prune_ids>((rows * (width * size_of::<Key>() + stride * size_of::<u32>())) as u64, 0);
     Ok(())

@@ -22,11 +22,11 @@ stage_kernels! {
     }
 }
 
-/// Blocks that look for the nearest row, at most: some times as many as any device works on at a
+/// Most blocks that search for the nearest row: several times the number that any device runs at a
 /// time.
 const BLOCKS: usize = 2048;
 
-/// The blocks that look for the nearest of `n` rows, and their warps.
+/// Blocks that search for the nearest of `n` rows, and their warps.
 fn blocks(n: usize) -> (usize, usize) {
     let blocks = n.div_ceil(MEDOID_THREADS as usize).min(BLOCKS);
     (blocks, blocks * (MEDOID_THREADS / 32) as usize)
@@ -42,7 +42,7 @@ pub(super) fn plan(n: usize, dim: usize) -> MemoryPlan {
         .with::<u32>("nearest rows", warps)
 }
 
-/// The row of [`Space::medoid`]: sums are added up in the same order, and ties go to the same row.
+/// The row of [`Space::medoid`]: sums are added in the same order, and ties go to the same row.
 pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base<T>) -> Result<u32> {
     let (n, dim) = (space.len(), space.dim());
     let pieces = n.div_ceil(SUM_ROWS as usize);
@@ -55,7 +55,7 @@ pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base
 
     let grid = [pieces as u32, dim.div_ceil(MEDOID_THREADS as usize) as u32, 1];
     let arguments = (base.rows(), sums.view_mut(), n as u32);
-    // SAFETY: there is room for a sum of each piece and component, and it outlives the work.
+    // SAFETY: `sums` has room for a sum per piece and component, and outlives the work.
     unsafe { gpu.launch::<T::MedoidSums>(grid, MEDOID_THREADS, arguments)? };
     let mut of_pieces = vec![0f64; pieces * dim];
     sums.download(&mut of_pieces)?;
@@ -68,7 +68,7 @@ pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base
 
     let lift_mean = space.lift_mean();
     let nearest = Nearest {
-        // Of lifts, only the added coordinates of inner products count.
+        // Only lifts of inner products count; under cosine lifts mark zero vectors.
         rows: Rows { lifted: u32::from(lift_mean.is_some()), ..base.rows() },
         mean: mean.view(),
         distances: distances.view_mut(),
@@ -77,7 +77,7 @@ pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base
         count: n as u32,
         padding: 0,
     };
-    // SAFETY: there is a place for each warp, and all memory outlives the work.
+    // SAFETY: the buffers have a slot per warp and outlive the work.
     unsafe { gpu.launch::<T::MedoidNearest>([blocks as u32, 1, 1], MEDOID_THREADS, (nearest,))? };
     let (mut least, mut nearest) = (vec![0u64; warps], vec![0u32; warps]);
     distances.download(&mut least)?;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn medoids_are_those_of_the_cpu() {
+    fn medoids_match_the_cpu() {
         let check = |space: &Space<'_>| with_matrix!(space.rows(), rows => check(space, rows));
         cases(|space, _| check(space));
         // Several pieces, the last of them short.

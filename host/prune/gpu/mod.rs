@@ -32,7 +32,7 @@ pub(crate) trait PruneKernels: CollectKernels + PathKernels + MedoidKernels + Ru
 
 impl<T: CollectKernels + PathKernels + MedoidKernels + RuleElement> PruneKernels for T {}
 
-/// Nodes that one launch works on: a stretch of an order of rows.
+/// The nodes of one launch: a range of an order of rows.
 pub(super) struct Chunk<'a> {
     order: &'a Buffer<u32>,
     range: Range<usize>,
@@ -54,7 +54,7 @@ impl Chunk<'_> {
 struct Collected<'a> {
     chunk: &'a Chunk<'a>,
     keys: &'a mut Buffer<Key>,
-    /// Candidates of a node, at most.
+    /// Most candidates per node.
     limit: usize,
 }
 
@@ -65,16 +65,16 @@ struct Candidates<'a> {
     keys: &'a Buffer<Key>,
     /// Keys from one node to the next.
     stride: usize,
-    /// Keys of a node that are candidates, at most `stride`.
+    /// Candidates per node, at most `stride`.
     count: usize,
-    /// Whether keys lie by row, as k-NN lists do; else by place in the chunk.
+    /// Whether keys are stored by row, as in k-NN lists; else by position in the chunk.
     by_row: bool,
     /// Whether a node keeps all candidates if they fit its row.
     pass_short: bool,
 }
 
 impl<'a> Candidates<'a> {
-    /// `count` candidates for each node of the chunk, by place.
+    /// `count` candidates per node of the chunk, stored by position.
     fn by_place(chunk: &'a Chunk<'a>, keys: &'a Buffer<Key>, count: usize) -> Self {
         Self { chunk, keys, stride: count, count, by_row: false, pass_short: false }
     }

@@ -19,13 +19,13 @@ stage_kernels! {
     }
 }
 
-/// The most candidates that a node has.
+/// Most candidates of a node.
 pub(super) fn most(k: usize, entries: usize) -> usize {
     entries + (PATH.expansions + 1) * k
 }
 
-/// Collects the nearest candidates of each node of the chunk: what a short search for it from the
-/// entry points meets, and its own list. There are fewer than 2^31 rows.
+/// Collects the nearest candidates of each node of the chunk: its own list, and the nodes visited
+/// by a short search for it from the entry points. Needs fewer than 2^31 rows.
 pub(super) fn path<T: PathKernels>(
     gpu: &Gpu,
     base: &Base<T>,
@@ -53,8 +53,8 @@ pub(super) fn path<T: PathKernels>(
         limit: to.limit as u32,
         padding: 0,
     };
-    // SAFETY: lists, entries and nodes hold rows of the base, the candidates have room, and all
-    // outlive the work.
+    // SAFETY: lists, entries and nodes hold rows of the base. `keys` has room for `limit`
+    // candidates per node. All buffers outlive the work.
     unsafe { gpu.launch::<T::Path>([to.chunk.len() as u32, 1, 1], PATH_THREADS, (paths,)) }
 }
 
@@ -77,13 +77,13 @@ mod tests {
         for gpu in devices() {
             let base = Base::upload(&gpu, space, rows).unwrap();
             let lists = GpuLists::of(&gpu, graph).unwrap();
-            let (order, entries_there) = (upload(&gpu, &nodes), upload(&gpu, entries));
+            let (order, entry_buffer) = (upload(&gpu, &nodes), upload(&gpu, entries));
             let chunk = Chunk { order: &order, range: 0..nodes.len() };
             for limit in [1, 20, most(graph.k(), entries.len())] {
                 let plan = MemoryPlan::new().with::<Key>("candidates", nodes.len() * limit);
                 let mut candidates: Buffer<Key> = plan.reserve(&gpu).unwrap().buffer("candidates").unwrap();
                 let to = Collected { chunk: &chunk, keys: &mut candidates, limit };
-                path(&gpu, &base, &lists, &entries_there, to).unwrap();
+                path(&gpu, &base, &lists, &entry_buffer, to).unwrap();
                 let found = download(&candidates, nodes.len() * limit);
                 let mut collector = Collector::new(space, graph, entries, Collect::Path, limit);
                 let mut expected = Vec::new();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_on_paths_are_those_of_the_cpu() {
+    fn path_candidates_match_the_cpu() {
         cases(|space, graph| check_any(space, graph, &[space.medoid(&Progress::silent()).unwrap()]));
         let base = Synth::new(300, 19, 4).unwrap().base();
         let values: Vec<f32> = (0..300).flat_map(|row| base.row(row).into_owned()).collect();

@@ -1,5 +1,5 @@
-//! The device memory of pruning. The work takes its buffers from these plans, so they cannot
-//! disagree with it.
+//! The device memory of pruning. Buffers are taken by name from these plans, so the plans cannot
+//! disagree with the work.
 
 use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
@@ -21,10 +21,10 @@ use crate::prune::collect::{HOP, PATH};
 use crate::prune::strategy::{Collect, Entry, Store, Strategy};
 use crate::vectors::gpu::{Base, OnDevice};
 
-/// Candidates that are on the device at a time: half a gibibyte.
+/// Candidates on the device at a time: 512 MiB of keys.
 const CANDIDATES: usize = 1 << 26;
 
-/// The nodes of a chunk, unless there is room for more: fewer leave a device idle.
+/// Least nodes of a chunk: fewer leave a device idle.
 const LEAST_AT_ONCE: usize = 256;
 
 /// The sizes and parameters that pruning's buffers depend on.
@@ -39,15 +39,15 @@ pub(crate) struct PruneShape {
     collect: Collect,
     store: Store,
     entry: Entry,
-    /// Candidates of a node at most, as it was asked for.
+    /// Most candidates per node, as requested.
     candidates: usize,
     counts_detours: bool,
-    /// That of the rule, unless detours are counted.
+    /// The form of the rule; none if detours are counted.
     form: Option<Form>,
 }
 
 impl PruneShape {
-    /// Of a base of `n` vectors of `dim` components, and a graph of it with lists of `k` under
+    /// The shape for `n` vectors of `dim` components and their graph with lists of `k` under
     /// `metric`.
     pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
         let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
@@ -56,7 +56,7 @@ impl PruneShape {
         Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours, form }
     }
 
-    /// Bytes of shared memory of a block, the most of all kernels.
+    /// Most bytes of shared memory per block, over all kernels.
     pub(crate) fn block_bytes(&self) -> u32 {
         let (k, dim, entries) = (self.k as u32, self.dim as u32, self.entries() as u32);
         let collect = match self.collect {
@@ -82,12 +82,12 @@ impl PruneShape {
         }
     }
 
-    /// Whether candidates are the lists as they lie in the graph.
+    /// Whether the lists of the graph serve as candidates without a copy.
     pub(super) fn takes_lists(&self) -> bool {
         self.counts_detours && self.collect == Collect::OneHop && self.metric != Metric::Cosine
     }
 
-    /// Candidates of a node.
+    /// Most candidates of a node.
     pub(crate) fn limit(&self) -> usize {
         self.candidates.min(match self.collect {
             Collect::OneHop => self.k,
@@ -96,20 +96,20 @@ impl PruneShape {
         })
     }
 
-    /// Nodes whose candidates are on the device at a time: no more than a quarter, so that
-    /// candidates of many nodes or of few take less than what stays; or as many as there is room
-    /// for where edges will be turned round.
+    /// Nodes whose candidates are on the device at a time. At most a quarter of the nodes, so that
+    /// candidates take less than the kept buffers; more if they fit the memory of the later
+    /// reversal of edges.
     pub(super) fn collected_at_once(&self) -> usize {
         let few = (CANDIDATES / self.limit()).clamp(1, self.n.div_ceil(4).max(LEAST_AT_ONCE));
         let candidates = (self.limit() * size_of::<Key>()) as u64;
         let entries = (self.entries() * size_of::<u32>()) as u64;
         let before = self.lists().only(&["lists"]).bytes() + entries;
-        let room = self.turned().bytes().saturating_sub(before) / candidates;
+        let room = self.reversing().bytes().saturating_sub(before) / candidates;
         few.max(usize::try_from(room).unwrap_or(usize::MAX)).min(self.n)
     }
 
-    /// Nodes whose forward and reverse edges are filtered together: as many as there is room for
-    /// where lists and candidates were.
+    /// Nodes whose forward and reverse edges are filtered at a time: as many as fit the former
+    /// memory of lists and candidates.
     pub(super) fn merged_at_once(&self) -> usize {
         let merged = MERGED as usize * size_of::<Key>();
         let before = self.candidates().bytes() + self.lists().only(&["lists"]).bytes();
@@ -118,7 +118,7 @@ impl PruneShape {
         room.clamp(LEAST_AT_ONCE, CANDIDATES / MERGED as usize).min(self.n)
     }
 
-    /// The forward edges.
+    /// Buffer of the forward edges.
     pub(super) fn forward(&self) -> MemoryPlan {
         MemoryPlan::new().with::<Key>("forward edges", self.n * self.degree)
     }
@@ -133,7 +133,7 @@ impl PruneShape {
             .with::<u32>("entries", self.entries())
     }
 
-    /// The rows of the index.
+    /// Buffer of the rows of the index.
     pub(super) fn rows(&self) -> MemoryPlan {
         MemoryPlan::new().with::<u32>("index rows", self.n * self.degree)
     }
@@ -162,20 +162,19 @@ impl PruneShape {
         }
     }
 
-    /// Turning edges round. No node accepts more than all its candidates; how many it does accept
-    /// is not known before.
-    fn turned(&self) -> MemoryPlan {
+    /// Buffers for reversing edges. They have room for all candidates, since the number of accepted
+    /// ones is not known before.
+    fn reversing(&self) -> MemoryPlan {
         let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
-    /// Reverse edges, once turned round.
+    /// Buffers of the reverse edges.
     fn reverse(&self) -> MemoryPlan {
-        self.turned().only(&Reverse::KEPT)
+        self.reversing().only(&Reverse::KEPT)
     }
 
-    /// All stages: of each what it takes, and what lives through it, on top of `base` and the lists
-    /// of the graph.
+    /// All stages, each with its own buffers, the base, and the buffers kept for later stages.
     pub(crate) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
         let base = Base::<T>::plan(self.n, self.dim, self.metric);
         let lists = self.lists();
@@ -190,7 +189,7 @@ impl PruneShape {
             stages.push(stage("medoid", &[&lists, &medoid::plan(self.n, self.dim)]));
         }
         stages.push(stage("collect and filter", &[&lists, &ids, &forward, &self.candidates()]));
-        stages.push(stage("reverse edges", &[&order, &ids, &forward, &self.turned()]));
+        stages.push(stage("reverse edges", &[&order, &ids, &forward, &self.reversing()]));
         stages.push(stage("store", &[&order, &ids, &forward, &self.reverse(), &self.rows(), &self.merged()]));
         stages
     }
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_take_no_more_than_what_was_there() {
+    fn chunks_fit_the_memory_of_other_stages() {
         for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
             for strategy in Strategy::all() {
                 let shape = PruneShape::new(&strategy.degree(degree), n, 24, k, Metric::L2);
@@ -209,7 +208,7 @@ mod tests {
                     shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
                 let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
                 assert!((1..=n).contains(&collected) && (1..=n).contains(&merged));
-                // Beside what the edges take that cannot be had in pieces.
+                // Reversing edges cannot be split into pieces.
                 let [.., collect, reverse, store] = bytes[..] else { panic!("{bytes:?}") };
                 let few = CANDIDATES.max(LEAST_AT_ONCE * shape.limit());
                 assert!(collected * shape.limit() <= few || collect <= reverse, "{n}: {bytes:?}");
@@ -221,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn short_lists_of_long_rows_take_what_is_planned() {
-        // While candidates are collected nothing depends on what a rule accepts.
+    fn short_lists_of_long_rows_are_planned_tightly() {
+        // Collecting takes the same memory whatever a rule accepts.
         for (n, k, degree) in
             [(200_000, 32, 50), (1_000_000, 24, 50), (10_000_000, 32, 50), (50_000_000, 24, 50)]
         {

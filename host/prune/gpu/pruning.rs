@@ -1,4 +1,4 @@
-//! Collect, Filter and Store, one after another.
+//! Collect, Filter and Store on a device.
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(crate) struct Pruning<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
     pub strategy: &'a Strategy,
-    /// Whether the baseline kernels filter, where the filter has one.
+    /// Whether to filter with the baseline kernel, if the filter has one.
     pub baseline_kernels: bool,
     pub seed: u64,
     pub progress: &'a Progress,
@@ -80,7 +80,7 @@ impl Pruning<'_> {
         Ok(Pruned { rows, entries, stats })
     }
 
-    /// Collect and Filter: the forward edges of each row, as many as the degree.
+    /// Collect and Filter: the forward edges of each row, at most the degree.
     fn forward<T: PruneKernels>(
         &self,
         base: &Base<T>,
@@ -104,8 +104,8 @@ impl Pruning<'_> {
         let (limit, at_once) = (shape.limit(), shape.collected_at_once());
         let memory = shape.candidates().reserve(gpu)?;
         let mut keys: Buffer<Key> = memory.buffer("candidates")?;
-        let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
-        entries_there.upload(entries)?;
+        let mut entry_buffer: Buffer<u32> = memory.buffer("entries")?;
+        entry_buffer.upload(entries)?;
         for first in (0..n).step_by(at_once) {
             self.progress.check()?;
             let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
@@ -113,14 +113,14 @@ impl Pruning<'_> {
             match strategy.collect {
                 Collect::OneHop => collect(gpu, base, lists, 0, to)?,
                 Collect::TwoHop => collect(gpu, base, lists, HOP, to)?,
-                Collect::Path => path(gpu, base, lists, &entries_there, to)?,
+                Collect::Path => path(gpu, base, lists, &entry_buffer, to)?,
             }
             self.filter(base, ranks, Candidates::by_place(&chunk, &keys, limit), &mut forward)?;
         }
         Ok(forward)
     }
 
-    /// Filters by detours where there are `ranks`, else by the rule.
+    /// Filters by detours if `ranks` are given, else by the rule.
     fn filter<T: PruneKernels>(
         &self,
         base: &Base<T>,
@@ -158,7 +158,7 @@ impl Pruning<'_> {
     ) -> Result<Buffer<u32>> {
         let Self { gpu, strategy, .. } = *self;
         let (n, degree) = (shape.n, shape.degree);
-        // Merges are by distances.
+        // Merges rank edges by distance.
         let by_place = ranks.is_some() && strategy.store == Store::Interleave;
         let by = if by_place { Rank::Place } else { Rank::Distance };
         let reverse = Reverse::new(gpu, forward.view(), by)?;
@@ -173,7 +173,8 @@ impl Pruning<'_> {
                     self.progress.check()?;
                     let chunk = Chunk { order, range: first..(first + at_once).min(n) };
                     merge(gpu, forward.view(), &reverse, &chunk, &mut merged)?;
-                    // Nothing reads rows of the chunk any more.
+                    // No later chunk reads the forward edges of this one, so the filter may
+                    // overwrite them.
                     let candidates = Candidates::by_place(&chunk, &merged, stride);
                     let candidates = Candidates { pass_short: true, ..candidates };
                     self.filter(base, ranks, candidates, &mut forward)?;
@@ -181,7 +182,7 @@ impl Pruning<'_> {
                 take_ids(gpu, forward.view(), &mut ids, degree)?;
             }
         }
-        // The caller takes the time.
+        // The caller measures the time.
         gpu.synchronize()?;
         Ok(ids)
     }

@@ -13,10 +13,10 @@ use crate::prune::strategy::{MAX_CANDIDATES, Strategy};
 
 const _: () = assert!(MAX_CANDIDATES <= MOST_PLACES as usize);
 
-/// The ids of the k-NN lists: half of what the lists take, and all that counting reads of them.
+/// Ids of the k-NN lists. They take half the memory of the keys and suffice to count detours.
 pub(super) struct RankedLists {
     ids: Buffer<u32>,
-    /// Ids from one list to the next: pieces of four begin at multiples of 16 bytes.
+    /// Ids from one list to the next: a multiple of four, for reads of 16 bytes.
     stride: usize,
 }
 
@@ -30,7 +30,7 @@ impl RankedLists {
         plan.with::<u32>("list ids", n * Self::stride(k))
     }
 
-    /// Takes the ids of `n` lists of `k` keys.
+    /// Copies the ids of `n` lists of `k` keys.
     pub(super) fn new(gpu: &Gpu, keys: &Buffer<Key>, n: usize, k: usize) -> Result<Self> {
         let mut ids = Self::plan(MemoryPlan::new(), n, k).reserve(gpu)?.buffer("list ids")?;
         take_ids(gpu, KeyRows { keys, rows: n, width: k }, &mut ids, Self::stride(k))?;
@@ -65,7 +65,7 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
         limit: strategy.threshold.unwrap_or(f32::INFINITY),
         pass_short: u32::from(candidates.pass_short),
     };
-    // SAFETY: the buffers hold what the sizes say, and outlive the work.
+    // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
     unsafe { gpu.launch::<K>([nodes as u32, 1, 1], DETOUR_THREADS, (detours,))? };
     let of_lists = candidates.count * lists.stride * size_of::<u32>();
     let of_keys = (candidates.count + most) * size_of::<Key>();

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
-/// The most forward slots of all rows: their numbers are half a key.
+/// Most forward slots of all rows: a slot number is half a key.
 const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
 
 /// The order of the reverse edges of a row; ties by source.
@@ -24,31 +24,31 @@ pub(super) enum Rank {
     Place,
 }
 
-/// For every row the sources of the edges to it.
+/// Sources of the edges to each row.
 pub(super) struct Reverse {
-    /// Rank above source, ascending within each row.
+    /// Keys of the rank above the source, ascending within each row.
     pub sources: Buffer<Key>,
     /// Row offsets, and the number of all edges.
     pub offsets: Buffer<u32>,
 }
 
-/// The bits of numbers below `n`.
+/// Bits of the numbers below `n`.
 fn bits_below(n: usize) -> u32 {
     usize::BITS - n.saturating_sub(1).leading_zeros()
 }
 
 impl Reverse {
-    /// The buffers that stay, of [`edges`](Self::edges): edges lie in the spare ones in the end.
+    /// Buffers of [`edges`](Self::edges) that are kept: the result ends in the spare edges.
     pub(super) const KEPT: [&str; 2] = ["spare edges", "reverse offsets"];
 
-    /// Counting the edges in so many slots.
+    /// Buffers for counting the edges in `slots` slots.
     pub(super) fn counts(slots: usize) -> MemoryPlan {
         MemoryPlan::new()
             .with::<u32>("edge counts", slots.div_ceil(EDGE_SLOTS as usize))
             .with::<u32>("edge total", 1)
     }
 
-    /// Turning round `count` edges of `rows` rows.
+    /// Buffers for reversing `count` edges of `rows` rows.
     pub(super) fn edges(rows: usize, count: usize) -> MemoryPlan {
         let plan = MemoryPlan::new()
             .with::<u64>("edges", count)
@@ -57,12 +57,12 @@ impl Reverse {
         SortRoom::plan(plan, count)
     }
 
-    /// Turns round forward edges, [`NONE`] in empty slots.
+    /// Reverses forward edges, with [`NONE`] in empty slots.
     ///
     /// [`NONE`]: tagore_device::key::NONE
     ///
     /// # Errors
-    /// If there are too many slots, or the device has no room.
+    /// If there are too many slots, or the device lacks memory.
     pub(super) fn new(gpu: &Gpu, forward: KeyRows<'_>, rank: Rank) -> Result<Self> {
         let KeyRows { keys: forward, rows, width } = forward;
         let slots = rows * width;
@@ -79,14 +79,15 @@ impl Reverse {
         let mut edges = Edges {
             forward: forward.view(),
             starts: starts.view_mut(),
-            // Counting writes none.
+            // Counting writes no keys.
             keys: starts.view_mut().cast(),
             rows: rows as u32,
             width: width as u32,
             by_place,
             padding: 0,
         };
-        // SAFETY: the buffers hold a value for each block of slots, and outlive the work. So below.
+        // SAFETY: the buffers hold a value for each block of slots, and outlive the work. The same
+        // holds below.
         unsafe {
             gpu.launch::<prune_edges_count>(grid, EDGE_THREADS, (edges,))?;
             let counts = (starts.view_mut(), total.view_mut(), blocks);
@@ -114,7 +115,7 @@ impl Reverse {
             // SAFETY: as above.
             unsafe { gpu.launch::<prune_edge_targets>(per_edge, EDGE_THREADS, targets)? };
         }
-        // Stably: those of a target keep the order that they have.
+        // The sort is stable, so the sources of a target stay in rank order.
         room.sort(gpu, &mut keys, &mut spare, len, 32..32 + bits_below(rows))?;
         let sources = Sources {
             keys: keys.view(),
@@ -132,7 +133,7 @@ impl Reverse {
         gpu.count_work::<prune_edges_count>(slots, 0);
         gpu.count_work::<prune_edges>(slots + count, 0);
         gpu.count_work::<prune_edge_sources>(2 * count, 0);
-        // Then the memory of what is dropped here serves larger buffers.
+        // After this wait the memory of buffers dropped here serves larger ones.
         gpu.synchronize()?;
         Ok(Self { sources: spare, offsets })
     }
@@ -148,7 +149,7 @@ mod tests {
     use crate::prune::Strategy;
 
     #[test]
-    fn edges_are_turned_round_as_on_the_cpu() {
+    fn edges_are_reversed_as_on_the_cpu() {
         cases(|space, graph| {
             let (n, width) = (graph.len(), 9);
             // NSG's filter leaves some slots empty.

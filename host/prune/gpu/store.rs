@@ -33,14 +33,14 @@ pub(super) fn store(
         first: degree.div_ceil(2).min(width) as u32,
     };
     let grid = [(rows as u32).div_ceil(STORE_ROWS), 1, 1];
-    // SAFETY: the buffers hold what the sizes say, and outlive the work.
+    // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
     unsafe { gpu.launch::<prune_store>(grid, STORE_THREADS, (store,))? };
     gpu.count_work::<prune_store>((rows * (width * 8 + (degree + 1) * 4)) as u64, 0);
     Ok(())
 }
 
-/// Writes to `merged` the nearest [`MERGED`] forward and reverse edges of each node of the chunk:
-/// candidates of another run of the filter. Reverse edges are ranked by distances.
+/// Writes to `merged` the nearest [`MERGED`] forward and reverse edges of each node of the chunk,
+/// the candidates of a second run of the filter. Reverse edges must be ranked by distance.
 pub(super) fn merge(
     gpu: &Gpu,
     forward: KeyRows<'_>,
@@ -58,17 +58,17 @@ pub(super) fn merge(
         width: width as u32,
         padding: 0,
     };
-    // SAFETY: the buffers hold what the sizes say, and outlive the work.
+    // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
     unsafe { gpu.launch::<prune_merge>([chunk.len() as u32, 1, 1], MERGE_THREADS, (merge,))? };
     gpu.count_work::<prune_merge>((chunk.len() * (width + MERGED as usize) * 8) as u64, 0);
     Ok(())
 }
 
-/// Brings rows of `degree` to the host.
+/// Copies rows of `degree` ids to the host.
 pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<GraphRows> {
-    let mut there: Vec<u32> = zeros(rows * degree);
-    ids.download(&mut there)?;
-    Ok(GraphRows::from_padded(there, degree))
+    let mut padded: Vec<u32> = zeros(rows * degree);
+    ids.download(&mut padded)?;
+    Ok(GraphRows::from_padded(padded, degree))
 }
 
 #[cfg(test)]

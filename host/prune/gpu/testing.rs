@@ -1,4 +1,4 @@
-//! Helpers of the tests of this folder.
+//! Test helpers of this folder.
 
 use bytemuck::Pod;
 use tagore_device::key::{self, Key};
@@ -13,7 +13,7 @@ use crate::prune::filter::Pruner;
 use crate::vectors::space::Space;
 use crate::vectors::{Metric, Vectors};
 
-/// The emulator, and the CUDA device if there is one.
+/// The emulator, and the CUDA device, if any.
 pub(super) fn devices() -> Vec<Gpu> {
     [Ok(Gpu::emulated(1)), Gpu::cuda(0)].into_iter().flatten().collect()
 }
@@ -31,7 +31,7 @@ pub(super) fn download<T: Pod>(buffer: &Buffer<T>, count: usize) -> Vec<T> {
     values
 }
 
-/// Calls `check` with small data in which duplicates and ties abound, and a zero vector.
+/// Calls `check` with small data sets full of duplicates and ties, with a zero vector.
 pub(super) fn cases(check: impl Fn(&Space<'_>, &KnnGraph)) {
     use Metric::{Cosine, InnerProduct, L2};
     for (metric, rows, dim) in [(L2, 2, 1), (L2, 45, 2), (Cosine, 33, 3), (InnerProduct, 40, 7)] {

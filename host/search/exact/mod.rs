@@ -17,13 +17,13 @@ use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
 const TILE_BYTES: usize = 256 << 10;
 
-/// Queries that pass over a tile one after another.
+/// Queries compared with a tile one after another.
 const QUERIES: usize = 32;
 
-/// Multiply-adds from which on `Device::Auto` takes a GPU: below, starting one takes longer.
+/// Least multiply-adds for which `Device::Auto` takes a GPU: below, starting the GPU takes longer.
 const WORTH_A_GPU: u64 = 1 << 34;
 
-/// Exact search of the nearest rows of queries.
+/// Exact search for the nearest rows of queries.
 ///
 /// ```
 /// use tagore::{Device, ExactSearch, Metric, Vectors};
@@ -43,17 +43,16 @@ pub struct ExactSearch {
     progress: Progress,
 }
 
-/// Where an exact search spent its time. Of several at once on one device each has a part of the
-/// others'.
+/// Times of an exact search. Concurrent searches on one device are counted into each other's times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExactStats {
     /// The device, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Seconds in all.
+    /// Seconds in total.
     pub seconds: f64,
-    /// Seconds compiling kernels, of these.
+    /// Seconds of compiling kernels, part of `seconds`.
     pub jit: f64,
-    /// The kernels' times; empty on the CPU.
+    /// Kernel times; empty on the CPU.
     pub kernels: Vec<KernelTime>,
 }
 
@@ -64,7 +63,7 @@ impl ExactSearch {
         Self { k, metric, device, device_memory: None, progress: Progress::silent() }
     }
 
-    /// The metric.
+    /// Sets the metric.
     #[must_use]
     pub fn metric(mut self, metric: Metric) -> Self {
         self.metric = metric;
@@ -78,15 +77,15 @@ impl ExactSearch {
         self
     }
 
-    /// How much device memory it may use, in bytes; all that is free if not given. A base that does
-    /// not fit is taken in pieces.
+    /// Sets the most bytes of device memory; all free memory unless set. A larger base goes to the
+    /// device in pieces.
     #[must_use]
     pub fn device_memory(mut self, bytes: u64) -> Self {
         self.device_memory = Some(bytes);
         self
     }
 
-    /// The handle that is told of progress and may cancel.
+    /// Sets the handle that watches and cancels the search.
     #[must_use]
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
@@ -97,8 +96,8 @@ impl ExactSearch {
     ///
     /// # Errors
     /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too
-    /// large or too small for the metric, the device is not there or has not enough memory, or the
-    /// work is cancelled.
+    /// large or too small for the metric, the device is missing or lacks memory, or the work is
+    /// cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let k = self.k;
         if k == 0 || k > base.len() {
@@ -123,8 +122,8 @@ impl ExactSearch {
         Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
     }
 
-    /// The nearest rows of `space` for each of `queries`, `k` keys to a row; `k` is at most the
-    /// rows.
+    /// The nearest rows of `space` for each of `queries`, `k` keys per query; `k` is at most the
+    /// number of rows.
     pub(crate) fn nearest_to(&self, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         self.nearest_on(self.gpu(space, queries.len())?.as_ref(), space, queries)
     }
@@ -138,7 +137,7 @@ impl ExactSearch {
         }
     }
 
-    /// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
+    /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         match self.gpu(space, nodes.len())? {
             Some(gpu) if self.k > 0 => self.on_gpu(&gpu, space, &QuerySet::of_nodes(space, nodes)),
@@ -151,7 +150,7 @@ impl ExactSearch {
         GpuSearch { gpu, space, queries, k, budget, progress: &self.progress }.run()
     }
 
-    /// The GPU to use, if any: with `Device::Auto` only if there is one and it pays.
+    /// The GPU to use; none for the CPU. `Device::Auto` takes a GPU only for enough work.
     fn gpu(&self, space: &Space<'_>, queries: usize) -> Result<Option<Gpu>> {
         let work = [space.len(), queries, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
         if self.device == Device::Auto && (work < WORTH_A_GPU || self.k > gpu::MAX_K) {
@@ -185,19 +184,19 @@ pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
         .with::<Key>("nearest so far", threads * (QUERIES + 1) * Best::room(k))
 }
 
-/// The exact k-NN lists of all nodes, `k` keys to a row.
+/// The exact k-NN lists of all nodes, `k` keys per node.
 pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
     neighbors_of(space, &(0..space.len() as u32).collect::<Vec<_>>(), k, progress)
 }
 
-/// The exact k-NN lists of some nodes, `k` keys to a row; no node is its own neighbour.
+/// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
     let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
     nearest(space, nodes.len(), query, k, progress)
 }
 
 /// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
-/// the row, if any, that is not to be found. There are at least `k` rows to find.
+/// the row to exclude, if any. At least `k` rows must remain.
 fn nearest<'p>(
     space: &Space<'_>,
     count: usize,
@@ -225,7 +224,7 @@ fn nearest<'p>(
                     space.list_distances(query, ids, distances);
                     for (&id, &distance) in ids.iter().zip(distances.iter()) {
                         if Some(id) != itself {
-                            best.offer(key::pack(distance, id));
+                            best.add(key::pack(distance, id));
                         }
                     }
                 }
@@ -240,16 +239,16 @@ fn nearest<'p>(
     Ok(keys)
 }
 
-/// The `k` smallest of the keys offered.
+/// The `k` smallest of the keys added.
 struct Best {
     k: usize,
     keys: Vec<Key>,
-    /// No key from this on is among the `k` smallest.
+    /// Keys from this one on are not among the `k` smallest.
     bound: Key,
 }
 
 impl Best {
-    /// Keys that there is room for.
+    /// Capacity in keys.
     fn room(k: usize) -> usize {
         2 * k + 64
     }
@@ -259,7 +258,7 @@ impl Best {
     }
 
     #[inline]
-    fn offer(&mut self, key: Key) {
+    fn add(&mut self, key: Key) {
         if key < self.bound {
             self.keys.push(key);
             if self.keys.len() == self.keys.capacity() {
@@ -294,7 +293,7 @@ mod tests {
             let draws = Draws::new(3, Stage::Test, count as u32, k as u64);
             let keys: Vec<Key> = (0..count).map(|i| draws.bits(i) >> 1).collect();
             let mut best = Best::new(k);
-            keys.iter().for_each(|&key| best.offer(key));
+            keys.iter().for_each(|&key| best.add(key));
             let mut sorted = keys;
             sorted.sort_unstable();
             sorted.truncate(k);

@@ -37,10 +37,10 @@ stage_kernels! {
     }
 }
 
-/// One launch: the graph that it searches, and where.
+/// One launch: its graph, entry points and limits.
 struct Stage<'a> {
     edges: &'a Buffer<u32>,
-    /// Places of rows, of a graph over some of the nodes.
+    /// Positions of nodes in a layer; none for the graph of all nodes.
     places: Option<&'a Buffer<u32>>,
     degree: usize,
     entries: Entries<'a>,
@@ -50,9 +50,9 @@ struct Stage<'a> {
 /// Entry points of one launch.
 #[derive(Clone, Copy)]
 enum Entries<'a> {
-    /// All at the same nodes.
+    /// The same nodes for all searches.
     Same(&'a Buffer<u32>),
-    /// Each search at the nodes, this many, that the launch before found for it.
+    /// Each search's results of the previous launch, and their number.
     Found(&'a Buffer<Key>, usize),
 }
 
@@ -76,20 +76,20 @@ pub(super) struct Batch<T> {
     queries: Buffer<T>,
     lifts: Buffer<f32>,
     found: Buffer<Key>,
-    /// Keys found in two layers, in turn.
+    /// Keys found in the present and the next layer, which swap.
     in_layers: [Buffer<Key>; 2],
     computed: Buffer<u64>,
 }
 
 impl<T: OnDevice> Batch<T> {
-    /// For searches that bring up to `brought` nodes from one layer to the next.
-    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize, brought: usize) -> Result<Self> {
+    /// Allocates buffers for searches that carry up to `carried` nodes from one layer to the next.
+    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize, carried: usize) -> Result<Self> {
         let memory = MemoryPlan::new()
             .with::<T>("queries", capacity * stride::<T>(dim))
             .with::<f32>("query lifts", capacity)
             .with::<Key>("found", capacity * k)
-            .with::<Key>("found in a layer", capacity * brought)
-            .with::<Key>("found in the next layer", capacity * brought)
+            .with::<Key>("found in a layer", capacity * carried)
+            .with::<Key>("found in the next layer", capacity * carried)
             .with::<u64>("computed", SEARCH_COUNTERS as usize)
             .reserve(gpu)?;
         Ok(Self {
@@ -113,7 +113,7 @@ pub(in crate::search) struct Found {
     pub kernels: Vec<KernelTime>,
 }
 
-/// A search of queries.
+/// A search for a set of queries.
 pub(super) struct Task<'a> {
     pub on_gpu: &'a OnGpu,
     pub space: &'a Space<'a>,
@@ -144,14 +144,14 @@ impl Task<'_> {
             return Ok(Found { keys, computed: 0, kernels: Vec::new() });
         }
         let stage = self.progress.stage("search", self.queries.len() as u64);
-        // Held from here on: another search of this base waits.
+        // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let capacity = self.queries.len().min(at_once);
         let batch = match kept.take() {
             Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
             _ => {
-                let brought = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
-                kept.insert(Batch::new(gpu, capacity, dim, k, brought)?)
+                let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
+                kept.insert(Batch::new(gpu, capacity, dim, k, carried)?)
             }
         };
         let measurement = gpu.measure()?;
@@ -171,7 +171,7 @@ impl Task<'_> {
             let mut computed = [0; SEARCH_COUNTERS as usize];
             batch.computed.download(&mut computed)?;
             let computed: u64 = computed.iter().sum();
-            // The rows at least; of the edges it is not known how many were followed.
+            // Rows alone: the number of edges read is not known.
             gpu.count_work::<K>(computed * (stride::<T>(dim) * size_of::<T>()) as u64, 0);
             total += computed;
             stage.advance(count as u64)?;
@@ -179,7 +179,7 @@ impl Task<'_> {
         Ok(Found { keys, computed: total, kernels: measurement.end()?.kernels })
     }
 
-    /// Searches layer after layer, and the index last.
+    /// Searches the layers, then the index.
     fn launch<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         &self,
         base: &Base<T>,
@@ -254,9 +254,9 @@ impl Task<'_> {
             k: k as u32,
             padding: 0,
         };
-        // SAFETY: ids have been checked to be rows of the base or nodes of a layer, as have the
-        // entries; the batch has room for `count` queries; all buffers outlive the work, which the
-        // download of what it found waits for.
+        // SAFETY: ids and entries were checked to be rows of the base or nodes of a layer. The
+        // batch has room for `count` queries. The download of the results waits for the work, so
+        // all buffers outlive it.
         unsafe { gpu.launch::<K>([queries.count as u32, 1, 1], 32 * width as u32, (search,)) }
     }
 }

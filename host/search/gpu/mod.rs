@@ -1,4 +1,4 @@
-//! Beam search on a GPU (`device/src/search/beam/`): index and base are copied to it once, for any
+//! Beam search on a GPU (`device/src/search/beam/`). Index and base are copied to it once, for any
 //! number of batches.
 
 mod launch;
@@ -30,15 +30,15 @@ pub(crate) const MAX_BEAM: usize = 512;
 pub(super) struct BatchLimits {
     /// Keys per query.
     pub k: usize,
-    /// Nodes of the beam.
+    /// Nodes in the beam.
     pub beam: usize,
-    /// Nodes expanded in a step.
+    /// Nodes expanded per step.
     pub width: usize,
     /// Queries on the device at a time.
     pub batch: usize,
 }
 
-/// The most ids of a step: for more no block has room.
+/// Most ids of a step: more exceed the shared memory of any block.
 const MAX_STEP_IDS: usize = 1 << 16;
 
 /// The sizes that the shared memory of a search depends on.
@@ -47,21 +47,21 @@ pub(crate) struct BeamShape {
     pub dim: usize,
     /// Edges of a row.
     pub degree: usize,
-    /// Nodes of the beam.
+    /// Nodes in the beam.
     pub beam: usize,
-    /// Nodes expanded in a step.
+    /// Nodes expanded per step.
     pub width: usize,
 }
 
 impl BeamShape {
-    /// Slots of a search's table, where a block may have `shared` bytes.
+    /// Slots of a search's table, in `shared` bytes per block.
     ///
     /// # Errors
     /// If no table fits: the bytes of the smallest.
     pub(crate) fn slots(self, shared: u32) -> std::result::Result<u32, u64> {
         let Self { dim, degree, beam, width } = self;
         if degree.saturating_mul(width) > MAX_STEP_IDS {
-            // Of the ids and their keys alone.
+            // The bytes of the ids and their keys alone.
             return Err((degree as u64).saturating_mul(width as u64).saturating_mul(12));
         }
         let (dim, degree, beam, width) = (dim as u32, degree as u32, beam as u32, width as u32);
@@ -79,7 +79,7 @@ pub(super) struct OnGpu {
     degree: usize,
     edges: Buffer<u32>,
     entries: Buffer<u32>,
-    /// The highest first.
+    /// The layers, highest first.
     layers: Vec<LayerOnGpu>,
     base: AnyBase,
 }
@@ -89,7 +89,7 @@ struct LayerOnGpu {
     degree: usize,
     beam: usize,
     edges: Buffer<u32>,
-    /// The row of each node of the index that is one of the layer.
+    /// The position of each node of the index in the layer; `u32::MAX` for nodes outside it.
     places: Buffer<u32>,
 }
 
@@ -119,12 +119,12 @@ enum AnyBase {
     F16(Resident<f16>),
     U8(Resident<u8>),
     I8(Resident<i8>),
-    /// f32 that are whole numbers from 0 to 255, as bytes; and as they are, once there is a query
-    /// that is of others.
+    /// f32 values that are whole numbers from 0 to 255, as bytes. They are uploaded as f32 too for
+    /// the first query with other values.
     Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
 }
 
-/// The base, and memory for queries that is kept from one batch to the next.
+/// The base, and query buffers reused by later batches.
 struct Resident<T: OnDevice> {
     base: Base<T>,
     batch: Mutex<Option<Batch<T>>>,
@@ -147,8 +147,8 @@ impl OnGpu {
         let memory = memory.reserve(&gpu)?;
         let mut edges: Buffer<u32> = memory.buffer("edges")?;
         edges.upload(index.padded_rows()?)?;
-        let mut entries_there: Buffer<u32> = memory.buffer("entries")?;
-        entries_there.upload(entries)?;
+        let mut entry_buffer: Buffer<u32> = memory.buffer("entries")?;
+        entry_buffer.upload(entries)?;
         let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
         let base = match space.rows() {
             TypedRows::F32(rows) => match bytes_of(space, rows) {
@@ -162,7 +162,7 @@ impl OnGpu {
             TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
             TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
         };
-        Ok(Self { gpu, degree, edges, entries: entries_there, layers, base })
+        Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base })
     }
 
     /// The device.
@@ -170,7 +170,7 @@ impl OnGpu {
         &self.gpu
     }
 
-    /// The nearest keys of each query: those of the CPU, if a step expands one node.
+    /// The nearest keys of each query; equal to those of the CPU at width 1.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
@@ -203,10 +203,10 @@ impl OnGpu {
         }
     }
 
-    /// Checks that a block has room for the rows of the index and of its layers.
+    /// Checks that searches of the index and its layers fit the shared memory of a block.
     ///
     /// # Errors
-    /// If it has not: the degree of the rows, and the bytes that they need.
+    /// If they do not fit: the degree of the rows, and the bytes needed.
     fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
         let dim = space.dim();
         let of_layer =
@@ -219,11 +219,11 @@ impl OnGpu {
     }
 
     /// Whether the device can search with these parameters.
-    pub(super) fn can(&self, space: &Space<'_>, limits: BatchLimits) -> bool {
+    pub(super) fn supports(&self, space: &Space<'_>, limits: BatchLimits) -> bool {
         limits.beam <= MAX_BEAM && self.check_slots(space, limits).is_ok()
     }
 
-    /// The base as it was given; it is copied when it is first asked for.
+    /// The base as f32, copied to the device on first use.
     fn floats<'a>(
         &self,
         space: &Space<'_>,
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_chosen_by_the_device() {
+    fn the_table_depends_on_the_device() {
         let shape = |dim, degree, beam, width| BeamShape { dim, degree, beam, width };
         let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
         assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));

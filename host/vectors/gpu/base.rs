@@ -9,14 +9,13 @@ use crate::vectors::Matrix;
 use crate::vectors::space::Space;
 use crate::{Metric, Result};
 
-/// The base on a device, as pruning and searching read it: vectors by their rows, in full
-/// precision.
+/// The base on a device, for pruning and search: vectors in full precision.
 pub(crate) struct Base<T: OnDevice> {
     values: Buffer<T>,
     /// Components from one vector to the next: rows begin at multiples of 16 bytes.
     stride: usize,
     dim: usize,
-    /// A number per row (see [`rows::Rows::lifts`]), or one that nobody reads.
+    /// A number per row (see [`rows::Rows::lifts`]), or a single unused one.
     lifts: Buffer<f32>,
     lifted: bool,
     /// As [`rows::Rows::square`].
@@ -24,8 +23,8 @@ pub(crate) struct Base<T: OnDevice> {
 }
 
 impl<T: OnDevice> Base<T> {
-    /// What `n` rows of `dim` components take, at most: under cosine only a base with zero vectors
-    /// has lifts.
+    /// Most memory of `n` rows of `dim` components. Under cosine only a base with zero vectors has
+    /// lifts.
     pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         Self::values(n, dim).and(&Self::lifts(if metric == Metric::L2 { 0 } else { n }))
     }
@@ -39,7 +38,7 @@ impl<T: OnDevice> Base<T> {
         MemoryPlan::new().with::<f32>("lifts", count.max(1))
     }
 
-    /// Copies the rows of `space` to the device; `rows` are those of the space, or the same as
+    /// Copies the rows of `space` to the device; `rows` are those of the space, or their values as
     /// bytes.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
         let stride = stride::<T>(space.dim());
@@ -49,7 +48,7 @@ impl<T: OnDevice> Base<T> {
         Self::new(gpu, space, values, stride)
     }
 
-    /// The rows of `space`, which are on the device already.
+    /// The base of `space`, with its rows already on the device as `values`.
     pub(crate) fn new(gpu: &Gpu, space: &Space<'_>, values: Buffer<T>, stride: usize) -> Result<Self> {
         let lifts = space.lifts();
         let memory = Self::lifts(lifts.len()).reserve(gpu)?;
@@ -59,7 +58,8 @@ impl<T: OnDevice> Base<T> {
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted, square })
     }
 
-    /// Inner product: takes other lifts, a row each, and the square of the norm that they give.
+    /// Replaces the lifts under inner product: one per row, with the squared norm of all lifted
+    /// rows.
     pub(crate) fn lift(&mut self, lifts: &[f32], square: f32) -> Result<()> {
         debug_assert!(self.lifted && lifts.len() == self.lifts.len());
         self.square = square;
@@ -71,7 +71,7 @@ impl<T: OnDevice> Base<T> {
         self.stride * size_of::<T>()
     }
 
-    /// As the kernels take it.
+    /// The rows as kernels read them.
     pub(crate) fn rows(&self) -> rows::Rows<T> {
         rows::Rows {
             values: self.values.view(),
@@ -84,7 +84,7 @@ impl<T: OnDevice> Base<T> {
     }
 }
 
-/// The base on a device, in its element type there.
+/// The base on a device, in any element type.
 pub(crate) enum DeviceBase {
     F32(Base<f32>),
     F16(Base<f16>),
@@ -92,7 +92,7 @@ pub(crate) enum DeviceBase {
     I8(Base<i8>),
 }
 
-/// Calls `$body` with the [`Base`] that a [`DeviceBase`] is.
+/// Evaluates `$body` with the [`Base`] of a [`DeviceBase`].
 macro_rules! with_base {
     ($any:expr, $base:pat => $body:expr) => {
         match $any {

@@ -1,4 +1,4 @@
-//! Element types as devices take them.
+//! Element types on devices.
 
 use bytemuck::Pod;
 use cuda_std::f16;
@@ -14,15 +14,15 @@ use crate::gpu::Gpu;
 use crate::vectors::Element;
 use crate::{Metric, Result};
 
-/// Element types that vectors have on a device.
+/// An element type of vectors on a device.
 pub(crate) trait OnDevice: Element + element::Element {
     /// The type in which tiles sum products.
     type Sum: TileSum + Pod;
 
-    /// Whether tiles take a rounded copy of the vectors, of f16.
+    /// Whether tiles read a rounded copy of the vectors, in f16.
     const ROUNDED: bool;
 
-    /// The base as a value of any element type.
+    /// Wraps a base of this type.
     fn device_base(base: Base<Self>) -> DeviceBase;
 
     /// The factor of products in distances.
@@ -32,9 +32,9 @@ pub(crate) trait OnDevice: Element + element::Element {
     fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
 }
 
-/// Declares the kernels of a stage: of each, the types of its arguments and the function of each
-/// element type, in the order f32, f16, u8, i8. Tiles take f32 as f16, so kernels of tiles stand
-/// twice.
+/// Declares the kernels of a stage. For each: the types of its arguments, and its functions for
+/// f32, f16, u8 and i8, in this order. Tiles read f32 as f16, so kernels of tiles name the f16
+/// function twice.
 macro_rules! stage_kernels {
     (
         $(#[$doc:meta])*

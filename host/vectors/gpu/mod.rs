@@ -1,4 +1,4 @@
-//! Vectors on a GPU, and what the kernels' tiles need of them.
+//! Vectors on a GPU, in full precision and in the form of tiles.
 
 mod base;
 mod element;
@@ -23,9 +23,9 @@ pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
     dim.next_multiple_of(16 / size_of::<T>())
 }
 
-/// Vectors of whole numbers from 0 to 255 as bytes, a row to `dim`: their distances are the same
-/// bits, and a quarter of the memory. None if they are of other numbers, or have so many components
-/// that sums of f32 are rounded.
+/// Converts f32 vectors of whole numbers from 0 to 255 to bytes, `dim` per row. Their distances
+/// have the same bits, in a quarter of the memory. None for other values, or if f32 rounds sums of
+/// `dim` terms.
 pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     let dim = rows.dim();
     if !sums_are_exact(dim) {
@@ -38,13 +38,12 @@ pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
 }
 
-/// The rows of a space as [`as_bytes`] gives them; unit vectors are none.
+/// The rows of a space by [`as_bytes`]; none under cosine, where rows are unit vectors.
 pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u8>> {
     if space.metric() == Metric::Cosine { None } else { as_bytes(rows, space.len()) }
 }
 
-/// Evaluates an expression with the rows of a space as a matrix of the type in which they go to a
-/// device.
+/// Evaluates an expression with the rows of a space as a matrix of their element type on a device.
 macro_rules! with_device_rows {
     ($space:expr, $rows:ident => $body:expr) => {
         match $space.rows() {

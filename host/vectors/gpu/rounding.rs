@@ -8,10 +8,10 @@ use super::OnDevice;
 use crate::Metric;
 use crate::vectors::Matrix;
 
-/// Rows whose values decide how vectors are rounded.
+/// Rows in the sample that decides the rounding.
 const SAMPLE: usize = 16_384;
 
-/// The largest magnitude in the sample, but for a few, after scaling: f16 goes 16 times further.
+/// Largest scaled magnitude in the sample, except for outliers. f16 holds 16 times as much.
 const MAGNITUDE: f32 = 4096.0;
 
 /// Rounding of vectors to f16: `(x - mean) * scale`.
@@ -19,7 +19,7 @@ pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub row_scale: f32,
     pub query_scale: f32,
-    /// Rows that rounding moves further are not worth a comparison: they are always settled.
+    /// Rows with a larger rounding error skip the filter: they are always settled.
     pub error_limit: f32,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct RowSet<'a, T> {
 }
 
 impl Rounding {
-    /// Chooses the rounding by a sample of the rows and of the queries. `query` gives the row of
+    /// Chooses the rounding from a sample of the rows and of the queries. `query` gives the row of
     /// each query in its matrix.
     pub(crate) fn of<T: OnDevice>(
         metric: Metric,
@@ -59,8 +59,7 @@ impl Rounding {
             let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
             distances.fold(0f32, f32::max)
         };
-        // A few that are far out are left out of it: they are cut if need be, and their errors say
-        // so.
+        // Ignores a few outliers: f16 clamps them if need be, and their errors account for it.
         let most = |mut magnitudes: Vec<f32>| {
             magnitudes.sort_unstable_by(f32::total_cmp);
             let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
@@ -85,13 +84,14 @@ impl Rounding {
             total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
         let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
-        // Rows beyond it are few, if the sample is like the rest.
+        // Few rows exceed it if the sample is representative.
         Self { mean, row_scale, query_scale, error_limit: 1.25 * largest }
     }
 }
 
-/// The power of two that takes `magnitude` to half of [`MAGNITUDE`] or up to it, as far as the
-/// square of a scale, and products with values that the sample lacks, stay finite.
+/// The power of two that scales `magnitude` to between half of [`MAGNITUDE`] and all of it. It is
+/// limited, so that the square of a scale, and products with values outside the sample, stay
+/// finite.
 fn scale(magnitude: f32) -> f32 {
     if magnitude > 0.0 { (MAGNITUDE / magnitude).log2().floor().clamp(-60.0, 40.0).exp2() } else { 1.0 }
 }

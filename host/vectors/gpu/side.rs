@@ -1,4 +1,4 @@
-//! Vectors on a device as exact search, cells and descent read them.
+//! Vectors on a device in the form that exact search, cells and descent read.
 
 use cuda_std::f16;
 use cuda_std::memory::{Global, GlobalMut};
@@ -7,19 +7,19 @@ use super::{OnDevice, stride};
 use crate::Result;
 use crate::gpu::{Buffer, MemoryPlan, Reservation};
 
-/// Vectors on a device, and what tiles need of them.
+/// Vectors on a device, with the rounded copy and the biases for tiles.
 pub(crate) struct Side<T: OnDevice> {
     pub values: Buffer<T>,
     /// Components from one vector to the next: rows begin at multiples of 16 bytes.
     pub stride: usize,
-    /// The rounded copy, with its stride; of one half if there is none.
+    /// The rounded copy, with its stride; a single unused value for types that are not rounded.
     pub(super) rounded: Buffer<f16>,
     pub(super) rounded_stride: usize,
     pub biases: Buffer<T::Sum>,
     pub errors: Buffer<f32>,
 }
 
-/// Vectors as tiles take them: f16 or bytes.
+/// Vectors as tiles read them: f16 or bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct TileVectors {
     pub vectors: Global<u8>,
@@ -47,7 +47,7 @@ impl TileVectors {
     }
 }
 
-/// The names of a side's buffers in a plan.
+/// Names of a side's buffers in a plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Names {
     values: &'static str,
@@ -56,13 +56,13 @@ pub(crate) struct Names {
     errors: &'static str,
 }
 
-/// The base.
+/// Names for the base.
 pub(crate) const ROWS: Names =
     Names { values: "rows", rounded: "rounded rows", biases: "row biases", errors: "row errors" };
 
-/// The queries.
+/// Names for queries.
 pub(crate) const QUERIES: Names =
-    Names { values: "points", rounded: "rounded points", biases: "point norms", errors: "point errors" };
+    Names { values: "queries", rounded: "rounded queries", biases: "query norms", errors: "query errors" };
 
 /// Arguments of a preparation.
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ pub(crate) struct Preparation<'a> {
     pub largest: GlobalMut<u32>,
     pub scale: f32,
     pub error_limit: f32,
-    /// 1 if biases are norms, 0 if there are none.
+    /// 1 if biases are squared norms, 0 if biases are zero.
     pub norm_weight: i32,
     pub skip_zero: bool,
 }
@@ -89,11 +89,11 @@ impl<T: OnDevice> Side<T> {
             .with::<f32>(names.errors, count)
     }
 
-    /// Takes what was planned.
+    /// Takes the planned buffers.
     pub(crate) fn new(memory: &Reservation, names: Names, dim: usize) -> Result<Self> {
         let (stride, rounded_stride) = strides::<T>(dim);
         let mut errors: Buffer<f32> = memory.buffer(names.errors)?;
-        // Bytes are taken as they are.
+        // Types that are not rounded have no errors.
         errors.fill(0)?;
         Ok(Self {
             values: memory.buffer(names.values)?,
@@ -105,18 +105,18 @@ impl<T: OnDevice> Side<T> {
         })
     }
 
-    /// The values, with their stride, and the errors; the rest goes.
+    /// The values, their stride and the errors; frees the rest.
     pub(crate) fn into_original(self) -> (Buffer<T>, usize, Buffer<f32>) {
         (self.values, self.stride, self.errors)
     }
 
-    /// Bytes of the tiles' vectors of `dim` components from one to the next.
+    /// Bytes from one tile vector of `dim` components to the next.
     pub(crate) fn tile_bytes(dim: usize) -> usize {
         let (stride, rounded_stride) = strides::<T>(dim);
         if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
     }
 
-    /// The vectors as tiles take them.
+    /// The vectors as tiles read them.
     pub(crate) fn tiles(&self) -> TileVectors {
         let (vectors, bytes) = if T::ROUNDED {
             (self.rounded.view().cast(), self.rounded_stride * 2)

@@ -1,4 +1,4 @@
-//! A start from cells: compares all pairs of near vectors.
+//! A start from cells: the intra-cell and cross-cell joins.
 //!
 //! A vector is assigned to the cell of its nearest centre, or of its nearest two, and probes
 //! further near cells ([`cluster`](crate::cluster)). First the intra-cell join compares the members
@@ -6,11 +6,11 @@
 //! are merged into it. Then the cross-cell join compares the assigned vectors of each cell, a query
 //! tile at a time, with the vectors that probe it, from the nearest ranks to the farthest. It
 //! proposes each vector of a pair to the other if the pair is below the bound of either. So two
-//! neighbours find each other if only one of them probes the other's cell, which takes half as many
-//! probes.
+//! neighbours find each other if only one of them probes the other's cell: half as many probes
+//! suffice.
 //!
-//! Further clusterings, with centres of other samples, join what the first has parted. From the
-//! second on, the cells of the first tell which centres are near a vector. They have no intra-cell
+//! Further clusterings, with centres from other samples, join neighbours that the first separates.
+//! In these, the cells of the first tell which centres are near a vector. They have no intra-cell
 //! join: the cross-cell join compares the members of a cell too.
 
 mod schedule;
@@ -71,8 +71,7 @@ struct KeptBuffers {
 }
 
 impl Build<'_> {
-    /// Fills the lists with the nearest that the joins of all clusterings find; `cells` is the
-    /// first.
+    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
@@ -84,7 +83,7 @@ impl Build<'_> {
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
         let mut kept =
             KeptBuffers { bounds: memory.buffer("list bounds")?, keys: memory.buffer("proposals")? };
-        // As good as infinite.
+        // The float of these bytes is 3.4e38: no bound yet.
         kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
         self.join_cells(nodes, &mut kept, &cells, 0, stats)?;
@@ -92,12 +91,12 @@ impl Build<'_> {
         let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
         let centres = cells.centres;
         drop(cells.members);
-        let asked = self.settings.cells(n, dim, Start::Cells, Some(centres.count));
+        let request = self.settings.cells(n, dim, Start::Cells, Some(centres.count));
         for clustering in 1..clusterings {
             let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
-            let cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), asked, seed, Some(known))?;
+            let cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, seed, Some(known))?;
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
@@ -139,11 +138,11 @@ impl Build<'_> {
             join.intra_cell(first_job..first_job + slab.len())?;
             first_job += slab.len();
         }
-        // On the host while the device joins.
+        // The host computes these while the device joins.
         let query_tiles = ranks.query_tiles(sizes.assignments, most);
         join.buffers.query_tiles.upload(&query_tiles)?;
         if is_first {
-            // The bytes of empty slots, as merges leave them.
+            // Empty slots are all ones, as merges leave them.
             join.kept.keys.fill(0xff)?;
         }
         let passes = passes(cells.probes, is_first);
@@ -159,7 +158,8 @@ impl Build<'_> {
             passes: passes.len(),
         };
         stats.distances += self.count_cells::<T>(ranks, work);
-        // Then the memory of these cells serves the larger buffers of the next clustering.
+        // After this wait the memory of these cells serves the larger buffers of the next
+        // clustering.
         self.gpu.synchronize()
     }
 }
@@ -174,7 +174,7 @@ struct Join<'a, 'b, T: CellKernels> {
 }
 
 impl<T: CellKernels> Join<'_, '_, T> {
-    /// Intra-cell join of these jobs, and the merge of its candidates.
+    /// Runs the intra-cell join of `jobs` and merges its candidates.
     fn intra_cell(&mut self, jobs: Range<usize>) -> Result<()> {
         let Self { build, nodes, kept, buffers, cells } = self;
         let join = IntraCellJoin::<T::Sum> {
@@ -206,8 +206,8 @@ impl<T: CellKernels> Join<'_, '_, T> {
         }
     }
 
-    /// Cross-cell join of all query tiles with the vectors that probe their cells at these ranks,
-    /// at most `most` of each rank, and the merge of its proposals.
+    /// Runs the cross-cell join of all query tiles with the vectors that probe their cells at
+    /// `ranks`, at most `most` per rank, and merges its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
         let Self { build, nodes, kept, buffers, cells } = self;
         let join = CrossCellJoin::<T::Sum> {
@@ -244,7 +244,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
 }
 
 impl<T: OnDevice> Nodes<T> {
-    /// Nodes that are compared with nodes.
+    /// The nodes as both sides of the comparison.
     fn tiles(&self) -> Tiles<T::Sum> {
         Tiles {
             queries: self.vectors.view(),

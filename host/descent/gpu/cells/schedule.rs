@@ -10,14 +10,14 @@ use tagore_device::key::Key;
 
 use crate::gpu::MemoryPlan;
 
-/// The most members that an intra-cell join compares with a query between two merges.
+/// Most members that an intra-cell join compares with a query between two merges.
 pub(crate) const ROUND: usize = 1024;
 
-/// Members of the first round, in a cell of several rounds. All of them become candidates; of later
-/// ones only those below the list's bound.
+/// Members of the first round, in a cell of several rounds. All of them become candidates; later
+/// members only if below the list's bound.
 const FIRST_ROUND: usize = 384;
 
-/// The most members of a cell of one round.
+/// Most members of a cell with one round.
 const ONE_ROUND: usize = 640;
 
 /// Bounds on the room for candidates of a slab, in keys. The cross-cell join uses the same memory
@@ -32,12 +32,12 @@ const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// no intra-cell join, so the first pass includes rank 0.
 const LATER_PASSES: [usize; 7] = [0, 1, 3, 6, 11, 20, 32];
 
-/// The most members of a rank that are compared, in multiples of the average cell. Bad clusters,
-/// such as those of equal vectors, would make quadratic work otherwise.
+/// Most members compared per rank, in multiples of the average cell. It prevents quadratic work in
+/// bad clusters, such as those of equal vectors.
 const MOST_MEMBERS: usize = 8;
 
-/// Multiples of the average number of probing vectors from which on a cell is large. Large cells
-/// start first: their query tiles would still be at work when all others have ended.
+/// A cell is large from this multiple of the average number of probing vectors on. Large cells
+/// start first, so that their query tiles do not run alone at the end.
 const LARGE: usize = 4;
 
 /// Sizes of the joins of one clustering.
@@ -47,23 +47,23 @@ pub(in crate::descent::gpu) struct JoinSizes {
     pub cells: usize,
     /// Nearest cells that each node probes.
     pub probes: usize,
-    /// Of these, the nearest that the node is assigned to.
+    /// Nearest of these cells, to which the node is assigned.
     pub assignments: usize,
 }
 
 impl JoinSizes {
-    /// The most members of a rank of a cell that are compared.
+    /// Most members compared per rank of a cell.
     pub(super) fn most_members(self) -> usize {
         MOST_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
     }
 
-    /// The most tiles of `members` members: the last tile of each cell may hold a single one.
+    /// Most tiles of `members` members: the last tile of each cell may hold a single one.
     fn most_tiles(self, members: usize) -> usize {
         let side = tile::SIDE as usize;
         (members + (side - 1) * self.cells) / side
     }
 
-    /// Tiles of a slab: those whose candidates are merged together.
+    /// Tiles of a slab, whose candidates are merged together.
     pub(super) fn slab_tiles(self) -> usize {
         let keys = (PROPOSALS as usize * self.nodes).clamp(CANDIDATES.0, CANDIDATES.1);
         keys / (ROUND * tile::SIDE as usize)
@@ -106,13 +106,13 @@ impl Ranks<'_> {
         (self.starts.len() - 1) / self.probes
     }
 
-    /// The members of these ranks of `cell`.
+    /// The members of `cell` at `ranks`.
     pub(in crate::descent::gpu) fn members(self, cell: usize, ranks: Range<usize>) -> Range<usize> {
         let first = cell * self.probes;
         self.starts[first + ranks.start]..self.starts[first + ranks.end]
     }
 
-    /// Offsets of the rank 0 of each cell among all vectors in the order of cells, and their end.
+    /// Offsets of each cell's rank 0 among all vectors sorted by cell, and the end of the last.
     pub(super) fn cell_offsets(self) -> Vec<u32> {
         let mut end = 0;
         let ends = (0..self.cells()).map(|cell| {
@@ -126,7 +126,7 @@ impl Ranks<'_> {
     /// members of a cell are compared with each.
     pub(super) fn slabs(self, tiles: usize, most: usize) -> Vec<Vec<Job>> {
         let side = tile::SIDE as usize;
-        // A tile of members, and all members that it is compared with.
+        // A tile of members, and the members compared with it.
         let mut pairs: Vec<(Range<usize>, Range<usize>)> = Vec::new();
         for cell in 0..self.cells() {
             let Range { start, end } = self.members(cell, 0..1);
@@ -180,7 +180,7 @@ impl Ranks<'_> {
     }
 }
 
-/// The members of a cell, of `rows` in all, that are compared in this round, if any are left.
+/// Members compared in `round` of a cell of `rows` members; none if no members are left.
 fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
     if rows <= ONE_ROUND {
         return (round == 0).then_some(0..rows);
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts of cells with so many members of each of two ranks.
+    /// Offsets of cells from their numbers of members at ranks 0 and 1.
     fn starts(sizes: &[(usize, usize)]) -> Vec<usize> {
         let mut starts = vec![0];
         for &(own, second) in sizes {
@@ -219,7 +219,7 @@ mod tests {
         let starts = starts(&sizes);
         let most = 2500;
         let slabs = Ranks { starts: &starts, probes: 2 }.slabs(10, most);
-        // Of each member, how many rows its tile has been compared with.
+        // Rows compared with the tile of each member.
         let mut compared = vec![0; starts[starts.len() - 1]];
         for slab in &slabs {
             assert!(!slab.is_empty() && slab.len() <= 10);

@@ -1,4 +1,4 @@
-//! Queries on the device, and their lists.
+//! A batch of queries on the device, with their lists.
 
 use tagore_device::block::sums::TileSum;
 use tagore_device::key::{self, Key};
@@ -10,7 +10,7 @@ use crate::gpu::Buffer;
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{OnDevice, Side};
 
-/// Queries on the device, and what is known of their neighbours.
+/// A batch of queries on the device, with their lists, bounds and noted rows.
 pub(super) struct Batch<T: OnDevice> {
     pub side: Side<T>,
     pub excluded: Buffer<u32>,
@@ -23,8 +23,8 @@ pub(super) struct Batch<T: OnDevice> {
 }
 
 impl<T: OnDevice> Batch<T> {
-    /// Puts the queries `members` on the device, with their present lists, a list to a query in
-    /// `keys`.
+    /// Copies the queries `members` and their present lists to the device; `keys` holds a list per
+    /// query.
     pub(super) fn start(
         &mut self,
         search: &GpuSearch<'_>,
@@ -44,8 +44,7 @@ impl<T: OnDevice> Batch<T> {
         self.overflow.fill(0)
     }
 
-    /// Takes the lists of the queries `members` back to `keys`, but for the `stragglers` among
-    /// them.
+    /// Copies the lists of the queries `members` back to `keys`, except those of the `stragglers`.
     pub(super) fn finish(
         &self,
         search: &GpuSearch<'_>,
@@ -65,7 +64,7 @@ impl<T: OnDevice> Batch<T> {
         Ok(())
     }
 
-    /// Closes the queries whose noted rows passed the capacity: nothing is noted for them any more.
+    /// Closes queries whose noted rows exceed the capacity: the filter notes no more rows for them.
     pub(super) fn close(&mut self, counts: &mut [u32], closed: &[usize]) -> Result<()> {
         let mut bounds = vec![T::Sum::CLOSED; self.count];
         self.bounds.download(&mut bounds)?;

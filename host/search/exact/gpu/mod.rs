@@ -1,11 +1,11 @@
-//! Exact search on a GPU: a filter of all rows on tensor cores, and exact distances for what passes
-//! it (`device/src/search/exact/`).
+//! Exact search on a GPU: tensor cores filter all rows and note the rows that pass; settling
+//! computes their exact distances (`device/src/search/exact/`).
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in
-//! ranges that grow as the bounds of the queries tighten, so that about a third of the room for
-//! noted rows is used. Where a few queries overflow it, as in a dense spot whose distances are
-//! below what rounding moves, they are searched for again by themselves; where many do, the range
-//! is visited again in smaller parts.
+//! ranges that grow as the bounds of the queries tighten, so that noted rows fill about a third of
+//! their capacity. A few queries may overflow it, as in a dense spot with distances below the
+//! rounding error. These are searched again by themselves. If many overflow, the range is visited
+//! again in smaller parts.
 
 mod batch;
 mod pass;
@@ -23,16 +23,16 @@ use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Matrix, TypedRows};
 use crate::{Error, Metric, Progress, Result};
 
-/// The largest k: the list of a query and what is merged into it share a block's memory.
+/// The largest k: a query's list and the keys merged into it share the memory of a block.
 pub(crate) const MAX_K: usize = 1024;
 
-/// Queries that are searched for together.
+/// Queries per batch.
 const BATCH: usize = 16_384;
 
-/// Rows whose neighbours are searched for together, unless there are more than four times as many.
+/// Least batch of a search for the neighbours of all rows; larger from four times as many rows on.
 const LEAST_BATCH: usize = 1024;
 
-/// The queries whose neighbours are wanted.
+/// The queries of a search.
 pub(crate) struct QuerySet<'a> {
     rows: TypedRows<'a>,
     /// The row of each query, if the queries are nodes of the base; no node finds itself.
@@ -59,31 +59,31 @@ impl<'a> QuerySet<'a> {
     }
 }
 
-/// Rows that may be noted for a query between two settlings.
+/// Most rows noted per query between two settlings.
 pub(crate) fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
 
-/// The rows of a base of `n` that are searched for together where all are: no more than a quarter
-/// of them, so that what is noted for them takes no more than what stays.
+/// Batch of a search for the neighbours of all `n` rows: at most a quarter, so that noted rows take
+/// no more memory than the kept buffers.
 pub(crate) fn batch_of_all(n: usize) -> usize {
     n.div_ceil(4).clamp(LEAST_BATCH, BATCH).min(n)
 }
 
-/// What a search of the `k` nearest of every row takes, with all `n` rows of `dim` components on
-/// the device.
+/// Device memory of a search for the `k` nearest of every row, with all `n` rows of `dim`
+/// components on the device.
 pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
     device_plan::<T>(n, batch_of_all(n), dim, k)
 }
 
-/// The least that a search of the `k` nearest of some of `n` rows can do with.
+/// Least device memory of a search for the `k` nearest of some of `n` rows.
 pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
     let side = n.min(tile::SIDE as usize);
     device_plan::<T>(side, side, dim, k)
 }
 
-/// What a search of the `k` nearest takes with `rows` rows of `dim` components on the device at a
-/// time, and `queries` queries in batches.
+/// Device memory of a search for the `k` nearest, with `rows` rows of `dim` components on the
+/// device at a time, and `queries` queries in batches.
 fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -> MemoryPlan {
     let queries = queries.min(BATCH);
     let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
@@ -101,12 +101,12 @@ fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -
 /// An exact search on a GPU.
 pub(crate) struct GpuSearch<'a> {
     pub gpu: &'a Gpu,
-    /// At least `k` rows to find.
+    /// The base, with at least `k` rows to find.
     pub space: &'a Space<'a>,
     pub queries: &'a QuerySet<'a>,
     /// Neighbours per query.
     pub k: usize,
-    /// The most bytes of device memory to use, if limited.
+    /// Most bytes of device memory to use, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
 }
@@ -115,7 +115,7 @@ impl GpuSearch<'_> {
     /// Finds the `k` smallest keys of each query, as the CPU computes them.
     ///
     /// # Errors
-    /// If `k` is out of range, the device has no room or fails, or the work is cancelled.
+    /// If `k` is out of range, the device lacks memory or fails, or the work is cancelled.
     pub(crate) fn run(&self) -> Result<Vec<Key>> {
         let Self { space, queries, k, .. } = *self;
         if k == 0 || k > MAX_K {
@@ -132,7 +132,7 @@ impl GpuSearch<'_> {
         Ok(keys)
     }
 
-    /// Rows that may be noted for a query between two settlings.
+    /// Most rows noted per query between two settlings.
     fn capacity(&self) -> usize {
         capacity(self.k)
     }
@@ -142,10 +142,10 @@ impl GpuSearch<'_> {
         device_plan::<T>(rows, queries, self.space.dim(), self.k)
     }
 
-    /// Queries that are searched for together, and rows that are on the device at a time.
+    /// Queries per batch, and rows on the device at a time.
     fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
         let free = self.gpu.free_memory()?;
-        // The driver and the compiler of kernels take an unknown part.
+        // Left for the driver and its compiler, whose memory is unknown.
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
         let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.queries.count);
@@ -198,7 +198,7 @@ impl GpuSearch<'_> {
         let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
 
         let stage = self.progress.stage("exact search", (n * count.div_ceil(batch)) as u64);
-        let everyone: Vec<u32> = (0..count as u32).collect();
+        let all_queries: Vec<u32> = (0..count as u32).collect();
         let mut keys = vec![key::NONE; count * k];
         for first in (0..n).step_by(piece) {
             let rows_here = piece.min(n - first);
@@ -219,12 +219,12 @@ impl GpuSearch<'_> {
                 },
             )?;
             let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
-            for members in everyone.chunks(batch) {
+            for members in all_queries.chunks(batch) {
                 let task = Preparation {
                     count: members.len(),
                     dim,
                     mean: &mean,
-                    // That of the queries is not asked for.
+                    // Scratch: the largest norm of the queries is unused.
                     largest: largest_of_queries,
                     scale: rounding.query_scale,
                     error_limit: f32::INFINITY,
@@ -250,7 +250,7 @@ impl GpuSearch<'_> {
     }
 }
 
-/// Zero vectors are at cosine distance 1 from all, and were not searched for on the device.
+/// Adds zero vectors, which are at cosine distance 1 from all and which the device skips.
 pub(crate) fn add_zero_vectors(space: &Space<'_>, queries: &QuerySet<'_>, k: usize, keys: &mut [Key]) {
     if space.metric() != Metric::Cosine || space.zero().is_empty() && queries.zero.is_empty() {
         return;

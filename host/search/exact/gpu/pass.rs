@@ -13,7 +13,7 @@ use crate::gpu::Buffer;
 use crate::vectors::gpu::{Rounding, Side, metric_number, stage_kernels};
 use crate::{Metric, Result};
 
-/// One query in so many may be given up in a pass.
+/// At most one query in this many is closed in a pass.
 const STRAGGLERS: usize = 8;
 
 stage_kernels! {
@@ -24,7 +24,7 @@ stage_kernels! {
     }
 }
 
-/// The visit of all rows of a piece for a batch of queries.
+/// A pass over all rows of a piece for a batch of queries.
 pub(super) struct Pass<'a, T: ExactKernels> {
     pub search: &'a GpuSearch<'a>,
     pub rounding: &'a Rounding,
@@ -35,8 +35,8 @@ pub(super) struct Pass<'a, T: ExactKernels> {
 }
 
 impl<T: ExactKernels> Pass<'_, T> {
-    /// Visits all rows. With `may_close`, queries for which too much is noted while others go on
-    /// well are given up and returned, ascending: they are better searched for by themselves.
+    /// Visits all rows. With `may_close`, closes the few queries whose noted rows overflow and
+    /// returns them, ascending, to be searched by themselves.
     pub(super) fn run(
         &self,
         batch: &mut Batch<T>,
@@ -47,24 +47,24 @@ impl<T: ExactKernels> Pass<'_, T> {
         let side = tile::SIDE as usize;
         let (capacity, k) = (self.search.capacity(), self.search.k);
         let order = Order::of(rows);
-        // Tiles that cannot overflow, whatever they hold.
+        // Tiles that cannot overflow for any data.
         let safe = capacity / side;
-        // Of `seen` rows k are nearer than the bound, so of the next r about k r / seen; few of
-        // them may be many by chance.
+        // k of `seen` rows are below the bound, so about k r / seen of the next r rows are. A small
+        // k varies more, hence the maximum.
         let ideal = capacity as f64 / (3 * k.max(32)) as f64;
         let mut growth = ideal;
         let mut done = 0;
         let mut closed = Vec::new();
-        // The bounds, by the lists of earlier pieces.
+        // Settling sets the bounds from the lists of earlier pieces.
         self.settle(batch)?;
         while done < order.tiles {
             let seen = self.first + done * side;
-            let wanted = if seen == 0 {
+            let tiles = if seen == 0 {
                 (2 * k).div_ceil(side).max(2)
             } else {
                 (seen as f64 * growth) as usize / side
             };
-            let mut range = wanted.max(1).min(order.tiles - done);
+            let mut range = tiles.max(1).min(order.tiles - done);
             loop {
                 self.filter(batch, &order, done, range)?;
                 let mut overflow = [0];
@@ -99,8 +99,8 @@ impl<T: ExactKernels> Pass<'_, T> {
     fn filter(&self, batch: &mut Batch<T>, order: &Order, done: usize, range: usize) -> Result<()> {
         let gpu = self.search.gpu;
         let query_tiles = batch.count.div_ceil(tile::SIDE as usize);
-        // Blocks for the device some times over, each of many tiles, and no more than a grid may
-        // have.
+        // Several times the blocks that the device runs at a time, each with many tiles, within the
+        // limit of a grid.
         let blocks = gpu.multiprocessors() as usize * 16;
         let per_block = (range * query_tiles / blocks).clamp(1, 64).max(range.div_ceil(65_535));
         let rows = self.side.tiles();
@@ -128,8 +128,8 @@ impl<T: ExactKernels> Pass<'_, T> {
             tile_step: order.step as u32,
         };
         let grid = [query_tiles as u32, range.div_ceil(per_block) as u32, 1];
-        // SAFETY: both sides hold as many vectors of this stride, prepared; the buffers of the
-        // batch have a place for each of its queries and outlive the work.
+        // SAFETY: both sides hold prepared vectors of this stride. The buffers of the batch have a
+        // slot per query and outlive the work.
         unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
     }
 
@@ -164,11 +164,11 @@ impl<T: ExactKernels> Pass<'_, T> {
     }
 }
 
-/// The tiles of a piece's rows, and the order in which they are visited.
+/// The tiles of a piece's rows, and their order of visits.
 struct Order {
     rows: usize,
     tiles: usize,
-    /// From one visited tile to the next, coprime to their number.
+    /// Tiles from one visit to the next, coprime to their number.
     step: usize,
 }
 
@@ -181,7 +181,7 @@ impl Order {
             }
             a
         };
-        // The golden ratio leaves no run of nearby tiles, so that sorted data come mixed.
+        // A step by the golden ratio visits no nearby tiles in a row, which mixes sorted data.
         let from = ((tiles as f64 * 0.618_034) as usize).max(1);
         let step = (from..=tiles).find(|&step| divisor(step, tiles) == 1).unwrap_or(1);
         Self { rows, tiles, step }
