@@ -1,7 +1,12 @@
 //! The PTX of the kernels that this program carries.
 
-/// The PTX that the build found or made, of all stages.
+/// PTX of the kernels of all stages. In the repository `build.rs` finds or compiles it.
+#[cfg(ptx_from_sources)]
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
+
+/// PTX of the kernels of all stages. A package has no sources of kernels: their crate ships the PTX.
+#[cfg(not(ptx_from_sources))]
+pub(crate) const PTX: &str = tagore_device::PTX;
 
 /// The module of one kernel: all of `ptx` but the other entries. What is not used is then not
 /// compiled.
