@@ -4,7 +4,7 @@
 #[cfg(ptx_from_sources)]
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
 
-/// PTX of the kernels of all stages. A package has no sources of kernels: their crate ships the PTX.
+/// PTX of the kernels of all stages. In a package their crate ships it.
 #[cfg(not(ptx_from_sources))]
 pub(crate) const PTX: &str = tagore_device::PTX;
 
