@@ -80,9 +80,9 @@ pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) ->
         let found = line(path, sum.finalize(), content.len() as u64);
         let stated = lines.next().unwrap_or_default();
         if !stated.ends_with('\n') || numbers(stated) != numbers(&found) {
-            let (stated, sums) = (stated.trim_end(), sums.display());
-            let expected = format!("{stated} as in {sums}: convert again, or delete {sums}");
-            return Err(Error::file(path, found.trim_end(), expected));
+            let sums = sums.display();
+            let expected = format!("the content that {sums} records: convert again, or delete {sums}");
+            return Err(Error::file(path, "another checksum", expected));
         }
     }
     match lines.next() {

@@ -160,12 +160,12 @@ fn a_graph_is_one_file_and_a_pair_only_by_conversion() {
     s.succeeds("knn -i base.fbin -o other.bin --knn 20 --metric ip");
     s.succeeds("convert other.bin o --to pair");
     fs::copy(s.path("o.distances.fbin"), s.path("g.distances.fbin")).unwrap();
-    s.fails(1, "convert g x.ibin --from pair", &["g.distances.fbin", "g.crc32 says"]);
+    s.fails(1, "convert g x.ibin --from pair", &["g.distances.fbin", "g.crc32 records"]);
     s.succeeds("convert index.tagore one.ibin");
     s.succeeds("build -i base.fbin -o index2.tagore --index cagra --graph graph.bin --degree 16");
     s.succeeds("convert index2.tagore two.ibin");
     fs::copy(s.path("two.entries.ibin"), s.path("one.entries.ibin")).unwrap();
-    s.fails(1, "inspect one.ibin --base base.fbin", &["one.entries.ibin", "one.crc32 says"]);
+    s.fails(1, "inspect one.ibin --base base.fbin", &["one.entries.ibin", "one.crc32 records"]);
     s.fails(1, "convert base.fbin x --to pair", &["pair for vectors"]);
     s.fails(2, "convert gt.bin x --to pair --layers", &["--layers"]);
 }

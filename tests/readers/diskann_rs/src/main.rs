@@ -1,5 +1,5 @@
-//! `diskann-reader GRAPH DISK QUERIES TRUTH L...`: recall@10 of f32 queries by DiskANN's Rust crates,
-//! in a graph in memory and in the files whose names begin with DISK. One line of JSON per L.
+//! `diskann-reader GRAPH DISK QUERIES TRUTH L...`: recall@10 of f32 queries by DiskANN's Rust
+//! crates, in a graph in memory and in the files whose names begin with DISK. One JSON line per L.
 
 use std::error::Error;
 use std::fs::File;
