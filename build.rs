@@ -1,6 +1,8 @@
 //! Finds the PTX of the kernels in `device/`, and that of the test kernels in `cuda/check/`:
 //! checked in, or compiled if their sources have changed. `TAGORE_PTX` = `checked-in`, `build` or
 //! `write` chooses; `write` remakes both files.
+//!
+//! A package holds no sources of kernels; there the crates of kernels ship their PTX.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ const ALL: [Kernels; 2] = [
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-check-cfg=cfg(ptx_from_sources)");
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         return ExitCode::SUCCESS;
     }
@@ -52,6 +55,15 @@ fn find_all() -> Result<(), String> {
         |name: &str| env::var_os(name).map(PathBuf::from).ok_or(format!("{name} is not set by cargo"));
     let (root, out) = (folder("CARGO_MANIFEST_DIR")?, folder("OUT_DIR")?);
     let source = Source::from_env("TAGORE_PTX")?;
+    if !ALL.iter().all(|kernels| root.join(kernels.folder).join("Cargo.toml").is_file()) {
+        return match source {
+            Source::Auto | Source::CheckedIn => Ok(()),
+            Source::Build | Source::Write => {
+                Err("TAGORE_PTX: found build or write in a package, expected the repository".to_owned())
+            }
+        };
+    }
+    println!("cargo:rustc-cfg=ptx_from_sources");
     for kernels in ALL {
         let ptx = find(&kernels, source, (&root, &out))?;
         println!("cargo:rustc-env={}={}", kernels.variable, ptx.display());

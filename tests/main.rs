@@ -1,6 +1,7 @@
 //! Tests of the library through its public interface.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod api;
 mod build;
 mod cancelled;
 mod diskann;

@@ -16,3 +16,7 @@ pub mod prune;
 pub mod random;
 pub mod search;
 pub mod sort;
+
+/// PTX of all kernels, for compute capability 8.0 and later, as checked in.
+#[cfg(not(target_os = "cuda"))]
+pub const PTX: &str = include_str!("../ptx/tagore.sm_80.ptx");

@@ -17,12 +17,18 @@ mod skip;
 /// Blocks of each launch.
 const BLOCKS: usize = 200;
 
+/// PTX of the test kernels.
+#[cfg(all(feature = "cuda", ptx_from_sources))]
+const PTX: &str = include_str!(env!("TAGORE_CHECK_PTX_FILE"));
+#[cfg(all(feature = "cuda", not(ptx_from_sources)))]
+const PTX: &str = cuda_check::PTX;
+
 /// The emulator with two orders of lanes, and the CUDA device, if any.
 fn devices() -> Vec<Gpu> {
     let mut devices = vec![Gpu::emulated(0), Gpu::emulated(1)];
     #[cfg(feature = "cuda")]
     match Gpu::cuda(0) {
-        Ok(gpu) => devices.push(gpu.with_ptx(include_str!(env!("TAGORE_CHECK_PTX_FILE")))),
+        Ok(gpu) => devices.push(gpu.with_ptx(PTX)),
         Err(error) => skip::no_cuda_device(&error.to_string()),
     }
     devices

@@ -1,7 +1,12 @@
 //! The PTX of the program's kernels.
 
-/// The PTX of all stages, found or made by the build.
+/// PTX of the kernels of all stages. In the repository `build.rs` finds or compiles it.
+#[cfg(ptx_from_sources)]
 pub(crate) const PTX: &str = include_str!(env!("TAGORE_PTX_FILE"));
+
+/// PTX of the kernels of all stages. In a package their crate ships it.
+#[cfg(not(ptx_from_sources))]
+pub(crate) const PTX: &str = tagore_device::PTX;
 
 /// The module of one kernel: `ptx` without the other entries, so the driver compiles only this
 /// kernel.

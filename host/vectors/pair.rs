@@ -78,7 +78,10 @@ mod tests {
         let [ids, distances, sums] = GroundTruth::pair_files(&one);
         fs::copy(&GroundTruth::pair_files(&other)[0], &ids).unwrap();
         let error = GroundTruth::open_pair(&one, &Progress::silent()).unwrap_err().to_string();
-        assert!(error.contains("one.neighbors.ibin: found ") && error.contains("one.crc32 records"), "{error}");
+        assert!(
+            error.contains("one.neighbors.ibin: found ") && error.contains("one.crc32 records"),
+            "{error}"
+        );
         // Without checksums a mixed pair goes unnoticed.
         fs::remove_file(sums).unwrap();
         assert_eq!(GroundTruth::open_pair(&one, &Progress::silent()).unwrap(), truth(9));

@@ -23,6 +23,10 @@ use cuda_std::warp::{
     warp_shuffle_idx, warp_shuffle_up, warp_shuffle_xor, warp_vote_all, warp_vote_any, warp_vote_ballot,
 };
 
+/// PTX of all kernels, for compute capability 8.0 and later, as checked in.
+#[cfg(not(target_os = "cuda"))]
+pub const PTX: &str = include_str!("../ptx/check.sm_80.ptx");
+
 /// Words written per lane by [`check_warp()`].
 pub const WARP_RESULTS: usize = 19;
 
