@@ -118,8 +118,8 @@ impl<T: ClusterKernels> KMeans<'_, T> {
                 length: length as u32,
             };
             let grid = [tiles(centres.count), tiles(count), 1];
-            // SAFETY: the buffers have room for the distances of `count` guides and the lists of all
-            // guides, and outlive the work.
+            // SAFETY: the buffers have room for the distances of `count` guides and the lists of
+            // all guides, and outlive the work.
             unsafe {
                 self.gpu.launch::<T::Pairs>(grid, tile::THREADS, (pairs,))?;
                 self.gpu.launch::<cluster_lists>([count as u32, 1, 1], LIST_THREADS, (listing,))?;
