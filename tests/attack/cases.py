@@ -56,7 +56,7 @@ def whole_numbers(rows, seed):
 def formats(runner, folder):
     """The names of all formats, as the command lists them."""
     outcome = runner.run(["inspect", "x", "--from", "?"], folder)
-    names = re.search(r"expected ([a-z0-9-]+(?:, [a-z0-9-]+)+)", outcome.stderr.decode())
+    names = re.search(r"expected (?:one of )?([a-z0-9-]+(?:, [a-z0-9-]+)+)", outcome.stderr.decode())
     if not names:
         raise SystemExit(f"no names of formats in {outcome.stderr!r}")
     return names[1].split(", ")
