@@ -2,7 +2,7 @@
 //! folder. The optional argument is a device: `cpu`, `cuda` or `emulated`.
 
 use custom_rule_device::Cone;
-use tagore::{TestQueries, Builder, Device, Metric, Progress, Strategy, Synth, evaluate, ground_truth};
+use tagore::{Builder, Device, Metric, Progress, Strategy, Synth, TestQueries, evaluate, ground_truth};
 
 /// The rule's kernels, if `build.rs` compiled them; without them pruning runs on the CPU.
 #[cfg(has_ptx)]
@@ -20,7 +20,9 @@ fn main() -> Result<(), tagore::Error> {
     println!("kernels of the rule: {}", if PTX.is_some() { "PTX" } else { "none, it runs on the CPU" });
     for strategy in [Strategy::vamana(), Strategy::custom("cone", Cone { alpha: 1.2 }, PTX, 70.0)] {
         let index = Builder::new(strategy).device(device).build(&base)?;
-        for found in evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50], &Progress::silent())? {
+        for found in
+            evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50], &Progress::silent())?
+        {
             println!(
                 "{:>6}: mean degree {:.1}, beam {}, recall@10 {:.4}",
                 index.kind(),
