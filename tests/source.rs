@@ -161,6 +161,22 @@ fn imports_follow_the_order_in_architecture_md() {
     assert!(wrong.is_empty(), "not in ARCHITECTURE.md: {wrong:#?}");
 }
 
+/// The folders of `host/outofcore/`, lowest first.
+const OUT_OF_CORE: [&str; 4] = ["plan", "store", "partition", "run"];
+
+#[test]
+fn folders_out_of_core_import_those_below() {
+    for (place, folder) in OUT_OF_CORE.iter().enumerate() {
+        for path in sources(&[&format!("host/outofcore/{folder}")]) {
+            let code = code(&path);
+            for above in &OUT_OF_CORE[place + 1..] {
+                let import = format!("crate::outofcore::{above}");
+                assert!(!code.contains(&import), "{} imports {import}", name(&path));
+            }
+        }
+    }
+}
+
 #[test]
 fn every_folder_is_in_the_order_and_the_order_has_no_cycle() {
     let (declared, _) = declared();
