@@ -19,6 +19,9 @@ mod plan;
 #[cfg(feature = "cuda")]
 mod ptx;
 mod rates;
+#[cfg(test)]
+#[path = "../../tests/skip.rs"]
+mod skip;
 pub(crate) mod sort;
 mod survey;
 

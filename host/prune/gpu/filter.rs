@@ -196,7 +196,7 @@ mod tests {
             Strategy::custom("far", Far { factor: 1.5 }, None, 0.25),
         ];
         let types = [ElementType::F32, ElementType::U8, ElementType::F16, ElementType::I8];
-        for gpu in [Some(Gpu::emulated(1)), Gpu::cuda(0).ok()].into_iter().flatten() {
+        for gpu in std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()) {
             for (element, dim) in types.into_iter().zip([97, 33, 1, 4]) {
                 let base = base(60, dim, element);
                 for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {

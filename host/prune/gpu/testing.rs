@@ -15,7 +15,7 @@ use crate::vectors::{Metric, Vectors};
 
 /// The emulator, and the CUDA device, if any.
 pub(super) fn devices() -> Vec<Gpu> {
-    [Ok(Gpu::emulated(1)), Gpu::cuda(0)].into_iter().flatten().collect()
+    std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()).collect()
 }
 
 pub(super) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {

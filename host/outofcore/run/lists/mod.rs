@@ -149,7 +149,7 @@ mod tests {
             let merged = expected.merge(&all(&first)).unwrap();
             let none = vec![NONE; n * degree];
             assert_ne!(merged, expected.merge(&all(&none)).unwrap());
-            for gpu in [Some(Gpu::emulated(1)), Gpu::cuda(0).ok()].into_iter().flatten() {
+            for gpu in std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()) {
                 let mut found = on_device(&gpu, &base, &embedding, &index);
                 let what = format!("{metric}, {}, degree {degree}", base.element_type());
                 assert!(found.get(0..n).unwrap() == lists, "{what}");
