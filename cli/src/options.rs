@@ -89,7 +89,7 @@ pub(crate) struct DescentOptions {
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     pub iterations: Iterations,
-    /// Start of descent: auto, random or cells (GPU)
+    /// Start of descent: auto, all-pairs, random or cells (GPU)
     #[arg(long, default_value = "auto")]
     pub start: Start,
     /// Neighbours per node whose lists are gathered in an iteration of phase 2

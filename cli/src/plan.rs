@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     iterations: Iterations,
-    /// Start of descent: auto, random or cells
+    /// Start of descent: auto, all-pairs, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
     /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: the k-NN graph

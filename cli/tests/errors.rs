@@ -53,7 +53,7 @@ const BENCH: &[(&str, &[&str])] = &[
     ),
     (
         "bench descent -i base.fbin --starts random,here -o x.jsonl --device cpu",
-        &["--starts", "here", "auto, random or cells"],
+        &["--starts", "here", "auto, all-pairs, random or cells"],
     ),
     (
         "bench descent -i base.fbin --starts cells -o x.jsonl --device cpu",

@@ -39,7 +39,7 @@ impl FromStr for Start {
             "random" => Ok(Self::Random),
             "cells" => Ok(Self::Cells),
             "all-pairs" => Ok(Self::AllPairs),
-            _ => Err(Error::argument("start", name, "all-pairs, auto, random or cells")),
+            _ => Err(Error::argument("start", name, "auto, all-pairs, random or cells")),
         }
     }
 }
