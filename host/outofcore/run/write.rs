@@ -59,8 +59,7 @@ impl Run<'_> {
         for (name, value) in [("clusters", clusters), ("cluster-size", self.plan.cluster_size)] {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
-        let shape = (base.len(), degree);
-        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, ENTRIES)?;
+        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), degree, ENTRIES)?;
         self.write_rows(&mut file, merged)?;
         let began = Instant::now();
         let layers = self.layers(&mut file, repeated, entries)?;
