@@ -1,4 +1,4 @@
-//! Reach: attaches every unreachable node to a tree that grows from the entry points.
+//! Reach: attaches unreachable nodes to a tree that grows from the entry points.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +13,7 @@ use crate::index::Start;
 use crate::progress::Progress;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::visited::Visited;
+use crate::vectors::Metric;
 use crate::vectors::space::Space;
 
 /// The search for the reached nodes nearest to an unreached one.
@@ -34,12 +35,16 @@ pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
     MemoryPlan::new()
         .with::<u32>("parents", n)
         .with::<bool>("reached", n)
+        .with::<bool>("listed", n)
         .with::<u32>("levels", 2 * n)
         .and(&Visited::plan(n, threads))
 }
 
 /// Makes every node reachable from `entries` within the degree of `rows`, and returns the number of
 /// attached nodes.
+///
+/// Under inner product, nodes without incoming edges stay unreachable. These are short rows, the
+/// answer to hardly any query. They may be most of the base, and edges to them mislead searches.
 ///
 /// The tree grows breadth first. An unreached node gets an edge from the nearest reached node with
 /// a free slot or an edge outside the tree. Without a free slot, the new edge replaces the longest
@@ -67,10 +72,12 @@ pub(crate) fn connect(
         free().push(search);
         found
     };
+    let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
+    let left_out = |node: u32| listed.as_ref().is_some_and(|listed| !listed[node as usize]);
     let (mut attached, mut first) = (0, 0);
     loop {
         let unreached: Vec<u32> =
-            (first..nodes).filter(|&node| !tree.is_reached(node)).take(SEARCHES).collect();
+            (first..nodes).filter(|&node| !tree.is_reached(node) && !left_out(node)).take(SEARCHES).collect();
         let Some(&last) = unreached.last() else { return Ok(attached) };
         first = last + 1;
         let near: Vec<Vec<u32>> = unreached.par_iter().map(|&node| search(rows, node)).collect();
@@ -97,6 +104,13 @@ pub(crate) fn connect(
             attached += 1;
         }
     }
+}
+
+/// Whether each node has an incoming edge.
+fn listed(rows: &GraphRows) -> Vec<bool> {
+    let mut listed = vec![false; rows.len()];
+    (0..rows.len() as u32).flat_map(|node| rows.row(node)).for_each(|&id| listed[id as usize] = true);
+    listed
 }
 
 /// Adds an edge to `node` from the nearest of `reached` that can take one, and returns that node.
@@ -232,6 +246,20 @@ mod tests {
         check(41, 2, &[0, 7], |node| if node == 40 { vec![] } else { vec![node ^ 1] });
         // All nodes of a ring are reachable.
         check(30, 1, &[3], |node| vec![(node + 1) % 30]);
+    }
+
+    #[test]
+    fn nodes_without_incoming_edges_stay_unreachable_under_inner_product() {
+        let base = Vectors::from_f32((0..40).map(|i| i as f32).collect(), 1).unwrap();
+        for metric in [Metric::InnerProduct, Metric::L2] {
+            let space = Space::new(&base, metric, &Progress::silent()).unwrap();
+            let mut rows = GraphRows::new(40, 4);
+            // Entry 0 leads to 1; 2 and 3 lead to each other; no edge leads to the others.
+            [(0, 1), (2, 3), (3, 2)].map(|(from, to)| assert!(rows.push(from, to)));
+            connect(&space, &mut rows, &[0], &Progress::silent()).unwrap();
+            let expected = if metric == Metric::L2 { 40 } else { 4 };
+            assert_eq!(reachable(&rows, &[0]), expected, "{metric:?}");
+        }
     }
 
     #[test]

@@ -185,11 +185,13 @@ impl Report {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.reachable < LEAST_REACHABLE {
-            warnings.push(format!(
-                "{} of {} nodes cannot be reached: no search finds them; build nsg, vamana or nssg instead, or \
-                 raise the degree",
-                self.unreachable, self.n
-            ));
+            let effect = if self.metric == Metric::InnerProduct {
+                "under inner product most of them are short, the answer to hardly any query; for directions \
+                 alone, build with cosine"
+            } else {
+                "no search finds them; build nsg, vamana or nssg instead, or raise the degree"
+            };
+            warnings.push(format!("{} of {} nodes cannot be reached: {effect}", self.unreachable, self.n));
         }
         if let Some(search) = self.search.as_ref().filter(|search| search.recall < LEAST_RECALL) {
             let SearchQuality { k, beam, recall, .. } = search;
