@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ impl Index {
             entries,
             layers,
             repeated,
-            adjacency: Adjacency::Mapped(MappedAdjacency { map, sections: header.sections }),
+            adjacency: Adjacency::Mapped(MappedAdjacency { map: Arc::new(map), sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
         };
@@ -309,9 +309,9 @@ fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> (Sections, usize) {
 }
 
 /// The sections of an open file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MappedAdjacency {
-    map: MappedFile,
+    map: Arc<MappedFile>,
     sections: Sections,
 }
 
