@@ -6,12 +6,13 @@
 //! then reads rows and vectors from the database, as it needs them.
 #![expect(clippy::print_stdout, reason = "an example shows its results")]
 
-use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, Table, TableDefinition};
-use tagore::{Builder, Metric, Progress, RowSink, Source, StoreError, Strategy, Synth, Vectors, ground_truth};
+use tagore::{
+    Builder, Metric, Progress, RowSink, Source, StoreError, Strategy, Synth, Vectors, ground_truth,
+};
 
 /// Little-endian f32 values of `CHUNK` rows each.
 const VECTORS: TableDefinition<u32, &[u8]> = TableDefinition::new("vectors");
@@ -101,7 +102,7 @@ struct Graph {
 }
 
 impl Graph {
-    fn open(database: &Database) -> Result<Self, Box<dyn Error>> {
+    fn open(database: &Database) -> Result<Self, StoreError> {
         let transaction = database.begin_read()?;
         let entries = transaction.open_table(ENTRIES)?.get(0)?.ok_or("no entry points")?;
         let (vectors, rows) = (transaction.open_table(VECTORS)?, transaction.open_table(ROWS)?);
@@ -134,7 +135,7 @@ impl Graph {
 }
 
 /// Fills the database with vectors, as an application would.
-fn insert(database: &Database, base: &Vectors) -> Result<(), Box<dyn Error>> {
+fn insert(database: &Database, base: &Vectors) -> Result<(), StoreError> {
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(VECTORS)?;
@@ -148,7 +149,7 @@ fn insert(database: &Database, base: &Vectors) -> Result<(), Box<dyn Error>> {
 }
 
 /// Builds the graph of the vectors of the database, into the database.
-fn build(database: &Database) -> Result<(), Box<dyn Error>> {
+fn build(database: &Database) -> Result<(), StoreError> {
     let progress = Progress::silent();
     let began = Instant::now();
     let mut stored = Stored(database.begin_read()?.open_table(VECTORS)?);
@@ -171,7 +172,7 @@ fn build(database: &Database) -> Result<(), Box<dyn Error>> {
     Ok(transaction.commit()?)
 }
 
-fn run(path: &Path) -> Result<f64, Box<dyn Error>> {
+fn run(path: &Path) -> Result<f64, StoreError> {
     let synth = Synth::new(ROWS_OF_VECTORS, DIM, 7)?;
     let (base, queries) = (synth.base(), synth.queries(100));
     let database = Database::create(path)?;
@@ -191,7 +192,7 @@ fn run(path: &Path) -> Result<f64, Box<dyn Error>> {
     Ok(recall)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), StoreError> {
     let folder = tempfile::tempdir()?;
     run(&folder.path().join("vectors.redb"))?;
     let files = std::fs::read_dir(folder.path())?.count();
@@ -200,7 +201,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn an_index_in_the_database_finds_the_neighbours_and_leaves_no_other_file() -> Result<(), Box<dyn Error>> {
+fn an_index_in_the_database_finds_the_neighbours_and_leaves_no_other_file() -> Result<(), StoreError> {
     let folder = tempfile::tempdir()?;
     let recall = run(&folder.path().join("vectors.redb"))?;
     assert!(recall > 0.95, "{recall}");

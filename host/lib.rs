@@ -31,9 +31,11 @@
 //! | the vectors are in | use | copies |
 //! | --- | --- | --- |
 //! | a file | [`Vectors::open`] | none: mapped |
-//! | a `Vec`, `Arc<[T]>`, or an array of another library | [`Vectors::from_owner`], [`Vectors::from_strided`], [`Vectors::from_bytes`] | none |
+//! | a `Vec`, `Arc<[T]>`, or array of another library | [`Vectors::from_owner`] | none |
+//! | some columns of an array | [`Vectors::from_strided`] | none |
+//! | aligned bytes | [`Vectors::from_bytes`] | none |
 //! | rows of a collection | [`Vectors::from_rows`] | one |
-//! | a database, in memory for the build | [`Vectors::from_source`] | one |
+//! | a database | [`Vectors::from_source`] | one, in memory |
 //! | a database larger than memory | [`Vectors::spooled`] | one, in a file without a name |
 //!
 //! Values are f32, f16, u8 or i8. [`Ids`] holds the caller's own ids of the rows. A graph goes back
@@ -41,13 +43,15 @@
 //!
 //! # Threads
 //!
-//! | type | threads |
-//! | --- | --- |
-//! | [`Vectors`], [`Index`], [`Ids`], [`KnnGraph`], [`GroundTruth`] | read only, `Send + Sync`: share them in an `Arc`; clones of [`Vectors`], [`Ids`] and mapped indexes share memory |
-//! | [`Searcher`] | `Send + Sync`; any number of threads search one at the same time |
-//! | [`Builder`], [`Descent`], [`ExactSearch`], [`outofcore::OutOfCore`] | `Send + Sync` settings, cheap to clone; a build takes `&self`, and builds may run at the same time |
-//! | [`Progress`] | `Send + Sync`; clones are the same handle, so one thread cancels the work of another |
-//! | [`Source`], [`RowSink`] | used by the calling thread alone; need not be `Send` |
+//! - [`Vectors`], [`Index`], [`Ids`], [`KnnGraph`] and [`GroundTruth`] are read only, `Send` and
+//!   `Sync`: share them in an `Arc`. Clones of [`Vectors`], of [`Ids`] and of mapped indexes share
+//!   memory.
+//! - [`Searcher`] is `Send` and `Sync`; any number of threads search one at the same time.
+//! - [`Builder`], [`Descent`], [`ExactSearch`] and [`outofcore::OutOfCore`] are settings, `Send`
+//!   and `Sync`, and cheap to clone. Builds may run at the same time.
+//! - [`Progress`] is `Send` and `Sync`. Clones are the same handle, so one thread cancels the work
+//!   of another.
+//! - [`Source`] and [`RowSink`] are used by the calling thread alone, and need not be `Send`.
 //!
 //! # Defaults
 //!

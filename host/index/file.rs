@@ -250,7 +250,7 @@ impl IndexFile {
     pub(crate) fn rows(&mut self) -> Result<WrittenRows> {
         let map = map(self.file.flushed()?)?;
         let sections = self.sections.each_ref().map(|section| section.bytes.clone());
-        Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.shape.1 })
+        Ok(WrittenRows { mapped: MappedAdjacency { map: Arc::new(map), sections }, max_degree: self.shape.1 })
     }
 
     /// Writes the entry points, layers and `repeated` rows, deletes the `stale` files and puts the

@@ -187,19 +187,24 @@ mod tests {
         result.err().map_or_else(|| "no error".to_owned(), |error| error.to_string())
     }
 
-    /// An owner that tells when it is dropped.
-    struct Told(Vec<f32>, Arc<()>);
+    /// An owner whose drop can be seen.
+    struct Told {
+        values: Vec<f32>,
+        _alive: Arc<()>,
+    }
 
     impl AsRef<[f32]> for Told {
         fn as_ref(&self) -> &[f32] {
-            &self.0
+            &self.values
         }
     }
 
     #[test]
     fn an_owner_lives_as_long_as_the_last_clone() {
         let alive = Arc::new(());
-        let vectors = Vectors::from_owner(Told(vec![1.0, 2.0, 3.0, 4.0], Arc::clone(&alive)), 2).unwrap();
+        let vectors =
+            Vectors::from_owner(Told { values: vec![1.0, 2.0, 3.0, 4.0], _alive: Arc::clone(&alive) }, 2)
+                .unwrap();
         let clone = vectors.clone();
         drop(vectors);
         assert_eq!(Arc::strong_count(&alive), 2);
@@ -249,10 +254,7 @@ mod tests {
     fn ragged_and_missing_rows_are_refused() {
         let rows = |rows: &[&[i8]]| Vectors::from_rows(rows);
         assert_eq!(&rows(&[&[1, 2], &[3, -4]]).unwrap().row(1)[..], [3.0, -4.0]);
-        assert_eq!(
-            text(rows(&[&[1, 2], &[3, 4], &[5]])),
-            "values of row 2: found 1, expected 2 as in row 0"
-        );
+        assert_eq!(text(rows(&[&[1, 2], &[3, 4], &[5]])), "values of row 2: found 1, expected 2 as in row 0");
         assert_eq!(text(rows(&[])), "rows: found none, expected at least one: its length is the dimension");
         assert_eq!(text(rows(&[&[]])), "dim: found 0, expected 1 to 4096");
         let wide: &[i8] = &[0; MAX_DIM + 1];

@@ -104,8 +104,8 @@ impl Ids {
         }
     }
 
-    /// Writes the table as `u64bin` or `npy`, by the extension of `path`. The file appears only when
-    /// it is complete.
+    /// Writes the table as `u64bin` or `npy`, by the extension of `path`. The file appears only
+    /// when it is complete.
     ///
     /// # Errors
     /// If the extension is another, or the file cannot be written.
@@ -252,9 +252,9 @@ mod tests {
         let path = folder.path().join("ids.npy");
         let text = |header: Vec<u8>, ids: &[i64]| {
             fs::write(&path, [&header[..], bytemuck::cast_slice(ids)].concat()).unwrap();
-            Ids::open(&path).map(|ids| ids.as_slice().to_vec()).map_err(|error| {
-                error.to_string().replace(&folder.path().display().to_string(), "")
-            })
+            Ids::open(&path)
+                .map(|ids| ids.as_slice().to_vec())
+                .map_err(|error| error.to_string().replace(&folder.path().display().to_string(), ""))
         };
         assert_eq!(text(npy::header("<i8", 2, None), &[4, 3]), Ok(vec![4, 3]));
         assert_eq!(text(npy::header("<u8", 2, Some(1)), &[4, 3]), Ok(vec![4, 3]));
@@ -265,7 +265,11 @@ mod tests {
         assert_eq!(text(header, &[4, 3]), Ok(vec![4, 3]));
         let expected = "expected an array of n or n x 1 u64 or i64";
         for (header, ids, refused) in [
-            (npy::header("<i8", 2, None), &[4, -3][..], "found the id -3 in row 1, expected ids of at least 0"),
+            (
+                npy::header("<i8", 2, None),
+                &[4, -3][..],
+                "found the id -3 in row 1, expected ids of at least 0",
+            ),
             (npy::header("<u8", 1, Some(2)), &[4, 3], &format!("found a 2-D array of <u8, {expected}")),
             (npy::header("<u4", 4, None), &[4, 3], &format!("found a 1-D array of <u4, {expected}")),
             (npy::header("<u8", 3, None), &[4, 3], "found 144 bytes, expected 152, by its header"),

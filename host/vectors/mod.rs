@@ -28,8 +28,8 @@ mod values;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use half::f16;
 use rayon::prelude::*;
@@ -60,7 +60,8 @@ pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 /// The largest dimension.
 pub const MAX_DIM: usize = 4096;
 
-/// A data set: rows of one dimension and element type, in memory of any owner or mapped from a file.
+/// A data set: rows of one dimension and element type, in memory of any owner or mapped from a
+/// file.
 ///
 /// The values are read only. Clones share them, and `Vectors` is `Send` and `Sync`, so threads
 /// share a data set without a lock. Values come from

@@ -95,9 +95,9 @@ impl Vectors {
         Ok(Self::new(Storage::owned(values), Layout::dense(S::Value::TYPE, rows, dim), None))
     }
 
-    /// Reads all rows of `source` into a file in `folder`, and maps it: for data larger than memory,
-    /// which [`OutOfCore`](crate::outofcore::OutOfCore) builds. It reads rows in any order, so a
-    /// source alone is not enough.
+    /// Reads all rows of `source` into a file in `folder`, and maps it: for data larger than
+    /// memory, which [`OutOfCore`](crate::outofcore::OutOfCore) builds. It reads rows in any order,
+    /// so a source alone is not enough.
     ///
     /// The file has as many bytes as the rows. On Unix it has no name, so the system frees it with
     /// the last clone of these vectors, even after a kill; elsewhere it is removed then.

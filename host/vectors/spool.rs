@@ -57,7 +57,7 @@ impl Spool {
     /// Maps the file, which must not be empty.
     pub(super) fn map(mut self) -> Result<impl Memory> {
         self.flush.wait().map_err(Error::io(&self.name.0))?;
-        // SAFETY: the file has no name that other programs know, and this process writes it no more.
+        // SAFETY: other programs do not know the file, and this process writes it no more.
         let map = unsafe { MappedFile::new(&self.file, &self.name.0) }.map_err(Error::io(&self.name.0))?;
         Ok(Spooled { map, _name: self.name })
     }

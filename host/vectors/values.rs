@@ -61,11 +61,7 @@ impl Vectors {
             return Ok(self.matrix());
         }
         let expected = format!("{}, or a conversion", T::TYPE);
-        Err(Error::mismatch(
-            self.describe(),
-            format_args!("{} values", self.element_type()),
-            expected,
-        ))
+        Err(Error::mismatch(self.describe(), format_args!("{} values", self.element_type()), expected))
     }
 }
 
@@ -85,12 +81,16 @@ mod tests {
         let clone = vectors.clone();
         let copied = vectors.into_vec::<f32>().unwrap();
         assert!(copied.as_ptr() != place && copied == [1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(clone.into_vec::<f32>().unwrap().as_ptr(), place);
+        let same = clone.into_vec::<f32>().unwrap();
+        assert_eq!(same.as_ptr(), place);
         // Other owners, and gaps between rows.
         let shared: Arc<[u8]> = Arc::from([1, 2, 3, 4, 5]);
         let strided = Vectors::from_strided(Arc::clone(&shared), (2, 2), 3).unwrap();
         assert_eq!(strided.clone().into_vec::<u8>().unwrap(), [1, 2, 4, 5]);
-        assert_eq!(Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap().to_f32(), strided.to_f32());
+        assert_eq!(
+            Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap().to_f32(),
+            strided.to_f32()
+        );
         let gaps = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 2).unwrap();
         assert_eq!(gaps.into_vec::<u8>().unwrap(), [1, 2, 3, 4]);
         assert_eq!(Vectors::from_owner(shared, 5).unwrap().into_vec::<u8>().unwrap(), [1, 2, 3, 4, 5]);
