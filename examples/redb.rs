@@ -21,7 +21,7 @@ const ROWS: TableDefinition<u32, &[u8]> = TableDefinition::new("rows");
 /// Entry points, under the key 0.
 const ENTRIES: TableDefinition<u32, &[u8]> = TableDefinition::new("entries");
 
-const ROWS_OF_VECTORS: usize = 10_000;
+const ROWS_OF_VECTORS: usize = 5_000;
 const DIM: usize = 32;
 const CHUNK: usize = 100;
 const ROW_BYTES: usize = DIM * size_of::<f32>();
