@@ -7,7 +7,7 @@ use crate::gpu::{Capability, Gpu};
 use crate::{Error, Result};
 
 /// The device that builds or searches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
     /// A GPU if one exists and the graph is large enough, else the CPU.

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::ElementType;
 use crate::text::{one_line, path_text};
 
+/// An error of a caller's [`Source`](crate::Source) or [`RowSink`](crate::RowSink), which
+/// [`Error::Store`] carries. The `?` operator makes one of any error.
+pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A failure: its place, the value found and the value expected. Displays as one line of less than
 /// 1,000 bytes, in which control characters of paths and of file contents are escaped.
 #[derive(Debug)]
@@ -59,6 +63,15 @@ pub enum Error {
         found: String,
         /// The value of the other input.
         expected: String,
+    },
+    /// A failure of a caller's [`Source`](crate::Source) or [`RowSink`](crate::RowSink).
+    Store {
+        /// `source` or `sink`.
+        place: &'static str,
+        /// The first row of the failed call.
+        row: usize,
+        /// The error of the store; `downcast_ref` gives its type back.
+        source: StoreError,
     },
     /// A failure of a device or of its driver.
     Device {
@@ -130,6 +143,9 @@ impl fmt::Display for Error {
             }
             Self::Argument { parameter, found, expected } => differs(f, parameter, found, expected),
             Self::Mismatch { what, found, expected } => differs(f, &one_line(what, PATH), found, expected),
+            Self::Store { place, row, source } => {
+                write!(f, "{place}: row {row}: {}", one_line(&source.to_string(), PROBLEM))
+            }
             Self::Device { device, problem } => write!(f, "{device}: {}", one_line(problem, PROBLEM)),
             Self::DeviceMemory { device, stage, required, largest: (name, bytes), free, remedies } => {
                 write!(
@@ -152,6 +168,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
+            Self::Store { source, .. } => Some(source.as_ref()),
             _ => None,
         }
     }
@@ -169,6 +186,11 @@ impl Error {
     /// For `map_err` on an operation on `path`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    /// The failure of a caller's store at `place`; an error of this library stays as it is.
+    pub(crate) fn store(place: &'static str, row: usize, source: StoreError) -> Self {
+        source.downcast().map_or_else(|source| Self::Store { place, row, source }, |error| *error)
     }
 
     pub(crate) fn file(path: &Path, found: impl ToString, expected: impl ToString) -> Self {
@@ -204,6 +226,7 @@ mod tests {
             Error::Value { path: Some(path), row: 1, dim: 1, value: long.clone(), expected: long.clone() },
             Error::argument("degree", &long, &long),
             Error::mismatch(&long, &long, &long),
+            Error::store("source", usize::MAX, long.clone().into()),
             Error::Device { device: "cuda:0".to_owned(), problem: long },
         ];
         for error in errors {

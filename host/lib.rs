@@ -25,6 +25,69 @@
 //! Work runs on the calling rayon pool; `pool.install(|| ...)` chooses another. The same seed and
 //! input give the same bytes on any number of threads. The library prints nothing. Long work takes
 //! a [`Progress`], which reports and cancels, and emits `tracing` events.
+//!
+//! # Vectors from anywhere
+//!
+//! | the vectors are in | use | copies |
+//! | --- | --- | --- |
+//! | a file | [`Vectors::open`] | none: mapped |
+//! | a `Vec`, `Arc<[T]>`, or array of another library | [`Vectors::from_owner`] | none |
+//! | some columns of an array | [`Vectors::from_strided`] | none |
+//! | aligned bytes | [`Vectors::from_bytes`] | none |
+//! | rows of a collection | [`Vectors::from_rows`] | one |
+//! | a database | [`Vectors::from_source`] | one, in memory |
+//! | a database larger than memory | [`Vectors::spooled`] | one, in a file without a name |
+//!
+//! Values are f32, f16, u8 or i8. [`Ids`] holds the caller's own ids of the rows. A graph goes back
+//! to a database through a [`RowSink`]. `examples/redb.rs` does all of it in one database.
+//!
+//! # Threads
+//!
+//! - [`Vectors`], [`Index`], [`Ids`], [`KnnGraph`] and [`GroundTruth`] are read only, `Send` and
+//!   `Sync`: share them in an `Arc`. Clones of [`Vectors`], of [`Ids`] and of mapped indexes share
+//!   memory.
+//! - [`Searcher`] is `Send` and `Sync`; any number of threads search one at the same time.
+//! - [`Builder`], [`Descent`], [`ExactSearch`] and [`outofcore::OutOfCore`] are settings, `Send`
+//!   and `Sync`, and cheap to clone. Builds may run at the same time.
+//! - [`Progress`] is `Send` and `Sync`. Clones are the same handle, so one thread cancels the work
+//!   of another.
+//! - [`Source`] and [`RowSink`] are used by the calling thread alone, and need not be `Send`.
+//!
+//! # Defaults
+//!
+//! A [`Builder`] has the defaults of its [`Strategy`], and for the k-NN graph those of [`Descent`]:
+//! [`DEFAULT_KNN`] neighbours, L2, seed 0, [`Device::Auto`].
+//!
+//! | kind | degree | candidates, from | filter, threshold | entry points |
+//! | --- | --- | --- | --- | --- |
+//! | [`cagra`](Strategy::cagra) | 32 | own list | detours | 32 random nodes |
+//! | [`dpg`](Strategy::dpg) | 32 | 48, own list | spread of directions | 32 random nodes |
+//! | [`nsg`](Strategy::nsg) | 50 | 72, path | distance, 1 | medoid |
+//! | [`nssg`](Strategy::nssg) | 50 | 60, two hops | angle, 60 degrees | 32 random nodes |
+//! | [`vamana`](Strategy::vamana) | 32 | 100, path | distance, alpha 1.1 | medoid |
+//! | [`tau_mng`](Strategy::tau_mng) | 50 | 72, path | distance, tau 0 | medoid |
+//! | [`alpha_cng`](Strategy::alpha_cng) | 50 | 72, path | distance, alpha 1.1, tau 0 | medoid |
+//!
+//! # In a service
+//!
+//! Builds and searches compute, so they do not belong on the threads of an async runtime. With
+//! tokio:
+//!
+//! ```ignore
+//! let searcher = Arc::new(searcher); // once, at the start
+//!
+//! let searcher = Arc::clone(&searcher); // per request
+//! let found = tokio::task::spawn_blocking(move || {
+//!     let queries = Vectors::from_f32(query, dim)?;
+//!     searcher.search(&queries, 10, 100, &Progress::silent())
+//! })
+//! .await??;
+//! for (row, distance) in found.iter().flatten() {
+//!     println!("{:?} at {distance}", ids.get(row));
+//! }
+//! ```
+//!
+//! A request that is dropped cancels its work if a guard calls [`Progress::cancel`] on drop.
 
 #[cfg(target_endian = "big")]
 compile_error!("tagore maps little-endian files into memory and needs a little-endian target");
@@ -63,12 +126,13 @@ pub use descent::{
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
 pub use device::Device;
-pub use error::{Error, Remedy, Result};
+pub use error::{Error, Remedy, Result, StoreError};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 #[cfg(feature = "plots")]
 pub use eval::{Series, recall_qps_plot};
 pub use index::{
-    Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_DEGREE, MAX_LAYER_BEAM, Statistics,
+    Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_DEGREE, MAX_LAYER_BEAM, RowSink,
+    Statistics,
 };
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
@@ -81,6 +145,6 @@ pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use text::{one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
-    DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Synth,
-    SynthKind, Vectors, with_mapped_file_at,
+    Component, DataShape, ElementType, Format, GroundTruth, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind,
+    Repeated, Source, Synth, SynthKind, Vectors, with_mapped_file_at,
 };

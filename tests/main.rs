@@ -19,5 +19,6 @@ mod report;
 mod search;
 mod skip;
 mod source;
+mod storage;
 mod synth;
 mod truth;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::{Error, Result};
 
 /// Iterations of the two phases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Iterations {
     /// Until few lists change.
     #[default]

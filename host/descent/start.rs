@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::{Error, Result};
 
 /// The start of a descent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Start {
     /// The fastest of the others for the device, the size and the metric.
     #[default]

@@ -1,12 +1,14 @@
 //! Statistics of a descent.
 
+use serde::Serialize;
+
 use crate::Result;
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::memory::peak_host_bytes;
 
 /// Statistics of a descent. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device
 /// during the descent: concurrent builds on one device are counted into each other's.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DescentStats {
     /// The device, such as `cpu` or `cuda:0`.
     pub device: String,

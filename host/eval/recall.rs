@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use tagore_device::key::{self, Key};
 
 use super::truth_check::{CheckedTruth, TruthCheck};
@@ -14,7 +15,7 @@ use crate::vectors::space::Space;
 use crate::{Device, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// Quality and speed of an index at one beam.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// The beam.
     pub beam: usize,

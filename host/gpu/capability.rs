@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::{Error, Result};
 
 /// A compute capability that kernels run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
     version: (u32, u32),
     shared: u32,

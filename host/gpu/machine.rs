@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cuda_std::launch::Limits;
+use serde::Serialize;
 
 use super::Overhead;
 use crate::Result;
@@ -38,7 +39,7 @@ pub(crate) struct Launch<'a> {
 }
 
 /// The time and the least work of a kernel.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KernelTime {
     /// The kernel.
     pub kernel: &'static str,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ impl Index {
             entries,
             layers,
             repeated,
-            adjacency: Adjacency::Mapped(MappedAdjacency { map, sections: header.sections }),
+            adjacency: Adjacency::Mapped(MappedAdjacency { map: Arc::new(map), sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
         };
@@ -254,7 +254,10 @@ impl IndexFile {
     pub(crate) fn rows(&mut self) -> Result<WrittenRows> {
         let map = map(self.file.flushed()?)?;
         let sections = self.sections.each_ref().map(|section| section.bytes.clone());
-        Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.max_degree })
+        Ok(WrittenRows {
+            mapped: MappedAdjacency { map: Arc::new(map), sections },
+            max_degree: self.max_degree,
+        })
     }
 
     /// Writes the entry points, layers and `repeated` rows, deletes the `stale` files and puts the
@@ -313,9 +316,9 @@ fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> (Sections, usize) {
 }
 
 /// The sections of an open file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MappedAdjacency {
-    map: MappedFile,
+    map: Arc<MappedFile>,
     sections: Sections,
 }
 

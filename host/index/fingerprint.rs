@@ -1,10 +1,12 @@
 //! Identification of data sets by shape and sampled content.
 
+use serde::{Deserialize, Serialize};
+
 use crate::vectors::{spread_rows, with_matrix};
 use crate::{ElementType, Error, Result, Vectors};
 
 /// Identifies a data set by its shape and a hash of rows spread over it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// Number of rows.
     pub rows: u64,

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
 pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
-pub use formats::{Export, IndexFormat};
+pub use formats::{Export, IndexFormat, RowSink};
 pub use layer::{Layer, MAX_LAYER_BEAM};
 pub(crate) use start::{Graph, Start};
 pub use statistics::Statistics;
@@ -31,7 +32,7 @@ use crate::{Error, Metric, Progress, Result, Vectors};
 pub const MAX_DEGREE: usize = 512;
 
 /// How an index was built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Description {
     /// The kind, such as `nsg`.
     pub kind: String,
@@ -45,7 +46,10 @@ pub struct Description {
 
 /// A graph index over a data set: at most `max_degree` neighbours per node, entry points, and a
 /// description. Ids are rows of the data set; the vectors are not part of the index.
-#[derive(Debug)]
+///
+/// An index does not change, and is `Send` and `Sync`: threads share one through an `Arc`. A clone
+/// of an index in memory copies its rows, one of a mapped file shares them.
+#[derive(Clone, Debug)]
 pub struct Index {
     description: Description,
     fingerprint: Fingerprint,
@@ -77,7 +81,7 @@ pub(crate) struct PaddedRows {
 }
 
 /// A degree per node, and rows of `max_degree` ids padded with `u32::MAX`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Adjacency {
     Owned { degrees: Vec<u32>, neighbors: Vec<u32> },
     Mapped(file::MappedAdjacency),

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::Index;
 use crate::{Progress, Result};
@@ -11,7 +12,7 @@ use crate::{Progress, Result};
 const SCANNED: usize = 64;
 
 /// Counts over a whole index.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Number of edges.
     pub edges: u64,

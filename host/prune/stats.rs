@@ -1,10 +1,12 @@
 //! Statistics of pruning.
 
+use serde::Serialize;
+
 use crate::gpu::KernelTime;
 
 /// Statistics of pruning. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device during
 /// pruning, as for [`DescentStats`](crate::DescentStats).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PruneStats {
     /// The device, such as `cpu` or `cuda:0`.
     pub device: String,

@@ -11,7 +11,7 @@ use crate::gpu::Gpu;
 use crate::{Error, MAX_DEGREE, Result};
 
 /// The source of candidates in the k-NN graph (paper section 5.1, Collect).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collect {
     /// A node's own list.
     OneHop,

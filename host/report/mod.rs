@@ -10,11 +10,10 @@ mod plots;
 mod timeline;
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::path::Path;
 use std::time::Instant;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
@@ -55,10 +54,9 @@ pub struct Report {
     /// Components per vector.
     pub dim: u32,
     /// Type of the components.
-    #[serde(rename = "type", serialize_with = "name")]
+    #[serde(rename = "type")]
     pub element: ElementType,
     /// Metric of the index.
-    #[serde(serialize_with = "name")]
     pub metric: Metric,
     /// Seed of the build.
     pub seed: u64,
@@ -238,8 +236,4 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes)?;
     file.commit()
-}
-
-fn name<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
 }

@@ -61,6 +61,31 @@ impl SearchResult {
         &self.distances[query * self.k..][..self.k]
     }
 
+    /// The rows found for each query in turn, nearest first: pairs of id and distance. Empty slots
+    /// of a query that found fewer than k rows are left out.
+    ///
+    /// ```
+    /// # use tagore::{Builder, Progress, Strategy, Synth, search};
+    /// # let synth = Synth::new(100, 4, 1)?;
+    /// # let (base, queries) = (synth.base(), synth.queries(2));
+    /// # let index = Builder::new(Strategy::nsg()).build(&base)?;
+    /// let result = search(&index, &base, &queries, 3, 10, &Progress::silent())?;
+    /// for (query, found) in result.iter().enumerate() {
+    ///     for (id, distance) in found {
+    ///         println!("query {query}: row {id} at {distance}");
+    ///     }
+    /// }
+    /// # assert_eq!(result.iter().map(Iterator::count).collect::<Vec<_>>(), [3, 3]);
+    /// # Ok::<(), tagore::Error>(())
+    /// ```
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = impl Iterator<Item = (u32, f32)> + '_> + '_ {
+        let found = |query| {
+            let pairs = self.ids(query).iter().copied().zip(self.distances(query).iter().copied());
+            pairs.take_while(|&(id, _)| id != u32::MAX)
+        };
+        (0..self.len()).map(found)
+    }
+
     /// Distances computed for all queries together.
     pub fn computed(&self) -> u64 {
         self.computed

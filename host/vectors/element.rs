@@ -4,11 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use half::f16;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
 /// The type of a vector's components.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ElementType {
     /// 32-bit floating point.
     F32,
@@ -58,8 +60,17 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A component type with distance kernels.
-pub(crate) trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
+/// A type of the components of vectors: `f32`, `f16`, `u8` or `i8`. No other type can have it.
+pub trait Component: Element {}
+
+impl Component for f32 {}
+impl Component for f16 {}
+impl Component for u8 {}
+impl Component for i8 {}
+
+/// A component type with distance kernels. Public in a private module, so that [`Component`] is
+/// sealed.
+pub trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
     const TYPE: ElementType;
 
     /// Widens the value to f32, exactly; for finite values.

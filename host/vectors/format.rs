@@ -4,11 +4,14 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::ElementType;
 use crate::{Error, Result};
 
 /// A file format of vectors or ids; all are little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// f32 rows, each after its dimension as an i32.
     Fvecs,

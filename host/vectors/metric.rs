@@ -3,17 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, Result};
 
 /// A metric. Lists, indexes and results hold its list distance; smaller is nearer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Metric {
     /// Squared Euclidean distance.
     #[default]
+    #[serde(rename = "l2")]
     L2,
     /// Inner product; the distance is −⟨x, y⟩.
+    #[serde(rename = "ip")]
     InnerProduct,
     /// Cosine; the distance is 1 − cos, and a zero vector is at distance 1 from all.
+    #[serde(rename = "cosine")]
     Cosine,
 }
 

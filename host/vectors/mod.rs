@@ -1,11 +1,13 @@
 //! Data sets: element types, file formats, metrics and distances.
 
 mod advice;
+mod construct;
 pub(crate) mod distance;
 mod element;
 pub(crate) mod embedding;
 mod format;
 pub(crate) mod gpu;
+mod ids;
 mod mapped;
 mod metric;
 pub(crate) mod npy;
@@ -15,31 +17,39 @@ pub(crate) mod range;
 pub(crate) mod repeated;
 mod save;
 pub(crate) mod shape;
+mod source;
 pub(crate) mod space;
+mod spool;
+mod storage;
 mod synth;
 mod truth;
+mod values;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use half::f16;
 use rayon::prelude::*;
 
 pub(crate) use advice::{Access, advise, far_apart};
 pub(crate) use element::Element;
-pub use element::ElementType;
+pub use element::{Component, ElementType};
 pub use format::Format;
+pub use ids::Ids;
 pub(crate) use mapped::MappedFile;
 pub use mapped::with_mapped_file_at;
 pub use metric::Metric;
 pub(crate) use open::{map, open_ids_as, open_regular};
 pub use repeated::Repeated;
 pub use shape::DataShape;
+pub use source::Source;
 pub use synth::{QueryKind, Synth, SynthKind};
 pub use truth::GroundTruth;
+
+use storage::Storage;
 
 use crate::parallel::for_each_block;
 use crate::{Error, Progress, Result};
@@ -50,7 +60,21 @@ pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 /// The largest dimension.
 pub const MAX_DIM: usize = 4096;
 
-/// A data set: rows of one dimension and element type, in memory or mapped from a file.
+/// A data set: rows of one dimension and element type, in memory of any owner or mapped from a
+/// file.
+///
+/// The values are read only. Clones share them, and `Vectors` is `Send` and `Sync`, so threads
+/// share a data set without a lock. Values come from
+///
+/// - [`open`](Self::open): a file, mapped;
+/// - [`from_f32`](Self::from_f32) and the like, [`from_rows`](Self::from_rows): vectors and rows;
+/// - [`from_owner`](Self::from_owner), [`from_strided`](Self::from_strided),
+///   [`from_bytes`](Self::from_bytes): memory of another library, kept alive and not copied;
+/// - [`from_source`](Self::from_source), [`spooled`](Self::spooled): a [`Source`], such as a
+///   database, row by row.
+///
+/// [`rows_as`](Self::rows_as), [`into_vec`](Self::into_vec) and [`to_f32`](Self::to_f32) give them
+/// back.
 ///
 /// ```
 /// use tagore::Vectors;
@@ -66,15 +90,6 @@ pub struct Vectors {
     /// Largest magnitude (0 unless the type is f32). Set once all values are known to be finite and
     /// all rows of a `vecs` file to have the same dimension.
     largest: OnceLock<f32>,
-}
-
-#[derive(Clone, Debug)]
-enum Storage {
-    Mapped(Arc<MappedFile>),
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-    U8(Vec<u8>),
-    I8(Vec<i8>),
 }
 
 /// Layout of the rows in storage: row `i` starts at byte `offset + i * stride`.
@@ -142,62 +157,13 @@ macro_rules! with_matrix {
 }
 pub(crate) use with_matrix;
 
-macro_rules! from_values {
-    ($name:ident, $type:ty, $variant:ident) => {
-        #[doc = concat!("A data set of `", stringify!($type), "` values, row-major, `dim` per row.")]
-        ///
-        /// # Errors
-        /// If `dim` is not in 1..=4096 or does not divide the number of values.
-        pub fn $name(values: Vec<$type>, dim: usize) -> Result<Self> {
-            check_dim(dim)?;
-            if values.len() % dim != 0 {
-                return Err(Error::argument(
-                    "values",
-                    values.len(),
-                    format_args!("a multiple of dim = {dim}"),
-                ));
-            }
-            let layout = Layout::dense(ElementType::$variant, values.len() / dim, dim);
-            check_rows(layout.rows)?;
-            Ok(Self::new(Storage::$variant(values), layout, None))
-        }
-    };
-}
-
 /// At most 1,024 evenly spread rows of `rows`, the first and the last included.
 pub(crate) fn spread_rows(rows: usize) -> impl Iterator<Item = usize> {
     let taken = rows.min(1024);
     (0..taken).map(move |index| if taken == 1 { 0 } else { index * (rows - 1) / (taken - 1) })
 }
 
-fn check_dim(dim: usize) -> Result<()> {
-    if (1..=MAX_DIM).contains(&dim) { Ok(()) } else { Err(Error::argument("dim", dim, "1 to 4096")) }
-}
-
-fn check_rows(rows: usize) -> Result<()> {
-    if rows <= MAX_ROWS {
-        Ok(())
-    } else {
-        Err(Error::argument("rows", rows, format_args!("at most {MAX_ROWS}")))
-    }
-}
-
 impl Vectors {
-    from_values!(from_f32, f32, F32);
-    from_values!(from_f16, f16, F16);
-    from_values!(from_u8, u8, U8);
-    from_values!(from_i8, i8, I8);
-
-    /// Rows of f32; the caller guarantees that `dim` is valid and divides the number of values.
-    pub(crate) fn dense_f32(values: Vec<f32>, dim: usize) -> Self {
-        let layout = Layout::dense(ElementType::F32, values.len() / dim, dim);
-        Self::new(Storage::F32(values), layout, None)
-    }
-
-    fn new(storage: Storage, layout: Layout, path: Option<PathBuf>) -> Self {
-        Self { storage, layout, path, largest: OnceLock::new() }
-    }
-
     /// The number of rows, n.
     pub fn len(&self) -> usize {
         self.layout.rows
@@ -242,7 +208,7 @@ impl Vectors {
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         let Layout { rows, offset, stride, .. } = self.layout;
         let (first, end) = (range.start.min(rows), range.end.min(rows));
-        if let Storage::Mapped(map) = &self.storage
+        if let Some(map) = self.storage.mapped()
             && first < end
         {
             let begin = offset + first * stride;
@@ -252,24 +218,16 @@ impl Vectors {
 
     /// Advises the kernel of the access pattern from here on, if rows are mapped from a file.
     pub(crate) fn advise(&self, access: Access) {
-        if let Storage::Mapped(map) = &self.storage {
+        if let Some(map) = self.storage.mapped() {
             advise(map, access);
         }
     }
 
     /// Copies the rows `ids`.
     pub(crate) fn select(&self, ids: &[u32]) -> Self {
-        macro_rules! gather {
-            ($matrix:expr) => {
-                ids.iter().flat_map(|&id| $matrix.row(id as usize)).copied().collect()
-            };
-        }
-        let storage = match self.rows() {
-            TypedRows::F32(m) => Storage::F32(gather!(m)),
-            TypedRows::F16(m) => Storage::F16(gather!(m)),
-            TypedRows::U8(m) => Storage::U8(gather!(m)),
-            TypedRows::I8(m) => Storage::I8(gather!(m)),
-        };
+        let storage = with_matrix!(self.rows(), m => {
+            Storage::owned(ids.iter().flat_map(|&id| m.row(id as usize)).copied().collect())
+        });
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // Values of a checked base need no second check.
         Self { storage, layout, path: None, largest: self.largest.clone() }
@@ -281,25 +239,20 @@ impl Vectors {
     }
 
     pub(crate) fn rows(&self) -> TypedRows<'_> {
-        match &self.storage {
-            Storage::Mapped(map) => match self.layout.element {
-                ElementType::F32 => TypedRows::F32(self.matrix(map)),
-                ElementType::F16 => TypedRows::F16(self.matrix(map)),
-                ElementType::U8 => TypedRows::U8(self.matrix(map)),
-                ElementType::I8 => TypedRows::I8(self.matrix(map)),
-            },
-            Storage::F32(values) => TypedRows::F32(Matrix::new(values, self.dim(), self.dim())),
-            Storage::F16(values) => TypedRows::F16(Matrix::new(values, self.dim(), self.dim())),
-            Storage::U8(values) => TypedRows::U8(Matrix::new(values, self.dim(), self.dim())),
-            Storage::I8(values) => TypedRows::I8(Matrix::new(values, self.dim(), self.dim())),
+        match self.layout.element {
+            ElementType::F32 => TypedRows::F32(self.matrix()),
+            ElementType::F16 => TypedRows::F16(self.matrix()),
+            ElementType::U8 => TypedRows::U8(self.matrix()),
+            ElementType::I8 => TypedRows::I8(self.matrix()),
         }
     }
 
-    fn matrix<'a, T: Element>(&self, map: &'a MappedFile) -> Matrix<'a, T> {
+    #[inline]
+    fn matrix<T: Element>(&self) -> Matrix<'_, T> {
         let Layout { rows, dim, offset, stride, .. } = self.layout;
         let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + dim * size_of::<T>() };
-        // Opening checked the file's length and every row's alignment.
-        Matrix::new(bytemuck::cast_slice(&map[offset..end]), stride / size_of::<T>(), dim)
+        // Every constructor checked the length, and the alignment of every row.
+        Matrix::new(bytemuck::cast_slice(&self.storage.bytes()[offset..end]), stride / size_of::<T>(), dim)
     }
 
     /// Checks that all values are finite and that all rows of an fvecs or bvecs file have the same
@@ -354,9 +307,9 @@ impl Vectors {
 
     /// Runs `read`, which reads distant rows, without read-ahead.
     pub(crate) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
-        match &self.storage {
-            Storage::Mapped(map) => far_apart(map, read),
-            _ => read(),
+        match self.storage.mapped() {
+            Some(map) => far_apart(map, read),
+            None => read(),
         }
     }
 
@@ -418,10 +371,11 @@ impl Vectors {
     }
 
     fn check_prefixes(&self, mut rows: Range<usize>) -> Result<()> {
-        let (Storage::Mapped(map), true) = (&self.storage, self.layout.prefixed) else {
+        let Layout { dim, stride, prefixed, .. } = self.layout;
+        if !prefixed {
             return Ok(());
-        };
-        let Layout { dim, stride, .. } = self.layout;
+        }
+        let map = self.storage.bytes();
         let prefix = |row: usize| {
             let start = row * stride;
             i32::from_le_bytes([map[start], map[start + 1], map[start + 2], map[start + 3]])

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
-use std::sync::Arc;
 
 use bytemuck::AnyBitPattern;
 
 use super::format::Framing;
 use super::mapped::MappedFile;
-use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Storage, Vectors, npy};
+use super::shape::with_type;
+use super::storage::Storage;
+use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Vectors, npy};
 use crate::{Error, Progress, Result};
 
 impl Vectors {
@@ -23,7 +24,7 @@ impl Vectors {
     /// header, the dimension is not in 1..=4096, or there are more than [`MAX_ROWS`] rows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let source = Source::open(path)?;
+        let source = OpenedFile::open(path)?;
         source.vectors(Format::of(path)?)
     }
 
@@ -32,7 +33,7 @@ impl Vectors {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_as(path: impl AsRef<Path>, format: Format) -> Result<Self> {
-        Source::open(path.as_ref())?.vectors(format)
+        OpenedFile::open(path.as_ref())?.vectors(format)
     }
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct IdMatrix {
 /// If the file cannot be read, its size contradicts its header, memory is short, or the work is
 /// cancelled.
 pub(crate) fn open_ids_as(path: &Path, format: Format, progress: &Progress) -> Result<IdMatrix> {
-    Source::open(path)?.ids(format, progress)
+    OpenedFile::open(path)?.ids(format, progress)
 }
 
 /// Opens a regular file for reading. Never blocks, as opening a pipe would.
@@ -110,9 +111,9 @@ pub(crate) fn map(path: &Path) -> Result<MappedFile> {
 }
 
 /// A mapped file that is not empty.
-pub(super) struct Source<'a> {
+pub(super) struct OpenedFile<'a> {
     path: &'a Path,
-    map: Arc<MappedFile>,
+    map: MappedFile,
 }
 
 /// The header of a `bin` file.
@@ -133,15 +134,15 @@ impl BinHeader {
 }
 
 /// A checked shape: rows, columns, and the byte offset of the first value.
-struct Shape {
-    rows: usize,
-    cols: usize,
-    offset: usize,
+pub(super) struct Shape {
+    pub rows: usize,
+    pub cols: usize,
+    pub offset: usize,
 }
 
-impl<'a> Source<'a> {
+impl<'a> OpenedFile<'a> {
     pub(super) fn open(path: &'a Path) -> Result<Self> {
-        Ok(Self { path, map: Arc::new(map(path)?) })
+        Ok(Self { path, map: map(path)? })
     }
 
     pub(super) fn path(&self) -> &'a Path {
@@ -150,6 +151,10 @@ impl<'a> Source<'a> {
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.map
+    }
+
+    pub(super) fn into_map(self) -> MappedFile {
+        self.map
     }
 
     fn vectors(self, format: Format) -> Result<Vectors> {
@@ -174,16 +179,11 @@ impl<'a> Source<'a> {
         let path = Some(self.path.to_owned());
         if offset.is_multiple_of(element.size()) {
             let layout = Layout { element, rows, dim, offset, stride, prefixed };
-            return Ok(Vectors::new(Storage::Mapped(self.map), layout, path));
+            return Ok(Vectors::new(Storage::new(self.map), layout, path));
         }
         // An npy header may have any length. Unaligned values cannot be used in place.
         let (values, silent) = (&self.map[offset..], &Progress::silent());
-        let storage = match element {
-            ElementType::F32 => Storage::F32(self.copied(values, silent)?),
-            ElementType::F16 => Storage::F16(self.copied(values, silent)?),
-            ElementType::U8 => Storage::U8(self.copied(values, silent)?),
-            ElementType::I8 => Storage::I8(self.copied(values, silent)?),
-        };
+        let storage = with_type!(element, T => Storage::owned(self.copied::<T>(values, silent)?));
         Ok(Vectors::new(storage, Layout::dense(element, rows, dim), path))
     }
 
@@ -259,7 +259,7 @@ impl<'a> Source<'a> {
     }
 
     /// The shape of a `bin` file with `size` bytes per element and at most `widest` columns.
-    fn bin(&self, size: usize, widest: usize) -> Result<Shape> {
+    pub(super) fn bin(&self, size: usize, widest: usize) -> Result<Shape> {
         let headers = self.bin_headers()?;
         // No file matches both: read as a short header, a long one has no columns.
         if let Some(header) = headers.iter().find(|header| header.file_size(size) == self.map.len() as u128) {

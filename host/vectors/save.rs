@@ -5,8 +5,11 @@ use std::path::Path;
 
 use half::f16;
 
+use super::construct::check_rows;
 use super::format::Framing;
-use super::{Element, ElementType, Format, Layout, Matrix, Storage, Vectors, check_rows, npy, with_matrix};
+use super::shape::with_type;
+use super::storage::Storage;
+use super::{Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
 use crate::atomic_file::AtomicFile;
 use crate::progress::StageProgress;
 use crate::{Error, Progress, Result};
@@ -89,12 +92,9 @@ impl Vectors {
             return Ok(Cow::Borrowed(self));
         }
         self.validate(progress)?;
-        let storage = with_matrix!(self.rows(), matrix => match element {
-            ElementType::F32 => Storage::F32(self.converted(matrix, progress)?),
-            ElementType::F16 => Storage::F16(self.converted(matrix, progress)?),
-            ElementType::U8 => Storage::U8(self.converted(matrix, progress)?),
-            ElementType::I8 => Storage::I8(self.converted(matrix, progress)?),
-        });
+        let storage = with_matrix!(self.rows(), matrix => with_type!(element, T => {
+            Storage::owned(self.converted::<_, T>(matrix, progress)?)
+        }));
         let layout = Layout::dense(element, self.len(), self.dim());
         Ok(Cow::Owned(Self::new(storage, layout, self.path.clone())))
     }

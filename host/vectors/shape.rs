@@ -1,6 +1,7 @@
 //! The properties of a data set that a build's memory depends on.
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, TypedRows, Vectors, spread_rows};
 use crate::{Error, Progress, Result};
@@ -9,7 +10,7 @@ use crate::{Error, Progress, Result};
 const READ: usize = 4 << 30;
 
 /// Size and type of a data set, from which a build's memory follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DataShape {
     /// Number of rows.
     pub rows: usize,

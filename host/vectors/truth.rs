@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::open::{BinHeader, Source};
+use super::open::{BinHeader, OpenedFile};
 use super::save::save_ids;
 use super::{Format, MAX_ROWS};
 use crate::atomic_file::AtomicFile;
@@ -125,7 +125,7 @@ impl GroundTruth {
     /// cancelled.
     pub fn open(path: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
-        let source = Source::open(path)?;
+        let source = OpenedFile::open(path)?;
         if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
             let table = source.ids(format, progress)?;
             return Ok(Self::new(table.cols, table.ids, None)?.at(path));
@@ -194,7 +194,7 @@ const ID: usize = 4;
 /// Bytes of an id and a distance.
 const ID_AND_DISTANCE: usize = 8;
 
-fn wrong_size(source: &Source<'_>, headers: &[BinHeader]) -> Error {
+fn wrong_size(source: &OpenedFile<'_>, headers: &[BinHeader]) -> Error {
     let size = source.bytes().len() as u128;
     let short = headers[0];
     // Files of range search have another layout: a count per query, all ids, all distances.

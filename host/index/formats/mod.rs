@@ -16,12 +16,16 @@ mod import;
 mod kgraph;
 mod layers;
 mod nsg;
+mod sink;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 pub use export::Export;
+pub use sink::RowSink;
 
 use crate::{Error, Result};
 
@@ -45,7 +49,8 @@ use crate::{Error, Result};
 /// An export drops what its format cannot hold: kind, parameters and seed, and the parts that the
 /// table denies. An import takes the metric and the base, which gives the number of nodes and the
 /// fingerprint. A format without entry points gets 32 random ones, as CAGRA does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum IndexFormat {
     /// The native file.

@@ -11,7 +11,7 @@ use super::ClusterGraph;
 use crate::{Error, Result};
 
 /// The rule for the next cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Ascending numbers.
     Sequential,

@@ -5,6 +5,7 @@ pub(crate) mod gpu;
 use std::time::Instant;
 
 use rayon::prelude::*;
+use serde::Serialize;
 use tagore_device::key::{self, Key};
 
 use gpu::{GpuSearch, QuerySet};
@@ -44,7 +45,7 @@ pub struct ExactSearch {
 }
 
 /// Times of an exact search. Concurrent searches on one device are counted into each other's times.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ExactStats {
     /// The device, such as `cpu` or `cuda:0`.
     pub device: String,

@@ -12,7 +12,7 @@ pub use kind::{QueryKind, SynthKind};
 use rows::{Generator, Table};
 
 use super::save::{RowWriter, vector_type};
-use super::{ElementType, Format, MAX_ROWS, Vectors, check_dim, npy};
+use super::{ElementType, Format, MAX_ROWS, Vectors, construct::check_dim, npy};
 use crate::progress::Progress;
 use crate::{Error, Result};
 

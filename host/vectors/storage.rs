@@ -1,0 +1,87 @@
+//! The memory that holds the values of a data set.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::mapped::MappedFile;
+
+/// Bytes kept alive by their owner. Clones share them.
+#[derive(Clone)]
+pub(super) struct Storage(Arc<dyn Memory>);
+
+/// An owner of bytes, which it never changes.
+pub(super) trait Memory: Any + Send + Sync {
+    fn bytes(&self) -> &[u8];
+
+    /// The mapped file of the bytes, for read-ahead.
+    fn mapped(&self) -> Option<&MappedFile> {
+        None
+    }
+}
+
+impl Memory for MappedFile {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn mapped(&self) -> Option<&MappedFile> {
+        Some(self)
+    }
+}
+
+/// An owner of values of type `T`.
+struct Owner<T, O>(O, PhantomData<fn() -> T>);
+
+impl<T: Pod, O: AsRef<[T]> + Send + Sync + 'static> Memory for Owner<T, O> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self.0.as_ref())
+    }
+}
+
+impl Storage {
+    pub(super) fn new(memory: impl Memory) -> Self {
+        Self(Arc::new(memory))
+    }
+
+    /// The values of `owner`.
+    pub(super) fn of<T: Pod>(owner: impl AsRef<[T]> + Send + Sync + 'static) -> Self {
+        Self::new(Owner(owner, PhantomData))
+    }
+
+    /// `values` themselves.
+    pub(super) fn owned<T: Pod + Send + Sync>(values: Vec<T>) -> Self {
+        Self::of(values)
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    pub(super) fn mapped(&self) -> Option<&MappedFile> {
+        self.0.mapped()
+    }
+
+    /// The vector that holds the values, unless it is shared or they are held by another owner.
+    pub(super) fn into_vec<T: Pod + Send + Sync>(self) -> Result<Vec<T>, Self> {
+        if !(&*self.0 as &dyn Any).is::<Owner<T, Vec<T>>>() {
+            return Err(self);
+        }
+        let memory: Arc<dyn Any + Send + Sync> = self.0;
+        match memory.downcast::<Owner<T, Vec<T>>>() {
+            Ok(owner) => Arc::try_unwrap(owner).map(|owner| owner.0).map_err(|shared| Self(shared)),
+            Err(_) => unreachable!("the type was checked above"),
+        }
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.mapped().is_some() { "mapped" } else { "in memory" };
+        write!(f, "{} bytes {kind}", self.bytes().len())
+    }
+}
