@@ -27,6 +27,25 @@ stage_kernels! {
     }
 }
 
+/// The kernels of a clustering of `n` vectors.
+pub(crate) fn kernels<T: ClusterKernels>(n: usize, request: Clustering) -> Vec<&'static str> {
+    let mut kernels = vec![
+        cluster_sample::NAME,
+        T::Assign::NAME,
+        T::Mean::NAME,
+        cluster_keys::NAME,
+        cluster_ids::NAME,
+        cluster_member_keys::NAME,
+        cluster_members::NAME,
+        renumber_vectors::NAME,
+    ];
+    kernels.extend(sort::KERNELS);
+    if ClusteringSizes::new(n, request).has_lists() {
+        kernels.extend([T::Pairs::NAME, cluster_lists::NAME, renumber_ids::NAME]);
+    }
+    kernels
+}
+
 /// Vectors are ordered by their three nearest centres.
 const ORDER_RANKS: usize = 3;
 

@@ -12,7 +12,7 @@ mod gpu;
 mod guides;
 mod sizes;
 
-pub(crate) use self::gpu::ClusterKernels;
+pub(crate) use self::gpu::{ClusterKernels, kernels};
 use self::gpu::{CentreNames, Centres, KMeans};
 use self::guides::CentreLists;
 use self::sizes::ClusteringSizes;

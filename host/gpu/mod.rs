@@ -10,6 +10,8 @@ mod contracts;
 mod cuda;
 #[cfg(feature = "emulator")]
 mod emulated;
+#[cfg(any(feature = "cuda", test))]
+mod kernels;
 mod machine;
 mod measure;
 #[cfg(feature = "cuda")]
@@ -114,6 +116,11 @@ impl Gpu {
     /// ignores `ptx`: its kernels are functions.
     pub(crate) fn with_ptx(&self, ptx: &'static str) -> Self {
         Self { ptx: Some(ptx), ..self.clone() }
+    }
+
+    /// Begins to compile kernels that will be launched, on threads of their own.
+    pub(crate) fn prepare(&self, kernels: &[&'static str]) {
+        self.machine.prepare(self.ptx, kernels);
     }
 
     /// Whether kernels come from PTX: false on the emulator.

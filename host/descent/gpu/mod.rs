@@ -8,6 +8,7 @@
 
 pub(crate) mod cells;
 mod finish;
+mod kernels;
 mod lists;
 pub(crate) mod phases;
 mod plan;

@@ -3,6 +3,7 @@
 mod collect;
 mod filter;
 mod ids;
+mod kernels;
 mod medoid;
 mod path;
 mod plan;
@@ -19,6 +20,7 @@ use collect::CollectKernels;
 use cuda_std::memory::Global;
 use medoid::MedoidKernels;
 use path::PathKernels;
+pub(crate) use kernels::kernels;
 pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
 

@@ -14,7 +14,7 @@ use tagore_device::block::tile;
 use tagore_device::key::{self, Key};
 
 use batch::Batch;
-pub(crate) use pass::ExactKernels;
+pub(crate) use pass::{ExactKernels, kernels};
 use pass::Pass;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
