@@ -62,7 +62,7 @@ pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
-pub use device::Device;
+pub use device::{Device, Preparation};
 pub use error::{Error, Remedy, Result};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 #[cfg(feature = "plots")]

@@ -11,13 +11,13 @@ use tagore_device::prune::store::{prune_merge, prune_store};
 use super::PruneKernels;
 use crate::gpu::sort;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
-use crate::{ElementType, Metric};
+use crate::Metric;
+use crate::vectors::Element;
 
-/// The kernels of pruning by `strategy` over a base of type `T`, which is `element`, on the device.
-/// Kernels of a user's rule are not among them.
+/// The kernels of pruning by `strategy` over a base of type `T` on the device. Kernels of a
+/// user's rule are not among them.
 pub(crate) fn kernels<T: PruneKernels>(
     strategy: &Strategy,
-    element: ElementType,
     metric: Metric,
     baseline: bool,
 ) -> Vec<&'static str> {
@@ -38,7 +38,7 @@ pub(crate) fn kernels<T: PruneKernels>(
         }
         (Filter::Distance, true) => kernels.push(T::Serial::NAME),
         (Filter::Custom(custom), _) if custom.ptx.is_some() => (),
-        (filter, _) => kernels.extend(filter.rule().map(|rule| rule.kernel(element))),
+        (filter, _) => kernels.extend(filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE))),
     }
     if !(ranks && strategy.store == Store::Interleave) {
         kernels.push(prune_edge_targets::NAME);
