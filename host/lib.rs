@@ -77,10 +77,10 @@ pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strateg
 pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
+pub use search::{MAX_WIDTH, SearchResult, Searcher, prepare_search, search};
 pub use text::{one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
     DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Synth,
-    SynthKind, Vectors, with_mapped_file_at,
+    SynthKind, Vectors, start_seconds, with_mapped_file_at,
 };

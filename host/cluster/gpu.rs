@@ -6,14 +6,14 @@ use tagore_device::block::tile;
 use tagore_device::cluster::{
     Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, Pairs, RANK_BITS, VALUE_THREADS,
     assign_blocks, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_ids, cluster_keys,
-    cluster_lists,    cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
+    cluster_lists, cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
     cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8, cluster_sample,
 };
 use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
 
-use super::sizes::Clustering;
 use super::ClusteringSizes;
 use super::guides::CentreLists;
+use super::sizes::Clustering;
 use crate::gpu::sort::{self, SortRoom};
 use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::vectors::gpu::{Side, TileRows, TileVectors, stage_kernels};

@@ -356,6 +356,8 @@ impl Machine for CudaMachine {
     fn prepare(&self, ptx: Option<&'static str>, kernels: &[&'static str]) {
         let programs = &self.device.programs;
         programs.of(ptx.unwrap_or(ptx::PTX)).prepare(kernels, rayon::current_num_threads());
+        // Pinning takes long too. A copy meets its error.
+        drop(self.staging());
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -110,8 +110,8 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// - The arguments are those of the kernel, and the memory they refer to is allocated.
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()>;
 
-    /// Compiles kernels of `ptx`, the program's own if none, on threads of their own; returns at
-    /// once.
+    /// Compiles kernels of `ptx`, the program's own if none, on threads of their own, and
+    /// pins the memory of copies.
     fn prepare(&self, _ptx: Option<&'static str>, _kernels: &[&'static str]) {}
 
     /// Waits for all work.

@@ -74,7 +74,8 @@ impl Inputs {
                 let signed = |byte: u8| i32::from(byte as i8);
                 out[4 + i] = pairs().map(|(&x, &y)| signed(x) * signed(y)).sum::<i32>() as u32;
                 let half = ROW / 2;
-                let (row, column) = (&halves[row * half..][..half], &halves[(ROWS + column) * half..][..half]);
+                let (row, column) =
+                    (&halves[row * half..][..half], &halves[(ROWS + column) * half..][..half]);
                 let product: f32 = row.iter().zip(column).map(|(x, y)| x.to_f32() * y.to_f32()).sum();
                 out[8 + i] = product.to_bits();
             }
@@ -94,9 +95,8 @@ impl Inputs {
 impl Results {
     /// The first kind of instruction whose results differ from `expected`.
     fn fault(&self, expected: &Self) -> Option<&'static str> {
-        let lanes = || {
-            self.lanes.chunks_exact(DEVICE_RESULTS).zip(expected.lanes.chunks_exact(DEVICE_RESULTS))
-        };
+        let lanes =
+            || self.lanes.chunks_exact(DEVICE_RESULTS).zip(expected.lanes.chunks_exact(DEVICE_RESULTS));
         let differs = |kind: &std::ops::Range<usize>| {
             lanes().any(|(found, expected)| found[kind.clone()] != expected[kind.clone()])
         };
@@ -156,8 +156,7 @@ impl Gpu {
         );
         // SAFETY: the buffers have the lengths that the kernel requires, and outlive the downloads.
         unsafe { self.launch::<check_device>([1, 1, 1], LANES as u32, arguments)? };
-        let mut found =
-            Results { lanes: vec![0; LANES * DEVICE_RESULTS], totals: [0; 2], least: 0 };
+        let mut found = Results { lanes: vec![0; LANES * DEVICE_RESULTS], totals: [0; 2], least: 0 };
         out.download(&mut found.lanes)?;
         totals.download(&mut found.totals)?;
         least.download(std::slice::from_mut(&mut found.least))?;

@@ -42,9 +42,15 @@ impl DataShape {
     /// # Errors
     /// If the work is cancelled.
     pub fn of(base: &Vectors, progress: &Progress) -> Result<Self> {
-        let bytes = are_bytes(base, progress);
-        // A cancelled pass proves nothing.
-        progress.check()?;
+        let bytes = match base.bytes.get() {
+            Some(&known) => known,
+            None => {
+                let found = are_bytes(base, progress);
+                // A cancelled pass proves nothing.
+                progress.check()?;
+                *base.bytes.get_or_init(|| found)
+            }
+        };
         Ok(Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes })
     }
 

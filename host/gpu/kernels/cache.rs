@@ -117,7 +117,8 @@ impl CacheFile {
         files.sort_unstable();
         let is_temporary = |path: &Path| path.extension().is_some_and(|extension| extension == "tmp");
         let is_stale = |modified: SystemTime| modified.elapsed().is_ok_and(|age| age > STALE);
-        let (temporary, whole): (Vec<_>, Vec<_>) = files.into_iter().partition(|(_, path)| is_temporary(path));
+        let (temporary, whole): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|(_, path)| is_temporary(path));
         let stale = temporary.into_iter().filter(|&(modified, _)| is_stale(modified));
         let excess = whole.len().saturating_sub(MOST_FILES);
         for (_, path) in stale.chain(whole.into_iter().take(excess)) {
@@ -231,7 +232,11 @@ fn check_file(file: &File) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let found = file.metadata()?;
     let is_private = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
-    if is_private && found.is_file() { Ok(()) } else { Err(refused("not a file of this user with mode 0600")) }
+    if is_private && found.is_file() {
+        Ok(())
+    } else {
+        Err(refused("not a file of this user with mode 0600"))
+    }
 }
 
 #[cfg(not(unix))]

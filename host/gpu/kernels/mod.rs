@@ -146,10 +146,10 @@ impl<C: Compiler> Kernels<C> {
         state.waiting = new.into_iter().map(|(_, kernel)| kernel).collect();
         let threads = (uncached + LOADERS).min(most).min(state.waiting.len());
         drop(state);
-        for _ in 0..threads {
+        for number in 0..threads {
             let kernels = Arc::clone(self);
             // Without a thread, launches make the kernels.
-            if !threads::spawn(move || kernels.work_off()) {
+            if !threads::spawn(number, move || kernels.work_off()) {
                 break;
             }
         }
@@ -194,7 +194,7 @@ impl<C: Compiler> Kernels<C> {
         let began = Instant::now();
         let (function, fresh) = self.function(kernel)?;
         let (seconds, cached) = (began.elapsed().as_secs_f64(), fresh.is_none() && self.file.is_some());
-        tracing::debug!(kernel, seconds, cached, "kernel ready");
+        tracing::debug!(stage = "compile", kernel, seconds, cached, "a stage ends");
         let mut state = self.lock();
         state.slots.insert(kernel, Slot::Ready(function.clone()));
         state.fresh.extend(fresh.map(|image| (kernel.to_owned(), image)));

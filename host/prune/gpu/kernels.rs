@@ -3,15 +3,13 @@
 use cuda_std::launch::Kernel;
 use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::ids::prune_ids;
-use tagore_device::prune::reverse::{
-    prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count,
-};
+use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::store::{prune_merge, prune_store};
 
 use super::PruneKernels;
+use crate::Metric;
 use crate::gpu::sort;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
-use crate::Metric;
 use crate::vectors::Element;
 
 /// The kernels of pruning by `strategy` over a base of type `T` on the device. Kernels of a

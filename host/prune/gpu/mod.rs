@@ -18,9 +18,9 @@ use std::ops::Range;
 
 use collect::CollectKernels;
 use cuda_std::memory::Global;
+pub(crate) use kernels::kernels;
 use medoid::MedoidKernels;
 use path::PathKernels;
-pub(crate) use kernels::kernels;
 pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
 

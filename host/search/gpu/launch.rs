@@ -47,6 +47,12 @@ pub(crate) fn kernel<T: BeamKernels>(beam: usize) -> &'static str {
     }
 }
 
+/// The kernels of searches with these beams, of an index with layers or without.
+pub(crate) fn kernels<T: BeamKernels>(beams: &[usize], has_layers: bool) -> Vec<&'static str> {
+    let layer = has_layers.then_some(T::BeamLayer::NAME);
+    beams.iter().map(|&beam| kernel::<T>(beam)).chain(layer).collect()
+}
+
 /// One launch: its graph, entry points and limits.
 struct Stage<'a> {
     edges: &'a Buffer<u32>,

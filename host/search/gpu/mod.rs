@@ -13,8 +13,8 @@ use tagore_device::search::beam::walk::{least_slots, step_ids};
 #[cfg(test)]
 pub(crate) use launch::BeamKernels;
 pub(super) use launch::Found;
-pub(crate) use launch::kernel;
 use launch::{Batch, Task};
+pub(crate) use launch::{kernel, kernels};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
