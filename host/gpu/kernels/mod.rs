@@ -194,7 +194,8 @@ impl<C: Compiler> Kernels<C> {
         let began = Instant::now();
         let (function, fresh) = self.function(kernel)?;
         let (seconds, cached) = (began.elapsed().as_secs_f64(), fresh.is_none() && self.file.is_some());
-        tracing::debug!(stage = "compile", kernel, seconds, cached, "a stage ends");
+        let (stage, thread) = ("compile", std::thread::current().name().unwrap_or("").to_owned());
+        tracing::debug!(stage, kernel, thread, seconds, cached, "a stage ends");
         let mut state = self.lock();
         state.slots.insert(kernel, Slot::Ready(function.clone()));
         state.fresh.extend(fresh.map(|image| (kernel.to_owned(), image)));
