@@ -66,11 +66,13 @@ mod tests {
     #[test]
     fn builds_launch_the_kernels_that_they_name() {
         let synth = Synth::new(900, 12, 3).unwrap();
+        // No two rows are equal.
+        let byte = |i: u32| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8;
         let bases = [
             synth.base(),
             synth.base().cast(ElementType::F16, &crate::Progress::silent()).unwrap().into_owned(),
-            Vectors::from_u8((0..900 * 12).map(|i| (i * i * 31 % 251) as u8).collect(), 12).unwrap(),
-            Vectors::from_f32((0..900 * 12).map(|i| (i * i * 31 % 251) as f32).collect(), 12).unwrap(),
+            Vectors::from_u8((0..900 * 12).map(byte).collect(), 12).unwrap(),
+            Vectors::from_f32((0..900 * 12).map(|i| f32::from(byte(i))).collect(), 12).unwrap(),
         ];
         let starts = [
             (Start::Cells, Iterations::Auto),
