@@ -20,8 +20,8 @@ pub struct GpuDevice {
     pub memory: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: i32,
-    /// The reason why the device cannot be used; none if it passes its check, and compiles the kernels
-    /// that were asked for.
+    /// The reason why the device cannot be used; none if it passes its check, and compiles all
+    /// kernels if that was asked for.
     pub problem: Option<String>,
 }
 

@@ -31,7 +31,8 @@ impl Drop for Counted {
     }
 }
 
-/// Runs `work` on a thread of its own, with this number in its name; false if the system has no thread left.
+/// Runs `work` on a thread of its own, with this number in its name; false if the system has no
+/// thread left.
 pub(super) fn spawn(number: usize, work: impl FnOnce() + Send + 'static) -> bool {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
