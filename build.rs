@@ -26,7 +26,7 @@ const ALL: [Kernels; 2] = [
         ptx: "device/ptx/tagore.sm_80.ptx",
         variable: "TAGORE_PTX_FILE",
     },
-    // For tests only: see host/gpu/check.rs.
+    // For the check of every device: see host/gpu/self_check.rs.
     Kernels {
         package: "tagore-cuda-check",
         folder: "cuda/check",

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use crate::gpu::{Capability, Gpu};
 use crate::{Error, Result};
@@ -60,6 +62,43 @@ impl Device {
             Self::Emulated => Gpu::emulated_as(None, 0).map(Some),
             Self::EmulatedAs(capability) => Gpu::emulated_as(Some(capability), 0).map(Some),
         }
+    }
+}
+
+/// A device that a thread opens and compiles kernels for. Dropping it waits until the device is open,
+/// not for the kernels.
+#[derive(Debug)]
+#[must_use = "dropping it waits until the device is open"]
+pub struct Preparation(Option<JoinHandle<()>>);
+
+impl Preparation {
+    /// Opens nothing.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Opens a device by `open`, if there is one, and compiles `kernels`. Whoever uses the device
+    /// meets the errors.
+    pub(crate) fn begin(
+        kernels: Vec<&'static str>,
+        open: impl FnOnce() -> Result<Option<Gpu>> + Send + 'static,
+    ) -> Self {
+        let work = move || {
+            let began = Instant::now();
+            if let Ok(Some(gpu)) = open() {
+                let seconds = began.elapsed().as_secs_f64();
+                tracing::debug!(stage = "open", done = 1, total = 1, seconds, "a stage ends");
+                gpu.prepare(&kernels);
+            }
+        };
+        Self(thread::Builder::new().name("device".to_owned()).spawn(work).ok())
+    }
+}
+
+impl Drop for Preparation {
+    fn drop(&mut self) {
+        // A panic of the thread has been printed, and whoever uses the device meets its cause.
+        let _ = self.0.take().map(JoinHandle::join);
     }
 }
 

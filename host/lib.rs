@@ -125,7 +125,7 @@ pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
-pub use device::Device;
+pub use device::{Device, Preparation};
 pub use error::{Error, Remedy, Result, StoreError};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 #[cfg(feature = "plots")]
@@ -141,10 +141,10 @@ pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strateg
 pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
+pub use search::{MAX_WIDTH, SearchResult, Searcher, prepare_search, search};
 pub use text::{one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
     Component, DataShape, ElementType, Format, GroundTruth, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind,
-    Repeated, Source, Synth, SynthKind, Vectors, with_mapped_file_at,
+    Repeated, Source, Synth, SynthKind, Vectors, start_seconds, with_mapped_file_at,
 };

@@ -12,6 +12,7 @@ mod files;
 mod groundtruth;
 mod inspect;
 mod knn;
+mod laps;
 mod limits;
 mod options;
 mod out_of_memory;
@@ -22,11 +23,16 @@ mod search;
 mod signals;
 mod synth;
 mod tasks;
+mod timeline;
 
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::output::Output;
 
@@ -84,9 +90,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let output = Output::new(cli.json);
-    if let Some(level) = cli.log {
-        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
-    }
+    log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
     if let Err(error) = signals::handle(output.progress()) {
         let limit = "raise the limit of processes (ulimit -u, pids)";
         output.error(format_args!("the thread for signals: {error}: {limit}"));
@@ -120,6 +124,18 @@ fn main() -> ExitCode {
             output.error(&error);
             error.exit_code()
         }
+    }
+}
+
+/// Logs to standard error at `level`, and records stages for a timeline.
+fn log(level: Option<tracing::Level>, timeline: bool) {
+    let lines = level.map(|level| {
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
+        lines.with_filter(LevelFilter::from_level(level))
+    });
+    let stages = timeline.then(|| timeline::record().with_filter(LevelFilter::DEBUG));
+    if lines.is_some() || stages.is_some() {
+        tracing_subscriber::registry().with(lines).with(stages).init();
     }
 }
 

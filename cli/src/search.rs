@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{Device, GroundTruth, Index, Progress, Searcher, Vectors};
+use tagore::{Device, GroundTruth, Index, Progress, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::Files;
@@ -70,6 +70,8 @@ impl Args {
         self.searched.files().write([&self.output]).check()?;
         let (index, base, queries) = self.searched.open()?;
         let began = Instant::now();
+        // The device is opened, and kernels are compiled, while index and base are checked.
+        let _preparation = prepare_search(self.searched.device, &index, &base, &[self.beam]);
         let searcher = self.searched.searcher(&index, &base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();

@@ -90,3 +90,29 @@ fn an_index_that_finds_little_is_warned_of() {
     let told = s.run("inspect index.tagore --base base.fbin");
     assert!(!String::from_utf8(told.stderr).unwrap().contains("warning"), "a good index");
 }
+
+#[test]
+fn a_build_says_what_it_waited_for() {
+    let s = Session::new();
+    for device in ["cpu", "emulated"] {
+        let build = format!("build -i base.fbin -o timed --index cagra --knn 8 --degree 4 --device {device}");
+        let built = s.succeeds(&format!("{build} --timeline timed.svg")).pop().unwrap();
+        let laps = built["laps"].as_object().unwrap();
+        for stage in ["start", "read", "device", "plan", "prepare", "descent", "prune", "measure", "write"] {
+            assert!(laps[stage].as_f64() >= Some(0.0), "{device}: {stage} in {laps:?}");
+        }
+        let svg = std::fs::read_to_string(s.path("timed.svg")).unwrap();
+        // The index is written on a thread of its own while it is measured.
+        for name in ["writer", "measure", "write", "cagra of 500 x "] {
+            assert!(svg.contains(name), "{device}: no {name} in the timeline");
+        }
+        assert_eq!(svg.contains("open"), device == "emulated");
+    }
+    let said = String::from_utf8(s.run("build -i base.fbin -o quiet --index dpg --knn 30").stderr).unwrap();
+    assert!(said.lines().last().unwrap().starts_with("time      "), "{said}");
+    // Both outputs would be one file.
+    let refused = s.run("build -i base.fbin -o same.svg --index dpg --knn 30 --timeline same.svg");
+    assert!(!refused.status.success() && !s.path("same.svg").exists());
+    s.succeeds("build -i base.fbin -o big --index dpg --knn 20 --cluster-size 200 --timeline big.svg");
+    assert!(std::fs::read_to_string(s.path("big.svg")).unwrap().contains("reader 0"));
+}

@@ -6,6 +6,7 @@ mod graph;
 mod layers;
 mod memory;
 mod plan;
+mod prepare;
 mod stats;
 mod target;
 

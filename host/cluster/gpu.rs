@@ -1,18 +1,20 @@
 //! K-means and cells on a device: the kernel launches.
 
+use cuda_std::launch::Kernel;
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::block::tile;
 use tagore_device::cluster::{
     Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, Pairs, RANK_BITS, VALUE_THREADS,
     assign_blocks, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_ids, cluster_keys,
-    cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
+    cluster_lists, cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
     cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8, cluster_sample,
 };
-use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_vectors};
+use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
 
 use super::ClusteringSizes;
 use super::guides::CentreLists;
-use crate::gpu::sort::SortRoom;
+use super::sizes::Clustering;
+use crate::gpu::sort::{self, SortRoom};
 use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::vectors::gpu::{Side, TileRows, TileVectors, stage_kernels};
 use crate::{Metric, Result};
@@ -25,6 +27,25 @@ stage_kernels! {
         Pairs (Pairs<Self::Sum>,): cluster_pairs_f16 cluster_pairs_f16 cluster_pairs_u8 cluster_pairs_i8;
         Mean (Means<Self::Sum>,): cluster_mean_f16 cluster_mean_f16 cluster_mean_u8 cluster_mean_i8;
     }
+}
+
+/// The kernels of a clustering of `n` vectors.
+pub(crate) fn kernels<T: ClusterKernels>(n: usize, request: Clustering) -> Vec<&'static str> {
+    let mut kernels = vec![
+        cluster_sample::NAME,
+        T::Assign::NAME,
+        T::Mean::NAME,
+        cluster_keys::NAME,
+        cluster_ids::NAME,
+        cluster_member_keys::NAME,
+        cluster_members::NAME,
+        renumber_vectors::NAME,
+    ];
+    kernels.extend(sort::KERNELS);
+    if ClusteringSizes::new(n, request).has_lists() {
+        kernels.extend([T::Pairs::NAME, cluster_lists::NAME, renumber_ids::NAME]);
+    }
+    kernels
 }
 
 /// Vectors are ordered by their three nearest centres.

@@ -12,8 +12,8 @@ mod gpu;
 mod guides;
 mod sizes;
 
-pub(crate) use self::gpu::ClusterKernels;
 use self::gpu::{CentreNames, Centres, KMeans};
+pub(crate) use self::gpu::{ClusterKernels, kernels};
 use self::guides::CentreLists;
 use self::sizes::ClusteringSizes;
 pub(crate) use self::sizes::{Clustering, ListLengths, ROUNDS};

@@ -188,6 +188,16 @@ impl Descent {
         with_type!(element, T => shape.plan::<T>())
     }
 
+    /// The kernels of a build of `k` neighbours per node on a GPU.
+    pub(crate) fn kernels(&self, data: &DataShape, k: usize) -> Vec<&'static str> {
+        let shape = self.shape_on_gpu(data, k);
+        if shape.is_descent() {
+            with_type!(device_type(data, self.metric), T => shape.kernels::<T>())
+        } else {
+            with_type!(own_type(data, self.metric), T => search::exact::gpu::kernels::<T>().to_vec())
+        }
+    }
+
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
         let &Self { metric, start, iterations, settings, .. } = self;
         let copied = if device_type(data, metric) == own_type(data, metric) { 0 } else { data.dim };

@@ -132,7 +132,13 @@ impl<T: Pod> Buffer<T> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         self.gpu.machine.download(self.address(first), bytes.len(), &mut |offset, piece| {
-            let to = bytes[offset..offset + piece.len()].par_chunks_mut(COPY);
+            let to = &mut bytes[offset..offset + piece.len()];
+            if piece.len() <= COPY {
+                // A thread that opens a device must not wait for the pool: its threads may wait for
+                // the device.
+                return to.copy_from_slice(piece);
+            }
+            let to = to.par_chunks_mut(COPY);
             to.zip(piece.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
         })
     }

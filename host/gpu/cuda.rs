@@ -1,9 +1,7 @@
 //! Devices of the CUDA driver.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use cuda_std::launch::Limits;
 use cust::error::CudaError;
@@ -11,6 +9,7 @@ use cust::event::EventFlags;
 use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
 
+use super::kernels::Programs;
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take};
 use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
@@ -18,9 +17,6 @@ use crate::{Error, Result};
 
 /// Most launches with unread times.
 const PENDING: usize = 4096;
-
-/// Dynamic shared memory of every kernel without opt-in.
-const SHARED_BYTES: u32 = 48 << 10;
 
 /// A stream of a device.
 #[derive(Debug)]
@@ -40,7 +36,7 @@ struct OpenDevice {
     limits: Limits,
     multiprocessors: u32,
     overhead: Overhead,
-    kernels: Mutex<Kernels>,
+    programs: Programs,
     times: Mutex<Times>,
     /// Pinned memory of dropped streams, reused by new ones: pinning takes long.
     spare: Mutex<Vec<Staging>>,
@@ -53,17 +49,6 @@ struct OpenDevice {
     /// Whether the context is lost.
     failed: AtomicBool,
 }
-
-/// Compiled kernels, each with its allowed dynamic shared memory.
-#[derive(Debug, Default)]
-struct Kernels {
-    functions: HashMap<Entry, (Function, u32)>,
-    jit_seconds: f64,
-}
-
-/// A kernel: the address of its PTX, which is never freed, and its name. So users' kernels may have
-/// any names.
-type Entry = (usize, &'static str);
 
 /// Pinned memory, and the event after its last copy.
 #[derive(Debug)]
@@ -164,13 +149,13 @@ impl CudaMachine {
         };
         let (epoch, stream, pool) = begin().map_err(|failure| problem(failure.to_string()))?;
         let device = OpenDevice {
+            programs: Programs::new(context.clone(), name.clone()),
             name,
             device_name,
             context,
             limits,
             multiprocessors,
             overhead: Overhead::measured((total - free) as u64),
-            kernels: Mutex::default(),
             times: Mutex::default(),
             spare: Mutex::default(),
             pool,
@@ -185,9 +170,12 @@ impl CudaMachine {
         Self { device, stream, staging: Mutex::default(), launches: Mutex::default() }
     }
 
-    /// Compiles all kernels of the program, as a test.
+    /// Compiles all kernels of the program, on all threads.
     pub(crate) fn try_all_kernels(&self) -> Result<()> {
-        self.check(Module::from_ptx(&self.device.context, ptx::PTX, &[])).map(drop)
+        let kernels = self.device.programs.of(ptx::PTX);
+        let names = kernels.compiler().names();
+        kernels.prepare(&names, rayon::current_num_threads());
+        names.into_iter().try_for_each(|name| kernels.get(name).map(drop))
     }
 
     fn check<T>(&self, result: CudaResult<T>) -> Result<T> {
@@ -197,33 +185,6 @@ impl CudaMachine {
             }
             Error::Device { device: self.device.name.clone(), problem: failure.to_string() }
         })
-    }
-
-    /// The kernel `name` of `ptx`, with `shared` bytes of dynamic shared memory allowed. Compiles
-    /// it on first use.
-    fn function(&self, ptx: &'static str, name: &'static str, shared: u32) -> Result<Function> {
-        let entry = (ptx.as_ptr() as usize, name);
-        let mut compiled = None;
-        if !lock(&self.device.kernels).functions.contains_key(&entry) {
-            // Other threads go on meanwhile. If two compile the same kernel, one result is kept.
-            let began = Instant::now();
-            let module = self.check(Module::from_ptx(&self.device.context, ptx::module(ptx, name), &[]))?;
-            compiled = Some((self.check(module.get_function(name))?, began.elapsed().as_secs_f64()));
-        }
-        let mut kernels = lock(&self.device.kernels);
-        let Kernels { functions, jit_seconds } = &mut *kernels;
-        if let Some((function, seconds)) = compiled {
-            *jit_seconds += seconds;
-            functions.entry(entry).or_insert((function, SHARED_BYTES));
-        }
-        let Some((function, allowed)) = functions.get_mut(&entry) else {
-            unreachable!("the kernel was compiled before or inserted above");
-        };
-        if shared > *allowed {
-            self.check(function.set_max_dynamic_shared_memory(shared))?;
-            *allowed = shared;
-        }
-        Ok(function.clone())
     }
 
     /// The pinned memory, allocated on first use.
@@ -377,7 +338,8 @@ impl Machine for CudaMachine {
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
         let Launch { kernel, ptx, grid: [x, y, z], block, shared, arguments, .. } = launch;
-        let function = self.function(ptx.unwrap_or(ptx::PTX), kernel, shared)?;
+        let loaded = self.device.programs.of(ptx.unwrap_or(ptx::PTX)).get(kernel)?;
+        let function = self.check(loaded.with_shared(shared))?;
         let mut launches = lock(&self.launches);
         if launches.pending.len() == PENDING {
             self.settle(&mut launches)?;
@@ -391,12 +353,19 @@ impl Machine for CudaMachine {
         Ok(())
     }
 
+    fn prepare(&self, ptx: Option<&'static str>, kernels: &[&'static str]) {
+        let programs = &self.device.programs;
+        programs.of(ptx.unwrap_or(ptx::PTX)).prepare(kernels, rayon::current_num_threads());
+        // Pinning takes long too. A copy meets its error.
+        drop(self.staging());
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.check(self.stream.synchronize())
     }
 
     fn jit_seconds(&self) -> f64 {
-        lock(&self.device.kernels).jit_seconds
+        self.device.programs.waited()
     }
 
     fn times(&self) -> Result<Vec<KernelTime>> {

@@ -111,10 +111,14 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// - The arguments are those of the kernel, and the memory they refer to is allocated.
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()>;
 
+    /// Compiles kernels of `ptx`, the program's own if none, on threads of their own, and
+    /// pins the memory of copies.
+    fn prepare(&self, _ptx: Option<&'static str>, _kernels: &[&'static str]) {}
+
     /// Waits for all work.
     fn synchronize(&self) -> Result<()>;
 
-    /// Seconds spent compiling kernels so far.
+    /// Seconds that launches waited for kernels to be compiled or loaded so far.
     fn jit_seconds(&self) -> f64;
 
     /// Waits for all work and returns the time of every kernel so far. A fork adds its times when

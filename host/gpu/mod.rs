@@ -10,6 +10,8 @@ mod contracts;
 mod cuda;
 #[cfg(feature = "emulator")]
 mod emulated;
+#[cfg(any(feature = "cuda", test))]
+mod kernels;
 mod machine;
 mod measure;
 #[cfg(feature = "cuda")]
@@ -19,6 +21,8 @@ mod plan;
 #[cfg(feature = "cuda")]
 mod ptx;
 mod rates;
+#[cfg(any(feature = "cuda", test))]
+mod self_check;
 #[cfg(test)]
 #[path = "../../tests/skip.rs"]
 mod skip;
@@ -54,14 +58,14 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// CUDA device number `ordinal`, opened once per process.
+    /// CUDA device number `ordinal`, opened and checked once per process.
     ///
     /// # Errors
-    /// If the driver or the device is missing or too old.
+    /// If the driver or the device is missing or too old, or the device fails its check.
     #[cfg(feature = "cuda")]
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
         static OPENED: opened::Opened = opened::Opened::new();
-        OPENED.get(ordinal, || Ok(Self::new(cuda::CudaMachine::open(ordinal)?)))
+        OPENED.get(ordinal, || Self::new(cuda::CudaMachine::open(ordinal)?).checked())
     }
 
     /// Fails: this build has no CUDA.
@@ -114,6 +118,11 @@ impl Gpu {
     /// ignores `ptx`: its kernels are functions.
     pub(crate) fn with_ptx(&self, ptx: &'static str) -> Self {
         Self { ptx: Some(ptx), ..self.clone() }
+    }
+
+    /// Begins to compile kernels that will be launched, on threads of their own.
+    pub(crate) fn prepare(&self, kernels: &[&'static str]) {
+        self.machine.prepare(self.ptx, kernels);
     }
 
     /// Whether kernels come from PTX: false on the emulator.

@@ -2,12 +2,17 @@
 
 use std::ops::Range;
 
+use cuda_std::launch::Kernel;
 use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan, sort_scatter,
 };
 
 use super::{Buffer, Gpu, MemoryPlan, Reservation};
 use crate::Result;
+
+/// The kernels of a sort.
+pub(crate) const KERNELS: [&str; 3] =
+    [<sort_count as Kernel>::NAME, <sort_scan as Kernel>::NAME, <sort_scatter as Kernel>::NAME];
 
 /// Buffers of a sort beside the keys.
 pub(crate) struct SortRoom {

@@ -1,4 +1,4 @@
-//! Survey of the CUDA driver and its devices, with a test compile of the kernels.
+//! Survey of the CUDA driver and its devices, with a check of each.
 
 /// The driver, its devices and the kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,8 @@ pub struct GpuDevice {
     pub memory: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: i32,
-    /// The error of compiling the kernels for the device; none if they compile.
+    /// The reason why the device cannot be used; none if it passes its check, and compiles all
+    /// kernels if that was asked for.
     pub problem: Option<String>,
 }
 
@@ -36,23 +37,30 @@ pub fn kernels() -> String {
     "none: built without the feature cuda".to_owned()
 }
 
-/// Surveys the driver and its devices.
+/// Surveys the driver and its devices. Each device is opened, and runs one launch of each kind of
+/// instruction against known answers. With `all`, it compiles all kernels too.
 ///
 /// # Errors
 /// If the driver is missing or unusable: one line with the reason.
 #[cfg(feature = "cuda")]
-pub fn survey() -> Result<Survey, String> {
+pub fn survey(all: bool) -> Result<Survey, String> {
     use cust::device::{Device, DeviceAttribute};
     let ask = || {
         cust::init(cust::CudaFlags::empty())?;
         let device = |(ordinal, device): (u32, Device)| {
-            let tried = super::cuda::CudaMachine::open(ordinal).and_then(|machine| machine.try_all_kernels());
+            let try_device = || {
+                let machine = super::cuda::CudaMachine::open(ordinal)?;
+                if all {
+                    machine.try_all_kernels()?;
+                }
+                super::Gpu::new(machine).checked()
+            };
             Ok(GpuDevice {
                 name: device.name()?,
                 compute_capability: device.compute_capability()?,
                 memory: device.total_memory()? as u64,
                 multiprocessors: device.get_attribute(DeviceAttribute::MultiprocessorCount)?,
-                problem: tried.err().map(|error| error.to_string()),
+                problem: try_device().err().map(|error| error.to_string()),
             })
         };
         let devices = (0..).zip(Device::devices()?).map(device);
@@ -64,6 +72,6 @@ pub fn survey() -> Result<Survey, String> {
 
 /// Fails: this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
-pub fn survey() -> Result<Survey, String> {
+pub fn survey(_all: bool) -> Result<Survey, String> {
     Err("built without the feature cuda".to_owned())
 }

@@ -255,7 +255,9 @@ mod tests {
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let mut rows = GraphRows::new(40, 4);
             // Entry 0 leads to 1; 2 and 3 lead to each other; no edge leads to the others.
-            [(0, 1), (2, 3), (3, 2)].map(|(from, to)| assert!(rows.push(from, to)));
+            for (from, to) in [(0, 1), (2, 3), (3, 2)] {
+                assert!(rows.push(from, to));
+            }
             connect(&space, &mut rows, &[0], &Progress::silent()).unwrap();
             let expected = if metric == Metric::L2 { 40 } else { 4 };
             assert_eq!(reachable(&rows, &[0]), expected, "{metric:?}");

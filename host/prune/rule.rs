@@ -11,8 +11,8 @@ use tagore_device::prune::rule::{Angle, Distance, Form, Rule, Spread, TauMonoton
 
 use super::filter::Pruner;
 use super::strategy::Filter;
-use crate::Result;
 use crate::gpu::Gpu;
+use crate::{ElementType, Result};
 
 /// A rule of any type, behind one interface for both backends.
 pub(super) trait AnyRule: Send + Sync {
@@ -31,6 +31,9 @@ pub(super) trait AnyRule: Send + Sync {
         most: usize,
         accepted: &mut Vec<Key>,
     );
+
+    /// The rule's kernel for bases of `element`.
+    fn kernel(&self, element: ElementType) -> &'static str;
 
     /// Launches the rule's kernel for the base's element type, with `threads` threads for each of
     /// `nodes` nodes.
@@ -58,6 +61,15 @@ impl<R: RuleKernels> AnyRule for R {
         accepted: &mut Vec<Key>,
     ) {
         pruner.select(self, node, candidates, most, accepted);
+    }
+
+    fn kernel(&self, element: ElementType) -> &'static str {
+        match element {
+            ElementType::F32 => R::F32::NAME,
+            ElementType::F16 => R::F16::NAME,
+            ElementType::U8 => R::U8::NAME,
+            ElementType::I8 => R::I8::NAME,
+        }
     }
 
     unsafe fn launch(&self, gpu: &Gpu, filter: AnyFilter, nodes: u32, threads: u32) -> Result<()> {

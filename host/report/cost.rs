@@ -20,7 +20,8 @@ pub struct BuildCost {
     pub parameters: BTreeMap<String, String>,
     /// The stages in order.
     pub stages: Vec<StageCost>,
-    /// Seconds of kernel compilation, included in the stages' times; unknown out of core.
+    /// Seconds that launches waited for kernels to compile, included in the stages' times;
+    /// unknown out of core.
     pub jit_seconds: Option<f64>,
     /// Peak device memory in bytes.
     pub peak_gpu_bytes: u64,

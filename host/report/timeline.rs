@@ -27,6 +27,9 @@ fn colour(kind: TaskKind) -> RGBColor {
         TaskKind::Merge => RGBColor(230, 159, 0),
         TaskKind::Checkpoint => RGBColor(0, 0, 0),
         TaskKind::Write => RGBColor(213, 94, 0),
+        TaskKind::Open => RGBColor(160, 160, 160),
+        TaskKind::Compile => RGBColor(170, 68, 153),
+        TaskKind::Measure => RGBColor(51, 34, 136),
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) use advice::{Access, advise, far_apart};
 pub(crate) use element::Element;
 pub use element::{Component, ElementType};
 pub use format::Format;
+pub use gpu::start_seconds;
 pub use ids::Ids;
 pub(crate) use mapped::MappedFile;
 pub use mapped::with_mapped_file_at;
@@ -90,6 +91,8 @@ pub struct Vectors {
     /// Largest magnitude (0 unless the type is f32). Set once all values are known to be finite and
     /// all rows of a `vecs` file to have the same dimension.
     largest: OnceLock<f32>,
+    /// Whether all values are f32, but bytes. Set once all have been read for it.
+    bytes: OnceLock<bool>,
 }
 
 /// Layout of the rows in storage: row `i` starts at byte `offset + i * stride`.
@@ -230,7 +233,7 @@ impl Vectors {
         });
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // Values of a checked base need no second check.
-        Self { storage, layout, path: None, largest: self.largest.clone() }
+        Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() }
     }
 
     /// The name of these vectors in an error: their file, or `vectors`.

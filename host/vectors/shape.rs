@@ -43,10 +43,22 @@ impl DataShape {
     /// # Errors
     /// If the work is cancelled.
     pub fn of(base: &Vectors, progress: &Progress) -> Result<Self> {
-        let bytes = are_bytes(base, progress);
-        // A cancelled pass proves nothing.
-        progress.check()?;
+        let bytes = match base.bytes.get() {
+            Some(&known) => known,
+            None => {
+                let found = are_bytes(base, progress);
+                // A cancelled pass proves nothing.
+                progress.check()?;
+                *base.bytes.get_or_init(|| found)
+            }
+        };
         Ok(Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes })
+    }
+
+    /// The shape of `base`, as far as a sample of the rows tells.
+    pub(crate) fn guess(base: &Vectors) -> Self {
+        let bytes = may_be_bytes(base);
+        Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes }
     }
 
     /// The shape of `rows` of these rows.
@@ -108,11 +120,17 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
     (f32::from(byte) == x && !(x == 0.0 && x.is_sign_negative())).then_some(byte)
 }
 
+/// Whether a sample of the rows holds f32 values that are bytes.
+fn may_be_bytes(base: &Vectors) -> bool {
+    let TypedRows::F32(rows) = base.rows() else { return false };
+    let is_byte = |row: usize| rows.row(row).iter().all(|&x| byte(x).is_some());
+    sums_are_exact(base.dim()) && base.far_apart(|| spread_rows(base.len()).all(is_byte))
+}
+
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
     let TypedRows::F32(rows) = base.rows() else { return false };
     let is_byte = |row: usize| !progress.is_cancelled() && rows.row(row).iter().all(|&x| byte(x).is_some());
-    sums_are_exact(base.dim())
-        && base.far_apart(|| spread_rows(base.len()).all(is_byte))
+    may_be_bytes(base)
         && (base.len().saturating_mul(base.dim() * size_of::<f32>()) > READ
             || (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte))
 }

@@ -34,11 +34,11 @@ impl Vectors {
         if !(dense && whole) {
             return Ok(self.rows_as()?.flatten().copied().collect());
         }
-        let Self { storage, layout, path, largest } = self;
+        let Self { storage, layout, path, largest, bytes } = self;
         match storage.into_vec() {
             Ok(values) => Ok(values),
             Err(storage) => {
-                let shared = Self { storage, layout, path, largest };
+                let shared = Self { storage, layout, path, largest, bytes };
                 Ok(shared.rows_as()?.flatten().copied().collect())
             }
         }

@@ -13,7 +13,7 @@ use crate::skip;
 /// The devices to test: the emulator, and the first CUDA device.
 fn devices() -> Vec<Device> {
     let mut devices = vec![Device::Emulated];
-    match tagore::gpu::survey() {
+    match tagore::gpu::survey(false) {
         Ok(survey) if !survey.devices.is_empty() => devices.push(Device::Cuda(0)),
         Ok(_) => skip::no_cuda_device("the driver finds none"),
         Err(reason) => skip::no_cuda_device(&reason),

@@ -7,6 +7,7 @@ mod kernels;
 mod outofcore;
 mod prune;
 mod search;
+mod start;
 
 use std::path::PathBuf;
 
@@ -50,6 +51,8 @@ enum What {
     Prune(prune::Args),
     /// Compare searches with several beams, widths and batches
     Search(search::Args),
+    /// Open a device and copy a data set to it: the least time of any command with the device
+    Start(start::Args),
 }
 
 impl Args {
@@ -60,6 +63,7 @@ impl Args {
             What::Outofcore(args) => args.run(output),
             What::Prune(args) => args.run(output),
             What::Search(args) => args.run(output),
+            What::Start(args) => args.run(output),
         }
     }
 }

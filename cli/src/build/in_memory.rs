@@ -1,16 +1,18 @@
 //! A build in memory.
 
+use std::thread;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tagore::{
-    BuildCost, BuildStats, Builder, Index, KnnGraph, KnnSample, PruneStats, Report, StageCost, Vectors,
-};
+use tagore::outofcore::TaskKind;
+use tagore::{BuildCost, BuildStats, Index, KnnGraph, KnnSample, PruneStats, Report, StageCost, Vectors};
 
 use super::{Args, Started, say_repeated};
 use crate::error::Result;
+use crate::laps::Laps;
 use crate::options::{Built, Seconds, say_kernels};
 use crate::output::Output;
+use crate::timeline;
 
 /// The index of a build, with the measurements taken while it was built.
 struct Done {
@@ -22,9 +24,9 @@ struct Done {
 impl Args {
     /// Builds the index in memory, writes it and reports on it.
     pub(super) fn in_memory(&self, started: Started, output: &Output) -> Result<()> {
-        let Started { builder, base, began } = started;
+        let Started { builder, base, mut laps } = started;
         base.validate(output.progress())?;
-        let read = began.elapsed().as_secs_f64();
+        let read = laps.total();
         if self.descent.device.0.len() > 1 {
             let device = self.descent.device.first();
             output.warn(format_args!(
@@ -32,24 +34,37 @@ impl Args {
             ));
         }
         let graph = self.open_graph(&base, output)?;
-        let builder = builder.sample(if self.no_report { 0 } else { self.report.nodes() });
+        laps.end("check");
+        let builder = builder.sample(self.sample());
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
+        laps.end_parts("prepare", &parts(&stats));
         if graph.is_none() {
             self.descent.say(&base, stats.knn, &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);
-        let writing = Instant::now();
-        index.save_replacing(&self.output, &self.reports())?;
-        let write = writing.elapsed().as_secs_f64();
-        let total = began.elapsed().as_secs_f64();
-        self.say_index(&index, &base, total, output);
-        let done = Done { index, stats, seconds: Seconds { read, write, total } };
-        if self.no_report {
-            output.event(&done.event(&base));
-            return Ok(());
+        let seconds = Seconds { read, write: 0.0, total: 0.0 };
+        let mut done = Done { index, stats, seconds };
+        let report = self.write_and_measure(&mut done, &base, &mut laps, output)?;
+        self.say_index(&done.index, &base, done.seconds.total, output);
+        let mut event = done.event(&base);
+        if let Some(mut report) = report.transpose()? {
+            let mut cost = BuildCost::in_memory(&builder, &done.stats);
+            cost.stages.insert(0, StageCost::ended("read", done.seconds.read));
+            cost.stages.push(StageCost::ended("write", done.seconds.write));
+            report.build = Some(cost);
+            event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
+            event["laps"] = laps.event();
+            let judged = self.end(&report, event, output);
+            laps.end("files");
+            laps.say(output);
+            judged?;
+        } else {
+            event["laps"] = laps.event();
+            output.event(&event);
+            laps.say(output);
         }
-        self.report_on(&builder, &base, &done, output)
+        self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(&base)))
     }
 
     /// Opens the k-NN graph of `--graph`.
@@ -58,19 +73,58 @@ impl Args {
         Ok(self.graph.as_ref().map(open).transpose()?)
     }
 
-    /// Measures the index and writes the report.
-    fn report_on(&self, builder: &Builder, base: &Vectors, done: &Done, output: &Output) -> Result<()> {
-        let Done { index, stats, seconds } = done;
-        let sample: &KnnSample = &stats.sample;
-        let mut report = Report::of(index, Some(base), sample, &self.measure(output))?;
-        let mut cost = BuildCost::in_memory(builder, stats);
-        cost.stages.insert(0, StageCost::ended("read", seconds.read));
-        cost.stages.push(StageCost::ended("write", seconds.write));
-        report.build = Some(cost);
-        let mut event = done.event(base);
-        event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
-        self.end(&report, event, output)
+    /// Writes the index, and measures it meanwhile unless there is no report.
+    fn write_and_measure(
+        &self,
+        done: &mut Done,
+        base: &Vectors,
+        laps: &mut Laps,
+        output: &Output,
+    ) -> Result<Option<tagore::Result<Report>>> {
+        let (index, sample): (&Index, &KnnSample) = (&done.index, &done.stats.sample);
+        let began = laps.total();
+        let write = || {
+            let writing = Instant::now();
+            index.save_replacing(&self.output, &self.reports())?;
+            let seconds = writing.elapsed().as_secs_f64();
+            timeline::add(TaskKind::Write, seconds);
+            Ok::<f64, tagore::Error>(seconds)
+        };
+        let measured = (!self.no_report).then(|| {
+            thread::scope(|scope| {
+                let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
+                let report = Report::of(index, Some(base), sample, &self.measure(output));
+                laps.end("measure");
+                // Without a thread, this one writes.
+                let written = writer.map_or_else(write, |writer| {
+                    writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                });
+                (report, written)
+            })
+        });
+        let (report, seconds) = match measured {
+            Some((report, written)) => {
+                let seconds = written?;
+                (Some(report), seconds)
+            }
+            None => (None, write()?),
+        };
+        laps.end("write");
+        done.seconds.write = seconds;
+        done.seconds.total = began + seconds;
+        Ok(report)
     }
+}
+
+/// The parts of a build with known seconds.
+fn parts(stats: &BuildStats) -> [(&'static str, f64); 4] {
+    let BuildStats { descent, prune, .. } = stats;
+    [
+        ("copy", descent.copy + prune.copy),
+        ("descent", descent.seconds),
+        ("prune", prune.seconds - prune.connect - prune.layers),
+        ("connect", prune.connect + prune.layers),
+    ]
 }
 
 impl Done {

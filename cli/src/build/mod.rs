@@ -5,14 +5,14 @@ mod options;
 mod out_of_core;
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::outofcore::Order;
-use tagore::{Builder, Index, Measure, Report, Strategy, Vectors, with_suffix};
+use tagore::{Builder, DataShape, Index, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
 use crate::files::Files;
+use crate::laps::Laps;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Measure nothing and write no report
     #[arg(long, conflicts_with_all = ["report", "html", "min_recall", "verify"])]
     no_report: bool,
+    /// Draw the stages of the build by the clock, one lane per thread, as SVG
+    #[arg(long, value_name = "SVG")]
+    timeline: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitOptions,
     /// Order of clusters out of core: sequential, random, gorder or cluster
@@ -58,16 +61,19 @@ pub(crate) struct Args {
     checkpoint: u64,
 }
 
+/// Up to this many bytes, a base is read before the build is planned: it may be larger than memory.
+const READ_FIRST: usize = 4 << 30;
+
 /// A build whose flags have been checked and whose base is open.
 struct Started {
     builder: Builder,
     base: Vectors,
-    began: Instant,
+    laps: Laps,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let began = Instant::now();
+        let mut laps = Laps::begin();
         let strategy = self.prune.apply(self.strategy.clone())?;
         strategy.check()?;
         self.report.check()?;
@@ -75,13 +81,24 @@ impl Args {
         let base = self.input.open()?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
+        // The device is opened, and kernels are compiled, while the base is read.
+        let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
+        laps.end("start");
+        if base.len().saturating_mul(base.dim() * base.element_type().size()) <= READ_FIRST {
+            base.validate(output.progress())?;
+            DataShape::of(&base, output.progress())?;
+        }
+        laps.end("read");
+        drop(preparation);
+        laps.end("device");
         // A given graph is pruned in memory, unless a limit is given too.
         let plan = if self.limits.are_given() || self.graph.is_none() {
             self.limits.plan(&builder, &base, self.descent.device.first())?
         } else {
             None
         };
-        let started = Started { builder, base, began };
+        laps.end("plan");
+        let started = Started { builder, base, laps };
         match plan {
             Some(plan) => self.out_of_core(started, plan, output),
             None => self.in_memory(started, output),
@@ -91,7 +108,17 @@ impl Args {
     fn files(&self) -> Files {
         let work = self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"));
         let files = Files::read([&self.input.input]).and_read(&self.graph).write([&self.output]);
-        files.work_in(work).write(self.reports())
+        files.work_in(work).write(self.reports()).write(&self.timeline)
+    }
+
+    /// Nodes whose k-NN lists are kept for the report.
+    fn sample(&self) -> usize {
+        if self.no_report { 0 } else { self.report.nodes() }
+    }
+
+    /// Whether the stages are recorded.
+    pub(crate) fn has_timeline(&self) -> bool {
+        self.timeline.is_some()
     }
 
     /// Files of the reports. Older ones are deleted right before the index takes its place, so that
@@ -102,6 +129,12 @@ impl Args {
 
     fn measure(&self, output: &Output) -> Measure {
         self.report.measure(self.descent.device.first(), self.descent.seed, output)
+    }
+
+    /// The title of a timeline.
+    fn title(&self, base: &Vectors) -> String {
+        let rows = grouped(base.len() as u64);
+        format!("{} of {rows} x {} on {}", self.strategy.kind(), base.dim(), self.descent.device.first())
     }
 
     /// Writes the report and checks `--min-recall`.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
 use tagore::{
     BuildCost, Device, Index, KnnSample, Measure, Metric, Report, StageCost, Vectors, peak_host_bytes,
+    timeline_plot,
 };
 
 use super::{Args, Started, say_repeated};
@@ -40,16 +41,19 @@ impl Args {
         if !is_searched {
             self.report.refuse_min_recall("cannot be measured out of core with --metric cosine")?;
         }
-        let Started { builder, base, began } = started;
+        let Started { builder, base, laps } = started;
         // The partition checks the values of the base.
-        let read = began.elapsed().as_secs_f64();
+        let read = laps.total();
         say_clusters(&plan, output);
         let stats = self.build_clusters(OutOfCore::new(builder, plan), &base, output)?;
         let index = Index::open(&self.output)?;
-        let done = Done { index, plan, stats, read, total: began.elapsed().as_secs_f64() };
+        let done = Done { index, plan, stats, read, total: laps.total() };
         done.say(&base, output);
         self.say_index(&done.index, &base, done.total, output);
         done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
+        if let Some(path) = &self.timeline {
+            timeline_plot(path, &self.title(&base), &done.stats.tasks)?;
+        }
         let event = done.event(&base);
         if self.no_report {
             output.event(&event);

@@ -1,17 +1,23 @@
 //! Test kernels that expose the results of single GPU instructions, to compare hardware with the
 //! emulator.
 //!
-//! The PTX of this crate is checked in for tests (`cuda/check/ptx/`); no program embeds it.
 //! `host/gpu/check.rs` launches the kernels on the emulator, and on a GPU where there is one.
+//! `host/gpu/self_check.rs` launches [`check_device()`] on every GPU before it is used: for that,
+//! programs embed the PTX (`cuda/check/ptx/`).
 //!
 //! | kernel | covers |
 //! | --- | --- |
 //! | [`check_warp()`] | shuffles, votes, matches and reductions under any mask |
 //! | [`check_half()`] | arithmetic on pairs of f16, conversions from and to f32 |
 //! | [`check_product_f16()`] and its siblings | `ldmatrix`, `mma.sync` |
+//! | [`check_device()`] | one launch of each kind of instruction |
 
 #![cfg_attr(target_os = "cuda", no_std)]
 #![cfg_attr(target_os = "cuda", feature(abi_ptx, asm_experimental_arch))]
+
+mod device;
+
+pub use device::{DEVICE_RESULTS, check_device};
 
 use cuda_std::float16::{self, f16x2};
 use cuda_std::prelude::*;

@@ -17,6 +17,7 @@ const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 // Handles of the driver.
 pub(crate) type RawContext = *mut c_void;
 pub(crate) type RawModule = *mut c_void;
+pub(crate) type RawLink = *mut c_void;
 pub(crate) type RawFunction = *mut c_void;
 pub(crate) type RawStream = *mut c_void;
 pub(crate) type RawEvent = *mut c_void;
@@ -63,6 +64,13 @@ table! {
     module_load_data_ex =
         "cuModuleLoadDataEx"(*mut RawModule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
     module_unload = "cuModuleUnload"(RawModule);
+    link_create = "cuLinkCreate_v2"(c_uint, *mut c_uint, *mut *mut c_void, *mut RawLink);
+    link_add_data =
+        "cuLinkAddData_v2"(
+            RawLink, c_int, *mut c_void, usize, *const c_char, c_uint, *mut c_uint, *mut *mut c_void
+        );
+    link_complete = "cuLinkComplete"(RawLink, *mut *mut c_void, *mut usize);
+    link_destroy = "cuLinkDestroy"(RawLink);
     module_get_function = "cuModuleGetFunction"(*mut RawFunction, RawModule, *const c_char);
     func_get_attribute = "cuFuncGetAttribute"(*mut c_int, c_int, RawFunction);
     func_set_attribute = "cuFuncSetAttribute"(RawFunction, c_int, c_int);

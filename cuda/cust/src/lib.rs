@@ -25,6 +25,7 @@ mod driver;
 pub mod error;
 pub mod event;
 pub mod function;
+pub mod link;
 pub mod memory;
 pub mod module;
 pub mod pool;
@@ -41,6 +42,7 @@ pub mod prelude {
     pub use crate::event::{Event, EventFlags, EventStatus};
     pub use crate::function::Function;
     pub use crate::launch;
+    pub use crate::link::Linker;
     pub use crate::memory::{DeviceBuffer, DeviceCopy, DevicePointer, LockedBuffer};
     pub use crate::module::{Module, ModuleJitOption};
     pub use crate::pool::MemoryPool;

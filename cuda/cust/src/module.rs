@@ -36,11 +36,11 @@ impl ModuleJitOption {
 }
 
 // CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_BYTES: u32 = 6;
+pub(crate) const ERROR_LOG: u32 = 5;
+pub(crate) const ERROR_LOG_BYTES: u32 = 6;
 
 /// Most bytes of the compiler's error log.
-const LOG_BYTES: usize = 8192;
+pub(crate) const LOG_BYTES: usize = 8192;
 
 /// Kernels loaded into a context.
 #[derive(Clone, Debug)]
@@ -70,6 +70,30 @@ impl Module {
         options: &[ModuleJitOption],
     ) -> CudaResult<Self> {
         let ptx = zero_terminated("loading PTX", ptx.as_ref())?;
+        // SAFETY: the PTX ends with a zero.
+        unsafe { Self::load(context, ptx.as_bytes_with_nul(), options, "loading PTX") }
+    }
+
+    /// Loads a cubin of [`Linker::complete`](crate::link::Linker::complete).
+    ///
+    /// # Safety
+    /// - `cubin` is a whole cubin: the driver trusts the sizes in it.
+    ///
+    /// # Errors
+    /// If the cubin is for another kind of device, or the driver refuses it.
+    pub unsafe fn from_cubin(context: &Context, cubin: &[u8]) -> CudaResult<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load(context, cubin, &[], "loading a cubin") }
+    }
+
+    /// # Safety
+    /// - `image` is zero-terminated PTX, or a whole cubin.
+    unsafe fn load(
+        context: &Context,
+        image: &[u8],
+        options: &[ModuleJitOption],
+        doing: &'static str,
+    ) -> CudaResult<Self> {
         let table = context.bind()?;
         let mut log = vec![0u8; LOG_BYTES];
         let (mut names, mut values): (Vec<u32>, Vec<*mut c_void>) = options
@@ -80,18 +104,18 @@ impl Module {
         names.extend([ERROR_LOG, ERROR_LOG_BYTES]);
         values.extend([log.as_mut_ptr().cast(), LOG_BYTES as *mut c_void]);
         let mut raw = ptr::null_mut();
-        // SAFETY: there are as many names as values, the log has the given size, and the PTX ends
-        // with a zero; all of them outlive the call.
+        // SAFETY: there are as many names as values, and the log has the given size; all of them
+        // outlive the call. The caller guarantees the image.
         let code = unsafe {
             (table.module_load_data_ex)(
                 &mut raw,
-                ptx.as_ptr().cast(),
+                image.as_ptr().cast(),
                 names.len() as u32,
                 names.as_mut_ptr(),
                 values.as_mut_ptr(),
             )
         };
-        check(code, "loading PTX").map_err(|failure| failure.with_detail(|| first_lines(&log)))?;
+        check(code, doing).map_err(|failure| failure.with_detail(|| first_lines(&log)))?;
         Ok(Self { inner: Arc::new(Inner { raw, context: context.clone() }) })
     }
 
@@ -126,7 +150,7 @@ impl Drop for Inner {
     }
 }
 
-fn zero_terminated(doing: &'static str, text: &str) -> CudaResult<CString> {
+pub(crate) fn zero_terminated(doing: &'static str, text: &str) -> CudaResult<CString> {
     CString::new(text).map_err(|error| {
         let found = format!("a zero byte at {}", error.nul_position());
         Failure::argument(doing, found, "text without one")
@@ -134,7 +158,7 @@ fn zero_terminated(doing: &'static str, text: &str) -> CudaResult<CString> {
 }
 
 /// The first four lines of a zero-terminated log, joined.
-fn first_lines(log: &[u8]) -> String {
+pub(crate) fn first_lines(log: &[u8]) -> String {
     let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
     let text = String::from_utf8_lossy(&log[..end]);
     text.lines().map(str::trim).filter(|line| !line.is_empty()).take(4).collect::<Vec<_>>().join("; ")

@@ -88,6 +88,11 @@ fn devices_memory_and_launches_work() {
         let module = Module::from_ptx(&context, ".version 8.0", &[ModuleJitOption::OptLevel(4)]).unwrap();
         let double = module.get_function("double").unwrap();
         drop(module); // The function keeps the module loaded.
+        let mut linker = Linker::new(&context).unwrap();
+        linker.add_ptx(".version 8.0").unwrap();
+        let cubin = linker.complete().unwrap();
+        // SAFETY: the linker made the cubin.
+        unsafe { Module::from_cubin(&context, &cubin) }.unwrap().get_function("double").unwrap();
         // SAFETY: the fake kernel doubles `count` values of the buffer.
         unsafe { launch!(double<<<4, 256, 0, stream>>>(buffer.as_device_ptr(), 999u32)) }.unwrap();
         let found = buffer.as_host_vec(&stream).unwrap();
@@ -155,6 +160,10 @@ fn errors_give_the_operation_and_the_values() {
         says(
             Module::from_ptx(&context, "a\0b", &[]).unwrap_err(),
             "loading PTX: found a zero byte at 1, expected text without one",
+        );
+        says(
+            Linker::new(&context).unwrap().add_ptx("garbage").unwrap_err(),
+            "compiling PTX: CUDA_ERROR_INVALID_PTX (code 218): ptxas error: no .version; fatal: giving up",
         );
         let module = Module::from_ptx(&context, ".version 8.0", &[]).unwrap();
         says(

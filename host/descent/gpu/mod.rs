@@ -8,6 +8,7 @@
 
 pub(crate) mod cells;
 mod finish;
+mod kernels;
 mod lists;
 pub(crate) mod phases;
 mod plan;
@@ -177,6 +178,7 @@ impl Build<'_> {
         let (mut side, rounding, mean) = self.upload(rows)?;
         self.gpu.synchronize()?;
         stats.copy = copying.elapsed().as_secs_f64();
+        tracing::debug!(stage = "copy", seconds = stats.copy, "a stage ends");
 
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;

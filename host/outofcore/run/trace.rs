@@ -27,11 +27,17 @@ pub enum TaskKind {
     Checkpoint,
     /// Writing the index.
     Write,
+    /// Opening and checking a device.
+    Open,
+    /// Compiling a kernel, or loading a compiled one.
+    Compile,
+    /// Measuring the index.
+    Measure,
 }
 
 impl TaskKind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Partition,
         Self::Read,
         Self::Copy,
@@ -42,6 +48,9 @@ impl TaskKind {
         Self::Merge,
         Self::Checkpoint,
         Self::Write,
+        Self::Open,
+        Self::Compile,
+        Self::Measure,
     ];
 
     /// The name, such as `descent`.
@@ -57,11 +66,14 @@ impl TaskKind {
             Self::Merge => "merge",
             Self::Checkpoint => "checkpoint",
             Self::Write => "write",
+            Self::Open => "open",
+            Self::Compile => "compile",
+            Self::Measure => "measure",
         }
     }
 }
 
-/// A task of a build out of core.
+/// A task of a build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     /// The kind.

@@ -3,6 +3,7 @@
 mod collect;
 mod filter;
 mod ids;
+mod kernels;
 mod medoid;
 mod path;
 mod plan;
@@ -17,6 +18,7 @@ use std::ops::Range;
 
 use collect::CollectKernels;
 use cuda_std::memory::Global;
+pub(crate) use kernels::kernels;
 use medoid::MedoidKernels;
 use path::PathKernels;
 pub(crate) use plan::PruneShape;

@@ -37,6 +37,22 @@ stage_kernels! {
     }
 }
 
+/// The kernel of searches with `beam` nodes in the beam.
+pub(crate) fn kernel<T: BeamKernels>(beam: usize) -> &'static str {
+    match beam {
+        0..=64 => T::Beam64::NAME,
+        65..=128 => T::Beam128::NAME,
+        129..=256 => T::Beam256::NAME,
+        _ => T::Beam512::NAME,
+    }
+}
+
+/// The kernels of searches with these beams, of an index with layers or without.
+pub(crate) fn kernels<T: BeamKernels>(beams: &[usize], has_layers: bool) -> Vec<&'static str> {
+    let layer = has_layers.then_some(T::BeamLayer::NAME);
+    beams.iter().map(|&beam| kernel::<T>(beam)).chain(layer).collect()
+}
+
 /// One launch: its graph, entry points and limits.
 struct Stage<'a> {
     edges: &'a Buffer<u32>,

@@ -14,6 +14,7 @@ use tagore_device::search::beam::walk::{least_slots, step_ids};
 pub(crate) use launch::BeamKernels;
 pub(super) use launch::Found;
 use launch::{Batch, Task};
+pub(crate) use launch::{kernel, kernels};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};

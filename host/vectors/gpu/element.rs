@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 use cuda_std::f16;
+use cuda_std::launch::Kernel;
 use tagore_device::block::element;
 use tagore_device::block::sums::TileSum;
 use tagore_device::search::exact::{
@@ -27,6 +28,9 @@ pub(crate) trait OnDevice: Element + element::Element {
 
     /// The factor of products in distances.
     fn weight(metric: Metric) -> Self::Sum;
+
+    /// The kernel of [`prepare`](Self::prepare).
+    const PREPARATION: &'static str;
 
     /// Computes the rounded copy, the biases and the errors of `side`'s vectors.
     fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
@@ -68,6 +72,8 @@ macro_rules! rounded_types {
             type Sum = f32;
 
             const ROUNDED: bool = true;
+
+            const PREPARATION: &'static str = <$prepare as Kernel>::NAME;
 
             fn device_base(base: Base<Self>) -> DeviceBase {
                 DeviceBase::$variant(base)
@@ -115,6 +121,8 @@ macro_rules! byte_types {
             type Sum = i32;
 
             const ROUNDED: bool = false;
+
+            const PREPARATION: &'static str = <$norms as Kernel>::NAME;
 
             fn device_base(base: Base<Self>) -> DeviceBase {
                 DeviceBase::$variant(base)

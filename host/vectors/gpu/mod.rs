@@ -4,6 +4,7 @@ mod base;
 mod element;
 mod rounding;
 mod side;
+mod start;
 
 use rayon::prelude::*;
 use tagore_device::block::exact;
@@ -12,6 +13,7 @@ pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
 pub(crate) use rounding::{Rounding, RowSet};
 pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
+pub use start::start_seconds;
 
 use super::Matrix;
 use super::shape::{byte, sums_are_exact};

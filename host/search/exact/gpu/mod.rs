@@ -14,8 +14,8 @@ use tagore_device::block::tile;
 use tagore_device::key::{self, Key};
 
 use batch::Batch;
-pub(crate) use pass::ExactKernels;
 use pass::Pass;
+pub(crate) use pass::{ExactKernels, kernels};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet, Side};

@@ -1,5 +1,6 @@
 //! The launches of exact search: a pass of a batch of queries over the rows of a piece.
 
+use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::search::exact::{
@@ -22,6 +23,11 @@ stage_kernels! {
         Filter (ExactFilter<Self::Sum>,): exact_filter_f16 exact_filter_f16 exact_filter_u8 exact_filter_i8;
         Settle (ExactSettle<Self, Self::Sum>,): exact_settle_f32 exact_settle_f16 exact_settle_u8 exact_settle_i8;
     }
+}
+
+/// The kernels of an exact search.
+pub(crate) fn kernels<T: ExactKernels>() -> [&'static str; 3] {
+    [T::PREPARATION, T::Filter::NAME, T::Settle::NAME]
 }
 
 /// A pass over all rows of a piece for a batch of queries.

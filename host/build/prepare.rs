@@ -1,0 +1,106 @@
+//! Opens the device of a build, and compiles its kernels, while the data is read.
+
+use super::Builder;
+use crate::device::Preparation;
+use crate::prune::gpu::kernels as prune_kernels;
+use crate::search::exact::gpu::kernels as exact_kernels;
+use crate::search::gpu::kernel as beam_kernel;
+use crate::vectors::shape::{device_type, own_type, with_type};
+use crate::{DataShape, Device, Vectors};
+
+/// Beams that reports search with.
+const BEAMS: [usize; 2] = [50, 100];
+
+impl Builder {
+    /// Opens the device of a build of `base` in memory on a thread of its own, and compiles the
+    /// kernels that the build will launch, and those of a report if a [`sample`](Self::sample) is
+    /// kept. Returns at once. The build then waits less, but is otherwise the same: it meets the
+    /// errors of a device that cannot be opened. Values of a few rows are read.
+    pub fn prepare(&self, base: &Vectors) -> Preparation {
+        let (descent, nodes) = (self.descent.clone(), base.len());
+        if nodes == 0 || descent.device == Device::Cpu {
+            return Preparation::none();
+        }
+        let data = DataShape::guess(base);
+        let kernels = self.kernels(&data);
+        Preparation::begin(kernels, move || descent.gpu(nodes))
+    }
+
+    /// The kernels of a build of this data, and of its report.
+    pub(crate) fn kernels(&self, data: &DataShape) -> Vec<&'static str> {
+        let metric = self.descent.metric;
+        // Wrong parameters are an error of the build.
+        let Ok(k) = self.descent.k_of(data.rows, "") else { return Vec::new() };
+        let mut kernels = self.descent.kernels(data, k);
+        let (own, on_device) = (own_type(data, metric), device_type(data, metric));
+        with_type!(on_device, T => {
+            kernels.extend(prune_kernels::<T>(&self.strategy, metric, self.baseline_kernels));
+        });
+        if self.sample > 0 {
+            with_type!(own, T => kernels.extend(exact_kernels::<T>()));
+            with_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
+        }
+        kernels.sort_unstable();
+        kernels.dedup();
+        kernels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::vectors::ElementType;
+    use crate::{Iterations, Metric, Start, Strategy, Synth};
+
+    /// The names of the kernels that a build launches, and those that it names in advance.
+    fn launched_and_named(builder: &Builder, base: &Vectors) -> [BTreeSet<&'static str>; 2] {
+        let (_, stats) = builder.build_with_stats(base, None).unwrap();
+        let launched = stats.descent.kernels.iter().chain(&stats.prune.kernels);
+        let data = DataShape::guess(base);
+        assert_eq!(data, DataShape::of(base, &crate::Progress::silent()).unwrap());
+        [launched.map(|time| time.kernel).collect(), builder.kernels(&data).into_iter().collect()]
+    }
+
+    #[test]
+    fn builds_launch_the_kernels_that_they_name() {
+        let synth = Synth::new(900, 12, 3).unwrap();
+        // No two rows are equal.
+        let byte = |i: u32| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8;
+        let bases = [
+            synth.base(),
+            synth.base().cast(ElementType::F16, &crate::Progress::silent()).unwrap().into_owned(),
+            Vectors::from_u8((0..900 * 12).map(byte).collect(), 12).unwrap(),
+            Vectors::from_f32((0..900 * 12).map(|i| f32::from(byte(i))).collect(), 12).unwrap(),
+        ];
+        let starts = [
+            (Start::Cells, Iterations::Auto),
+            (Start::Random, Iterations::Fixed(2, 2)),
+            (Start::AllPairs, Iterations::Auto),
+        ];
+        let strategies = Strategy::all().into_iter().enumerate();
+        for (number, strategy) in strategies {
+            let (base, (start, iterations)) = (&bases[number % bases.len()], starts[number % starts.len()]);
+            let metric = if number == 4 { Metric::Cosine } else { Metric::L2 };
+            let builder = Builder::new(strategy.degree(8)).knn(12).start(start).iterations(iterations);
+            let builder = builder.metric(metric).layers(false).device(Device::Emulated);
+            let [launched, named] = launched_and_named(&builder, base);
+            let kind = builder.strategy().kind();
+            // An exact search at the end of a descent depends on the values.
+            let missing: Vec<_> =
+                launched.difference(&named).filter(|name| !name.starts_with("exact_")).collect();
+            assert!(missing.is_empty(), "{kind}, {start}: not named: {missing:?}");
+            let idle: Vec<_> = named.difference(&launched).collect();
+            assert!(idle.is_empty(), "{kind}, {start}: named in vain: {idle:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_parameters_name_no_kernels() {
+        let base = Synth::new(50, 3, 0).unwrap().base();
+        let builder = Builder::new(Strategy::cagra()).knn(50).device(Device::Emulated);
+        assert!(builder.kernels(&DataShape::guess(&base)).is_empty());
+        drop(builder.prepare(&base));
+    }
+}

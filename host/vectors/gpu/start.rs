@@ -1,0 +1,36 @@
+//! The least that any command with a device takes: opening it, and copying the data to it.
+
+use std::time::Instant;
+
+use super::OnDevice;
+use crate::gpu::{Gpu, MemoryPlan};
+use crate::vectors::{Vectors, with_matrix};
+use crate::{Device, Result};
+
+/// Opens `device` and copies the values of `base` to it, as they are. Returns the seconds of both.
+/// This is the least time of a command that builds or searches on the device.
+///
+/// # Errors
+/// If `device` is no GPU, cannot be opened, or lacks memory.
+pub fn start_seconds(device: Device, base: &Vectors) -> Result<(f64, f64)> {
+    let opening = Instant::now();
+    let gpu = device
+        .gpu()?
+        .ok_or_else(|| crate::Error::argument("device", device, "a GPU: cuda, cuda:N or emulated"))?;
+    let open = opening.elapsed().as_secs_f64();
+    let copying = Instant::now();
+    with_matrix!(base.rows(), rows => copy(&gpu, base.len(), |row| rows.row(row), base.dim())?);
+    Ok((open, copying.elapsed().as_secs_f64()))
+}
+
+fn copy<'r, T: OnDevice>(
+    gpu: &Gpu,
+    rows: usize,
+    row: impl Fn(usize) -> &'r [T] + Sync,
+    dim: usize,
+) -> Result<()> {
+    let memory = MemoryPlan::new().with::<T>("rows", rows * dim).reserve(gpu)?;
+    let mut values = memory.buffer::<T>("rows")?;
+    values.upload_rows(rows, dim, row)?;
+    gpu.synchronize()
+}
