@@ -69,7 +69,9 @@ run_harness() {
     logged "$log" "$@"
     [ ! -d "$folder" ] || return 0
   done
-  logged "$log" test -d "$folder"
+  tail -n 30 "$out/$log" >&2
+  echo "error: $folder: found no results after five runs; the whole log is $out/$log" >&2
+  exit 1
 }
 
 data=$work/synth-20k
@@ -98,7 +100,7 @@ if [ -n "$ann" ]; then
     run_harness "$log" results/synth-20k/10/tagore-batch "${run[@]}" --algorithm tagore --batch --run-disabled
     logged "$log" "${with_data[@]}" data_export.py --output "$out/ann-benchmarks.csv"
     logged "$log" "${with_data[@]}" "$here/ann_benchmarks/export_batch.py" synth-20k "$out/ann-benchmarks-batch.csv"
-    plot=("${with_data[@]}" plot.py --dataset synth-20k --y-scale log)
+    plot=("${with_data[@]}" plot.py --dataset synth-20k --x-scale logit --y-scale log)
     logged "$log" "${plot[@]}" -o "$out/ann-benchmarks.png"
     logged "$log" "${plot[@]}" --batch -o "$out/ann-benchmarks-batch.png"
   )
