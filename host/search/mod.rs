@@ -1,10 +1,20 @@
 //! Searching: beam search over an index, and exact search.
 
+mod answer;
 pub(crate) mod beam;
 mod cpu;
+mod engine;
 pub(crate) mod exact;
 pub(crate) mod gpu;
+mod id_set;
+mod options;
+mod pool;
+mod result;
 mod searcher;
 pub(crate) mod visited;
 
-pub use searcher::{MAX_WIDTH, SearchResult, Searcher, search};
+pub(crate) use engine::Engine;
+pub use id_set::IdSet;
+pub use options::Search;
+pub use result::{Neighbor, SearchResult};
+pub use searcher::{MAX_WIDTH, Searcher};
