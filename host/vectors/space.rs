@@ -368,7 +368,7 @@ impl<'a> Space<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// The first of `rows`, in the element type of its space; under cosine a unit vector, or `zero`.
+    /// The first of `rows`, in the element type of its space; under cosine a unit vector or `zero`.
     pub(super) fn first_of(rows: TypedRows<'a>, zero: bool) -> Self {
         Self { rows, index: 0, zero }
     }

@@ -106,7 +106,8 @@ fn megabytes(bytes: Option<u64>) -> String {
 fn argument(place: usize, default: usize) -> Result<usize, Failure> {
     let Some(text) = std::env::args().nth(place) else { return Ok(default) };
     let number = text.parse().ok().filter(|&number| number > 0);
-    number.ok_or_else(|| format!("found {text}, expected a positive number: service [rows] [requests]").into())
+    number
+        .ok_or_else(|| format!("found {text}, expected a positive number: service [rows] [requests]").into())
 }
 
 #[tokio::main]
@@ -131,7 +132,8 @@ async fn main() -> Result<(), Failure> {
     println!("http://{address}/search");
 
     let began = Instant::now();
-    let clients: Vec<_> = (0..CONCURRENT).map(|first| tokio::spawn(send(address, Arc::clone(&queries), first))).collect();
+    let clients: Vec<_> =
+        (0..CONCURRENT).map(|first| tokio::spawn(send(address, Arc::clone(&queries), first))).collect();
     let mut times = Vec::with_capacity(requests);
     for client in clients {
         times.extend(client.await??);
