@@ -14,8 +14,8 @@ const BEAM: usize = 100;
 const SAMPLE: u64 = 1024;
 
 /// Distances of an exact search that take as long as one node of a beam: its neighbours lie far
-/// apart in memory, and it has to be kept in order (docs/notes.md).
-const ROWS_PER_NODE: f64 = 40.0;
+/// apart in memory, and it has to be kept in order (docs/measurements.md).
+const ROWS_PER_NODE: f64 = 20.0;
 
 /// Options of a search, of one query or of many, on any device.
 ///
@@ -35,8 +35,8 @@ const ROWS_PER_NODE: f64 = 40.0;
 /// beam is widened by the share of rows that pass, so that as many of its nodes pass as an
 /// unfiltered beam has. Exact search over the passing rows takes its place
 ///
-/// - if there are fewer than 40 passing rows per node of that beam, where it is faster (of
-///   1,000,000 rows at beam 100: 7 % or less);
+/// - if there are at most 20 passing rows per node of that beam, where it takes about as long (of
+///   1,000,000 rows at beam 100: 5 % or less);
 /// - for a query whose beam holds fewer than `k` passing rows.
 ///
 /// So a search returns `k` rows if as many pass.
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(way(1_000_000), Way::Walk(100));
         assert_eq!(way(500_000), Way::Walk(243));
         assert_eq!(way(100_000), Way::Walk(1285));
-        assert_eq!([70_000, 1, 0].map(way), [Way::Exact; 3]);
+        assert_eq!([50_000, 1, 0].map(way), [Way::Exact; 3]);
         assert_eq!(Search::new(10).beam(2000).way(1000), Way::Walk(1000));
         let half = IdSet::from_ids(1_000_000, 0..500_000).unwrap();
         let search = Search::new(10).among(&half);

@@ -169,8 +169,8 @@ impl OnGpu {
         &self.gpu
     }
 
-    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `take`, if it
-    /// is given, batch by batch.
+    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `take`, if
+    /// it is given, batch by batch.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
