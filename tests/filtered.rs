@@ -99,7 +99,7 @@ fn a_filter_keeps_its_promise_at_every_share() {
     for metric in METRICS {
         let searcher = searcher(base.clone(), metric);
         for one_in in [1, 2, 3, 20, 4000] {
-            let passes = |id: u32| id % one_in == 0;
+            let passes = |id: u32| id.is_multiple_of(one_in);
             let ids = IdSet::from_ids(4000, (0..4000).filter(|&id| passes(id))).unwrap();
             let expected = exact(&searcher, &queries, passes);
             let among = Search::new(10).beam(16).among(&ids);

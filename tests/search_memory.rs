@@ -1,6 +1,5 @@
 //! Memory of searches of one query, counted by the allocator. This test is a program of its own,
 //! since the allocator would count other tests too.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -59,7 +58,7 @@ fn a_search_of_one_query_allocates_its_answer_alone() {
     let queries = synth.queries(20);
     let rows: Vec<Vec<f32>> = (0..20).map(|query| queries.row(query).into_owned()).collect();
     let some = IdSet::from_ids(2000, (0..2000).filter(|id| id % 40 == 0)).unwrap();
-    let is_even = |id: u32| id % 2 == 0;
+    let is_even = |id: u32| id.is_multiple_of(2);
     for (base, metric) in
         [(base.clone(), Metric::L2), (base.clone(), Metric::Cosine), (halves, Metric::InnerProduct)]
     {
