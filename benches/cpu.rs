@@ -3,7 +3,9 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use tagore::{Builder, Descent, KnnGraph, Metric, Progress, Start, Strategy, Synth, Vectors};
+use tagore::{
+    Builder, Descent, KnnGraph, Metric, Progress, Search, Searcher, Start, Strategy, Synth, Vectors,
+};
 
 fn main() {
     divan::main();
@@ -52,7 +54,9 @@ fn search(bencher: Bencher<'_, '_>, beam: usize) {
     let synth = Synth::new(ROWS, 96, 1).unwrap();
     let (base, queries) = (synth.base(), synth.queries(1000));
     let index = Builder::new(Strategy::nsg()).build_from(&base, &graph(&base)).unwrap();
+    let searcher = Searcher::new(index, base, &Progress::silent()).unwrap();
+    let search = Search::new(10).beam(beam);
     bencher
         .counter(ItemsCount::new(1000usize))
-        .bench(|| tagore::search(&index, &base, &queries, 10, beam, &Progress::silent()).unwrap());
+        .bench(|| searcher.search(&queries, search, &Progress::silent()).unwrap());
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "an example shows its results")]
 
 use tagore::{
-    Builder, Index, Metric, Progress, Strategy, Synth, TestQueries, evaluate, ground_truth, search,
+    Builder, Index, Metric, Progress, Search, Searcher, Strategy, Synth, TestQueries, ground_truth,
 };
 
 fn main() -> tagore::Result<()> {
@@ -14,13 +14,13 @@ fn main() -> tagore::Result<()> {
     let path = folder.join("build_and_search.tagore");
     Builder::new(Strategy::nsg()).build(&base)?.save(&path)?;
 
-    let index = Index::open(&path)?;
     let progress = Progress::silent();
-    let result = search(&index, &base, &queries, 10, 50, &progress)?;
+    let truth = ground_truth(&base, &queries, Metric::L2, 10, &progress)?;
+    let searcher = Searcher::new(Index::open(&path)?, base, &progress)?;
+    let result = searcher.search(&queries, Search::new(10).beam(50), &progress)?;
     println!("the first query's neighbours: {:?}", result.ids(0));
 
-    let truth = ground_truth(&base, &queries, Metric::L2, 10, &progress)?;
-    for found in evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &progress)? {
+    for found in searcher.evaluate(TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &progress)? {
         println!(
             "beam {:>3}: recall@10 {:.4}, {:.0} queries per second",
             found.beam, found.recall, found.qps

@@ -6,7 +6,9 @@
 //! throughout.
 //!
 //! ```
-//! use tagore::{Builder, Index, Metric, Progress, Strategy, Synth, ground_truth, search};
+//! use tagore::{
+//!     Builder, Index, Metric, Progress, Search, Searcher, Strategy, Synth, ground_truth,
+//! };
 //!
 //! # let error = |source| tagore::Error::Io { path: "tmp".into(), source };
 //! # let folder = tempfile::tempdir().map_err(error)?;
@@ -15,9 +17,9 @@
 //! let (base, queries) = (synth.base(), synth.queries(20));
 //! Builder::new(Strategy::nsg()).knn(32).build(&base)?.save(&path)?;
 //!
-//! let index = Index::open(&path)?;
-//! let found = search(&index, &base, &queries, 10, 100, &Progress::silent())?;
 //! let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent())?;
+//! let searcher = Searcher::new(Index::open(&path)?, base, &Progress::silent())?;
+//! let found = searcher.search(&queries, Search::new(10).beam(100), &Progress::silent())?;
 //! assert_eq!(found.ids(0)[0], truth.ids(0)[0]);
 //! # Ok::<(), tagore::Error>(())
 //! ```
@@ -107,6 +109,7 @@ mod eval;
 mod file_set;
 mod flush;
 pub mod gpu;
+mod held;
 mod index;
 mod memory;
 pub mod outofcore;
@@ -141,7 +144,7 @@ pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strateg
 pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{MAX_WIDTH, SearchResult, Searcher, prepare_search, search};
+pub use search::{IdSet, MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, prepare_search};
 pub use text::{one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{

@@ -1,9 +1,11 @@
 //! Every pass over a data set, a ground truth or an index stops when it is cancelled.
 
+use std::sync::Arc;
+
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
     Builder, DataShape, Descent, Device, Error, ExactSearch, Format, GroundTruth, Index, IndexFormat,
-    KnnTruth, Metric, Progress, RecallSample, Result, Searcher, Strategy, Vectors,
+    KnnTruth, Metric, Progress, RecallSample, Result, Search, Searcher, Strategy, Vectors,
 };
 
 use crate::reference::uniform;
@@ -15,7 +17,7 @@ fn every_pass_over_data_can_be_cancelled() {
     let path = |name: &str| folder.path().join(name);
     base.save(path("base.fbin")).unwrap();
     base.save(path("base.fvecs")).unwrap();
-    let index = Builder::new(Strategy::nsg()).knn(10).build(&base).unwrap();
+    let index = Arc::new(Builder::new(Strategy::nsg()).knn(10).build(&base).unwrap());
     index.save(path("x.tagore")).unwrap();
     let formats = IndexFormat::ALL.into_iter().filter(|&format| format != IndexFormat::Npy);
     let foreign: Vec<IndexFormat> = formats.collect();
@@ -48,11 +50,11 @@ fn every_pass_over_data_can_be_cancelled() {
         ("build", cosine.build(&open()).map(drop)),
         ("k-NN truth", KnnTruth::new(&open(), Metric::L2, 3, &sample).map(drop)),
         ("overlap", ClusterGraph::of_vectors(&open(), 3, 0, Device::Cpu, p).map(drop)),
-        ("searcher", Searcher::new(&index, &open(), p).map(drop)),
+        ("searcher", Searcher::new(Arc::clone(&index), open(), p).map(drop)),
         (
             "queries",
-            Searcher::new(&index, &base, &Progress::silent())
-                .and_then(|s| s.search(&open(), 3, 10, p))
+            Searcher::new(Arc::clone(&index), base.clone(), &Progress::silent())
+                .and_then(|s| s.search(&open(), Search::new(3), p))
                 .map(drop),
         ),
         ("verify", Index::open(path("x.tagore")).unwrap().verify(p)),

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tagore::{Builder, Description, Index, Metric, Progress, Strategy, Vectors, search};
+use tagore::{Builder, Description, Index, Metric, Progress, Strategy, Vectors};
 
-use crate::reference::{check_graph, separated, uniform};
+use crate::reference::{check_graph, search, separated, uniform};
 
 const PAGE: usize = 4096;
 
@@ -160,8 +161,9 @@ fn a_built_index_round_trips_and_searches_the_same() {
             assert_eq!(read.entries(), built.entries());
             assert!((0..n).all(|node| read.neighbors(node) == built.neighbors(node)));
             let queries = uniform(10, 5, 4);
-            let found = |index| search(index, &base, &queries, 1, 20, &Progress::silent()).unwrap();
-            assert!((0..10).all(|query| found(&read).ids(query) == found(&built).ids(query)));
+            let found = |index| search(index, &base, &queries, (1, 20)).unwrap();
+            let (read, built) = (found(read), found(built));
+            assert!((0..10).all(|query| read.ids(query) == built.ids(query)));
         }
     }
 }
@@ -297,8 +299,8 @@ fn wrong_rows_are_found_and_cause_no_panic() {
         // A search returns or fails, but never panics.
         let path = folder.path().join("x.tagore");
         std::fs::write(&path, &changed).unwrap();
-        let index = Index::open(&path).unwrap();
-        let result = search(&index, &tiny_base(), &tiny_base(), 1, 5, &Progress::silent());
+        let index = Arc::new(Index::open(&path).unwrap());
+        let result = search(Arc::clone(&index), &tiny_base(), &tiny_base(), (1, 5));
         assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage must not get a new checksum");
         let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
         assert_eq!(result.is_err(), unknown, "{value} at {at}");
@@ -347,7 +349,7 @@ fn inconsistent_repeated_rows_are_refused() {
         assert!(text.contains(expected), "{text}");
         std::fs::write(&path, &changed).unwrap();
         if let Ok(index) = Index::open(&path) {
-            let found = search(&index, &base, &base, 9, 9, &Progress::silent());
+            let found = search(index, &base, &base, (9, 9));
             assert_eq!(found.is_err(), value == 6, "{value} in word {word}");
         }
     }

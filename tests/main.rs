@@ -6,6 +6,7 @@ mod build;
 mod cancelled;
 mod diskann;
 mod faulty_imports;
+mod filtered;
 mod foreign;
 mod formats;
 mod gpu;

@@ -1,13 +1,15 @@
 //! Values whose distances exceed f32: an error, never ids in the order of infinities, NaNs or
 //! zeros.
 
+use std::sync::Arc;
+
 use tagore::outofcore::{ClusterGraph, ClusterPlan, Limits, OutOfCore};
 use tagore::{
     Builder, Descent, Device, Error, ExactSearch, GroundTruth, Metric, Progress, RecallSample, Result,
-    Strategy, TestQueries, Vectors, evaluate, knn_recall, search,
+    Strategy, TestQueries, Vectors, evaluate, knn_recall,
 };
 
-use crate::reference::{nearest_distances, uniform};
+use crate::reference::{nearest_distances, search, uniform};
 
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulated];
 const SUMMED: [Metric; 2] = [Metric::L2, Metric::InnerProduct];
@@ -77,11 +79,11 @@ fn values_whose_distances_overflow_are_refused() {
 fn queries_whose_distances_overflow_are_refused() {
     let (base, silent) = (uniform(200, 4, 1), Progress::silent());
     for metric in SUMMED {
-        let index = Builder::new(Strategy::vamana()).knn(8).metric(metric).build(&base).unwrap();
+        let index = Arc::new(Builder::new(Strategy::vamana()).knn(8).metric(metric).build(&base).unwrap());
         let queries = with(&uniform(5, 4, 2), (3, 1), 1e20);
         let truth = GroundTruth::new(1, vec![0; 5], None).unwrap();
         for (what, result) in [
-            ("search", search(&index, &base, &queries, 1, 10, &silent).map(drop)),
+            ("search", search(Arc::clone(&index), &base, &queries, (1, 10)).map(drop)),
             (
                 "evaluation",
                 evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[10], &silent).map(drop),

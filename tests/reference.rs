@@ -1,6 +1,8 @@
 //! Plain reference implementations, and data that is hard for graph builders.
 
-use tagore::{Index, Layer, Metric, Vectors};
+use std::sync::Arc;
+
+use tagore::{Index, Layer, Metric, Progress, Result, Search, SearchResult, Searcher, Vectors};
 use tagore_device::random::{Draws, Stage};
 
 /// The list distance of `metric`, in f64.
@@ -31,6 +33,17 @@ pub fn nearest_distances(
     distances.sort_by(f64::total_cmp);
     distances.truncate(k);
     distances
+}
+
+/// Searches on the CPU for the `k` nearest rows of each query.
+pub fn search(
+    index: impl Into<Arc<Index>>,
+    base: &Vectors,
+    queries: &Vectors,
+    (k, beam): (usize, usize),
+) -> Result<SearchResult> {
+    let silent = Progress::silent();
+    Searcher::new(index, base.clone(), &silent)?.search(queries, Search::new(k).beam(beam), &silent)
 }
 
 /// Uniform f32 values from -10 to 10.

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use tagore::{
-    Builder, Device, GroundTruth, Index, IndexFormat, Metric, Progress, Searcher, Strategy, Vectors,
-    ground_truth, search,
+    Builder, Device, GroundTruth, Index, IndexFormat, Metric, Progress, Search, Searcher, Strategy, Vectors,
+    ground_truth,
 };
 use tagore_device::random::{Draws, Stage};
 
-use crate::reference::{check_graph, reachable, uniform};
+use crate::reference::{check_graph, reachable, search, uniform};
 
 /// Rows `from(row)` of a data set of distinct rows.
 fn rows_of(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
@@ -59,7 +59,7 @@ fn every_kind_finds_all_rows_of_a_group() {
                 assert_eq!(index.repeated().len(), if what.contains("ten") { 1800 } else { 499 }, "{what}");
                 let statistics = index.statistics(&Progress::silent()).unwrap();
                 assert_eq!(statistics.unreachable, (index.len() - reachable(&index)) as u64, "{what}");
-                let result = search(&index, &base, &queries, 10, 100, &Progress::silent()).unwrap();
+                let result = search(index, &base, &queries, (10, 100)).unwrap();
                 let found = recall(|query| result.ids(query).iter().copied().collect(), &truth);
                 assert!(found >= 0.99, "{what}: recall {found}");
                 for query in 0..50 {
@@ -76,10 +76,11 @@ fn the_emulator_finds_what_the_cpu_finds() {
     for base in [ten_times(), a_quarter()] {
         let index =
             Builder::new(Strategy::cagra().degree(8)).knn(20).device(Device::Cpu).build(&base).unwrap();
+        let searcher = Searcher::new(index, base, &Progress::silent()).unwrap();
         let queries = uniform(4, 12, 8);
         let on = |device| {
-            let searcher = Searcher::new(&index, &base, &Progress::silent()).unwrap().device(device).unwrap();
-            searcher.search(&queries, 10, 30, &Progress::silent()).unwrap()
+            let searcher = searcher.clone().device(device).unwrap();
+            searcher.search(&queries, Search::new(10).beam(30), &Progress::silent()).unwrap()
         };
         let (cpu, emulated) = (on(Device::Cpu), on(Device::Emulated));
         for query in 0..4 {
@@ -100,11 +101,11 @@ fn repeated_rows_round_trip() {
     read.verify(&Progress::silent()).unwrap();
     read.spot_check().unwrap();
     assert_eq!(read.repeated(), built.repeated());
-    let found = |index| search(index, &base, &queries, 10, 50, &Progress::silent()).unwrap();
-    let (of_built, of_read) = (found(&built), found(&read));
-    assert!((0..20).all(|query| of_built.ids(query) == of_read.ids(query)));
     let copy = folder.path().join("copy.tagore");
     read.save(&copy).unwrap();
+    let found = |index| search(index, &base, &queries, (10, 50)).unwrap();
+    let (of_built, of_read) = (found(built), found(read));
+    assert!((0..20).all(|query| of_built.ids(query) == of_read.ids(query)));
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(&path).unwrap());
 }
 
@@ -118,7 +119,7 @@ fn few_distinct_rows_are_enough() {
             check_graph(&index, &what);
             assert_eq!(index.repeated().len(), rows - different, "{what}");
             let k = rows.min(30);
-            let result = search(&index, &base, &base, k, 100, &Progress::silent()).unwrap();
+            let result = search(index, &base, &base, (k, 100)).unwrap();
             for query in 0..rows {
                 let ids: BTreeSet<u32> = result.ids(query).iter().copied().collect();
                 assert!(ids.len() == k && ids.iter().all(|&id| (id as usize) < rows), "{what}");

@@ -1,11 +1,13 @@
 //! Reports compared with plain counting.
 
+use std::sync::Arc;
+
 use tagore::{
     BuildCost, Builder, Descent, Description, Device, Index, Iterations, KnnGraph, Measure, Metric, Report,
     Start, Strategy, Vectors,
 };
 
-use crate::reference::{nearest_distances, reachable, uniform};
+use crate::reference::{self, nearest_distances, reachable, uniform};
 
 /// Whole numbers: exact in f32 and f64, with many ties.
 fn whole(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
@@ -37,7 +39,7 @@ fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
 fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
     let builder = Builder::new(strategy).device(Device::Cpu).sample(1000);
     let (index, stats) = builder.build_with_stats(base, Some(graph)).unwrap();
-    let measure = Measure::default().on(Device::Cpu);
+    let (index, measure) = (Arc::new(index), Measure::default().on(Device::Cpu));
     let report = Report::of(&index, Some(base), &stats.sample, &measure).unwrap();
     let (n, what) = (base.len(), format!("{} of {} rows, {what}", index.kind(), base.len()));
 
@@ -63,7 +65,7 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
     let k = 10.min(n - 1);
     assert_eq!((search.queries, search.k, search.beam), (n, k, 100));
     for at in &search.beams {
-        let found = tagore::search(&index, base, base, k + 1, at.beam, &measure.progress).unwrap();
+        let found = reference::search(Arc::clone(&index), base, base, (k + 1, at.beam)).unwrap();
         let others = |row: usize| {
             let pairs = found.ids(row).iter().zip(found.distances(row));
             pairs.filter(|&(&id, _)| id as usize != row).map(|(_, &distance)| distance).collect()

@@ -1,11 +1,13 @@
 //! Exact search and beam search compared with plain references.
 
+use std::sync::Arc;
+
 use tagore::{
     Builder, Device, ElementType, Error, GroundTruth, Metric, Progress, Strategy, Synth, TestQueries,
-    Vectors, evaluate, ground_truth, search,
+    Vectors, evaluate, ground_truth,
 };
 
-use crate::reference::{nearest_distances, uniform};
+use crate::reference::{nearest_distances, search, uniform};
 
 #[test]
 fn exact_search_is_exact() {
@@ -47,7 +49,7 @@ fn a_beam_as_wide_as_the_data_finds_everything_reachable() {
     let (base, queries) = (uniform(300, 5, 1), uniform(40, 5, 2));
     let index = Builder::new(Strategy::nsg()).knn(20).build(&base).unwrap();
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
-    let result = search(&index, &base, &queries, 10, 300, &Progress::silent()).unwrap();
+    let result = search(index, &base, &queries, (10, 300)).unwrap();
     for query in 0..40 {
         assert_eq!(result.ids(query), truth.ids(query));
         assert_eq!(Some(result.distances(query)), truth.distances(query));
@@ -73,26 +75,27 @@ fn recall_allows_ties_and_counts_distances() {
 fn queries_of_another_type_are_converted_if_possible() {
     let base = Vectors::from_u8((0..60u8).collect(), 3).unwrap();
     assert_eq!(base.element_type(), ElementType::U8);
-    let index = Builder::new(Strategy::nsg()).device(Device::Cpu).build(&base).unwrap();
+    let index = Arc::new(Builder::new(Strategy::nsg()).device(Device::Cpu).build(&base).unwrap());
     let whole = Vectors::from_f32(vec![3.0, 4.0, 5.0], 3).unwrap();
-    let result = search(&index, &base, &whole, 1, 10, &Progress::silent()).unwrap();
+    let result = search(Arc::clone(&index), &base, &whole, (1, 10)).unwrap();
     assert_eq!((result.ids(0), result.distances(0)), (&[1][..], &[0.0][..]));
     let fraction = Vectors::from_f32(vec![3.0, 4.5, 5.0], 3).unwrap();
-    let error = search(&index, &base, &fraction, 1, 10, &Progress::silent()).unwrap_err().to_string();
+    let error = search(index, &base, &fraction, (1, 10)).unwrap_err().to_string();
     assert!(error.contains("4.5") && error.contains("u8"), "{error}");
 }
 
 #[test]
 fn mismatched_inputs_are_errors() {
     let base = uniform(100, 4, 1);
-    let index = Builder::new(Strategy::nsg()).build(&base).unwrap();
+    let index = Arc::new(Builder::new(Strategy::nsg()).build(&base).unwrap());
+    let search = |base: &_, queries: &_, limits| search(Arc::clone(&index), base, queries, limits);
     let silent = Progress::silent();
-    let wrong_dim = search(&index, &base, &uniform(3, 5, 1), 10, 20, &silent).unwrap_err();
+    let wrong_dim = search(&base, &uniform(3, 5, 1), (10, 20)).unwrap_err();
     assert!(matches!(&wrong_dim, Error::Mismatch { found, .. } if found == "dimension 5"), "{wrong_dim}");
     let other = uniform(100, 4, 2);
-    assert!(matches!(search(&index, &other, &base, 10, 20, &silent), Err(Error::Mismatch { .. })));
+    assert!(matches!(search(&other, &base, (10, 20)), Err(Error::Mismatch { .. })));
     for (k, beam, what) in [(0, 10, "k"), (101, 200, "k"), (10, 9, "beam")] {
-        match search(&index, &base, &base, k, beam, &silent).unwrap_err() {
+        match search(&base, &base, (k, beam)).unwrap_err() {
             Error::Argument { parameter: found, .. } => assert_eq!(found, what),
             other => panic!("{other}"),
         }
@@ -115,6 +118,6 @@ fn an_empty_set_of_queries_is_allowed() {
     let synth = Synth::new(100, 4, 1).unwrap();
     let base = synth.base();
     let index = Builder::new(Strategy::cagra()).build(&base).unwrap();
-    let result = search(&index, &base, &synth.queries(0), 10, 20, &Progress::silent()).unwrap();
+    let result = search(index, &base, &synth.queries(0), (10, 20)).unwrap();
     assert!(result.is_empty() && result.computed() == 0);
 }

@@ -1,5 +1,7 @@
 //! The check of ground truth: errors for a wrong one, no errors for a right one of any convention.
 
+use std::sync::Arc;
+
 use half::f16;
 use tagore::{
     Builder, Device, DistanceConvention, ElementType, Error, Evaluation, GroundTruth, Index, Metric,
@@ -18,13 +20,14 @@ type Written = (DistanceConvention, fn(f32) -> f32);
 struct Case {
     base: Vectors,
     queries: Vectors,
-    index: Index,
+    index: Arc<Index>,
     truth: GroundTruth,
 }
 
 impl Case {
     fn new(base: Vectors, queries: Vectors, metric: Metric) -> Self {
         let index = Builder::new(Strategy::vamana()).metric(metric).knn(24).build(&base).unwrap();
+        let index = Arc::new(index);
         let truth = ground_truth(&base, &queries, metric, 2 * K, &Progress::silent()).unwrap();
         Self { base, queries, index, truth }
     }
@@ -62,7 +65,8 @@ impl Case {
     fn convention(&self, truth: &GroundTruth) -> Option<DistanceConvention> {
         let recall = self.evaluate_at(truth, K).unwrap().recall;
         assert!(recall > 0.9, "{recall}");
-        let searcher = Searcher::new(&self.index, &self.base, &Progress::silent()).unwrap();
+        let searcher =
+            Searcher::new(Arc::clone(&self.index), self.base.clone(), &Progress::silent()).unwrap();
         searcher.distance_convention(&self.queries, truth, K).unwrap()
     }
 
@@ -288,7 +292,7 @@ fn truth_of_f32_passes_for_the_same_vectors_in_f16() {
 fn every_device_gives_the_same_error() {
     let case = Case::of(Metric::InnerProduct);
     let wrong = ground_truth(&case.base, &case.queries, Metric::L2, K, &Progress::silent()).unwrap();
-    let searcher = Searcher::new(&case.index, &case.base, &Progress::silent())
+    let searcher = Searcher::new(Arc::clone(&case.index), case.base.clone(), &Progress::silent())
         .unwrap()
         .device(Device::Emulated)
         .unwrap();

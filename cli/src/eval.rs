@@ -33,7 +33,8 @@ impl Args {
         let (index, base, queries) = self.searched.open()?;
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let progress = output.progress();
-        let searcher = self.searched.searcher(&index, &base, progress)?;
+        let searcher = self.searched.searcher(index, base, progress)?;
+        let (index, base) = (searcher.index(), searcher.base());
         let evaluations =
             searcher.evaluate(TestQueries::new(&queries, &truth, self.k), &self.beams, progress)?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{Device, GroundTruth, Index, Progress, Searcher, Vectors, prepare_search};
+use tagore::{Device, GroundTruth, Index, Progress, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::Files;
@@ -40,12 +40,7 @@ impl Searched {
         Ok((index, base, queries))
     }
 
-    pub(crate) fn searcher<'a>(
-        &self,
-        index: &'a Index,
-        base: &'a Vectors,
-        progress: &Progress,
-    ) -> Result<Searcher<'a>> {
+    pub(crate) fn searcher(&self, index: Index, base: Vectors, progress: &Progress) -> Result<Searcher> {
         Ok(Searcher::new(index, base, progress)?.width(self.width)?.device(self.device)?)
     }
 }
@@ -72,10 +67,11 @@ impl Args {
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
         let _preparation = prepare_search(self.searched.device, &index, &base, &[self.beam]);
-        let searcher = self.searched.searcher(&index, &base, output.progress())?;
+        let searcher = self.searched.searcher(index, base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let result = searcher.search(&queries, self.k, self.beam, output.progress())?;
+        let search = Search::new(self.k).beam(self.beam);
+        let result = searcher.search(&queries, search, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);

@@ -90,7 +90,7 @@ impl fmt::Display for DistanceConvention {
     }
 }
 
-impl Searcher<'_> {
+impl Searcher {
     /// Detects the convention of the distances in `truth` from the first `k` distances of at most
     /// 64 queries. None if `truth` has no distances.
     ///
@@ -103,7 +103,7 @@ impl Searcher<'_> {
         truth: &GroundTruth,
         k: usize,
     ) -> Result<Option<DistanceConvention>> {
-        let space = self.space();
+        let space = self.engine().space();
         let prepared = space.queries(queries, &Progress::silent())?;
         check_shape(space, prepared.len(), truth, k)?;
         if !truth.has_distances() {
@@ -116,7 +116,7 @@ impl Searcher<'_> {
             let ids = &truth.ids(query)[..k];
             space.list_distances(prepared.query(query), ids, &mut distances);
             let nearest = distances.iter().copied().fold(f32::INFINITY, f32::min);
-            let tolerance = Tolerance::new(self, (&prepared, query), ids, nearest);
+            let tolerance = Tolerance::new(self.engine(), (&prepared, query), ids, nearest);
             let stored = truth.distances(query).unwrap_or_default();
             candidates.retain(|(_, ours)| {
                 let mut pairs = stored.iter().zip(&distances);

@@ -8,9 +8,10 @@ use tagore_device::key::{self, Key};
 
 use super::truth_check::{CheckedTruth, TruthCheck};
 use crate::descent::{KnnGraph, KnnSample, sampled};
+use crate::held::Held;
 use crate::index::Index;
 use crate::search::exact::ExactSearch;
-use crate::search::{SearchResult, Searcher};
+use crate::search::{Engine, Search, SearchResult, Searcher};
 use crate::vectors::space::Space;
 use crate::{Device, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
@@ -69,10 +70,10 @@ pub fn evaluate(
     beams: &[usize],
     progress: &Progress,
 ) -> Result<Vec<Evaluation>> {
-    Searcher::new(index, base, progress)?.evaluate(test, beams, progress)
+    Engine::new(Held::Borrowed(index), Held::Borrowed(base), progress)?.evaluate(test, beams, progress)
 }
 
-impl Searcher<'_> {
+impl Searcher {
     /// Searches with each of `beams` and compares the results with the ground truth.
     ///
     /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of
@@ -90,17 +91,30 @@ impl Searcher<'_> {
         beams: &[usize],
         progress: &Progress,
     ) -> Result<Vec<Evaluation>> {
+        self.engine().evaluate(test, beams, progress)
+    }
+}
+
+impl Engine<'_> {
+    /// [`Searcher::evaluate`].
+    fn evaluate(
+        &self,
+        test: TestQueries<'_>,
+        beams: &[usize],
+        progress: &Progress,
+    ) -> Result<Vec<Evaluation>> {
         let TestQueries { queries, truth, k } = test;
         let space = self.space();
         let prepared = space.queries(queries, progress)?;
         if queries.is_empty() {
             return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
         }
-        let check = TruthCheck { searcher: self, queries, prepared: &prepared, truth, k };
+        let check = TruthCheck { engine: self, queries, prepared: &prepared, truth, k };
         let truth = CheckedTruth::new(&check, progress)?;
         let count = queries.len() as f64;
         let evaluation = |&beam: &usize| {
-            let (result, seconds) = timed(|| self.run(&prepared, k, beam, progress))?;
+            let search = Search::new(k).beam(beam);
+            let (result, seconds) = timed(|| self.run(&prepared, search, progress))?;
             let hits = |query| truth.hits(query, result.ids(query), result.distances(query));
             let sum = |(near, same): (usize, usize), found: (usize, usize)| (near + found.0, same + found.1);
             let (near, same) = (0..queries.len()).map(hits).fold((0, 0), sum);

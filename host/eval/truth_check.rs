@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::descent::sampled;
-use crate::search::Searcher;
+use crate::search::Engine;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Element, TypedRows, spread_rows, with_matrix};
@@ -37,8 +37,8 @@ impl CheckedTruth {
     /// # Errors
     /// If the ground truth does not belong to the queries and the base, or the work is cancelled.
     pub(super) fn new(check: &TruthCheck<'_>, progress: &Progress) -> Result<Self> {
-        let TruthCheck { searcher, prepared, truth, k, .. } = *check;
-        let space = searcher.space();
+        let TruthCheck { engine, prepared, truth, k, .. } = *check;
+        let space = engine.space();
         check_shape(space, prepared.len(), truth, k)?;
         let scored: Vec<(f32, f64)> = (0..truth.len())
             .into_par_iter()
@@ -125,9 +125,9 @@ impl Exact {
 
 /// A check of the first `k` neighbours of `truth`.
 pub(super) struct TruthCheck<'a> {
-    pub searcher: &'a Searcher<'a>,
+    pub engine: &'a Engine<'a>,
     pub queries: &'a Vectors,
-    /// `queries`, prepared for the searcher's space.
+    /// `queries`, prepared for the space.
     pub prepared: &'a Queries<'a>,
     pub truth: &'a GroundTruth,
     pub k: usize,
@@ -140,9 +140,9 @@ impl<'a> TruthCheck<'a> {
 
     /// Compares the lists of the sample, and of `suspect`, with exact search.
     fn compare_with_exact_search(&self, suspect: Option<u32>, progress: &Progress) -> Result<()> {
-        let space = self.searcher.space();
+        let space = self.engine.space();
         let work_of_one = (space.len() * space.dim()) as u64;
-        let (device, count) = match self.searcher.runs_on().parse() {
+        let (device, count) = match self.engine.runs_on().parse() {
             Ok(gpu @ Device::Cuda(_)) if work_of_one * SAMPLE as u64 > CPU_WORK && self.k <= MAX_K => {
                 (gpu, SAMPLE)
             }
@@ -175,7 +175,7 @@ impl<'a> TruthCheck<'a> {
     }
 
     fn tolerance(&self, query: usize, nearest: &[f32]) -> Tolerance {
-        Tolerance::new(self.searcher, (self.prepared, query), self.list(query), nearest[0])
+        Tolerance::new(self.engine, (self.prepared, query), self.list(query), nearest[0])
     }
 
     /// The likely reason why the list of `query` differs from the exact ids, and the remedy, as far
@@ -187,7 +187,7 @@ impl<'a> TruthCheck<'a> {
         if 2 * rows.iter().flatten().count() > rows.len() {
             return "the rows are in another order than the queries: reorder them".to_owned();
         }
-        let own = self.searcher.space().metric();
+        let own = self.engine.space().metric();
         let others =
             [Metric::L2, Metric::InnerProduct, Metric::Cosine].into_iter().filter(|&metric| metric != own);
         match others.into_iter().find(|&metric| self.is_nearest_by(metric, query, ids)) {
@@ -199,7 +199,7 @@ impl<'a> TruthCheck<'a> {
 
     /// The row of the truth that holds the neighbours of `query`.
     fn row_of(&self, query: usize, nearest: &[f32]) -> Option<usize> {
-        let (space, point) = (self.searcher.space(), self.prepared.query(query));
+        let (space, point) = (self.engine.space(), self.prepared.query(query));
         let tolerance = self.tolerance(query, nearest);
         let mut distances = Vec::new();
         (0..self.truth.len()).find(|&row| {
@@ -214,7 +214,7 @@ impl<'a> TruthCheck<'a> {
     /// Whether the list of `query` is the nearest by `metric` among itself, the `exact` ids and
     /// some rows of the base.
     fn is_nearest_by(&self, metric: Metric, query: usize, exact: &[u32]) -> bool {
-        let base = self.searcher.base();
+        let base = self.engine.base();
         let list = self.list(query);
         let spread = spread_rows(base.len()).map(|row| row as u32);
         let rest = exact.iter().copied().chain(spread).filter(|id| !list.contains(id));
@@ -250,14 +250,9 @@ pub(super) struct Tolerance {
 
 impl Tolerance {
     /// The tolerance of a query whose nearest row is at distance `nearest`, for the rows `ids`.
-    pub(super) fn new(
-        searcher: &Searcher<'_>,
-        query: (&Queries<'_>, usize),
-        ids: &[u32],
-        nearest: f32,
-    ) -> Self {
-        let relative = relative(searcher.base().element_type());
-        Self { relative, noise: noise(searcher.space(), query, ids, nearest) }
+    pub(super) fn new(engine: &Engine<'_>, query: (&Queries<'_>, usize), ids: &[u32], nearest: f32) -> Self {
+        let relative = relative(engine.base().element_type());
+        Self { relative, noise: noise(engine.space(), query, ids, nearest) }
     }
 
     /// Whether `found` and `expected` are equal within the tolerance.

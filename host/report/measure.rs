@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::{BeamQuality, KnnQuality, SearchQuality};
 use crate::descent::{KnnSample, sampled};
 use crate::eval::KnnTruth;
+use crate::held::Held;
+use crate::search::Engine;
 use crate::search::exact::ExactSearch;
-use crate::{Device, Index, Progress, Result, Searcher, Vectors};
+use crate::{Device, Index, Progress, Result, Search, Vectors};
 
 /// Neighbours per query.
 const K: usize = 10;
@@ -62,7 +64,8 @@ impl Measure {
         base: &Vectors,
         lists: &KnnSample,
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
-        let searcher = Searcher::new(index, base, &self.progress)?.device(self.search_on)?;
+        let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress)?;
+        let engine = engine.device(self.search_on)?;
         let n = index.len();
         let has_lists = !lists.nodes().is_empty();
         let nodes = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
@@ -75,28 +78,28 @@ impl Measure {
         if let Some(bytes) = self.gpu_memory {
             exact = exact.device_memory(bytes);
         }
-        let truth = KnnTruth::of_nodes(searcher.space(), nodes.clone(), deepest, &exact)?;
+        let truth = KnnTruth::of_nodes(engine.space(), nodes.clone(), deepest, &exact)?;
         let knn = has_lists.then(|| {
             let ks = [K.min(lists.k()), lists.k()];
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
-        let search = self.search(&searcher, &base.select(&nodes), (&nodes, &truth), k)?;
+        let search = self.search(&engine, &base.select(&nodes), (&nodes, &truth), k)?;
         Ok((knn, Some(search)))
     }
 
     /// Searches for `nodes` at every beam.
     fn search(
         &self,
-        searcher: &Searcher<'_>,
+        engine: &Engine<'_>,
         rows: &Vectors,
         (nodes, truth): (&[u32], &KnnTruth),
         k: usize,
     ) -> Result<SearchQuality> {
-        let queries = searcher.space().queries(rows, &self.progress)?;
+        let queries = engine.space().queries(rows, &self.progress)?;
         let at = |beam: usize| {
             // One more neighbour, for the query itself.
-            let found = searcher.run(&queries, k + 1, beam, &self.progress)?;
+            let found = engine.run(&queries, Search::new(k + 1).beam(beam), &self.progress)?;
             let others = nodes.iter().enumerate().map(|(query, &node)| {
                 let pairs = found.ids(query).iter().zip(found.distances(query));
                 let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
@@ -107,7 +110,7 @@ impl Measure {
         };
         let beams = BEAMS.into_iter().map(at).collect::<Result<Vec<_>>>()?;
         let recall = beams.last().map_or(1.0, |judged| judged.recall);
-        let device = searcher.runs_on().to_owned();
+        let device = engine.runs_on().to_owned();
         Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
     }
 }

@@ -6,7 +6,11 @@ use super::visited::Visited;
 use crate::index::{Graph, Layer, Start};
 use crate::vectors::space::{Query, Space};
 
+/// Rows whose distances a scan computes at a time.
+const SCANNED: usize = 256;
+
 /// The buffers of a search, made once per thread and reused.
+#[derive(Default)]
 pub(crate) struct BeamSearch {
     visited: Visited,
     beam: Vec<Slot>,
@@ -40,13 +44,7 @@ pub(crate) struct BeamTask<'a> {
 
 impl BeamSearch {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self {
-            visited: Visited::new(nodes),
-            beam: Vec::new(),
-            fresh: Vec::new(),
-            distances: Vec::new(),
-            computed: 0,
-        }
+        Self { visited: Visited::new(nodes), ..Self::default() }
     }
 
     /// Searches for the nodes nearest to the query, first in the layers, then in the graph. Calls
@@ -124,25 +122,58 @@ impl BeamSearch {
         width: usize,
         on_visit: &mut impl FnMut(Key),
     ) -> usize {
-        self.fresh.clear();
-        self.fresh.extend(ids.iter().copied().filter(|&id| self.visited.insert(id)));
+        self.visited.insert_all(ids, &mut self.fresh);
         space.list_distances(query, &self.fresh, &mut self.distances);
         self.computed += self.fresh.len() as u64;
         let mut lowest = usize::MAX;
-        for (&id, &distance) in self.fresh.iter().zip(&self.distances) {
-            let key = key::pack(distance, id);
+        for index in 0..self.fresh.len() {
+            let key = key::pack(self.distances[index], self.fresh[index]);
             on_visit(key);
-            if self.beam.len() == width {
-                if self.beam.last().is_some_and(|worst| key >= worst.key) {
-                    continue;
-                }
-                self.beam.pop();
-            }
-            let place = self.beam.partition_point(|slot| slot.key < key);
-            self.beam.insert(place, Slot { key, expanded: false });
-            lowest = lowest.min(place);
+            lowest = lowest.min(self.offer(key, width));
         }
         lowest
+    }
+
+    /// Inserts a node if it is among the nearest `width`; returns its position, or `usize::MAX`.
+    #[inline(always)]
+    fn offer(&mut self, key: Key, width: usize) -> usize {
+        if self.beam.len() == width {
+            if self.beam.last().is_some_and(|worst| key >= worst.key) {
+                return usize::MAX;
+            }
+            self.beam.pop();
+        }
+        let place = self.beam.partition_point(|slot| slot.key < key);
+        self.beam.insert(place, Slot { key, expanded: false });
+        place
+    }
+
+    /// Compares the query with all rows that `each` hands out; the beam holds the nearest `width`.
+    pub(crate) fn scan(
+        &mut self,
+        space: &Space<'_>,
+        query: Query<'_>,
+        width: usize,
+        each: impl FnOnce(&mut dyn FnMut(u32)),
+    ) {
+        self.beam.clear();
+        self.fresh.clear();
+        each(&mut |id| {
+            self.fresh.push(id);
+            if self.fresh.len() == SCANNED {
+                self.compare_fresh(space, query, width);
+            }
+        });
+        self.compare_fresh(space, query, width);
+    }
+
+    fn compare_fresh(&mut self, space: &Space<'_>, query: Query<'_>, width: usize) {
+        space.list_distances(query, &self.fresh, &mut self.distances);
+        self.computed += self.fresh.len() as u64;
+        for index in 0..self.fresh.len() {
+            self.offer(key::pack(self.distances[index], self.fresh[index]), width);
+        }
+        self.fresh.clear();
     }
 
     /// The keys of the last search's beam, nearest first.

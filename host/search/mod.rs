@@ -1,12 +1,22 @@
 //! Searching: beam search over an index, and exact search.
 
+mod answer;
 pub(crate) mod beam;
 mod cpu;
+mod engine;
 pub(crate) mod exact;
 pub(crate) mod gpu;
+mod id_set;
+mod options;
+mod pool;
 mod prepare;
+mod result;
 mod searcher;
 pub(crate) mod visited;
 
+pub(crate) use engine::Engine;
+pub use id_set::IdSet;
+pub use options::Search;
 pub use prepare::prepare_search;
-pub use searcher::{MAX_WIDTH, SearchResult, Searcher, search};
+pub use result::{Neighbor, SearchResult};
+pub use searcher::{MAX_WIDTH, Searcher};

@@ -43,13 +43,18 @@ pub(crate) fn check_smallest(vectors: &Vectors, largest: f32, metric: Metric) ->
     Err(Error::mismatch(vectors.describe(), found(largest), expected))
 }
 
+/// Whether products of queries with a base of these largest magnitudes do not vanish.
+pub(super) fn products_last(largest: f32, base: f32) -> bool {
+    let product = f64::from(largest) * f64::from(base);
+    product == 0.0 || product >= SMALLEST_PRODUCT
+}
+
 /// Checks that products of queries with a base of these largest magnitudes do not vanish.
 ///
 /// # Errors
 /// If they vanish.
 pub(super) fn check_products(queries: &Vectors, largest: f32, base: f32) -> Result<()> {
-    let product = f64::from(largest) * f64::from(base);
-    if product == 0.0 || product >= SMALLEST_PRODUCT {
+    if products_last(largest, base) {
         return Ok(());
     }
     let least = SMALLEST_PRODUCT / f64::from(base);

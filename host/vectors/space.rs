@@ -16,6 +16,7 @@
 //! order distance and two lifts, so no product is computed twice.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use tagore_device::block::rows::lifted_distance;
@@ -24,11 +25,12 @@ use tagore_device::prune::medoid::SUM_ROWS;
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::{Access, Element, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
+use crate::held::Held;
 use crate::{Error, Progress, Result};
 
 /// A base under a metric.
 pub(crate) struct Space<'a> {
-    vectors: Cow<'a, Vectors>,
+    vectors: Held<'a, Vectors>,
     metric: Metric,
     /// Largest magnitude in the base; 0 unless its type is f32.
     largest: f32,
@@ -59,7 +61,7 @@ pub(crate) struct Query<'a> {
 impl Space<'static> {
     /// [`new`](Space::new) for vectors that the space will own.
     pub(crate) fn owned(base: Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
-        Self::of(Cow::Owned(base), metric, progress)
+        Self::of(Held::Shared(Arc::new(base)), metric, progress)
     }
 }
 
@@ -70,10 +72,14 @@ impl<'a> Space<'a> {
     /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is
     /// cancelled.
     pub(crate) fn new(base: &'a Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
-        Self::of(Cow::Borrowed(base), metric, progress)
+        Self::of(Held::Borrowed(base), metric, progress)
     }
 
-    fn of(base: Cow<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
+    /// [`new`](Self::new) for a base that may be shared.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of(base: Held<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
         let largest = base.validate_for(metric, progress)?;
         range::check_smallest(&base, largest, metric)?;
         let (lift, square) = match metric {
@@ -85,7 +91,8 @@ impl<'a> Space<'a> {
         };
         let (vectors, zero) = match metric {
             Metric::Cosine => {
-                normalised(&base, progress).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?
+                let (vectors, zero) = normalised(&base, progress)?;
+                (Held::Shared(Arc::new(vectors)), zero)
             }
             Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
         };
@@ -95,7 +102,7 @@ impl<'a> Space<'a> {
     /// A space without data of its own, over a validated `base`, for list distances between its
     /// rows only. They equal those of [`new`](Self::new), but take longer under cosine.
     pub(crate) fn unprepared(base: &'a Vectors, metric: Metric) -> Self {
-        let (vectors, raw) = (Cow::Borrowed(base), metric == Metric::Cosine);
+        let (vectors, raw) = (Held::Borrowed(base), metric == Metric::Cosine);
         Self { vectors, metric, largest: 0.0, lift: Vec::new(), square: -1.0, zero: Vec::new(), raw }
     }
 
@@ -130,6 +137,11 @@ impl<'a> Space<'a> {
 
     pub(crate) fn metric(&self) -> Metric {
         self.metric
+    }
+
+    /// Largest magnitude in the base; 0 unless its type is f32.
+    pub(super) fn largest(&self) -> f32 {
+        self.largest
     }
 
     /// The rows for list distances: normalised under cosine.
@@ -352,6 +364,13 @@ impl<'a> Space<'a> {
         }
         mean.iter_mut().for_each(|m| *m /= self.len().max(1) as f64);
         Ok(mean)
+    }
+}
+
+impl<'a> Query<'a> {
+    /// The first of `rows`, in the element type of its space; under cosine a unit vector or `zero`.
+    pub(super) fn first_of(rows: TypedRows<'a>, zero: bool) -> Self {
+        Self { rows, index: 0, zero }
     }
 }
 

@@ -11,7 +11,7 @@ use tagore::{Device, Metric};
 use crate::skip;
 
 /// The devices to test: the emulator, and the first CUDA device.
-fn devices() -> Vec<Device> {
+pub(crate) fn devices() -> Vec<Device> {
     let mut devices = vec![Device::Emulated];
     match tagore::gpu::survey(false) {
         Ok(survey) if !survey.devices.is_empty() => devices.push(Device::Cuda(0)),

@@ -2,24 +2,25 @@
 
 use half::f16;
 use tagore::{
-    Builder, Device, Index, MAX_WIDTH, Metric, Progress, Searcher, Strategy, Synth, TestQueries, Vectors,
-    ground_truth,
+    Builder, Device, Index, MAX_WIDTH, Metric, Progress, Search, Searcher, Strategy, Synth, TestQueries,
+    Vectors, ground_truth,
 };
 
 use super::{METRICS, devices};
 use crate::reference::{hard_cases, separated, uniform};
 
 /// Checks that beam search on each device equals that of the CPU: ids and bits of distances.
-fn check_search(case: &str, index: &Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
+fn check_search(case: &str, index: Index, base: &Vectors, queries: &Vectors, widths: &[(usize, usize)]) {
     let silent = Progress::silent();
-    let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();
+    let on_cpu = Searcher::new(index, base.clone(), &silent).unwrap();
+    let index = on_cpu.index();
     assert_eq!((on_cpu.runs_on(), on_cpu.device_name()), ("cpu", None));
     for device in devices() {
-        let searcher = Searcher::new(index, base, &Progress::silent()).unwrap().device(device).unwrap();
+        let searcher = on_cpu.clone().device(device).unwrap();
         assert_eq!(searcher.runs_on(), device.to_string());
         for &(k, beam) in widths {
-            let expected = on_cpu.search(queries, k, beam, &silent).unwrap();
-            let found = searcher.search(queries, k, beam, &silent).unwrap();
+            let expected = on_cpu.search(queries, Search::new(k).beam(beam), &silent).unwrap();
+            let found = searcher.search(queries, Search::new(k).beam(beam), &silent).unwrap();
             let shape = format!("{case}, {}, k = {k}, beam = {beam}, {device}", index.metric());
             for query in 0..queries.len() {
                 assert_eq!(found.ids(query), expected.ids(query), "{shape}, query {query}");
@@ -52,7 +53,7 @@ fn beam_search_of_every_kind_and_metric() {
         let (base, queries) = (with_zeros(values.clone()), with_zeros(values[17 * 300..17 * 306].to_vec()));
         let builder = Builder::new(strategy.degree(12)).knn(24).metric(metric).device(Device::Cpu);
         let index = builder.build(&base).unwrap();
-        check_search(&name, &index, &base, &queries, &[(1, 1), (10, 30), (5, 100)]);
+        check_search(&name, index, &base, &queries, &[(1, 1), (10, 30), (5, 100)]);
     }
 }
 
@@ -73,15 +74,15 @@ fn beam_search_of_every_type_and_of_hard_data() {
     for ((name, to), metric) in types.into_iter().zip(METRICS.into_iter().cycle()) {
         let (base, queries) = (to(of(200, 1)), to(of(3, 2)));
         let index = Builder::new(Strategy::cagra().degree(8)).knn(20).metric(metric).build(&base).unwrap();
-        check_search(name, &index, &base, &queries, &[(3, 20)]);
+        check_search(name, index, &base, &queries, &[(3, 20)]);
     }
     // A base held as bytes, and queries with other values.
     let (base, queries) = (whole(of(200, 1)), uniform(2, 21, 5));
     let index = Builder::new(Strategy::cagra().degree(8)).knn(20).build(&base).unwrap();
-    check_search("whole base", &index, &base, &queries, &[(3, 20)]);
+    check_search("whole base", index, &base, &queries, &[(3, 20)]);
     for (name, base) in hard_cases(100, 5, 3) {
         let index = Builder::new(Strategy::vamana().degree(6)).knn(12).build(&base).unwrap();
-        check_search(name, &index, &base, &uniform(2, 5, 9), &[(4, 9), (100, 300)]);
+        check_search(name, index, &base, &uniform(2, 5, 9), &[(4, 9), (100, 300)]);
     }
 }
 
@@ -110,7 +111,7 @@ fn beam_search_through_layers() {
         let index = builder.device(Device::Cpu).build(&base).unwrap();
         assert!(!index.layers().is_empty(), "{name}, {metric}");
         // Beams narrower and wider than a layer's.
-        check_search(name, &index, &base, &queries, &[(1, 1), (10, 20), (10, 130)]);
+        check_search(name, index, &base, &queries, &[(1, 1), (10, 20), (10, 130)]);
     }
 }
 
@@ -120,14 +121,10 @@ fn wider_steps_find_as_much() {
     let (base, queries) = (synth.base(), synth.queries(20));
     let index = Builder::new(Strategy::nsg().degree(12)).knn(24).device(Device::Cpu).build(&base).unwrap();
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
+    let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();
     for device in devices() {
         let recall = |width| {
-            let searcher = Searcher::new(&index, &base, &Progress::silent())
-                .unwrap()
-                .width(width)
-                .unwrap()
-                .device(device)
-                .unwrap();
+            let searcher = on_cpu.clone().width(width).unwrap().device(device).unwrap();
             let found = searcher
                 .evaluate(TestQueries::new(&queries, &truth, 10), &[40], &Progress::silent())
                 .unwrap()[0];
@@ -137,12 +134,12 @@ fn wider_steps_find_as_much() {
         assert!(recall(4) >= recall(1) - 0.02, "{device}");
     }
     for width in [0, MAX_WIDTH + 1] {
-        assert!(Searcher::new(&index, &base, &Progress::silent()).unwrap().width(width).is_err());
+        assert!(on_cpu.clone().width(width).is_err());
     }
-    let searcher =
-        Searcher::new(&index, &base, &Progress::silent()).unwrap().device(Device::Emulated).unwrap();
-    let error = searcher.search(&queries, 10, 513, &Progress::silent()).unwrap_err().to_string();
+    let searcher = on_cpu.device(Device::Emulated).unwrap();
+    let error =
+        searcher.search(&queries, Search::new(10).beam(513), &Progress::silent()).unwrap_err().to_string();
     assert!(error.contains("513") && error.contains("at most 512"), "{error}");
-    let none = searcher.search(&synth.queries(0), 10, 20, &Progress::silent()).unwrap();
+    let none = searcher.search(&synth.queries(0), Search::new(10).beam(20), &Progress::silent()).unwrap();
     assert!(none.is_empty() && none.computed() == 0);
 }

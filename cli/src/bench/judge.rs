@@ -1,6 +1,7 @@
 //! Recall and throughput of the indexes of a bench.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Searcher, TestQueries, Vectors};
 
@@ -54,14 +55,14 @@ impl Judge<'_> {
     /// Searches an index over `base` with every beam.
     pub(super) fn evaluate(
         &self,
-        index: &Index,
-        base: &Vectors,
+        index: Index,
+        base: &Arc<Vectors>,
         device: Device,
         output: &Output,
     ) -> Result<Vec<Evaluation>> {
         let JudgeOptions { k, beams, .. } = self.options;
         let test = TestQueries::new(&self.queries, &self.truth, *k);
-        let searcher = Searcher::new(index, base, output.progress())?.device(device)?;
+        let searcher = Searcher::new(index, Arc::clone(base), output.progress())?.device(device)?;
         Ok(searcher.evaluate(test, beams, output.progress())?)
     }
 }

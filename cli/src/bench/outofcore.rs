@@ -1,6 +1,7 @@
 //! `tagore bench outofcore`
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -52,7 +53,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input]).and_read(self.judge.files());
         files.write(&self.plot).write(&self.output).check()?;
-        let base = self.input.open()?;
+        let base = Arc::new(self.input.open()?);
         let judge = self.judge.open(output.progress())?;
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
@@ -81,7 +82,7 @@ impl Args {
 /// The builds of a bench.
 struct Bench<'a> {
     args: &'a Args,
-    base: &'a Vectors,
+    base: &'a Arc<Vectors>,
     judge: Option<Judge<'a>>,
     builder: Builder,
     plan: ClusterPlan,
@@ -118,7 +119,7 @@ impl Bench<'_> {
     fn judge(&self, output: &Output) -> Result<Vec<Evaluation>> {
         let index = Index::open(&self.path)?;
         let Some(judge) = &self.judge else { return Ok(Vec::new()) };
-        let quality = judge.evaluate(&index, self.base, self.args.descent.device.first(), output)?;
+        let quality = judge.evaluate(index, self.base, self.args.descent.device.first(), output)?;
         for Evaluation { beam, k, recall, distances, .. } in &quality {
             output.say(format_args!("beam {beam:>5}  recall@{k} {recall:.4}  {distances:.0} distances"));
         }

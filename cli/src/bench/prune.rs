@@ -1,6 +1,7 @@
 //! `tagore bench prune`
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -53,7 +54,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input]).and_read(self.judge.files());
         files.write(&self.runs.output).write(&self.plot).check()?;
-        let (base, _) = self.input.read(output.progress())?;
+        let base = Arc::new(self.input.read(output.progress())?.0);
         let judge = self.judge.open(output.progress())?;
         // The graph of comparisons: other builds make their own.
         let graph =
@@ -91,7 +92,7 @@ impl Args {
     /// Builds, compares and measures one index.
     fn index(
         &self,
-        base: &Vectors,
+        base: &Arc<Vectors>,
         strategy: &Strategy,
         (graph, judge): (Option<&KnnGraph>, Option<&Judge<'_>>),
         output: &Output,
@@ -106,7 +107,8 @@ impl Args {
             }
         }
         let Some(judge) = judge else { return Ok((event, None)) };
-        let evaluations = judge.evaluate(&built.index, base, self.runs.device, output)?;
+        let name = built.index.kind().to_owned();
+        let evaluations = judge.evaluate(built.index, base, self.runs.device, output)?;
         for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
             output.say(format_args!(
                 "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {distances:.0} distances, {qps:.0} queries/s",
@@ -118,7 +120,7 @@ impl Args {
             .map(|e| json!({ "beam": e.beam, "k": e.k, "recall": e.recall, "distances": e.distances, "qps": e.qps }))
             .collect();
         let points = evaluations.iter().map(|e| (e.recall, e.qps)).collect();
-        Ok((event, Some(Series { name: built.index.kind().to_owned(), points })))
+        Ok((event, Some(Series { name, points })))
     }
 
     /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Returns seconds by

@@ -1,10 +1,11 @@
 //! `tagore bench search`
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, TestQueries, Vectors};
+use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, TestQueries};
 
 use crate::error::Result;
 use crate::files::Files;
@@ -51,7 +52,8 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input, &self.queries, &self.groundtruth]).and_read(&self.index);
         files.write(&self.output).check()?;
-        let (base, queries) = (self.input.open()?, open(&self.queries, self.query_format)?);
+        let base = Arc::new(self.input.open()?);
+        let queries = open(&self.queries, self.query_format)?;
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
@@ -62,7 +64,8 @@ impl Args {
         let mut events = Vec::new();
         for path in &self.index {
             let index = Index::open(path)?;
-            let mut searcher = Searcher::new(&index, &base, output.progress())?.device(self.device)?;
+            let searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
+            let mut searcher = searcher.device(self.device)?;
             for &width in &self.widths {
                 for &batch in &batches {
                     searcher = searcher.width(width)?.batch(batch);
@@ -70,9 +73,9 @@ impl Args {
                     let test = TestQueries::new(&queries, &truth, self.k);
                     for evaluation in searcher.evaluate(test, &self.beams, progress)? {
                         let share = bandwidth(&evaluation, searcher.device_name());
-                        let run = Run { searcher: &searcher, index: &index, width, batch, evaluation, share };
+                        let run = Run { searcher: &searcher, width, batch, evaluation, share };
                         run.say(output);
-                        let event = run.event(&base);
+                        let event = run.event();
                         output.event(&event);
                         events.push(event);
                     }
@@ -91,8 +94,7 @@ fn bandwidth(evaluation: &Evaluation, device_name: Option<&str>) -> Option<f64> 
 
 /// The searches of one index with one beam, width and batch.
 struct Run<'a> {
-    searcher: &'a Searcher<'a>,
-    index: &'a Index,
+    searcher: &'a Searcher,
     width: usize,
     batch: usize,
     evaluation: Evaluation,
@@ -102,9 +104,9 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn say(&self, output: &Output) {
-        let Self { index, width, batch, evaluation, share, .. } = self;
+        let Self { searcher, width, batch, evaluation, share } = self;
         let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
-        let kind = index.kind();
+        let kind = searcher.index().kind();
         let on_device = device_qps.map_or(String::new(), |qps| format!("{qps:.0}"));
         let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
         let line = format!(
@@ -114,8 +116,9 @@ impl Run<'_> {
     }
 
     /// The run as a JSON line.
-    fn event(&self, base: &Vectors) -> Value {
-        let Self { searcher, index, width, batch, evaluation, share } = self;
+    fn event(&self) -> Value {
+        let Self { searcher, width, batch, evaluation, share } = self;
+        let (index, base) = (searcher.index(), searcher.base());
         let Evaluation { beam, k, recall, recall_ids, qps, device_qps, device_bytes, distances } = evaluation;
         json!({
             "event": "bench search", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),

@@ -133,7 +133,8 @@ impl ExactSearch {
         match gpu {
             Some(gpu) => self.on_gpu(gpu, space, &QuerySet::of_queries(queries)),
             None => {
-                nearest(space, queries.len(), |query| (queries.query(query), None), self.k, &self.progress)
+                let query = |query| (queries.query(query), None);
+                nearest((space, None), queries.len(), query, self.k, &self.progress)
             }
         }
     }
@@ -193,13 +194,47 @@ pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
 /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
     let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
-    nearest(space, nodes.len(), query, k, progress)
+    nearest((space, None), nodes.len(), query, k, progress)
+}
+
+/// The exact `k` nearest of the rows `ids`, ascending, for some of `queries`: `k` keys per query,
+/// [`key::NONE`] in empty slots.
+pub(super) fn nearest_among(
+    space: &Space<'_>,
+    (queries, some): (&Queries<'_>, &[u32]),
+    ids: &[u32],
+    k: usize,
+    progress: &Progress,
+) -> Result<Vec<Key>> {
+    let query = |index: usize| (queries.query(some[index] as usize), None);
+    nearest((space, Some(ids)), some.len(), query, k, progress)
+}
+
+/// [`nearest_among`] on a GPU, for all queries; `rows` are the rows `ids` of the base.
+pub(super) fn nearest_among_on(
+    gpu: &Gpu,
+    (rows, ids): (&Space<'_>, &[u32]),
+    queries: &Queries<'_>,
+    k: usize,
+    progress: &Progress,
+) -> Result<Vec<Key>> {
+    let (found, queries) = (k.min(ids.len()), QuerySet::of_queries(queries));
+    let search = GpuSearch { gpu, space: rows, queries: &queries, k: found, budget: None, progress };
+    let keys = search.run()?;
+    let mut all = vec![key::NONE; keys.len() / found * k];
+    all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {
+        // Ids ascend, so ties stay in order.
+        let named = keys.iter().map(|&key| key >> 32 << 32 | Key::from(ids[key as u32 as usize]));
+        slots.iter_mut().zip(named).for_each(|(slot, key)| *slot = key);
+    });
+    Ok(all)
 }
 
 /// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
-/// the row to exclude, if any. At least `k` rows must remain.
+/// the row to exclude, if any. The rows are `among` these ids, or all. Fewer than `k` rows leave
+/// [`key::NONE`] in the last slots.
 fn nearest<'p>(
-    space: &Space<'_>,
+    (space, among): (&Space<'_>, Option<&[u32]>),
     count: usize,
     query: impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync,
     k: usize,
@@ -211,15 +246,20 @@ fn nearest<'p>(
     let stage = progress.stage("exact search", count as u64);
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
     let mut keys = vec![key::NONE; count * k];
+    let rows = among.map_or(space.len(), <[u32]>::len);
     keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
         || (Vec::new(), Vec::new()),
-        |(ids, distances), (block, rows)| {
+        |(ids, distances), (block, slots)| {
             let first = block * QUERIES;
-            let mut best: Vec<Best> = (0..rows.len() / k).map(|_| Best::new(k)).collect();
-            for begin in (0..space.len()).step_by(tile) {
+            let mut best: Vec<Best> = (0..slots.len() / k).map(|_| Best::new(k)).collect();
+            for begin in (0..rows).step_by(tile) {
                 progress.check()?;
+                let end = (begin + tile).min(rows);
                 ids.clear();
-                ids.extend(begin as u32..(begin + tile).min(space.len()) as u32);
+                match among {
+                    Some(among) => ids.extend_from_slice(&among[begin..end]),
+                    None => ids.extend(begin as u32..end as u32),
+                }
                 for (index, best) in best.iter_mut().enumerate() {
                     let (query, itself) = query(first + index);
                     space.list_distances(query, ids, distances);
@@ -231,8 +271,8 @@ fn nearest<'p>(
                 }
             }
             stage.advance(best.len() as u64)?;
-            for (row, best) in rows.chunks_exact_mut(k).zip(best) {
-                row.copy_from_slice(&best.finish());
+            for (row, best) in slots.chunks_exact_mut(k).zip(best) {
+                row.iter_mut().zip(best.finish()).for_each(|(slot, key)| *slot = key);
             }
             Ok(())
         },

@@ -120,9 +120,12 @@ impl<T: OnDevice> Batch<T> {
     }
 }
 
+/// Takes the keys of a batch, `k` per query, and the number of its first query.
+pub(in crate::search) type Take<'a> = &'a mut (dyn FnMut(usize, &[Key]) + 'a);
+
 /// Results of a search.
 pub(in crate::search) struct Found {
-    /// `k` keys per query.
+    /// `k` keys per query; empty if they were taken batch by batch.
     pub keys: Vec<Key>,
     /// Distances computed.
     pub computed: u64,
@@ -139,12 +142,17 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
-    pub(super) fn run<T: BeamKernels>(&self, resident: &Resident<T>, rows: Matrix<'_, T>) -> Result<Found> {
+    pub(super) fn run<T: BeamKernels>(
+        &self,
+        resident: &Resident<T>,
+        rows: Matrix<'_, T>,
+        take: Option<Take<'_>>,
+    ) -> Result<Found> {
         match self.limits.beam {
-            0..=64 => self.run_with::<T, T::Beam64>(resident, rows),
-            65..=128 => self.run_with::<T, T::Beam128>(resident, rows),
-            129..=256 => self.run_with::<T, T::Beam256>(resident, rows),
-            _ => self.run_with::<T, T::Beam512>(resident, rows),
+            0..=64 => self.run_with::<T, T::Beam64>(resident, rows, take),
+            65..=128 => self.run_with::<T, T::Beam128>(resident, rows, take),
+            129..=256 => self.run_with::<T, T::Beam256>(resident, rows, take),
+            _ => self.run_with::<T, T::Beam512>(resident, rows, take),
         }
     }
 
@@ -152,17 +160,19 @@ impl Task<'_> {
         &self,
         resident: &Resident<T>,
         rows: Matrix<'_, T>,
+        mut take: Option<Take<'_>>,
     ) -> Result<Found> {
         let (gpu, dim) = (&self.on_gpu.gpu, self.space.dim());
         let BatchLimits { k, batch: at_once, .. } = self.limits;
-        let mut keys = vec![key::NONE; self.queries.len() * k];
+        let queries = self.queries.len();
+        let capacity = queries.min(at_once);
+        let mut keys = vec![key::NONE; k * if take.is_some() { capacity } else { queries }];
         if keys.is_empty() {
             return Ok(Found { keys, computed: 0, kernels: Vec::new() });
         }
-        let stage = self.progress.stage("search", self.queries.len() as u64);
+        let stage = self.progress.stage("search", queries as u64);
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let capacity = self.queries.len().min(at_once);
         let batch = match kept.take() {
             Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
             _ => {
@@ -172,8 +182,8 @@ impl Task<'_> {
         };
         let measurement = gpu.measure()?;
         let mut total = 0;
-        for (first, keys) in (0..).step_by(at_once).zip(keys.chunks_mut(at_once * k)) {
-            let count = keys.len() / k;
+        for first in (0..queries).step_by(at_once) {
+            let count = at_once.min(queries - first);
             batch.queries.upload_rows(count, stride::<T>(dim), |query| rows.row(first + query))?;
             let zero = self.queries.zero();
             if !zero.is_empty() {
@@ -183,7 +193,13 @@ impl Task<'_> {
             }
             batch.computed.fill(0)?;
             self.launch::<T, K>(&resident.base, batch, count)?;
-            batch.found.download(keys)?;
+            match &mut take {
+                Some(take) => {
+                    batch.found.download(&mut keys[..count * k])?;
+                    take(first, &keys[..count * k]);
+                }
+                None => batch.found.download(&mut keys[first * k..][..count * k])?,
+            }
             let mut computed = [0; SEARCH_COUNTERS as usize];
             batch.computed.download(&mut computed)?;
             let computed: u64 = computed.iter().sum();
@@ -191,6 +207,9 @@ impl Task<'_> {
             gpu.count_work::<K>(computed * (stride::<T>(dim) * size_of::<T>()) as u64, 0);
             total += computed;
             stage.advance(count as u64)?;
+        }
+        if take.is_some() {
+            keys.clear();
         }
         Ok(Found { keys, computed: total, kernels: measurement.end()?.kernels })
     }

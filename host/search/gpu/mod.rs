@@ -12,8 +12,7 @@ use tagore_device::search::beam::walk::{least_slots, step_ids};
 
 #[cfg(test)]
 pub(crate) use launch::BeamKernels;
-pub(super) use launch::Found;
-use launch::{Batch, Task};
+use launch::{Batch, Found, Take, Task};
 pub(crate) use launch::{kernel, kernels};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
@@ -171,13 +170,14 @@ impl OnGpu {
         &self.gpu
     }
 
-    /// The nearest keys of each query; equal to those of the CPU at width 1.
+    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `take`, if
+    /// it is given, batch by batch.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
         limits: BatchLimits,
-        progress: &Progress,
+        (take, progress): (Option<Take<'_>>, &Progress),
     ) -> Result<Found> {
         let beam = limits.beam;
         if beam > MAX_BEAM {
@@ -192,13 +192,13 @@ impl OnGpu {
         }
         let task = Task { on_gpu: self, space, queries, limits, progress };
         match (&self.base, queries.rows()) {
-            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows),
-            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows),
-            (AnyBase::U8(base), TypedRows::U8(rows)) => task.run(base, rows),
-            (AnyBase::I8(base), TypedRows::I8(rows)) => task.run(base, rows),
+            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows, take),
+            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows, take),
+            (AnyBase::U8(base), TypedRows::U8(rows)) => task.run(base, rows, take),
+            (AnyBase::I8(base), TypedRows::I8(rows)) => task.run(base, rows, take),
             (AnyBase::Whole(bytes, floats), TypedRows::F32(rows)) => match as_bytes(rows, queries.len()) {
-                Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim())),
-                None => task.run(self.floats(space, floats)?, rows),
+                Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim()), take),
+                None => task.run(self.floats(space, floats)?, rows, take),
             },
             _ => unreachable!("queries are cast to the element type of the base"),
         }

@@ -1,0 +1,261 @@
+//! Searches of an index on a device.
+
+use std::sync::{Arc, Once};
+
+use rayon::prelude::*;
+use tagore_device::key::{self, Key};
+
+use super::answer::Answer;
+use super::exact::{nearest_among, nearest_among_on};
+use super::gpu::{BatchLimits, MAX_BEAM, OnGpu};
+use super::options::{Filter, Search, Way};
+use super::pool::{Pool, Scratch};
+use super::result::{Neighbor, SearchResult};
+use crate::gpu::KernelTime;
+use crate::held::Held;
+use crate::index::Index;
+use crate::vectors::Access;
+use crate::vectors::space::{Queries, Space};
+use crate::{Device, Error, Progress, Result, Vectors};
+
+/// Queries per batch on a GPU unless set.
+const BATCH: usize = 1 << 16;
+
+/// An index and its base, checked and prepared.
+pub(super) struct Prepared<'a> {
+    pub index: Held<'a, Index>,
+    pub base: Held<'a, Vectors>,
+    pub space: Space<'a>,
+    pub pool: Pool,
+    advised: Once,
+}
+
+/// Searches of an index on a device. Clones share index, base and memory of the device.
+#[derive(Clone)]
+pub(crate) struct Engine<'a> {
+    prepared: Arc<Prepared<'a>>,
+    device: Device,
+    on_gpu: Option<Arc<OnGpu>>,
+    /// Nodes that a GPU expands per step.
+    pub(super) width: usize,
+    /// Queries per batch on a GPU.
+    pub(super) batch: usize,
+}
+
+/// Results of a batch.
+#[derive(Default)]
+pub(super) struct Found {
+    /// k keys per query.
+    pub keys: Vec<Key>,
+    /// Queries whose beams hold too few passing rows, ascending.
+    pub short: Vec<u32>,
+    /// Distances computed.
+    pub computed: u64,
+    pub kernels: Vec<KernelTime>,
+}
+
+/// Writes `rows` to the slots of an answer; empty slots behind them.
+pub(super) fn fill(slots: &mut [Key], rows: &[Key]) {
+    let (found, empty) = slots.split_at_mut(rows.len());
+    found.copy_from_slice(rows);
+    empty.fill(key::NONE);
+}
+
+impl<'a> Engine<'a> {
+    /// Checks and prepares an index and its base ([`Searcher::new`](super::Searcher::new)).
+    pub(crate) fn new(index: Held<'a, Index>, base: Held<'a, Vectors>, progress: &Progress) -> Result<Self> {
+        index.check_base(&base)?;
+        index.check_ids(progress)?;
+        let space = Space::of(base.clone(), index.metric(), progress)?;
+        let pool = Pool::new(index.len());
+        let prepared = Arc::new(Prepared { index, base, space, pool, advised: Once::new() });
+        Ok(Self { prepared, device: Device::Cpu, on_gpu: None, width: 1, batch: BATCH })
+    }
+
+    /// [`Searcher::device`](super::Searcher::device).
+    pub(crate) fn device(mut self, device: Device) -> Result<Self> {
+        let Prepared { index, space, .. } = &*self.prepared;
+        let gpu = device.gpu_for_graph(index.len())?;
+        self.on_gpu = gpu.map(|gpu| OnGpu::new(gpu, space, index).map(Arc::new)).transpose()?;
+        self.device = device;
+        Ok(self)
+    }
+
+    pub(crate) fn runs_on(&self) -> &str {
+        self.on_gpu.as_ref().map_or("cpu", |on_gpu| on_gpu.gpu().name())
+    }
+
+    pub(super) fn device_name(&self) -> Option<&str> {
+        self.on_gpu.as_ref().and_then(|on_gpu| on_gpu.gpu().device_name())
+    }
+
+    pub(super) fn index(&self) -> &Index {
+        &self.prepared.index
+    }
+
+    /// The base as given; the space may hold its rows normalised.
+    pub(crate) fn base(&self) -> &Vectors {
+        &self.prepared.base
+    }
+
+    pub(crate) fn space(&self) -> &Space<'a> {
+        &self.prepared.space
+    }
+
+    /// The GPU for a search that takes this way; none for the CPU.
+    fn gpu_for(&self, search: &Search<'_>, way: Way) -> Result<Option<(&OnGpu, BatchLimits)>> {
+        let (Prepared { space, .. }, n) = (&*self.prepared, self.base().len());
+        let Some(on_gpu) = &self.on_gpu else { return Ok(None) };
+        let beam = match way {
+            Way::Walk(beam) => beam,
+            Way::Exact => search.k,
+        };
+        // The host picks the answer of a filtered search from the whole beam.
+        let k = if search.filter.is_some() { beam } else { search.k };
+        let limits = BatchLimits { k, beam, width: self.width, batch: self.batch };
+        if way != Way::Exact {
+            if self.device == Device::Auto && !on_gpu.supports(space, limits) {
+                return Ok(None);
+            }
+            if search.filter.is_some() && beam > MAX_BEAM {
+                let most = search.widest(n, MAX_BEAM);
+                let remedy = if most < search.k { "" } else { "lower it, or " };
+                let expected = format!("at most {most} on a GPU with this filter: {remedy}search on the CPU");
+                return Err(Error::argument("beam", search.narrow_beam(), expected));
+            }
+        }
+        Ok(Some((on_gpu, limits)))
+    }
+
+    /// Searches for each of `queries`.
+    pub(crate) fn run(
+        &self,
+        queries: &Queries<'_>,
+        search: Search<'_>,
+        progress: &Progress,
+    ) -> Result<SearchResult> {
+        let Prepared { index, base, space, .. } = &*self.prepared;
+        search.check(base)?;
+        let (way, k) = (search.way(base.len()), search.k);
+        let answer = Answer::new(&search, index.repeated());
+        let on_gpu = self.gpu_for(&search, way)?;
+        let mut found = match (way, on_gpu) {
+            (Way::Walk(beam), None) => self.prepared.walk_all(queries, &answer, beam, progress)?,
+            (Way::Walk(_), Some((on_gpu, limits))) => {
+                on_gpu.search_all(space, queries, (&answer, limits), progress)?
+            }
+            (Way::Exact, _) => Found {
+                keys: vec![key::NONE; queries.len() * k],
+                short: (0..queries.len() as u32).collect(),
+                ..Found::default()
+            },
+        };
+        if let (Some(filter), false) = (search.filter, found.short.is_empty()) {
+            // Too few queries remain of a walk to upload the passing rows for.
+            let gpu = on_gpu.filter(|_| way == Way::Exact).map(|(on_gpu, _)| on_gpu);
+            self.search_passing(queries, (filter, &answer), gpu, (&mut found, progress))?;
+        }
+        Ok(SearchResult::new(k, &found.keys, found.computed, found.kernels))
+    }
+
+    /// Answers the queries that are `short` by exact search over the rows that pass.
+    fn search_passing(
+        &self,
+        queries: &Queries<'_>,
+        (filter, answer): (Filter<'_>, &Answer<'_>),
+        gpu: Option<&OnGpu>,
+        (found, progress): (&mut Found, &Progress),
+    ) -> Result<()> {
+        let Prepared { base, space, .. } = &*self.prepared;
+        let (mut ids, k) = (Vec::new(), answer.k());
+        filter.each(base.len(), |id| ids.push(id));
+        let keys = match gpu {
+            Some(on_gpu) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
+                let measurement = on_gpu.gpu().measure()?;
+                let rows = Space::owned(base.select(&ids), space.metric(), progress)?;
+                let keys = nearest_among_on(on_gpu.gpu(), (&rows, &ids), queries, k, progress)?;
+                found.kernels.extend(measurement.end()?.kernels);
+                keys
+            }
+            _ => nearest_among(space, (queries, &found.short), &ids, k, progress)?,
+        };
+        found.computed += found.short.len() as u64 * ids.len() as u64;
+        for (&query, row) in found.short.iter().zip(keys.chunks_exact(k)) {
+            let within = row.partition_point(|&key| answer.is_within(key));
+            fill(&mut found.keys[query as usize * k..][..k], &row[..within]);
+        }
+        Ok(())
+    }
+
+    /// Searches for one query.
+    pub(super) fn run_one(&self, row: &[f32], search: Search<'_>) -> Result<Vec<Neighbor>> {
+        let Prepared { index, base, space, pool, advised } = &*self.prepared;
+        search.check(base)?;
+        let way = search.way(base.len());
+        if self.gpu_for(&search, way)?.is_some() {
+            let silent = Progress::silent();
+            let queries = Vectors::from_f32(row.to_vec(), row.len())?;
+            let found = self.run(&space.queries(&queries, &silent)?, search, &silent)?;
+            return Ok(found.neighbors(0).collect());
+        }
+        advised.call_once(|| {
+            index.advise(Access::AtRandom);
+            space.advise(Access::AtRandom);
+        });
+        let answer = Answer::new(&search, index.repeated());
+        let mut scratch = pool.take();
+        let mut buffer = std::mem::take(&mut scratch.query);
+        let query = space.query_of(row, &mut buffer)?;
+        let is_complete = match way {
+            Way::Walk(beam) => self.prepared.walk(query, &answer, beam, &mut scratch),
+            Way::Exact => false,
+        };
+        if let (Some(filter), false) = (search.filter, is_complete) {
+            let Scratch { search, rows, .. } = &mut *scratch;
+            search.scan(space, query, answer.k(), |with| filter.each(base.len(), with));
+            rows.clear();
+            rows.extend(search.found().take_while(|&key| answer.is_within(key)));
+        }
+        let found = scratch.rows.iter().map(|&key| Neighbor::of(key)).collect();
+        scratch.query = buffer;
+        Ok(found)
+    }
+}
+
+impl OnGpu {
+    /// Searches for each of `queries`: in the answer of a filtered search, `limits.k` is the beam.
+    fn search_all(
+        &self,
+        space: &Space<'_>,
+        queries: &Queries<'_>,
+        (answer, limits): (&Answer<'_>, BatchLimits),
+        progress: &Progress,
+    ) -> Result<Found> {
+        let (k, width) = (answer.k(), limits.k);
+        if !answer.is_filtered() {
+            let found = self.search(space, queries, limits, (None, progress))?;
+            let mut keys = found.keys;
+            if !answer.is_plain() {
+                keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
+                    answer.take(slots.iter().copied(), k, rows);
+                    fill(slots, rows);
+                });
+            }
+            return Ok(Found { keys, computed: found.computed, kernels: found.kernels, ..Found::default() });
+        }
+        let mut keys = vec![key::NONE; queries.len() * k];
+        let mut short: Vec<u32> = Vec::new();
+        let mut take = |first: usize, beams: &[Key]| {
+            let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
+            let is_short = slots.map_init(Vec::new, |rows, (slots, beam)| {
+                let is_complete = answer.take(beam.iter().copied(), width, rows);
+                fill(slots, rows);
+                !is_complete
+            });
+            let is_short: Vec<bool> = is_short.collect();
+            short.extend((first as u32..).zip(is_short).filter(|pair| pair.1).map(|pair| pair.0));
+        };
+        let found = self.search(space, queries, limits, (Some(&mut take), progress))?;
+        Ok(Found { keys, short, computed: found.computed, kernels: found.kernels })
+    }
+}

@@ -1,0 +1,63 @@
+//! Scratch memory of searches on the CPU, kept from one search to the next.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
+
+use tagore_device::key::Key;
+
+use super::beam::BeamSearch;
+use crate::vectors::QueryBuffer;
+
+/// Scratch memory of one search at a time.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub search: BeamSearch,
+    pub query: QueryBuffer,
+    pub rows: Vec<Key>,
+}
+
+/// The scratch memory of searches of one index: as many as have run at the same time.
+pub(super) struct Pool {
+    nodes: usize,
+    idle: Mutex<Vec<Scratch>>,
+}
+
+/// Scratch memory in use, which returns to its pool.
+pub(super) struct Lease<'a> {
+    pool: &'a Pool,
+    scratch: Scratch,
+}
+
+impl Pool {
+    /// An empty pool for searches among `nodes` nodes.
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { nodes, idle: Mutex::default() }
+    }
+
+    pub(super) fn take(&self) -> Lease<'_> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let new = || Scratch { search: BeamSearch::new(self.nodes), ..Scratch::default() };
+        Lease { pool: self, scratch: idle.unwrap_or_else(new) }
+    }
+}
+
+impl Deref for Lease<'_> {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        &self.scratch
+    }
+}
+
+impl DerefMut for Lease<'_> {
+    fn deref_mut(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        let scratch = std::mem::take(&mut self.scratch);
+        self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    }
+}

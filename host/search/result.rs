@@ -1,0 +1,110 @@
+//! Results of searches.
+
+use crate::GroundTruth;
+use crate::gpu::KernelTime;
+use tagore_device::key::{self, Key};
+
+/// A row found by a search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Neighbor {
+    /// The row of the base.
+    pub id: u32,
+    /// Its list distance to the query, as the [`Metric`](crate::Metric) defines it.
+    pub distance: f32,
+}
+
+impl Neighbor {
+    pub(super) fn of(key: Key) -> Self {
+        Self { id: key as u32, distance: key::distance(key) }
+    }
+}
+
+/// Results of a batch of queries: k ids and list distances per query, nearest first. A query that
+/// finds fewer than k rows has `u32::MAX` and infinity in the last slots.
+#[derive(Clone, Debug)]
+pub struct SearchResult {
+    k: usize,
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+    computed: u64,
+    kernels: Vec<KernelTime>,
+}
+
+impl SearchResult {
+    /// Results from `k` keys per query.
+    pub(super) fn new(k: usize, keys: &[Key], computed: u64, kernels: Vec<KernelTime>) -> Self {
+        let distance = |&key: &Key| {
+            if key == key::NONE { f32::INFINITY } else { key::distance(key) }
+        };
+        let ids = keys.iter().map(|&key| key as u32).collect();
+        Self { k, ids, distances: keys.iter().map(distance).collect(), computed, kernels }
+    }
+
+    /// The number of queries.
+    pub fn len(&self) -> usize {
+        self.ids.len() / self.k
+    }
+
+    /// Whether there were no queries.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Results per query.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The ids found for `query`.
+    ///
+    /// # Panics
+    /// If `query >= len()`.
+    pub fn ids(&self, query: usize) -> &[u32] {
+        &self.ids[query * self.k..][..self.k]
+    }
+
+    /// The distances of the ids found for `query`.
+    ///
+    /// # Panics
+    /// If `query >= len()`.
+    pub fn distances(&self, query: usize) -> &[f32] {
+        &self.distances[query * self.k..][..self.k]
+    }
+
+    /// The rows found for `query`, nearest first: k, or fewer if it found fewer.
+    ///
+    /// # Panics
+    /// If `query >= len()`.
+    pub fn neighbors(&self, query: usize) -> impl Iterator<Item = Neighbor> + '_ {
+        let pairs = self.ids(query).iter().zip(self.distances(query));
+        let found = pairs.take_while(|&(&id, _)| id != u32::MAX);
+        found.map(|(&id, &distance)| Neighbor { id, distance })
+    }
+
+    /// The [`neighbors`](Self::neighbors) of each query in turn.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = impl Iterator<Item = Neighbor> + '_> + '_ {
+        (0..self.len()).map(|query| self.neighbors(query))
+    }
+
+    /// Distances computed for all queries together.
+    pub fn computed(&self) -> u64 {
+        self.computed
+    }
+
+    /// Kernel times with the least bytes read; empty on the CPU.
+    pub fn kernels(&self) -> &[KernelTime] {
+        &self.kernels
+    }
+
+    /// Seconds of kernels: from queries on the device to results on the device. None on the CPU.
+    pub fn device_seconds(&self) -> Option<f64> {
+        (!self.kernels.is_empty()).then(|| self.kernels.iter().map(|time| time.seconds).sum())
+    }
+}
+
+impl From<SearchResult> for GroundTruth {
+    /// Results in the layout of a ground truth.
+    fn from(result: SearchResult) -> Self {
+        Self::from_parts(result.k, result.ids, result.distances)
+    }
+}
