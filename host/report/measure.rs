@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{BeamQuality, KnnQuality, SearchQuality};
+use crate::build::estimate::{self, SEARCHES};
 use crate::descent::{KnnSample, sampled};
 use crate::eval::KnnTruth;
 use crate::search::exact::ExactSearch;
-use crate::{Device, Index, Progress, Result, Searcher, Vectors};
+use crate::{DataShape, Device, Index, Progress, Result, Searcher, Vectors};
 
 /// Neighbours per query.
 const K: usize = 10;
@@ -62,7 +63,8 @@ impl Measure {
         base: &Vectors,
         lists: &KnnSample,
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
-        let searcher = Searcher::new(index, base, &self.progress)?.device(self.search_on)?;
+        let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
+        let searcher = Searcher::new(index, base, &self.progress.unwatched())?.device(self.search_on)?;
         let n = index.len();
         let has_lists = !lists.nodes().is_empty();
         let nodes = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
@@ -71,7 +73,7 @@ impl Measure {
         }
         let k = K.min(n - 1);
         let deepest = k.max(lists.k());
-        let mut exact = ExactSearch::new(deepest).device(self.exact_on).progress(self.progress.clone());
+        let mut exact = ExactSearch::new(deepest).device(self.exact_on).progress(exactly);
         if let Some(bytes) = self.gpu_memory {
             exact = exact.device_memory(bytes);
         }
@@ -81,33 +83,39 @@ impl Measure {
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
-        let search = self.search(&searcher, &base.select(&nodes), (&nodes, &truth), k)?;
+        let search = search(&searcher, &base.select(&nodes), (&nodes, &truth), k, &by_index)?;
         Ok((knn, Some(search)))
     }
 
-    /// Searches for `nodes` at every beam.
-    fn search(
-        &self,
-        searcher: &Searcher<'_>,
-        rows: &Vectors,
-        (nodes, truth): (&[u32], &KnnTruth),
-        k: usize,
-    ) -> Result<SearchQuality> {
-        let queries = searcher.space().queries(rows, &self.progress)?;
-        let at = |beam: usize| {
-            // One more neighbour, for the query itself.
-            let found = searcher.run(&queries, k + 1, beam, &self.progress)?;
-            let others = nodes.iter().enumerate().map(|(query, &node)| {
-                let pairs = found.ids(query).iter().zip(found.distances(query));
-                let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
-                others.collect::<Vec<f32>>()
-            });
-            let recall = truth.recall_at(k, others);
-            Ok(BeamQuality { beam, recall, distances: found.computed() as f64 / nodes.len() as f64 })
-        };
-        let beams = BEAMS.into_iter().map(at).collect::<Result<Vec<_>>>()?;
-        let recall = beams.last().map_or(1.0, |judged| judged.recall);
-        let device = searcher.runs_on().to_owned();
-        Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
+    /// Estimated seconds of the measurements of an index of `data` on the CPU.
+    pub fn estimated_seconds(&self, data: &DataShape) -> f64 {
+        estimate::measuring(data, self.nodes.min(data.rows), rayon::current_num_threads())
     }
+}
+
+/// Searches for `nodes` at every beam.
+fn search(
+    searcher: &Searcher<'_>,
+    rows: &Vectors,
+    (nodes, truth): (&[u32], &KnnTruth),
+    k: usize,
+    progress: &Progress,
+) -> Result<SearchQuality> {
+    let queries = searcher.space().queries(rows, &progress.unwatched())?;
+    let at = |(beam, progress): (usize, Progress)| {
+        // One more neighbour, for the query itself.
+        let found = searcher.run(&queries, k + 1, beam, &progress)?;
+        let others = nodes.iter().enumerate().map(|(query, &node)| {
+            let pairs = found.ids(query).iter().zip(found.distances(query));
+            let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
+            others.collect::<Vec<f32>>()
+        });
+        let recall = truth.recall_at(k, others);
+        Ok(BeamQuality { beam, recall, distances: found.computed() as f64 / nodes.len() as f64 })
+    };
+    let parts = progress.parts(BEAMS.map(|beam| beam as f64));
+    let beams = BEAMS.into_iter().zip(parts).map(at).collect::<Result<Vec<_>>>()?;
+    let recall = beams.last().map_or(1.0, |judged| judged.recall);
+    let device = searcher.runs_on().to_owned();
+    Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
 }

@@ -202,7 +202,8 @@ impl Build<'_> {
         Build { progress: &in_phases, ..*self }.phases(&mut nodes, start, joins, expands, &mut stats)?;
         // Exact search of the lists that are still short is rare.
         let silent = self.progress.unwatched();
-        let (base, lists) = Build { progress: &silent, ..*self }.finish(original, nodes, rounding.row_scale, &mut stats)?;
+        let (base, lists) =
+            Build { progress: &silent, ..*self }.finish(original, nodes, rounding.row_scale, &mut stats)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
         Ok((base, lists, stats))

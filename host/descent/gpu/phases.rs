@@ -246,7 +246,8 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (gpu, n) = (self.gpu, self.space.len() as u32);
-        let stage = self.progress.stage_of("refine", u64::from(most), u64::from(self.iterations.expected().1));
+        let stage =
+            self.progress.stage_of("refine", u64::from(most), u64::from(self.iterations.expected().1));
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
             for first in (0..self.expand).step_by(MOST_EXPANDED) {
