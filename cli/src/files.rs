@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tagore::{Error, Result, check_output, path_text, temporary_path};
 
-/// Input and output files of a command, collected before any of them is read.
+/// Input and output files of a command. A command collects all of them before it reads the first.
 #[derive(Default)]
 pub(crate) struct Files {
     inputs: Vec<PathBuf>,

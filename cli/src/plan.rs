@@ -121,7 +121,7 @@ impl Args {
         if matches!(self.device, Device::Auto | Device::Cpu) && self.device_kind.is_none() {
             say_build("on the CPU", &on_cpu, data.rows, output);
         }
-        let clusters = ClusterPlan::on(builder, data, limits, (build, 1))?;
+        let clusters = ClusterPlan::on(builder, data, limits, build, 1)?;
         let changes = match &clusters {
             Some(plan) => {
                 say_parts(plan, output);

@@ -142,19 +142,19 @@ impl FilterCase {
         rows.filter(|&row| self.value(query, row) < self.bounds[query]).map(|row| row as u32).collect()
     }
 
-    /// Checks counts and noted rows; returns whether a query has more rows than `capacity`.
-    fn check(&self, counts: &[u32], found: &Allocation, capacity: usize) -> bool {
+    /// Checks counts and survivors; returns whether a query has more rows than `capacity`.
+    fn check(&self, counts: &[u32], all: &Allocation, capacity: usize) -> bool {
         let mut overflows = false;
         for (query, &count) in counts.iter().enumerate() {
             let expected = self.below(query);
             assert_eq!(count as usize, expected.len(), "query {query}");
             overflows |= expected.len() > capacity;
             let kept = expected.len().min(capacity);
-            let mut noted = part::<u32>(found, query * capacity, kept);
-            noted.sort_unstable();
-            noted.dedup();
-            assert_eq!(noted.len(), kept, "query {query}: distinct rows");
-            assert!(noted.iter().all(|row| expected.contains(row)), "query {query}");
+            let mut survivors = part::<u32>(all, query * capacity, kept);
+            survivors.sort_unstable();
+            survivors.dedup();
+            assert_eq!(survivors.len(), kept, "query {query}: distinct rows");
+            assert!(survivors.iter().all(|row| expected.contains(row)), "query {query}");
         }
         overflows
     }
@@ -176,7 +176,7 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)
         let capacity = if seed == 1 { 20 } else { 600 };
         let device = TestDevice::new(seed);
         let (counts, overflow) = (device.upload(&vec![0u32; query_count]), device.upload(&[0u32]));
-        let found = device.room::<u32>(query_count * capacity);
+        let survivors = device.room::<u32>(query_count * capacity);
         let arguments = ExactFilter {
             tiles: Tiles {
                 queries: device.input(&to(&case.queries)).cast(),
@@ -189,7 +189,7 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)
             },
             bounds: device.input(&sums(&case.bounds)),
             counts: counts.view(),
-            found: found.view(),
+            survivors: survivors.view(),
             overflow: overflow.view(),
             capacity: capacity as u32,
             query_count: query_count as u32,
@@ -203,7 +203,7 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)
         let grid = [query_count.div_ceil(128) as u32, positions.div_ceil(2) as u32];
         device.launch_2d::<K>(grid, tile::THREADS, (arguments,));
 
-        let overflows = case.check(&counts.values().unwrap(), &found, capacity);
+        let overflows = case.check(&counts.values().unwrap(), &survivors, capacity);
         assert_eq!(overflow.values::<u32>().unwrap()[0], u32::from(overflows));
         assert_eq!(overflows, seed == 1, "the case with little room overflows");
     }
@@ -240,14 +240,14 @@ pub fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
     }
 }
 
-/// Four queries: no row noted, some, as many as there is room for, and a closed query.
+/// Four queries: no survivor, some, as many as there is room for, and a closed query.
 struct SettleCase<T> {
     metric: Metric,
     dim: usize,
     k: usize,
     points: Vec<T>,
     base: Vec<T>,
-    noted: [Vec<u32>; 4],
+    survivors: [Vec<u32>; 4],
     /// The lists before the launch.
     lists: Vec<Key>,
 }
@@ -262,9 +262,9 @@ impl<T: Value> SettleCase<T> {
     fn new(metric: Metric, dim: usize, k: usize, seed: u64) -> Self {
         let points = padded_rows::<T>(Self::QUERIES, dim, seed + 1);
         let base = padded_rows::<T>(90, dim, seed + 2);
-        let noted = [vec![], (3..20).collect(), (0..64).collect(), vec![]];
+        let survivors = [vec![], (3..20).collect(), (0..64).collect(), vec![]];
         let lists = vec![NONE; Self::QUERIES * k];
-        let mut case = Self { metric, dim, k, points, base, noted, lists };
+        let mut case = Self { metric, dim, k, points, base, survivors, lists };
         // Rows from 70 on are in the lists already: the full list, half of it, none.
         for query in 0..Self::QUERIES {
             let before = [k, k / 2, 0, k][query].min(20);
@@ -281,10 +281,10 @@ impl<T: Value> SettleCase<T> {
         key::pack(exact_distance(self.metric, &point, &values), Self::FIRST_ID + row)
     }
 
-    /// The noted rows of all queries, as the kernel reads them.
-    fn found(&self) -> Vec<u32> {
+    /// The survivors of all queries, as the kernel reads them.
+    fn survivors(&self) -> Vec<u32> {
         let mut found = vec![u32::MAX; Self::QUERIES * Self::CAPACITY];
-        for (query, rows) in self.noted.iter().enumerate() {
+        for (query, rows) in self.survivors.iter().enumerate() {
             found[query * Self::CAPACITY..][..rows.len()].copy_from_slice(rows);
         }
         found
@@ -293,7 +293,7 @@ impl<T: Value> SettleCase<T> {
     /// The list of a query after the launch.
     fn expected(&self, query: usize) -> Vec<Key> {
         let mut expected: Vec<Key> = self.lists[query * self.k..][..self.k].to_vec();
-        let new = self.noted[query].iter().filter(|&&row| Self::FIRST_ID + row != Self::EXCLUDED[query]);
+        let new = self.survivors[query].iter().filter(|&&row| Self::FIRST_ID + row != Self::EXCLUDED[query]);
         expected.extend(new.map(|&row| self.key(query, row)));
         expected.sort_unstable();
         expected.truncate(self.k);
@@ -329,7 +329,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (ExactSettle<T, S>,)>>() {
         let arguments = ExactSettle {
             rows: device.input(&case.base),
             queries: device.input(&case.points),
-            found: device.input(&case.found()),
+            survivors: device.input(&case.survivors()),
             counts: counts.view(),
             excluded: device.input(&SettleCase::<T>::EXCLUDED),
             lists: lists.view(),

@@ -20,6 +20,15 @@ pub(crate) enum Assigner {
     Device(Box<DeviceAssigner>),
 }
 
+/// Largest inputs of an [`Assigner`].
+#[derive(Clone, Copy)]
+pub(crate) struct AssignerRoom {
+    /// Vectors per piece.
+    pub piece: usize,
+    /// Number of centres.
+    pub centres: usize,
+}
+
 /// An assigner with its present centres.
 pub(crate) struct Nearest<'a> {
     assigner: &'a mut Assigner,
@@ -28,11 +37,11 @@ pub(crate) struct Nearest<'a> {
 
 impl Assigner {
     /// An assigner on `gpu`, or on the CPU if none. `sample` gives the dimension and the rounding
-    /// of the f32 vectors. `room` is the most vectors per piece, and the most centres.
+    /// of the f32 vectors.
     ///
     /// # Errors
     /// If `sample` is not f32, or the device lacks memory.
-    pub(crate) fn new(gpu: Option<Gpu>, sample: &Vectors, room: (usize, usize)) -> Result<Self> {
+    pub(crate) fn new(gpu: Option<Gpu>, sample: &Vectors, room: AssignerRoom) -> Result<Self> {
         Ok(match gpu {
             None => Self::Cpu,
             Some(gpu) => Self::Device(Box::new(DeviceAssigner::new(gpu, sample, room)?)),
@@ -92,7 +101,8 @@ pub(crate) struct DeviceAssigner {
 }
 
 impl DeviceAssigner {
-    fn new(gpu: Gpu, sample: &Vectors, (piece, centres): (usize, usize)) -> Result<Self> {
+    fn new(gpu: Gpu, sample: &Vectors, room: AssignerRoom) -> Result<Self> {
+        let AssignerRoom { piece, centres } = room;
         let (rows, count, dim) = (floats(sample)?, sample.len(), sample.dim());
         let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim);
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
@@ -201,7 +211,8 @@ mod tests {
         let mut centres = Centres::none(vectors.dim());
         (0..vectors.len()).step_by(every).for_each(|row| centres.push(&vectors.row(row)));
         [None, Some(Gpu::emulated(2))].map(|gpu| {
-            let mut assigner = Assigner::new(gpu, vectors, (piece, centres.count())).unwrap();
+            let mut assigner =
+                Assigner::new(gpu, vectors, AssignerRoom { piece, centres: centres.count() }).unwrap();
             assigner.with(&centres).unwrap().two(vectors, &stage).unwrap()
         })
     }

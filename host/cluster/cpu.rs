@@ -26,8 +26,15 @@ pub(crate) fn nearest_two(
     let sample =
         |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
     let nearest = |centres: &Centres| centres.nearest_two(vectors, count, sample, &stage);
-    let centres = Centres::find(vectors, clusters, (count, sample), seed, nearest)?;
+    let centres = Centres::find(vectors, clusters, CentreSample { count, row_of: sample }, seed, nearest)?;
     centres.nearest_two(vectors, n, |row| row, &stage)
+}
+
+/// The rows that centres are computed from.
+pub(crate) struct CentreSample<R> {
+    pub count: usize,
+    /// The row at each position of the sample.
+    pub row_of: R,
 }
 
 /// Centres of `dim` values each.
@@ -37,25 +44,26 @@ pub(crate) struct Centres {
 }
 
 impl Centres {
-    /// Runs [`ROUNDS`] rounds of Lloyd's algorithm on a sample, given as its size and its rows.
-    /// `nearest` gives the two nearest centres of each sample vector.
+    /// Runs [`ROUNDS`] rounds of Lloyd's algorithm on a sample. `nearest` gives the two nearest
+    /// centres of each sample vector.
     pub(crate) fn find(
         vectors: &Vectors,
         clusters: usize,
-        (count, sample): (usize, impl Fn(u32) -> u32),
+        sample: CentreSample<impl Fn(u32) -> u32>,
         seed: u64,
         mut nearest: impl FnMut(&Self) -> Result<Vec<[u32; 2]>>,
     ) -> Result<Self> {
+        let CentreSample { count, row_of } = sample;
         let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
         let mut centres = Self::none(vectors.dim());
         for cluster in 0..clusters as u32 {
             let first = drawn(draws(1, cluster), cluster, clusters as u32, count as u32);
-            centres.push(&vectors.row(sample(first) as usize));
+            centres.push(&vectors.row(row_of(first) as usize));
         }
         for round in 1..=ROUNDS {
             let nearest = nearest(&centres)?;
-            let empty = |cluster| sample(draws(round + 1, cluster).below(0, count as u64) as u32);
-            centres.set_means(vectors, &nearest, &sample, empty);
+            let empty = |cluster| row_of(draws(round + 1, cluster).below(0, count as u64) as u32);
+            centres.set_means(vectors, &nearest, &row_of, empty);
         }
         Ok(centres)
     }

@@ -31,9 +31,9 @@ pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.vectors, SPARE_CENTRES
 
 /// The vectors of each cell: those assigned to it, then those that probe it.
 pub(crate) struct Cells<T: ClusterKernels> {
-    /// Vectors, cell by cell and rank by rank: rank 0 holds the vectors whose nearest centre is the
-    /// cell's, rank 1 those whose second nearest it is, and so on. Within a rank, every prefix is a
-    /// fair sample.
+    /// Vectors, cell by cell and rank by rank: rank 0 holds the vectors with the cell's centre as
+    /// their nearest, rank 1 those with it as their second nearest, and so on. Within a rank, every
+    /// prefix is a fair sample.
     pub members: Buffer<u32>,
     /// Offsets in `members`: rank `r` of cell `c` begins at `starts[c * probes + r]`. One more
     /// entry ends the last rank.

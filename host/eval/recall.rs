@@ -50,7 +50,7 @@ pub struct TestQueries<'a> {
 }
 
 impl<'a> TestQueries<'a> {
-    /// `queries`, of which a search returns `k` neighbours each.
+    /// Queries with their exact neighbours, for searches that return `k` neighbours each.
     pub fn new(queries: &'a Vectors, truth: &'a GroundTruth, k: usize) -> Self {
         Self { queries, truth, k }
     }

@@ -57,9 +57,13 @@ impl Index {
             mapped.check_blocks(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
-        let shape = (self.nodes, self.max_degree);
-        let mut file =
-            IndexFile::create(path, &self.description, self.fingerprint, shape, self.entries.len())?;
+        let mut file = IndexFile::create(
+            path,
+            &self.description,
+            self.fingerprint,
+            self.max_degree,
+            self.entries.len(),
+        )?;
         let stage = progress.stage("write", self.nodes as u64);
         for first in (0..self.nodes).step_by(AT_A_TIME) {
             let end = self.nodes.min(first + AT_A_TIME);
@@ -131,8 +135,7 @@ pub(crate) struct IndexFile {
     file: AtomicFile,
     sections: [Section; SECTIONS.len()],
     fingerprint: Fingerprint,
-    /// Number of nodes and largest degree.
-    shape: (usize, usize),
+    max_degree: usize,
 }
 
 /// The rows of an index file that is not committed yet.
@@ -207,8 +210,8 @@ impl IndexFile {
         PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
     }
 
-    /// Starts the file of an index of `nodes` nodes with rows of `max_degree` ids. It has room for
-    /// `entries` entry points, rounded up to whole pages.
+    /// Starts the file of an index of one node per row of the base, with rows of `max_degree` ids.
+    /// It has room for `entries` entry points, rounded up to whole pages.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -216,9 +219,10 @@ impl IndexFile {
         path: &Path,
         description: &Description,
         fingerprint: Fingerprint,
-        (nodes, max_degree): (usize, usize),
+        max_degree: usize,
         entries: usize,
     ) -> Result<Self> {
+        let nodes = fingerprint.rows as usize;
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
         let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
@@ -229,7 +233,7 @@ impl IndexFile {
         // Unwritten bytes, up to the next page, are zero.
         file.set_len(end as u64)?;
         let sections = ranges.map(Section::new);
-        let mut file = Self { file, sections, fingerprint, shape: (nodes, max_degree) };
+        let mut file = Self { file, sections, fingerprint, max_degree };
         file.write(DESCRIPTION, &description)?;
         Ok(file)
     }
@@ -250,7 +254,7 @@ impl IndexFile {
     pub(crate) fn rows(&mut self) -> Result<WrittenRows> {
         let map = map(self.file.flushed()?)?;
         let sections = self.sections.each_ref().map(|section| section.bytes.clone());
-        Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.shape.1 })
+        Ok(WrittenRows { mapped: MappedAdjacency { map, sections }, max_degree: self.max_degree })
     }
 
     /// Writes the entry points, layers and `repeated` rows, deletes the `stale` files and puts the
@@ -281,7 +285,7 @@ impl IndexFile {
         let checksums: Vec<u32> =
             self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
-        let header = header(self.fingerprint, self.shape, entries.len(), (&ranges, end));
+        let header = header(self.fingerprint, self.max_degree, entries.len(), (&ranges, end));
         self.file.seek(0)?;
         self.file.write_all(&header)?;
         self.file.commit_replacing(stale)
@@ -392,8 +396,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
         let bytes = |piece: usize| {
-            let mut file =
-                IndexFile::create(&path, &description, fingerprint, (nodes, degree), 1024).unwrap();
+            let mut file = IndexFile::create(&path, &description, fingerprint, degree, 1024).unwrap();
             for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
                 file.append(degrees, rows).unwrap();
             }

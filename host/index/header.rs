@@ -59,7 +59,7 @@ pub(super) type Sections = [Range<usize>; SECTIONS.len()];
 /// Encodes the header page of a file of `file_bytes` bytes.
 pub(super) fn header(
     fingerprint: Fingerprint,
-    (nodes, max_degree): (usize, usize),
+    max_degree: usize,
     entries: usize,
     (sections, file_bytes): (&Sections, usize),
 ) -> [u8; PAGE] {
@@ -67,7 +67,7 @@ pub(super) fn header(
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, MAGIC);
     put(AT_VERSION, &VERSION.to_le_bytes());
-    put(AT_NODES, &(nodes as u64).to_le_bytes());
+    put(AT_NODES, &fingerprint.rows.to_le_bytes());
     put(AT_MAX_DEGREE, &(max_degree as u32).to_le_bytes());
     put(AT_ENTRIES, &(entries as u32).to_le_bytes());
     put(AT_BASE_ROWS, &fingerprint.rows.to_le_bytes());

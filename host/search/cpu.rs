@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tagore_device::key::{self, Key};
 
 use super::beam::{BeamLimits, BeamSearch, BeamTask};
-use crate::index::Graph;
-use crate::index::Index;
+use crate::index::{Graph, Index};
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
 use crate::vectors::space::{Queries, Space};

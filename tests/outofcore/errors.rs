@@ -52,7 +52,7 @@ fn wrong_parameters_are_errors_everywhere() {
                 &format!("clusters of {number}"),
             );
             for target in [Target::cpu(), Target::cuda()] {
-                let clusters = ClusterPlan::on(builder, &data, &limits, (target, 1));
+                let clusters = ClusterPlan::on(builder, &data, &limits, target, 1);
                 is_argument(clusters.unwrap_err(), &format!("clusters of {number}"));
             }
         }
@@ -63,7 +63,7 @@ fn wrong_parameters_are_errors_everywhere() {
     for (rows, dim) in [(0, 4), (500, 0), (usize::MAX, 4), (500, usize::MAX)] {
         let data = DataShape { rows, dim, ..DataShape::of(&base, &Progress::silent()).unwrap() };
         sound.plan(&data, Target::cpu()).unwrap_err();
-        ClusterPlan::on(&sound, &data, &small, (Target::cpu(), 1)).unwrap_err();
+        ClusterPlan::on(&sound, &data, &small, Target::cpu(), 1).unwrap_err();
         Descent::new().plan_for(&data).unwrap_err();
     }
     for size in [0, 1, 15] {

@@ -130,7 +130,7 @@ fn product<E: Element>(a: Global<Quad>, b: Global<Quad>, c: Global<E::Sum>, out:
     let rows = static_shared!(CHECK_ROWS: [u8; 512]).cast::<Quad>();
     let columns = static_shared!(CHECK_COLUMNS: [u8; 512]).cast::<Quad>();
     rows.set(lane, a.get(block * 32 + lane));
-    // Sixteen lines: the load reads four matrices, of which `mma.sync` uses the first two.
+    // Sixteen lines: the load reads four matrices; `mma.sync` uses the first two.
     columns.set(lane, b.get(block * 16 + lane % 16));
     warp::sync();
     // A line is two quads. Lane l addresses row l % 16, quad l / 16, and column l % 8, quad l / 8 %

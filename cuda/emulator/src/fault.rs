@@ -111,7 +111,7 @@ impl std::error::Error for Fault {}
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub kind: FaultKind,
-    /// Threads involved, besides the one that found the fault.
+    /// Other threads involved.
     pub others: Vec<u32>,
     pub what: String,
 }

@@ -157,7 +157,7 @@ impl Waits {
         // The first thread that arrived stands for all of them.
         let own_warp = thread / 32 * 32..thread / 32 * 32 + 32;
         let first = self.arrived[id as usize].first().copied();
-        // Lanes of this warp that wait here agree already, so one of them is enough.
+        // Lanes of this warp that wait here have been compared: one of them is enough.
         let mate = own_warp.clone().find(
             |&other| matches!(self.states[other as usize], State::Barrier { barrier, .. } if barrier.id == id),
         );

@@ -235,7 +235,7 @@ pub trait Wide: Plain + WarpShuffleValue {
     /// `sum + a * b`, not fused.
     fn add_product(sum: Self, a: Self, b: Self) -> Self;
 
-    /// The sum as a distance.
+    /// The sum as a distance, or as part of a key; i32 is rounded.
     fn to_f32(self) -> f32;
 }
 

@@ -8,9 +8,9 @@
 use cuda_std::compare::{mark_below_f32, mark_below_i32};
 use cuda_std::float16::f16x2;
 use cuda_std::memory::Quad;
-use cuda_std::warp::WarpShuffleValue;
 use cuda_std::{bytes, f16, float, float16, tensor, unroll};
 
+use super::element::Wide;
 use super::exact::Metric;
 use crate::key;
 
@@ -55,16 +55,13 @@ byte_products! {
 ///
 /// The *value* of a row for a query is `bias + weight * product`: the distance less the part that
 /// depends on the query alone. *Nearness* is minus half of a squared distance.
-pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
+pub trait TileSum: Wide + Default + PartialOrd {
     /// The bias of a row that no query finds.
     const NEVER: Self;
     /// The bound above all rows but those of bias [`NEVER`](Self::NEVER).
     const UNBOUNDED: Self;
     /// The bound below all rows.
     const CLOSED: Self;
-
-    /// `a + b`.
-    fn plus(a: Self, b: Self) -> Self;
 
     /// `bias + weight * product`.
     fn value(bias: Self, weight: Self, product: Self) -> Self;
@@ -102,9 +99,6 @@ pub trait TileSum: WarpShuffleValue + Default + PartialOrd {
 
     /// The inverse of [`ordered`](Self::ordered).
     fn from_ordered(bits: u32) -> Self;
-
-    /// The value as part of a key; i32 is rounded.
-    fn to_f32(self) -> f32;
 
     /// The bound for the value of a key. The largest values give [`UNBOUNDED`](Self::UNBOUNDED).
     fn from_f32(value: f32) -> Self;
@@ -145,11 +139,6 @@ impl TileSum for f32 {
     const NEVER: Self = f32::INFINITY;
     const UNBOUNDED: Self = f32::INFINITY;
     const CLOSED: Self = f32::NEG_INFINITY;
-
-    #[inline(always)]
-    fn plus(a: Self, b: Self) -> Self {
-        a + b
-    }
 
     #[inline(always)]
     fn value(bias: Self, weight: Self, product: Self) -> Self {
@@ -207,11 +196,6 @@ impl TileSum for f32 {
     }
 
     #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self
-    }
-
-    #[inline(always)]
     fn from_f32(value: f32) -> Self {
         value
     }
@@ -247,11 +231,6 @@ impl TileSum for i32 {
     const NEVER: Self = 0x4000_0000;
     const UNBOUNDED: Self = 0x3fff_ffff;
     const CLOSED: Self = i32::MIN;
-
-    #[inline(always)]
-    fn plus(a: Self, b: Self) -> Self {
-        a + b
-    }
 
     #[inline(always)]
     fn value(bias: Self, weight: Self, product: Self) -> Self {
@@ -308,11 +287,6 @@ impl TileSum for i32 {
     #[inline(always)]
     fn from_ordered(bits: u32) -> Self {
         (bits ^ 0x8000_0000) as i32
-    }
-
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self as f32
     }
 
     #[inline(always)]

@@ -33,6 +33,7 @@ use cuda_std::warp::shuffle_xor;
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
+use crate::block::element::Wide;
 use crate::block::sort::sort_block;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::table;

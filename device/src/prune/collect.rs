@@ -52,7 +52,7 @@ use crate::key::{self, Key, NONE};
 /// Threads per block, one node per block.
 pub const COLLECT_THREADS: u32 = 128;
 
-/// Groups of lanes per block, each of which computes one distance at a time.
+/// Groups of lanes per block. A group computes one distance at a time.
 const GROUPS: u32 = COLLECT_THREADS / GROUP;
 
 /// Arguments of the kernels `prune_collect_*`.

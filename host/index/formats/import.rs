@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
-use crate::index::random_entries;
-use crate::index::{Description, Fingerprint, PaddedRows};
+use crate::index::{Description, Fingerprint, PaddedRows, random_entries};
 use crate::{Error, Index, Metric, Progress, Result, Vectors};
 
 /// Limit on the growth of a graph by padding. Graphs with similar degrees stay far below it, and a

@@ -7,8 +7,8 @@ use tagore_device::random::{Draws, Stage};
 use super::PartitionInput;
 use crate::Result;
 use crate::cluster::ROUNDS;
-use crate::cluster::assigner::Assigner;
-use crate::cluster::cpu::Centres;
+use crate::cluster::assigner::{Assigner, AssignerRoom};
+use crate::cluster::cpu::{CentreSample, Centres};
 use crate::outofcore::plan::SAMPLE_PER_CLUSTER;
 use crate::vectors::Access;
 
@@ -32,10 +32,16 @@ pub(super) fn centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Result<(
     let unwatched = progress.unwatched();
     let stage = unwatched.stage("partition", 0);
     // A round of splits at most doubles the number of centres.
-    let room = (chunk_rows, plan.clusters << SPLITS);
+    let room = AssignerRoom { piece: chunk_rows, centres: plan.clusters << SPLITS };
     let mut assigner = Assigner::new(device.gpu()?, &sample, room)?;
     let mut nearest = |centres: &Centres| assigner.with(centres)?.two(&sample, &stage);
-    let mut centres = Centres::find(&sample, plan.clusters, (count, |row| row), seed, &mut nearest)?;
+    let mut centres = Centres::find(
+        &sample,
+        plan.clusters,
+        CentreSample { count, row_of: |index| index },
+        seed,
+        &mut nearest,
+    )?;
     for split in 0..SPLITS {
         let pairs = nearest(&centres)?;
         let room = plan.cluster_size * count / n;

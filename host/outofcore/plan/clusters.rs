@@ -87,7 +87,7 @@ impl ClusterPlan {
             return Ok(None);
         }
         let data = DataShape::of(base, &builder.descent.progress)?;
-        let plan = Self::on(builder, &data, limits, (whole, devices))?;
+        let plan = Self::on(builder, &data, limits, whole, devices)?;
         // Small clusters may be faster on the CPU.
         let (target, size) = match plan {
             Some(plan) => (of(plan.cluster_size)?, Some(plan.cluster_size)),
@@ -97,7 +97,7 @@ impl ClusterPlan {
             return Ok(plan);
         }
         let small = Limits { cluster_size: size, ..*limits };
-        let plan = Self::on(builder, &data, &small, (target, devices))?;
+        let plan = Self::on(builder, &data, &small, target, devices)?;
         Ok(plan.map(|plan| Self { limits: *limits, ..plan }))
     }
 
@@ -110,7 +110,8 @@ impl ClusterPlan {
         builder: &Builder,
         data: &DataShape,
         limits: &Limits,
-        (target, devices): (Target, usize),
+        target: Target,
+        devices: usize,
     ) -> Result<Option<Self>> {
         let k = builder.check_for(data)?;
         if !(1..=MOST_DEVICES).contains(&devices) {
@@ -328,7 +329,7 @@ mod tests {
         let builder = Builder::new(Strategy::vamana()).device(Device::Cpu);
         let plan = |host| {
             let limits = Limits { host_memory: Some(host), ..Limits::default() };
-            ClusterPlan::on(&builder, &data, &limits, (Target::cpu(), 1)).unwrap().unwrap()
+            ClusterPlan::on(&builder, &data, &limits, Target::cpu(), 1).unwrap().unwrap()
         };
         let (small, large) = (plan(48 << 20), plan(256 << 20));
         assert!(!small.groups && large.groups);
@@ -348,10 +349,10 @@ mod tests {
         let gpu = Overhead { context: 1 << 62, driver: 1 << 62, staging: 1 << 62 };
         let target = Target { gpu: Some(gpu), ..Target::cpu() };
         let limits = Limits { gpu_memory: Some(1 << 30), host_memory: Some(1 << 30), cluster_size: None };
-        ClusterPlan::on(&builder, &data, &limits, (target, 1024)).unwrap_err();
+        ClusterPlan::on(&builder, &data, &limits, target, 1024).unwrap_err();
         for devices in [0, 1025, usize::MAX] {
             let error =
-                ClusterPlan::on(&builder, &data, &limits, (Target::cpu(), devices)).unwrap_err().to_string();
+                ClusterPlan::on(&builder, &data, &limits, Target::cpu(), devices).unwrap_err().to_string();
             assert_eq!(error, format!("devices: found {devices}, expected 1 to 1024"));
         }
     }

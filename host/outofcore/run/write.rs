@@ -12,8 +12,7 @@ use super::build::OutOfCore;
 use super::merge::Merged;
 use super::turns::Turns;
 use crate::build::Below;
-use crate::index::IndexFile;
-use crate::index::Start;
+use crate::index::{IndexFile, Start};
 use crate::memory::zeros;
 use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
@@ -61,8 +60,7 @@ impl Run<'_> {
         for (name, value) in [("clusters", clusters), ("cluster-size", self.plan.cluster_size)] {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
-        let shape = (base.len(), degree);
-        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), shape, ENTRIES)?;
+        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), degree, ENTRIES)?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
         self.write_rows(&mut file, merged, &stage)?;

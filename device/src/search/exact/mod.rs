@@ -6,8 +6,8 @@
 //! ```text
 //! prepare: round vectors to f16 with norms and errors; bytes need norms alone
 //! for each range of rows, ranges growing:
-//!     filter: note each row whose approximate distance is below the query's bound
-//!     settle: compute exact distances of the noted rows, merge them into the query's list,
+//!     filter: rows whose approximate distance is below the query's bound survive
+//!     settle: compute exact distances of the survivors, merge them into the query's list,
 //!             bound = distance of the list's k-th row, plus what rounding may hide
 //! ```
 //!
@@ -15,11 +15,11 @@
 //!
 //! Rounding moves the query by e and a row by at most E, both measured. By the triangle inequality
 //! a row among the nearest k is within `sqrt(d_k) + e + E` of the query as the tensor cores see it,
-//! plus what f32 sums may lose. The few rows that rounding moves further than E are always noted.
+//! plus what f32 sums may lose. The few rows that rounding moves further than E always survive.
 //! Settling computes distances in f32 from the original vectors, in the CPU's order of sums, so
 //! ties by id are the CPU's too.
 //!
-//! Ranges grow as the bounds tighten, so that the lists of noted rows do not overflow. Where they
+//! Ranges grow as the bounds tighten, so that the lists of survivors do not overflow. Where they
 //! do for a few queries, as in spots denser than f16 resolves, the host searches for those queries
 //! again.
 

@@ -1,4 +1,4 @@
-//! The filter of exact search: notes the rows that may be among the nearest of each query.
+//! The filter of exact search. Its survivors are the rows that may be among the nearest of a query.
 //!
 //! # Algorithm
 //!
@@ -7,7 +7,7 @@
 //!     for each tile of rows:
 //!         products = queries × rows on tensor cores         (block::tile_walk)
 //!         for each query and row of the tile:
-//!             if bias(row) + weight * product < bound(query): note the row for the query
+//!             if bias(row) + weight * product < bound(query): the row survives
 //! ```
 //!
 //! # Buffers
@@ -16,7 +16,7 @@
 //! | --- | --- |
 //! | `tiles` | vectors of queries and rows, and a bias per row, see [`Tiles`] |
 //! | `bounds`, `counts` | one per query |
-//! | `found` | queries × `capacity` rows |
+//! | `survivors` | queries × `capacity` rows |
 //! | `overflow` | one value |
 //! | shared memory | chunks of queries and rows, see [`tile_walk_shared_bytes`] |
 //!
@@ -27,8 +27,8 @@
 //! 2. Product, norm of the row and bound of the query make one comparison:
 //!    `|q - r|² = |r|² - 2 <q, r> + |q|²`, and `|q|²` is subtracted from the bound beforehand.
 //! 3. Comparisons set bits of a word, by a predicated instruction each. A loop over the bits then
-//!    notes rows: few bits are set.
-//! 4. A noted row is its number alone. Its distance is computed again, exactly
+//!    stores survivors: few bits are set.
+//! 4. A survivor is its number alone. Its distance is computed again, exactly
 //!    ([`super::ExactSettle`]).
 //! 5. Tiles come in an order of `tile_step`, which mixes data that lie sorted, so that bounds
 //!    tighten early. The step is coprime to the number of tiles, so each tile comes once.
@@ -60,10 +60,10 @@ pub struct ExactFilter<S> {
     /// In and out: per query the number of rows below the bound, also beyond `capacity`.
     pub counts: GlobalMut<u32>,
     /// Out: `capacity` rows per query.
-    pub found: GlobalMut<u32>,
+    pub survivors: GlobalMut<u32>,
     /// Out: 1 if a query passed its capacity.
     pub overflow: GlobalMut<u32>,
-    /// Most rows noted per query.
+    /// Most survivors per query.
     pub capacity: u32,
     /// Number of queries.
     pub query_count: u32,
@@ -108,7 +108,7 @@ fn filter_all<E: TileElement>(p: &ExactFilter<E::Sum>) {
     walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
 }
 
-/// Notes rows for the queries from `first_query` on. Other blocks may note rows for them too.
+/// Stores survivors of the queries from `first_query` on. Other blocks may add to them too.
 struct NoteRows<'a, S> {
     p: &'a ExactFilter<S>,
     first_query: u32,
@@ -140,7 +140,7 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
             let slot = p.counts.fetch_add(query, 1, Scope::Device);
             if slot < p.capacity {
                 let vector = columns.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
-                p.found.set(query * p.capacity as usize + slot as usize, vector);
+                p.survivors.set(query * p.capacity as usize + slot as usize, vector);
             } else {
                 p.overflow.set(0, 1);
             }
@@ -150,8 +150,8 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
 
 macro_rules! filter_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Notes the rows of a range whose distance may be below the query's bound (see
-        /// [`ExactFilter`] and the module). The order of the noted rows is not deterministic.
+        /// Stores the rows of a range whose distance may be below the query's bound (see
+        /// [`ExactFilter`] and the module). The order of the survivors is not deterministic.
         ///
         /// Launch: grid x: a block per [`tile::SIDE`] queries; grid y: one per
         /// `positions_per_block` of the `position_count` tiles of rows; [`tile::THREADS`] threads;

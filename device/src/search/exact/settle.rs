@@ -1,10 +1,10 @@
-//! Settling: exact distances of the noted rows, merged into each query's list.
+//! Settling: exact distances of the survivors, merged into each query's list.
 //!
 //! # Algorithm
 //!
 //! ```text
 //! for each query, one block:
-//!     keys = exact keys of the noted rows that are nearer than the list's last
+//!     keys = exact keys of the survivors that are nearer than the list's last
 //!     sort keys; merge them into the list
 //!     bound = the list's last distance as the filter compares it, plus rounding
 //! ```
@@ -14,7 +14,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `rows`, `queries` | vectors of `dim` components |
-//! | `found` | queries × `capacity` rows |
+//! | `survivors` | queries × `capacity` rows |
 //! | `counts`, `bounds`, `norms`, `errors`, `excluded` | one per query |
 //! | `lists` | queries × `k` keys, ascending, [`NONE`] behind the last |
 //! | shared memory | one vector; 2 `capacity` keys; `k` keys; a count |
@@ -28,7 +28,7 @@
 //!
 //! # Speed
 //!
-//! The kernel is bound by the gathers of the noted rows, some times `k` rows per query and range.
+//! The kernel is bound by the gathers of the survivors, some times `k` rows per query and range.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -41,7 +41,7 @@ use crate::block::sort::{merge_block, sort_block};
 use crate::block::sums::{QueryBound, TileSum};
 use crate::key::{self, Key, NONE};
 
-/// The count of a closed query: nothing is noted or settled for it.
+/// The count of a closed query: no row passes the filter, and none is settled.
 pub const CLOSED: u32 = u32::MAX;
 
 /// Threads per block, one query per block.
@@ -60,10 +60,10 @@ pub struct ExactSettle<T, S> {
     pub rows: Global<T>,
     /// In: one query per block, `query_stride` components apart.
     pub queries: Global<T>,
-    /// In: `capacity` noted rows per query.
-    pub found: Global<u32>,
-    /// In: per query the number of noted rows, or [`CLOSED`]; `found` holds the first `capacity`.
-    /// Out: 0, unless closed.
+    /// In: `capacity` survivors per query.
+    pub survivors: Global<u32>,
+    /// In: per query the number of survivors, or [`CLOSED`]; the first `capacity` are in
+    /// `survivors`. Out: 0, unless closed.
     pub counts: GlobalMut<u32>,
     /// In: with `exclude`, per query an id that is left out.
     pub excluded: Global<u32>,
@@ -83,7 +83,7 @@ pub struct ExactSettle<T, S> {
     pub query_stride: u32,
     /// Components per vector.
     pub dim: u32,
-    /// Most rows noted per query.
+    /// Most survivors per query.
     pub capacity: u32,
     /// Keys per list, at least 1.
     pub k: u32,
@@ -145,7 +145,7 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
         keep_rolled();
         let i = first + thread % 32 / GROUP;
         let there = i < count;
-        let row = if there { p.found.get(query * capacity + i as usize) } else { 0 };
+        let row = if there { p.survivors.get(query * capacity + i as usize) } else { 0 };
         let values = p.rows.offset(row as usize * p.row_stride as usize);
         let distance = point.distance(metric, if there { Some(values) } else { None });
         let key = key::pack(distance, p.first_id + row);
@@ -188,8 +188,8 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
 
 macro_rules! settle_kernels {
     ($($name:ident $type:ty, $sum:ty;)*) => {$(
-        /// Merges the noted rows into the lists and tightens the bounds (see [`ExactSettle`] and
-        /// the module). The result does not depend on the order of the noted rows.
+        /// Merges the survivors into the lists and tightens the bounds (see [`ExactSettle`] and
+        /// the module). The result does not depend on the order of the survivors.
         ///
         /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
         ///

@@ -10,13 +10,13 @@ use crate::gpu::Buffer;
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{OnDevice, Side};
 
-/// A batch of queries on the device, with their lists, bounds and noted rows.
+/// A batch of queries on the device, with their lists, bounds and survivors.
 pub(super) struct Batch<T: OnDevice> {
     pub side: Side<T>,
     pub excluded: Buffer<u32>,
     pub bounds: Buffer<T::Sum>,
     pub counts: Buffer<u32>,
-    pub noted: Buffer<u32>,
+    pub survivors: Buffer<u32>,
     pub lists: Buffer<Key>,
     pub overflow: Buffer<u32>,
     pub count: usize,
@@ -64,7 +64,7 @@ impl<T: OnDevice> Batch<T> {
         Ok(())
     }
 
-    /// Closes queries whose noted rows exceed the capacity: the filter notes no more rows for them.
+    /// Closes queries whose survivors exceed the capacity: the filter adds no more rows for them.
     pub(super) fn close(&mut self, counts: &mut [u32], closed: &[usize]) -> Result<()> {
         let mut bounds = vec![T::Sum::CLOSED; self.count];
         self.bounds.download(&mut bounds)?;

@@ -1,8 +1,8 @@
-//! Exact search on a GPU: tensor cores filter all rows and note the rows that pass; settling
-//! computes their exact distances (`device/src/search/exact/`).
+//! Exact search on a GPU: tensor cores filter all rows; settling computes exact distances of the
+//! survivors (`device/src/search/exact/`).
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in
-//! ranges that grow as the bounds of the queries tighten, so that noted rows fill about a third of
+//! ranges that grow as the bounds of the queries tighten, so that survivors fill about a third of
 //! their capacity. A few queries may overflow it, as in a dense spot with distances below the
 //! rounding error. These are searched again by themselves. If many overflow, the range is visited
 //! again in smaller parts.
@@ -59,12 +59,12 @@ impl<'a> QuerySet<'a> {
     }
 }
 
-/// Most rows noted per query between two settlings.
+/// Most survivors per query between two settlings.
 pub(crate) fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
 
-/// Batch of a search for the neighbours of all `n` rows: at most a quarter, so that noted rows take
+/// Batch of a search for the neighbours of all `n` rows: at most a quarter, so that survivors take
 /// no more memory than the kept buffers.
 pub(crate) fn batch_of_all(n: usize) -> usize {
     n.div_ceil(4).clamp(LEAST_BATCH, BATCH).min(n)
@@ -91,7 +91,7 @@ fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -
         .with::<u32>("excluded ids", queries)
         .with::<T::Sum>("bounds", queries)
         .with::<u32>("counts", queries)
-        .with::<u32>("noted rows", queries * capacity(k))
+        .with::<u32>("survivors", queries * capacity(k))
         .with::<Key>("lists", queries * k)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norms", 2)
@@ -132,7 +132,7 @@ impl GpuSearch<'_> {
         Ok(keys)
     }
 
-    /// Most rows noted per query between two settlings.
+    /// Most survivors per query between two settlings.
     fn capacity(&self) -> usize {
         capacity(self.k)
     }
@@ -178,7 +178,7 @@ impl GpuSearch<'_> {
             excluded: memory.buffer("excluded ids")?,
             bounds: memory.buffer("bounds")?,
             counts: memory.buffer("counts")?,
-            noted: memory.buffer("noted rows")?,
+            survivors: memory.buffer("survivors")?,
             lists: memory.buffer("lists")?,
             overflow: memory.buffer("overflow")?,
             count: 0,

@@ -35,7 +35,7 @@ pub(super) struct Pass<'a, T: ExactKernels> {
 }
 
 impl<T: ExactKernels> Pass<'_, T> {
-    /// Visits all rows. With `may_close`, closes the few queries whose noted rows overflow and
+    /// Visits all rows. With `may_close`, closes the few queries whose survivors overflow and
     /// returns them, ascending, to be searched by themselves.
     pub(super) fn run(
         &self,
@@ -116,7 +116,7 @@ impl<T: ExactKernels> Pass<'_, T> {
             },
             bounds: batch.bounds.view(),
             counts: batch.counts.view_mut(),
-            found: batch.noted.view_mut(),
+            survivors: batch.survivors.view_mut(),
             overflow: batch.overflow.view_mut(),
             capacity: self.search.capacity() as u32,
             query_count: batch.count as u32,
@@ -140,7 +140,7 @@ impl<T: ExactKernels> Pass<'_, T> {
         let settle = ExactSettle::<T, T::Sum> {
             rows: self.side.values.view(),
             queries: batch.side.values.view(),
-            found: batch.noted.view(),
+            survivors: batch.survivors.view(),
             counts: batch.counts.view_mut(),
             excluded: batch.excluded.view(),
             lists: batch.lists.view_mut(),
@@ -159,7 +159,7 @@ impl<T: ExactKernels> Pass<'_, T> {
             row_error: error_limit,
             scale: if metric == Metric::InnerProduct { row_scale * query_scale } else { row_scale },
         };
-        // SAFETY: as for the filter; the noted rows are rows of this piece.
+        // SAFETY: as for the filter; the survivors are rows of this piece.
         unsafe { search.gpu.launch::<T::Settle>([batch.count as u32, 1, 1], SETTLE_THREADS, (settle,)) }
     }
 }
