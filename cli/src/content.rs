@@ -23,6 +23,9 @@ pub(crate) struct Input {
     /// and to measure recall
     #[arg(long, value_name = "BASE")]
     pub base: Option<PathBuf>,
+    /// Format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT", requires = "base")]
+    base_format: Option<Format>,
     /// Metric of an index of another system: l2, ip or cosine [default: l2]
     #[arg(long)]
     metric: Option<Metric>,
@@ -63,6 +66,11 @@ impl Input {
             None => files,
         };
         if format.is_pair { files.and_read(GroundTruth::pair_files(&self.file)) } else { files }
+    }
+
+    /// Opens the data set of an index, if one is given.
+    pub(crate) fn open_base(&self) -> Result<Option<Vectors>> {
+        self.base.as_deref().map(|base| open(base, self.base_format)).transpose()
     }
 
     /// The given format, or the format of the extension.
@@ -124,7 +132,7 @@ impl Input {
             }
         };
         let metric = self.metric.unwrap_or_default();
-        Ok(Index::import(&self.file, format, &open(base, None)?, metric, progress)?)
+        Ok(Index::import(&self.file, format, &open(base, self.base_format)?, metric, progress)?)
     }
 }
 

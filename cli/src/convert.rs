@@ -7,7 +7,6 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, path_text};
 
 use crate::content::{AnyFormat, Content, Input};
 use crate::error::{Error, Result};
-use crate::options::open;
 use crate::output::Output;
 
 #[derive(clap::Args)]
@@ -76,7 +75,7 @@ impl Args {
         if let Some(most) = to.max_entries().filter(|&most| most < index.entries().len() && !self.layers) {
             output.warn(format_args!("{to} holds {most} of {} entry points", index.entries().len()));
         }
-        let base = self.input.base.as_deref().map(|base| open(base, None)).transpose()?;
+        let base = self.input.open_base()?;
         let mut export = index.export(to).layers(self.layers).progress(output.progress().clone());
         if let Some(base) = &base {
             export = export.base(base);

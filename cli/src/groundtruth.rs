@@ -4,20 +4,17 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tagore::gpu::KernelTime;
-use tagore::{Device, ExactSearch, ExactStats, Metric, Vectors};
+use tagore::{Device, ExactSearch, ExactStats, Metric};
 
 use crate::error::Result;
 use crate::files::Files;
+use crate::options::BaseAndQueries;
 use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set
-    #[arg(long, value_name = "BASE")]
-    base: PathBuf,
-    /// Queries
-    #[arg(long, value_name = "QUERIES")]
-    queries: PathBuf,
+    #[command(flatten)]
+    data: BaseAndQueries,
     /// Metric: l2, ip (inner product) or cosine
     #[arg(long, default_value = "l2")]
     metric: Metric,
@@ -34,8 +31,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.base, &self.queries]).write([&self.output]).check()?;
-        let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
+        Files::read([&self.data.base, &self.data.queries]).write([&self.output]).check()?;
+        let (base, queries) = self.data.open()?;
         let search = ExactSearch::new(self.k).metric(self.metric).device(self.device);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         truth.save(&self.output)?;

@@ -5,7 +5,6 @@ use tagore::{Device, GroundTruth, Index, KnnSample, Report, Vectors, path_text};
 
 use crate::content::{Content, Input};
 use crate::error::{Error, Result};
-use crate::options::open;
 use crate::output::{Output, grouped};
 use crate::report::ReportOptions;
 
@@ -63,7 +62,7 @@ impl Args {
     fn index(&self, index: &Index, output: &Output) -> Result<()> {
         index.verify(output.progress())?;
         self.say_index(index, "sound", output);
-        let base = self.input.base.as_deref().map(|base| open(base, None)).transpose()?;
+        let base = self.input.open_base()?;
         let measure = self.report.measure(self.device, index.description().seed, output);
         let report = Report::of(index, base.as_ref(), &KnnSample::default(), &measure)?;
         self.report.write(&report, None, output)?;

@@ -41,6 +41,30 @@ impl Input {
     }
 }
 
+/// A base, queries, and their formats.
+#[derive(clap::Args)]
+pub(crate) struct BaseAndQueries {
+    /// Data set
+    #[arg(long, value_name = "BASE")]
+    pub base: PathBuf,
+    /// Format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT")]
+    base_format: Option<Format>,
+    /// Queries
+    #[arg(long, value_name = "QUERIES")]
+    pub queries: PathBuf,
+    /// Format of the queries [default: by their extension]
+    #[arg(long, value_name = "FORMAT")]
+    query_format: Option<Format>,
+}
+
+impl BaseAndQueries {
+    /// Opens the base and the queries.
+    pub(crate) fn open(&self) -> Result<(Vectors, Vectors)> {
+        Ok((open(&self.base, self.base_format)?, open(&self.queries, self.query_format)?))
+    }
+}
+
 /// Opens vectors in `format`, or else in the format of the file's extension.
 pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
     Ok(match format {

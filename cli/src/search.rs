@@ -8,6 +8,7 @@ use tagore::{Device, GroundTruth, Index, Progress, Searcher, Vectors};
 
 use crate::error::Result;
 use crate::files::Files;
+use crate::options::BaseAndQueries;
 use crate::output::Output;
 
 /// An index, its base, queries, and the device of searches.
@@ -16,12 +17,8 @@ pub(crate) struct Searched {
     /// Index
     #[arg(long, value_name = "INDEX")]
     index: PathBuf,
-    /// Data set of the index
-    #[arg(long, value_name = "BASE")]
-    base: PathBuf,
-    /// Queries
-    #[arg(long, value_name = "QUERIES")]
-    queries: PathBuf,
+    #[command(flatten)]
+    data: BaseAndQueries,
     /// Device of searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
@@ -34,12 +31,12 @@ pub(crate) struct Searched {
 impl Searched {
     /// Files to read.
     pub(crate) fn files(&self) -> Files {
-        Files::read([&self.index, &self.base, &self.queries])
+        Files::read([&self.index, &self.data.base, &self.data.queries])
     }
 
     pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {
         let index = Index::open(&self.index)?;
-        let (base, queries) = (Vectors::open(&self.base)?, Vectors::open(&self.queries)?);
+        let (base, queries) = self.data.open()?;
         Ok((index, base, queries))
     }
 

@@ -35,3 +35,30 @@ fn searches_on_a_device_find_what_the_cpu_finds() {
         &["--width", "1 to 8"],
     );
 }
+
+#[test]
+fn files_without_an_extension_are_read_in_the_given_format() {
+    let s = Session::new();
+    for name in ["base", "query"] {
+        std::fs::copy(s.path(&format!("{name}.fbin")), s.path(name)).unwrap();
+    }
+    let data = "--base base --base-format fbin --queries query --query-format fbin";
+    let named = "--base base.fbin --queries query.fbin";
+    let search = |data: &str| {
+        s.succeeds(&format!("search --index index.tagore {data} -o found"));
+        std::fs::read(s.path("found")).unwrap()
+    };
+    assert!(search(data) == search(named));
+    s.succeeds(&format!("groundtruth {data} -k 10 -o truth"));
+    assert!(std::fs::read(s.path("truth")).unwrap() == std::fs::read(s.path("gt.bin")).unwrap());
+    let evaluated = &s.succeeds(&format!("eval --index index.tagore {data} --groundtruth gt.bin --beams 20"))[0];
+    let benched = "bench search -i base --format fbin --queries query --query-format fbin --groundtruth gt.bin";
+    let benched = &s.succeeds(&format!("{benched} --index index.tagore --beams 20"))[0];
+    assert_eq!(evaluated["recall"], benched["recall"]);
+    s.succeeds("convert index.tagore x.hnswlib --base base --base-format fbin");
+    s.succeeds("inspect x.hnswlib --base base --base-format fbin");
+    // The formats are those of vectors, and a name without one is refused.
+    s.fails(1, "search --index index.tagore --base base --queries query.fbin -o x", &["base:", "extension"]);
+    s.fails(2, "inspect index.tagore --base-format fbin", &["--base"]);
+    s.fails(1, &format!("search --index index.tagore {named} --query-format ivecs -o x"), &["query.fbin", "ivecs"]);
+}

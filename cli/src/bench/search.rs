@@ -4,20 +4,23 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Device, Evaluation, GroundTruth, Index, Searcher, TestQueries, Vectors};
+use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, TestQueries, Vectors};
 
 use crate::error::Result;
 use crate::files::Files;
+use crate::options::{Input, open};
 use crate::output::{Output, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set of the indexes
-    #[arg(short, long = "input", value_name = "BASE")]
-    input: PathBuf,
+    #[command(flatten)]
+    input: Input,
     /// Queries
     #[arg(long, value_name = "QUERIES")]
     queries: PathBuf,
+    /// Format of the queries [default: by their extension]
+    #[arg(long, value_name = "FORMAT")]
+    query_format: Option<Format>,
     /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT")]
     groundtruth: PathBuf,
@@ -46,9 +49,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let files = Files::read([&self.input, &self.queries, &self.groundtruth]).and_read(&self.index);
+        let files = Files::read([&self.input.input, &self.queries, &self.groundtruth]).and_read(&self.index);
         files.write(&self.output).check()?;
-        let (base, queries) = (Vectors::open(&self.input)?, Vectors::open(&self.queries)?);
+        let (base, queries) = (self.input.open()?, open(&self.queries, self.query_format)?);
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
