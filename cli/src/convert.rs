@@ -7,6 +7,7 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, path_text};
 
 use crate::content::{AnyFormat, Content, Input};
 use crate::error::{Error, Result};
+use crate::files::Kind;
 use crate::output::Output;
 
 #[derive(clap::Args)]
@@ -30,7 +31,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.input.files().write(self.outputs()).check()?;
+        self.input.files().write(Kind::Any, self.outputs()).check()?;
         let (to, rows, cols) = match self.input.read(output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;

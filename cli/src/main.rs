@@ -1,5 +1,6 @@
 //! The `tagore` command: arguments, and one file per subcommand.
 
+mod bar;
 mod bench;
 mod build;
 mod content;
@@ -18,8 +19,11 @@ mod out_of_memory;
 mod output;
 mod plan;
 mod report;
+mod results;
 mod search;
+mod shell;
 mod signals;
+mod spool;
 mod synth;
 mod tasks;
 
@@ -37,13 +41,19 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Print one JSON object per line on standard output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     /// Worker threads, 1 to 1024 [default: one per core]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Everywhere",
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     threads: Option<u16>,
     /// Log to standard error at this level: error, warn, info, debug or trace
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, help_heading = "Everywhere", value_name = "LEVEL", value_parser = level)]
     log: Option<tracing::Level>,
 }
 
@@ -73,6 +83,15 @@ enum Command {
     Doctor(doctor::Args),
     /// Make a data set, build five kinds of index and compare them
     Demo(demo::Args),
+    /// Print the completions of a shell
+    Completions(shell::Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(shell::Man),
+}
+
+fn level(name: &str) -> Result<tracing::Level, String> {
+    name.parse().map_err(|_| "expected error, warn, info, debug or trace".to_owned())
 }
 
 /// Runs the command line of this process. Exit codes: 0 done, 1 failed or interrupted, 2 wrong
@@ -92,6 +111,7 @@ fn main() -> ExitCode {
         output.error(format_args!("the thread for signals: {error}: {limit}"));
         return ExitCode::FAILURE;
     }
+    spool::stop_with(output.progress());
     let threads = cli.threads.map_or(0, usize::from);
     if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         output.error(format_args!(
@@ -99,26 +119,36 @@ fn main() -> ExitCode {
         ));
         return ExitCode::FAILURE;
     }
-    let done = match cli.command {
-        Command::Build(args) => args.run(&output),
-        Command::Knn(args) => args.run(&output),
-        Command::Search(args) => args.run(&output),
-        Command::Eval(args) => args.run(&output),
-        Command::Groundtruth(args) => args.run(&output),
-        Command::Synth(args) => args.run(&output),
-        Command::Convert(args) => args.run(&output),
-        Command::Inspect(args) => args.run(&output),
-        Command::Plan(args) => args.run(&output),
-        Command::Bench(args) => args.run(&output),
-        Command::Doctor(args) => args.run(&output),
-        Command::Demo(args) => args.run(&output),
-    };
+    let done = cli.command.run(&output);
     output.finish();
-    match done.and_then(|()| output.check()) {
+    let code = match done.and_then(|()| output.check()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output.error(&error);
             error.exit_code()
+        }
+    };
+    spool::remove();
+    code
+}
+
+impl Command {
+    fn run(self, output: &Output) -> error::Result<()> {
+        match self {
+            Self::Build(args) => args.run(output),
+            Self::Knn(args) => args.run(output),
+            Self::Search(args) => args.run(output),
+            Self::Eval(args) => args.run(output),
+            Self::Groundtruth(args) => args.run(output),
+            Self::Synth(args) => args.run(output),
+            Self::Convert(args) => args.run(output),
+            Self::Inspect(args) => args.run(output),
+            Self::Plan(args) => args.run(output),
+            Self::Bench(args) => args.run(output),
+            Self::Doctor(args) => args.run(output),
+            Self::Demo(args) => args.run(output),
+            Self::Completions(args) => args.run(output),
+            Self::Man(args) => args.run(output),
         }
     }
 }
@@ -133,8 +163,25 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    let text = error.to_string();
-    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    Output::new(false).error(first.join(" ").trim_start_matches("error: "));
+    Output::new(false).error(one_line_usage(&error.to_string()));
     ExitCode::from(2)
+}
+
+/// An error of clap in one line: the fault, then the tips, or else where to read on.
+fn one_line_usage(text: &str) -> String {
+    let lines = || text.lines().map(str::trim);
+    let fault: Vec<&str> = lines().take_while(|line| !line.is_empty()).collect();
+    let tips: Vec<&str> = lines().filter_map(|line| line.strip_prefix("tip: ")).collect();
+    let mut line = fault.join(" ").trim_start_matches("error: ").to_owned();
+    let remedy = if tips.is_empty() {
+        let usage = lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("tagore");
+        let command: Vec<&str> =
+            usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).collect();
+        format!("`{} --help` lists all flags", command.join(" "))
+    } else {
+        tips.join("; ")
+    };
+    line.push_str(": ");
+    line.push_str(&remedy);
+    line
 }

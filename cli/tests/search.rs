@@ -51,8 +51,10 @@ fn files_without_an_extension_are_read_in_the_given_format() {
     assert!(search(data) == search(named));
     s.succeeds(&format!("groundtruth {data} -k 10 -o truth"));
     assert!(std::fs::read(s.path("truth")).unwrap() == std::fs::read(s.path("gt.bin")).unwrap());
-    let evaluated = &s.succeeds(&format!("eval --index index.tagore {data} --groundtruth gt.bin --beams 20"))[0];
-    let benched = "bench search -i base --format fbin --queries query --query-format fbin --groundtruth gt.bin";
+    let evaluated =
+        &s.succeeds(&format!("eval --index index.tagore {data} --groundtruth gt.bin --beams 20"))[0];
+    let benched =
+        "bench search -i base --format fbin --queries query --query-format fbin --groundtruth gt.bin";
     let benched = &s.succeeds(&format!("{benched} --index index.tagore --beams 20"))[0];
     assert_eq!(evaluated["recall"], benched["recall"]);
     s.succeeds("convert index.tagore x.hnswlib --base base --base-format fbin");
@@ -60,5 +62,9 @@ fn files_without_an_extension_are_read_in_the_given_format() {
     // The formats are those of vectors, and a name without one is refused.
     s.fails(1, "search --index index.tagore --base base --queries query.fbin -o x", &["base:", "extension"]);
     s.fails(2, "inspect index.tagore --base-format fbin", &["--base"]);
-    s.fails(1, &format!("search --index index.tagore {named} --query-format ivecs -o x"), &["query.fbin", "ivecs"]);
+    s.fails(
+        1,
+        &format!("search --index index.tagore {named} --query-format ivecs -o x"),
+        &["query.fbin", "ivecs"],
+    );
 }

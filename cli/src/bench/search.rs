@@ -4,19 +4,20 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, TestQueries, Vectors};
+use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries, Vectors};
 
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::{Input, open};
-use crate::output::{Output, save_events};
+use crate::output::Output;
+use crate::spool;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     /// Queries
-    #[arg(long, value_name = "QUERIES")]
+    #[arg(long, value_name = "QUERIES", value_parser = spool::vectors())]
     queries: PathBuf,
     /// Format of the queries [default: by their extension]
     #[arg(long, value_name = "FORMAT")]
@@ -50,14 +51,16 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input, &self.queries, &self.groundtruth]).and_read(&self.index);
-        files.write(&self.output).check()?;
+        files.write(Kind::Lines, &self.output).check()?;
         let (base, queries) = (self.input.open()?, open(&self.queries, self.query_format)?);
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
+        let on_gpu = Target::of(self.device, base.len())?.gpu.is_some();
+        let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
         output.say(format_args!(
-            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11} {:>11} {:>9}",
-            "index", "width", "batch", "beam", "distances", "QPS", "device QPS", "bandwidth"
+            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
+            "index", "width", "batch", "beam", "distances", "QPS"
         ));
         let mut events = Vec::new();
         for path in &self.index {
@@ -79,7 +82,7 @@ impl Args {
                 }
             }
         }
-        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 }
 

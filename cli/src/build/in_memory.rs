@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::{
-    BuildCost, BuildStats, Builder, Index, KnnGraph, KnnSample, PruneStats, Report, StageCost, Vectors,
+    BuildCost, BuildStats, Builder, DataShape, Index, KnnGraph, KnnSample, Measure, Progress, PruneStats,
+    Report, StageCost, Target, Vectors,
 };
 
 use super::{Args, Started, say_repeated};
@@ -23,7 +24,8 @@ impl Args {
     /// Builds the index in memory, writes it and reports on it.
     pub(super) fn in_memory(&self, started: Started, output: &Output) -> Result<()> {
         let Started { builder, base, began } = started;
-        base.validate(output.progress())?;
+        let [checking, building, measuring] = self.parts(&builder, &base, output)?;
+        base.validate(&checking)?;
         let read = began.elapsed().as_secs_f64();
         if self.descent.device.0.len() > 1 {
             let device = self.descent.device.first();
@@ -31,8 +33,8 @@ impl Args {
                 "built in memory, on {device} alone: several devices need a build out of core"
             ));
         }
-        let graph = self.open_graph(&base, output)?;
-        let builder = builder.sample(if self.no_report { 0 } else { self.report.nodes() });
+        let graph = self.open_graph(&base, &checking)?;
+        let builder = builder.progress(building).sample(if self.no_report { 0 } else { self.report.nodes() });
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         if graph.is_none() {
             self.descent.say(&base, stats.knn, &stats.descent, output);
@@ -49,20 +51,39 @@ impl Args {
             output.event(&done.event(&base));
             return Ok(());
         }
-        self.report_on(&builder, &base, &done, output)
+        let measure = Measure { progress: measuring, ..self.measure(output) };
+        self.report_on(&builder, &base, &done, &measure, output)
+    }
+
+    /// The parts of the progress by their estimated times: the check of values, the build and the
+    /// report.
+    fn parts(&self, builder: &Builder, base: &Vectors, output: &Output) -> Result<[Progress; 3]> {
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let target = Target::of(self.descent.device.first(), base.len())?;
+        let plan = builder.plan(&data, target)?;
+        let check = plan.seconds.iter().find(|stage| stage.0 == "read").map_or(0.0, |stage| stage.1);
+        let measure = if self.no_report { 0.0 } else { self.measure(output).estimated_seconds(&data) };
+        Ok(output.progress().parts([check, plan.total_seconds() - check, measure]))
     }
 
     /// Opens the k-NN graph of `--graph`.
-    fn open_graph(&self, base: &Vectors, output: &Output) -> Result<Option<KnnGraph>> {
-        let open = |path| KnnGraph::open(path, base, self.descent.graph.metric, output.progress());
+    fn open_graph(&self, base: &Vectors, progress: &Progress) -> Result<Option<KnnGraph>> {
+        let open = |path| KnnGraph::open(path, base, self.descent.graph.metric, progress);
         Ok(self.graph.as_ref().map(open).transpose()?)
     }
 
     /// Measures the index and writes the report.
-    fn report_on(&self, builder: &Builder, base: &Vectors, done: &Done, output: &Output) -> Result<()> {
+    fn report_on(
+        &self,
+        builder: &Builder,
+        base: &Vectors,
+        done: &Done,
+        measure: &Measure,
+        output: &Output,
+    ) -> Result<()> {
         let Done { index, stats, seconds } = done;
         let sample: &KnnSample = &stats.sample;
-        let mut report = Report::of(index, Some(base), sample, &self.measure(output))?;
+        let mut report = Report::of(index, Some(base), sample, measure)?;
         let mut cost = BuildCost::in_memory(builder, stats);
         cost.stages.insert(0, StageCost::ended("read", seconds.read));
         cost.stages.push(StageCost::ended("write", seconds.write));

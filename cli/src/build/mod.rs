@@ -12,7 +12,7 @@ use tagore::outofcore::Order;
 use tagore::{Builder, Index, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
@@ -35,26 +35,31 @@ pub(crate) struct Args {
     #[command(flatten)]
     prune: PruneOptions,
     /// Prune this k-NN graph, written by `tagore knn`, instead of building one
-    #[arg(long, value_name = "KNN", conflicts_with_all = ["knn", "iterations", "start", "expand"])]
+    #[arg(
+        long,
+        value_name = "KNN",
+        conflicts_with_all = ["knn", "iterations", "start", "expand"],
+        help_heading = "K-NN graph"
+    )]
     graph: Option<PathBuf>,
     #[command(flatten)]
     report: ReportOptions,
     /// Measure nothing and write no report
-    #[arg(long, conflicts_with_all = ["report", "html", "min_recall", "verify"])]
+    #[arg(long, conflicts_with_all = ["report", "html", "min_recall", "verify"], help_heading = "Report")]
     no_report: bool,
     #[command(flatten)]
     limits: LimitOptions,
     /// Order of clusters out of core: sequential, random, gorder or cluster
-    #[arg(long, default_value = "cluster")]
+    #[arg(long, default_value = "cluster", help_heading = "Out of core")]
     order: Order,
     /// Folder of work files out of core, empty or new [default: INDEX.work]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Out of core")]
     work_dir: Option<PathBuf>,
     /// Continue an unfinished build out of core, if its work files exist
-    #[arg(long)]
+    #[arg(long, help_heading = "Out of core")]
     resume: bool,
     /// Least time between two checkpoints out of core
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Out of core")]
     checkpoint: u64,
 }
 
@@ -90,8 +95,9 @@ impl Args {
 
     fn files(&self) -> Files {
         let work = self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"));
-        let files = Files::read([&self.input.input]).and_read(&self.graph).write([&self.output]);
-        files.work_in(work).write(self.reports())
+        let files = Files::read([&self.input.input]).and_read(&self.graph);
+        let files = files.write(Kind::Index, [&self.output]).work_in(work);
+        if self.no_report { files } else { self.report.add_to(files, Some(&self.output)) }
     }
 
     /// Files of the reports. Older ones are deleted right before the index takes its place, so that

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 /// Overrides of a kind's own parameters.
 #[derive(clap::Args)]
 #[group(requires = "strategy")]
+#[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneOptions {
     /// Largest degree [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R")]

@@ -8,7 +8,6 @@ use super::attempt::{Parts, Run};
 use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
-use crate::build::estimate;
 use crate::outofcore::plan::{ClusterPlan, Order};
 use crate::outofcore::store::{Damage, Fault, Manifest, WorkFolder};
 use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Target, Vectors};
@@ -158,9 +157,8 @@ impl OutOfCore {
         let Self { builder, .. } = self;
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
         let target = if devices.contains(&Device::Cpu) { Target::cpu() } else { Target::cuda() };
-        let clusters = (plan.clusters, plan.cluster_size);
-        let [partition, build, write] =
-            builder.descent.progress.parts(estimate::out_of_core(builder, &data, clusters, target));
+        let seconds = plan.seconds(builder, &data, target).map(|stage| stage.1);
+        let [partition, build, write] = builder.descent.progress.parts(seconds);
         Ok(Parts { partition, build, write })
     }
 
