@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tagore::Update;
 
 /// Time between two lines where standard error is no terminal.
@@ -14,6 +14,9 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// Time between two updates of the clock of a bar.
 const TICK: Duration = Duration::from_millis(200);
+
+/// Frames of a bar per second: more would flicker.
+const FRAMES: u8 = 5;
 
 /// Units of a full bar.
 const FULL: u64 = 10_000;
@@ -82,7 +85,10 @@ impl Shown {
         if is_new || self.bar.is_finished() {
             self.bar.finish_and_clear();
             // The bar hides itself where standard error is no terminal.
-            self.bar = ProgressBar::new(FULL).with_style(style()).with_elapsed(self.work.began.elapsed());
+            let target = ProgressDrawTarget::stderr_with_hz(FRAMES);
+            self.bar = ProgressBar::with_draw_target(Some(FULL), target)
+                .with_style(style())
+                .with_elapsed(self.work.began.elapsed());
             // Ticks keep the clock running between updates. indicatif panics if the system has no
             // thread left for them.
             if !self.bar.is_hidden() && thread::Builder::new().spawn(|| ()).is_ok() {
@@ -141,14 +147,14 @@ fn left(fraction: f64, elapsed: Duration) -> Option<Duration> {
         .then(|| Duration::try_from_secs_f64(elapsed.as_secs_f64() * rest).ok())?
 }
 
-/// A duration to two digits or so: `12 s`, `3 min`, `2 h 10 min`.
+/// A duration to two digits or so: `12 s`, `3 min`, `2.2 h`.
 fn rough(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64().round() as u64;
-    match (seconds, (seconds + 30) / 60) {
-        (0..100, _) => format!("{seconds} s"),
-        (_, minutes @ 0..100) => format!("{minutes} min"),
-        (_, minutes @ 100..2880) => format!("{} h {} min", minutes / 60, minutes % 60),
-        (_, minutes) => format!("{} days", minutes / 1440),
+    let seconds = duration.as_secs_f64().round();
+    match seconds {
+        ..100.0 => format!("{seconds} s"),
+        ..5970.0 => format!("{:.0} min", seconds / 60.0),
+        ..359_000.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
     }
 }
 
@@ -159,7 +165,7 @@ fn style() -> ProgressStyle {
         // A bar is drawn without errors.
         let _ = left.map_or(Ok(()), |left| write!(out, "{} left", rough(left)));
     };
-    ProgressStyle::with_template("{msg:!12} {wide_bar} {percent:>3} % {left:>15}")
+    ProgressStyle::with_template("{msg:!12} {wide_bar} {percent:>3} % {left:>11}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .with_key("left", left)
 }
@@ -198,6 +204,6 @@ mod tests {
     fn durations_are_rounded() {
         let text = |seconds| rough(Duration::from_secs(seconds));
         assert_eq!([text(0), text(99), text(100), text(5940)], ["0 s", "99 s", "2 min", "99 min"]);
-        assert_eq!([text(6000), text(36_000), text(400_000)], ["1 h 40 min", "10 h 0 min", "4 days"]);
+        assert_eq!([text(6000), text(36_000), text(400_000)], ["1.7 h", "10.0 h", "5 days"]);
     }
 }

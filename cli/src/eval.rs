@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tagore::{DistanceConvention, Evaluation, GroundTruth, Series, TestQueries, recall_qps_plot};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::Output;
 use crate::search::Searched;
@@ -39,7 +39,9 @@ impl Args {
             let k = self.k;
             if k > 20 { vec![k, 2 * k, 4 * k] } else { vec![20, 50, 100] }
         });
-        let evaluations = searcher.evaluate(TestQueries::new(&queries, &truth, self.k), &beams, progress)?;
+        let test = TestQueries::new(&queries, &truth, self.k);
+        let evaluations = searcher.evaluate(test, &beams, progress);
+        let evaluations = evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;
         self.say_convention(convention, DistanceConvention::of(index.metric()), output);
         output.say(format_args!(

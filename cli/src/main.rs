@@ -26,11 +26,12 @@ mod signals;
 mod spool;
 mod synth;
 mod tasks;
+mod usage;
 
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 use crate::output::Output;
 
@@ -98,9 +99,10 @@ fn level(name: &str) -> Result<tracing::Level, String> {
 /// usage.
 fn main() -> ExitCode {
     tagore::return_large_buffers();
-    let cli = match Cli::try_parse() {
+    let parsed = usage::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return wrong_usage(&error),
     };
     let output = Output::new(cli.json);
     if let Some(level) = cli.log {
@@ -154,7 +156,7 @@ impl Command {
 }
 
 /// Prints help in full, and an error of clap in one line.
-fn usage(error: &clap::Error) -> ExitCode {
+fn wrong_usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
@@ -163,25 +165,6 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    Output::new(false).error(one_line_usage(&error.to_string()));
+    Output::new(false).error(usage::one_line(error));
     ExitCode::from(2)
-}
-
-/// An error of clap in one line: the fault, then the tips, or else where to read on.
-fn one_line_usage(text: &str) -> String {
-    let lines = || text.lines().map(str::trim);
-    let fault: Vec<&str> = lines().take_while(|line| !line.is_empty()).collect();
-    let tips: Vec<&str> = lines().filter_map(|line| line.strip_prefix("tip: ")).collect();
-    let mut line = fault.join(" ").trim_start_matches("error: ").to_owned();
-    let remedy = if tips.is_empty() {
-        let usage = lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("tagore");
-        let command: Vec<&str> =
-            usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).collect();
-        format!("`{} --help` lists all flags", command.join(" "))
-    } else {
-        tips.join("; ")
-    };
-    line.push_str(": ");
-    line.push_str(&remedy);
-    line
 }

@@ -73,11 +73,23 @@ impl BaseAndQueries {
 pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
     let format = match (format, Format::of(path)) {
         (Some(format), _) | (None, Ok(format)) => format,
-        (None, Err(_)) if !spool::is_copy(path) && is_text(path) => return Err(text_file(path)),
-        (None, Err(error)) => return Err(with_flag(error)),
+        (None, Err(error)) => return Err(unknown_format(path, error)),
     };
     spool::fill(path)?;
     Vectors::open_as(path, format).map_err(|error| if is_text(path) { text_file(path) } else { error.into() })
+}
+
+/// The error of a file whose extension names no format.
+fn unknown_format(path: &Path, error: tagore::Error) -> Error {
+    if spool::is_copy(path) {
+        return with_flag(error);
+    }
+    match path.metadata() {
+        Err(source) => tagore::Error::Io { path: path.to_owned(), source }.into(),
+        Ok(found) if found.is_dir() => Error::file(path, "a folder", "a file"),
+        Ok(_) if is_text(path) => text_file(path),
+        Ok(_) => with_flag(error),
+    }
 }
 
 /// Adds the flags that name a format to an error of an unknown extension.
@@ -197,7 +209,7 @@ impl FromStr for Devices {
                 None => name.parse().map_err(|error: tagore::Error| error.to_string())?,
             };
             if devices.contains(&device) {
-                return Err(format!("{device} is named twice"));
+                return Err(format!("found {device} twice, expected each device once"));
             }
             devices.push(device);
         }

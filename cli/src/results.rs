@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use serde_json::json;
 use tagore::SearchResult;
 
 use crate::output::STANDARD;
@@ -51,10 +50,11 @@ impl TextFormat {
                 }
                 Self::JsonLines => {
                     let (ids, distances): (Vec<u32>, Vec<f32>) = found.unzip();
-                    let line = json!({
-                        "event": "result", "query": query, "ids": ids, "distances": distances,
-                    });
-                    let _ = writeln!(text, "{line}");
+                    // Debug writes whole vectors as JSON has them, and as few digits as f32 needs.
+                    let _ = writeln!(
+                        text,
+                        "{{\"event\":\"result\",\"query\":{query},\"ids\":{ids:?},\"distances\":{distances:?}}}"
+                    );
                 }
             }
         }

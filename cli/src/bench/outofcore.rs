@@ -61,6 +61,8 @@ impl Args {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
         say_clusters(&plan, output);
+        let missing = |source| tagore::Error::Io { path: self.folder.clone(), source };
+        std::fs::read_dir(&self.folder).map_err(missing)?;
         let folder = tempfile::Builder::new()
             .prefix(".tagore-")
             .tempdir_in(&self.folder)

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tagore::gpu::Rates;
 use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries, Vectors};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{Input, open};
 use crate::output::Output;
@@ -68,10 +68,14 @@ impl Args {
             let mut searcher = Searcher::new(&index, &base, output.progress())?.device(self.device)?;
             for &width in &self.widths {
                 for &batch in &batches {
-                    searcher = searcher.width(width)?.batch(batch);
+                    let renamed = |error| Error::from(error).renamed("width", "widths");
+                    searcher = searcher.width(width).map_err(renamed)?.batch(batch);
                     let progress = output.progress();
                     let test = TestQueries::new(&queries, &truth, self.k);
-                    for evaluation in searcher.evaluate(test, &self.beams, progress)? {
+                    let evaluations = searcher.evaluate(test, &self.beams, progress);
+                    for evaluation in
+                        evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?
+                    {
                         let share = bandwidth(&evaluation, searcher.device_name());
                         let run = Run { searcher: &searcher, index: &index, width, batch, evaluation, share };
                         run.say(output);

@@ -74,7 +74,6 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
         let strategy = self.prune.apply(self.strategy.clone())?;
-        strategy.check()?;
         self.report.check()?;
         self.files().check()?;
         let base = self.input.open()?;
