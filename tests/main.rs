@@ -12,6 +12,7 @@ mod gpu;
 mod index_file;
 mod knn;
 mod outofcore;
+mod progress;
 mod range;
 mod reference;
 mod repeated;

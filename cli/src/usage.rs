@@ -42,9 +42,11 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
 
 /// What was found and expected, from the reason of a parser.
 fn refused(found: &str, reason: &str) -> String {
-    let is_parsed = ["invalid digit", "too large", "too small", "empty string"];
-    if is_parsed.iter().any(|text| reason.contains(text)) {
-        return format!("found {found}, expected a whole number, not too large");
+    if reason.contains("too large") {
+        return format!("found {found}, expected a smaller number");
+    }
+    if ["invalid digit", "empty string"].iter().any(|text| reason.contains(text)) {
+        return format!("found {found}, expected a whole number from 0");
     }
     if reason.contains("float") {
         return format!("found {found}, expected a number");
