@@ -106,7 +106,6 @@ impl Files {
         if let Some(input) = self.inputs.iter().find(|input| input.as_os_str() == STANDARD) {
             return refuse(input, "standard input", "a file: only vectors can come from standard input");
         }
-        self.outputs.iter().try_for_each(|(output, kind)| kind.check(output))?;
         let files =
             || self.outputs.iter().map(|(output, _)| output).filter(|path| path.as_os_str() != STANDARD);
         let inputs: Vec<(Identity, &PathBuf)> = identities(&self.inputs);
@@ -139,6 +138,7 @@ impl Files {
                 return refuse(work, format_args!("{} in the work folder", path_text(file)), expected);
             }
         }
+        self.outputs.iter().try_for_each(|(output, kind)| kind.check(output))?;
         files().try_for_each(check_output)
     }
 }

@@ -88,7 +88,10 @@ fn place(path: PathBuf) -> Result<PathBuf, String> {
     }
     // Hashers are seeded at random.
     let name = std::hash::RandomState::new().build_hasher().finish();
-    let copy = std::env::temp_dir().join(format!("tagore-{name:016x}"));
+    let mut copy = std::env::temp_dir().join(format!("tagore-{name:016x}"));
+    if let Some(extension) = path.extension() {
+        copy.set_extension(extension);
+    }
     all.push(Spooled { source: path, copy: copy.clone(), is_filled: false });
     Ok(copy)
 }
@@ -137,11 +140,6 @@ pub(crate) fn fill(path: &Path) -> Result<(), Error> {
         let path = path.to_owned();
         move |source| Error::Io { path, source }
     };
-    let from: Box<dyn Read + Send> = if spooled.is_standard() {
-        Box::new(stdin())
-    } else {
-        Box::new(File::open(&spooled.source).map_err(io(&spooled.source))?)
-    };
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -152,19 +150,29 @@ pub(crate) fn fill(path: &Path) -> Result<(), Error> {
     let (source, copy) = (spooled.source.clone(), spooled.copy.clone());
     // Errors name the pipe, which takes the lock.
     drop(all);
-    copy_all(from, to, (&source, &copy))
+    copy_all(&source, to, &copy)
 }
 
-/// Copies all bytes. A thread reads, so that a signal stops the command while the pipe is silent.
-fn copy_all(
-    mut from: Box<dyn Read + Send>,
-    mut to: File,
-    (source, copy): (&Path, &Path),
-) -> Result<(), Error> {
+/// Copies all bytes of `source`. A thread opens and reads it, so that a signal stops the command while
+/// the pipe has no writer or is silent.
+fn copy_all(source: &Path, mut to: File, copy: &Path) -> Result<(), Error> {
     let failed = |path: &Path, source| Error::Io { path: path.to_owned(), source };
     let (send, pieces) = channel::<io::Result<Vec<u8>>>();
     let (take, taken) = channel::<()>();
+    let from = source.to_owned();
     let reader = move || {
+        let mut from: Box<dyn Read> = if from.as_os_str() == STANDARD {
+            Box::new(stdin())
+        } else {
+            match File::open(from) {
+                Ok(file) => Box::new(file),
+                // A closed channel means that the work was cancelled.
+                Err(error) => {
+                    let _ = send.send(Err(error));
+                    return;
+                }
+            }
+        };
         loop {
             let mut piece = Vec::with_capacity(PIECE);
             let read = from.by_ref().take(PIECE as u64).read_to_end(&mut piece).map(|_| piece);

@@ -65,7 +65,7 @@ fn errors_name_the_pipe_and_leave_no_copy() {
     fails(
         "inspect - --format fbin",
         Stdio::null(),
-        "error: standard input: found an empty file, expected 8 bytes",
+        "error: standard input: found an empty file, expected a header or rows",
     );
     fails(
         "search --index index.tagore --base - --queries - -o x.bin",

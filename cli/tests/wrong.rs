@@ -11,7 +11,6 @@ fn session() -> Session {
     let s = Session::new();
     s.succeeds("knn -i base.fbin --knn 20 -o graph.bin");
     s.succeeds("synth -o dim9.fbin --n 500 --dim 9");
-    s.succeeds("synth -o u8.u8bin --n 500 --dim 9 --kind uniform");
     std::fs::write(s.path("rows.csv"), "1.5,2.5\n3.5,4.5\n").unwrap();
     s
 }
