@@ -119,8 +119,10 @@ fn lines(shared: &Weak<Mutex<Shown>>) {
 impl Work {
     /// Takes an update. Returns whether it begins other work: its fraction starts again.
     fn update(&mut self, Update { stage, done, fraction, .. }: Update, now: Instant) -> bool {
-        let is_new = done == 0 && (self.stage.is_none() || fraction < self.fraction);
-        if is_new && fraction < self.fraction.max(f64::MIN_POSITIVE) {
+        // Fractions of one work are rounded sums.
+        let restarts = done == 0 && (fraction == 0.0 || fraction + 1e-6 < self.fraction);
+        let is_new = restarts || (done == 0 && self.stage.is_none());
+        if restarts {
             (self.began, self.fraction) = (now, 0.0);
         }
         self.stage = Some(stage);
@@ -186,7 +188,8 @@ mod tests {
         assert_eq!(work.line(at(9)), None);
         assert!(work.update(update("check", 0, 0.0), began));
         assert_eq!(work.line(began).unwrap(), "check: 0 % after 0 s");
-        assert!(!work.update(update("join", 0, 0.25), at(9)));
+        work.update(update("check", 100, 0.25), at(9));
+        assert!(!work.update(update("join", 0, 0.25 - 1e-12), at(9)));
         assert!(!work.update(update("join", 50, 0.5), at(20)));
         assert_eq!(work.line(at(20)).unwrap(), "join: 50 % after 20 s, about 20 s left");
         // A late update of another thread.

@@ -32,7 +32,8 @@ impl Error {
         tagore::Error::File { path: path.to_owned(), found, expected }.into()
     }
 
-    /// The error with parameter `to` in place of `from`, for flags that the library calls otherwise.
+    /// The error with parameter `to` in place of `from`, for flags of another name than the
+    /// library's.
     pub(crate) fn renamed(self, from: &str, to: &'static str) -> Self {
         match self {
             Self::Library(tagore::Error::Argument { parameter, found, expected }) if parameter == from => {

@@ -9,8 +9,8 @@ const ENDED: i32 = 130;
 
 /// Installs the signal handlers. The first SIGINT, SIGTERM or SIGHUP cancels the work. A second one
 /// ends the process at once: its temporary files stay, and the next run of the same command removes
-/// them; copies of pipes are removed. A file beyond `ulimit -f` is an error of the write, not a signal. SIGBUS in a mapped file
-/// that another process has truncated is an error too.
+/// them; copies of pipes are removed. A file beyond `ulimit -f` is an error of the write, not a
+/// signal. SIGBUS in a mapped file that another process has truncated is an error too.
 ///
 /// # Errors
 /// If the system has no thread left for signals.

@@ -153,8 +153,8 @@ pub(crate) fn fill(path: &Path) -> Result<(), Error> {
     copy_all(&source, to, &copy)
 }
 
-/// Copies all bytes of `source`. A thread opens and reads it, so that a signal stops the command while
-/// the pipe has no writer or is silent.
+/// Copies all bytes of `source`. A thread opens and reads it, so that a signal stops the command
+/// while the pipe has no writer or is silent.
 fn copy_all(source: &Path, mut to: File, copy: &Path) -> Result<(), Error> {
     let failed = |path: &Path, source| Error::Io { path: path.to_owned(), source };
     let (send, pieces) = channel::<io::Result<Vec<u8>>>();
