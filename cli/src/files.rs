@@ -33,8 +33,8 @@ impl Kind {
     fn extensions(self) -> &'static [&'static str] {
         match self {
             Self::Index => &["tagore"],
-            Self::Ids => &["bin", "ivecs", "npy"],
-            Self::Results => &["bin", "ivecs", "npy", "csv", "jsonl"],
+            Self::Ids => &["bin", "gt", "ivecs", "npy"],
+            Self::Results => &["bin", "gt", "ivecs", "npy", "csv", "jsonl"],
             Self::Lines => &["jsonl", "json"],
             Self::Json => &["json"],
             Self::Html => &["html", "htm"],
