@@ -13,6 +13,7 @@ mod gpu;
 mod index_file;
 mod knn;
 mod outofcore;
+mod progress;
 mod range;
 mod reference;
 mod repeated;

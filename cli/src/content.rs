@@ -8,20 +8,21 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, Metric, Progress, Vectors}
 
 use crate::error::{Error, Result};
 use crate::files::Files;
-use crate::options::open;
+use crate::options::{is_text, open, text_file, with_flag};
+use crate::spool;
 
 /// A file of any kind, with the base and the metric of an index of another system.
 #[derive(clap::Args)]
 pub(crate) struct Input {
-    /// Vectors, ids, a ground truth or an index
-    #[arg(value_name = "FILE")]
+    /// Vectors, ids, a ground truth or an index; - for vectors from standard input
+    #[arg(value_name = "FILE", value_parser = spool::vectors())]
     pub file: PathBuf,
     /// Format of FILE [default: by its extension]
     #[arg(long, visible_alias = "format", value_name = "FORMAT")]
     from: Option<AnyFormat>,
     /// Data set of an index: needed to read an index of another system, to write one with vectors,
     /// and to measure recall
-    #[arg(long, value_name = "BASE")]
+    #[arg(long, value_name = "BASE", value_parser = spool::vectors())]
     pub base: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "base")]
@@ -82,6 +83,7 @@ impl Input {
     /// Opens a native index (recognised by its first bytes), an index of another system (if a base
     /// is given, or the format is one of indexes only), vectors, or else ids.
     pub(crate) fn read(&self, progress: &Progress) -> Result<Content> {
+        spool::fill(&self.file)?;
         let format = self.format();
         if format.is_pair {
             return Ok(Content::Ids(GroundTruth::open_pair(&self.file, progress)?));
@@ -140,11 +142,14 @@ fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> R
     let format = match format.map_or_else(|| Format::of(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
+            if is_text(path) {
+                return Err(text_file(path));
+            }
             // The size proves ids with distances. Other content needs an extension; `bin` promises
             // a header.
             let ids = GroundTruth::open(path, progress)?;
             let proven = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
-            return if proven { Ok(Content::Ids(ids)) } else { Err(unknown.into()) };
+            return if proven { Ok(Content::Ids(ids)) } else { Err(with_flag(unknown)) };
         }
     };
     if format.holds_ids() {

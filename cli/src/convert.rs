@@ -7,7 +7,11 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, path_text};
 
 use crate::content::{AnyFormat, Content, Input};
 use crate::error::{Error, Result};
+use crate::files::Kind;
 use crate::output::Output;
+
+/// Formats of vectors.
+const VECTORS: &str = "fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -30,7 +34,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.input.files().write(self.outputs()).check()?;
+        self.input.files().write(Kind::Any, self.outputs()).check()?;
         let (to, rows, cols) = match self.input.read(output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;
@@ -38,7 +42,7 @@ impl Args {
                 (to.name(), index.len(), index.max_degree())
             }
             Content::Vectors(vectors) => {
-                let to = self.plain_format("vectors", "a vector format", |to| !to.holds_ids())?;
+                let to = self.plain_format("vectors", VECTORS, |to| !to.holds_ids())?;
                 vectors.save_as(&self.output, to, output.progress())?;
                 (to.name(), vectors.len(), vectors.dim())
             }
@@ -119,7 +123,11 @@ impl Args {
     }
 
     fn cannot(&self, what: &str, expected: &str) -> Error {
-        let to = self.to.map_or_else(|| "the extension".to_owned(), |to| to.to_string());
+        let extension = || match self.output.extension() {
+            Some(extension) => format!("the extension .{}", extension.to_string_lossy()),
+            None => "no extension".to_owned(),
+        };
+        let to = self.to.map_or_else(extension, |to| to.to_string());
         Error::file(&self.output, format_args!("{to} for {what} ({})", self.input.file.display()), expected)
     }
 }

@@ -9,7 +9,7 @@ use tagore::{
 
 use crate::error::Result;
 use crate::eval::{event, series};
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::output::Output;
 
 const ROWS: usize = 20_000;
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::default().write([&self.output]).check()?;
+        Files::default().write(Kind::Plot, [&self.output]).check()?;
         let progress = output.progress();
         let synth = Synth::new(ROWS, DIM, self.seed)?;
         let (base, queries) = (synth.base(), synth.queries(QUERIES));

@@ -32,6 +32,17 @@ impl Error {
         tagore::Error::File { path: path.to_owned(), found, expected }.into()
     }
 
+    /// The error with parameter `to` in place of `from`, for flags of another name than the
+    /// library's.
+    pub(crate) fn renamed(self, from: &str, to: &'static str) -> Self {
+        match self {
+            Self::Library(tagore::Error::Argument { parameter, found, expected }) if parameter == from => {
+                Self::Library(tagore::Error::Argument { parameter: to, found, expected })
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) | Self::Library(tagore::Error::Argument { .. }) => ExitCode::from(2),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 use tagore::{DistanceConvention, Evaluation, GroundTruth, Series, TestQueries, recall_qps_plot};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::files::Kind;
 use crate::output::Output;
 use crate::search::Searched;
 
@@ -19,9 +20,9 @@ pub(crate) struct Args {
     /// Neighbours per query
     #[arg(short, default_value_t = 10)]
     k: usize,
-    /// Beam widths to measure
-    #[arg(long, value_delimiter = ',', default_value = "20,50,100", value_name = "L,..")]
-    beams: Vec<usize>,
+    /// Beam widths to measure [default: 20,50,100, or one, two and four times k if k is above 20]
+    #[arg(long, value_delimiter = ',', value_name = "L,..")]
+    beams: Option<Vec<usize>>,
     /// Plot of recall against throughput
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
@@ -29,14 +30,19 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.searched.files().and_read([&self.groundtruth]).write(&self.plot).check()?;
+        self.searched.files().and_read([&self.groundtruth]).write(Kind::Plot, &self.plot).check()?;
         let (index, base, queries) = self.searched.open()?;
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let progress = output.progress();
         let searcher = self.searched.searcher(index, base, progress)?;
         let (index, base) = (searcher.index(), searcher.base());
-        let evaluations =
-            searcher.evaluate(TestQueries::new(&queries, &truth, self.k), &self.beams, progress)?;
+        let beams = self.beams.clone().unwrap_or_else(|| {
+            let k = self.k;
+            if k > 20 { vec![k, 2 * k, 4 * k] } else { vec![20, 50, 100] }
+        });
+        let test = TestQueries::new(&queries, &truth, self.k);
+        let evaluations = searcher.evaluate(test, &beams, progress);
+        let evaluations = evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;
         self.say_convention(convention, DistanceConvention::of(index.metric()), output);
         output.say(format_args!(

@@ -5,11 +5,73 @@ use std::path::{Path, PathBuf};
 
 use tagore::{Error, Result, check_output, path_text, temporary_path};
 
+use crate::output::STANDARD;
+
+/// The content of an output: its extensions, and whether standard output may take it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An index of this library.
+    Index,
+    /// A k-NN graph, ids or a ground truth.
+    Ids,
+    /// Results of searches: ids, or text.
+    Results,
+    /// JSON lines.
+    Lines,
+    /// A report as JSON.
+    Json,
+    /// A report as a page.
+    Html,
+    /// A plot.
+    Plot,
+    /// The command itself checks the extension.
+    Any,
+}
+
+impl Kind {
+    /// The extensions that name the kind; a file without one is of the kind too.
+    fn extensions(self) -> &'static [&'static str] {
+        match self {
+            Self::Index => &["tagore"],
+            Self::Ids => &["bin", "gt", "ivecs", "npy"],
+            Self::Results => &["bin", "gt", "ivecs", "npy", "csv", "jsonl"],
+            Self::Lines => &["jsonl", "json"],
+            Self::Json => &["json"],
+            Self::Html => &["html", "htm"],
+            Self::Plot => &["svg"],
+            Self::Any => &[],
+        }
+    }
+
+    fn is_text(self) -> bool {
+        matches!(self, Self::Results | Self::Lines | Self::Json)
+    }
+
+    /// Refuses a path with the extension of another kind, and binary content on standard output.
+    fn check(self, path: &Path) -> Result<()> {
+        if path.as_os_str() == STANDARD && !self.is_text() {
+            return refuse(path, "standard output", "a file (./- for one of this name)");
+        }
+        let known = self.extensions();
+        let Some(extension) = path.extension().filter(|_| !known.is_empty()) else { return Ok(()) };
+        if known.iter().any(|known| extension.eq_ignore_ascii_case(known)) {
+            return Ok(());
+        }
+        let found = format!("the extension .{}", extension.to_string_lossy());
+        let names: Vec<String> = known.iter().map(|known| format!(".{known}")).collect();
+        let expected = match self {
+            Self::Index => ".tagore or none: `tagore convert` writes the formats of other systems".to_owned(),
+            _ => format!("{} or none", names.join(", ")),
+        };
+        refuse(path, found, &expected)
+    }
+}
+
 /// Input and output files of a command. A command collects all of them before it reads the first.
 #[derive(Default)]
 pub(crate) struct Files {
     inputs: Vec<PathBuf>,
-    outputs: Vec<PathBuf>,
+    outputs: Vec<(PathBuf, Kind)>,
     work: Option<PathBuf>,
 }
 
@@ -26,8 +88,8 @@ impl Files {
     }
 
     /// Adds outputs.
-    pub(crate) fn write<P: AsRef<Path>>(mut self, outputs: impl IntoIterator<Item = P>) -> Self {
-        self.outputs.extend(outputs.into_iter().map(|path| path.as_ref().to_owned()));
+    pub(crate) fn write<P: AsRef<Path>>(mut self, kind: Kind, outputs: impl IntoIterator<Item = P>) -> Self {
+        self.outputs.extend(outputs.into_iter().map(|path| (path.as_ref().to_owned(), kind)));
         self
     }
 
@@ -37,12 +99,18 @@ impl Files {
         self
     }
 
-    /// Refuses an output that is an input under any name or link, that is another output, or that
-    /// cannot be written.
+    /// Refuses an output that is an input under any name or link, that is another output, that has
+    /// the extension of another kind, or that cannot be written; and an input from standard input,
+    /// unless it is one of vectors.
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(input) = self.inputs.iter().find(|input| input.as_os_str() == STANDARD) {
+            return refuse(input, "standard input", "a file: only vectors can come from standard input");
+        }
+        let files =
+            || self.outputs.iter().map(|(output, _)| output).filter(|path| path.as_os_str() != STANDARD);
         let inputs: Vec<(Identity, &PathBuf)> = identities(&self.inputs);
         let mut written: Vec<(Identity, &PathBuf)> = Vec::new();
-        for output in &self.outputs {
+        for output in files() {
             let identity = Identity::of(output);
             if let Some((_, input)) = inputs.iter().find(|(input, _)| *input == identity) {
                 return refuse(
@@ -64,13 +132,14 @@ impl Files {
         }
         if let Some(work) = &self.work {
             let folder = resolved(work);
-            let mut files = self.inputs.iter().chain(&self.outputs);
-            if let Some(file) = files.find(|file| resolved(file).starts_with(&folder)) {
+            let mut all = self.inputs.iter().chain(files());
+            if let Some(file) = all.find(|file| resolved(file).starts_with(&folder)) {
                 let expected = "a folder for work files alone: it is removed at the end";
                 return refuse(work, format_args!("{} in the work folder", path_text(file)), expected);
             }
         }
-        self.outputs.iter().try_for_each(check_output)
+        self.outputs.iter().try_for_each(|(output, kind)| kind.check(output))?;
+        files().try_for_each(check_output)
     }
 }
 

@@ -7,7 +7,7 @@ use tagore::gpu::KernelTime;
 use tagore::{Device, ExactSearch, ExactStats, Metric};
 
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::BaseAndQueries;
 use crate::output::Output;
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.data.base, &self.data.queries]).write([&self.output]).check()?;
+        Files::read([&self.data.base, &self.data.queries]).write(Kind::Ids, [&self.output]).check()?;
         let (base, queries) = self.data.open()?;
         let search = ExactSearch::new(self.k).metric(self.metric).device(self.device);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;

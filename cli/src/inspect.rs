@@ -31,7 +31,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.report.check()?;
-        self.input.files().write(self.report.files(None)).check()?;
+        self.report.add_to(self.input.files(), None).check()?;
         if self.input.base.is_none() {
             self.report.refuse_min_recall("needs --base")?;
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tagore::PruneStats;
 
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::{Built, DescentOptions, Input, Seconds, verify};
 use crate::output::Output;
 
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
-        Files::read([&self.input.input]).write(&self.output).check()?;
+        Files::read([&self.input.input]).write(Kind::Ids, &self.output).check()?;
         let devices = self.descent.device.0.len();
         if devices > 1 {
             return Err(Error::usage(format!(

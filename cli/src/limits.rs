@@ -29,6 +29,7 @@ impl FromStr for Bytes {
 /// Limits of a build in memory: a build that exceeds them runs out of core.
 #[derive(clap::Args)]
 #[group(requires = "strategy")]
+#[command(next_help_heading = "Out of core")]
 pub(crate) struct LimitOptions {
     /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory
     /// less an eighth]
@@ -106,21 +107,14 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
         grouped(plan.cluster_size as u64),
         plan.cache
     ));
+    let device = match plan.device_bytes {
+        0 => String::new(),
+        bytes => format!("device {} bytes, ", grouped(bytes)),
+    };
     output.say(format_args!(
-        "host {} bytes without the mapped data set, device {} bytes, disk at most {} bytes",
+        "host {} bytes without the mapped data set, {device}disk at most {} bytes",
         grouped(plan.host_bytes),
-        grouped(plan.device_bytes),
         grouped(plan.disk_bytes)
-    ));
-}
-
-/// Prints the limits of a build.
-pub(crate) fn say_limits(limits: &Limits, output: &Output) {
-    let bytes = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), grouped);
-    output.say(format_args!(
-        "limits: host memory {} bytes, device memory {} bytes",
-        bytes(limits.host_memory),
-        bytes(limits.gpu_memory)
     ));
 }
 

@@ -1,5 +1,6 @@
 //! The `tagore` command: arguments, and one file per subcommand.
 
+mod bar;
 mod bench;
 mod build;
 mod content;
@@ -19,16 +20,20 @@ mod out_of_memory;
 mod output;
 mod plan;
 mod report;
+mod results;
 mod search;
+mod shell;
 mod signals;
+mod spool;
 mod synth;
 mod tasks;
 mod timeline;
+mod usage;
 
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -43,13 +48,19 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Print one JSON object per line on standard output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     /// Worker threads, 1 to 1024 [default: one per core]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Everywhere",
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     threads: Option<u16>,
     /// Log to standard error at this level: error, warn, info, debug or trace
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, help_heading = "Everywhere", value_name = "LEVEL", value_parser = level)]
     log: Option<tracing::Level>,
 }
 
@@ -79,15 +90,25 @@ enum Command {
     Doctor(doctor::Args),
     /// Make a data set, build five kinds of index and compare them
     Demo(demo::Args),
+    /// Print the completions of a shell
+    Completions(shell::Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(shell::Man),
+}
+
+fn level(name: &str) -> Result<tracing::Level, String> {
+    name.parse().map_err(|_| "expected error, warn, info, debug or trace".to_owned())
 }
 
 /// Runs the command line of this process. Exit codes: 0 done, 1 failed or interrupted, 2 wrong
 /// usage.
 fn main() -> ExitCode {
     tagore::return_large_buffers();
-    let cli = match Cli::try_parse() {
+    let parsed = usage::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return wrong_usage(&error),
     };
     let output = Output::new(cli.json);
     log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
@@ -96,6 +117,7 @@ fn main() -> ExitCode {
         output.error(format_args!("the thread for signals: {error}: {limit}"));
         return ExitCode::FAILURE;
     }
+    spool::stop_with(output.progress());
     let threads = cli.threads.map_or(0, usize::from);
     if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         output.error(format_args!(
@@ -103,26 +125,36 @@ fn main() -> ExitCode {
         ));
         return ExitCode::FAILURE;
     }
-    let done = match cli.command {
-        Command::Build(args) => args.run(&output),
-        Command::Knn(args) => args.run(&output),
-        Command::Search(args) => args.run(&output),
-        Command::Eval(args) => args.run(&output),
-        Command::Groundtruth(args) => args.run(&output),
-        Command::Synth(args) => args.run(&output),
-        Command::Convert(args) => args.run(&output),
-        Command::Inspect(args) => args.run(&output),
-        Command::Plan(args) => args.run(&output),
-        Command::Bench(args) => args.run(&output),
-        Command::Doctor(args) => args.run(&output),
-        Command::Demo(args) => args.run(&output),
-    };
+    let done = cli.command.run(&output);
     output.finish();
-    match done.and_then(|()| output.check()) {
+    let code = match done.and_then(|()| output.check()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output.error(&error);
             error.exit_code()
+        }
+    };
+    spool::remove();
+    code
+}
+
+impl Command {
+    fn run(self, output: &Output) -> error::Result<()> {
+        match self {
+            Self::Build(args) => args.run(output),
+            Self::Knn(args) => args.run(output),
+            Self::Search(args) => args.run(output),
+            Self::Eval(args) => args.run(output),
+            Self::Groundtruth(args) => args.run(output),
+            Self::Synth(args) => args.run(output),
+            Self::Convert(args) => args.run(output),
+            Self::Inspect(args) => args.run(output),
+            Self::Plan(args) => args.run(output),
+            Self::Bench(args) => args.run(output),
+            Self::Doctor(args) => args.run(output),
+            Self::Demo(args) => args.run(output),
+            Self::Completions(args) => args.run(output),
+            Self::Man(args) => args.run(output),
         }
     }
 }
@@ -140,7 +172,7 @@ fn log(level: Option<tracing::Level>, timeline: bool) {
 }
 
 /// Prints help in full, and an error of clap in one line.
-fn usage(error: &clap::Error) -> ExitCode {
+fn wrong_usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
@@ -149,8 +181,6 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    let text = error.to_string();
-    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    Output::new(false).error(first.join(" ").trim_start_matches("error: "));
+    Output::new(false).error(usage::one_line(error));
     ExitCode::from(2)
 }

@@ -1,6 +1,8 @@
 //! Flags of several subcommands.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
@@ -12,14 +14,15 @@ use tagore::{
     PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
 };
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output::{Output, grouped};
+use crate::spool;
 
 /// The base and its format.
 #[derive(clap::Args)]
 pub(crate) struct Input {
-    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
-    #[arg(short, long = "input", value_name = "BASE")]
+    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy; - for standard input
+    #[arg(short, long = "input", value_name = "BASE", value_parser = spool::vectors())]
     pub input: PathBuf,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
@@ -44,14 +47,14 @@ impl Input {
 /// A base, queries, and their formats.
 #[derive(clap::Args)]
 pub(crate) struct BaseAndQueries {
-    /// Data set
-    #[arg(long, value_name = "BASE")]
+    /// Data set; - for standard input
+    #[arg(long, value_name = "BASE", value_parser = spool::vectors())]
     pub base: PathBuf,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
     base_format: Option<Format>,
-    /// Queries
-    #[arg(long, value_name = "QUERIES")]
+    /// Queries; - for standard input
+    #[arg(long, value_name = "QUERIES", value_parser = spool::vectors())]
     pub queries: PathBuf,
     /// Format of the queries [default: by their extension]
     #[arg(long, value_name = "FORMAT")]
@@ -65,16 +68,63 @@ impl BaseAndQueries {
     }
 }
 
-/// Opens vectors in `format`, or else in the format of the file's extension.
+/// Opens vectors in `format`, or else in the format of the file's extension. Those of a pipe are
+/// copied first.
 pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
-    Ok(match format {
-        Some(format) => Vectors::open_as(path, format),
-        None => Vectors::open(path),
-    }?)
+    let format = match (format, Format::of(path)) {
+        (Some(format), _) | (None, Ok(format)) => format,
+        (None, Err(error)) => return Err(unknown_format(path, error)),
+    };
+    spool::fill(path)?;
+    Vectors::open_as(path, format).map_err(|error| if is_text(path) { text_file(path) } else { error.into() })
+}
+
+/// The error of a file whose extension names no format.
+fn unknown_format(path: &Path, error: tagore::Error) -> Error {
+    if spool::is_copy(path) {
+        return with_flag(error);
+    }
+    match path.metadata() {
+        Err(source) => tagore::Error::Io { path: path.to_owned(), source }.into(),
+        Ok(found) if found.is_dir() => Error::file(path, "a folder", "a file"),
+        Ok(_) if is_text(path) => text_file(path),
+        Ok(_) => with_flag(error),
+    }
+}
+
+/// Adds the flags that name a format to an error of an unknown extension.
+pub(crate) fn with_flag(error: tagore::Error) -> Error {
+    match error {
+        tagore::Error::File { path, found, expected } => {
+            let flags = "or the format as a flag (--help names it)";
+            Error::file(&path, found, format_args!("{expected}, {flags}"))
+        }
+        other => other.into(),
+    }
+}
+
+/// Whether a file begins with a line of text.
+pub(crate) fn is_text(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(TEXT).read_to_end(&mut begin));
+    let is_printable = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7e | 0x80..=0xff);
+    // The end may cut a character.
+    let is_utf8 = str::from_utf8(&begin).map_or_else(|error| error.error_len().is_none(), |_| true);
+    read.is_ok() && !begin.is_empty() && is_utf8 && begin.iter().all(is_printable)
+}
+
+/// Bytes of a file that show whether it is text: vectors have a zero byte among them.
+const TEXT: u64 = 1024;
+
+/// The error for text in place of vectors, ids or an index.
+pub(crate) fn text_file(path: &Path) -> Error {
+    let expected = "vectors, ids or an index in a binary format; numpy.save turns rows of numbers into npy";
+    Error::file(path, "text", expected)
 }
 
 /// The k-NN graph, and the cells of a start from cells.
 #[derive(clap::Args)]
+#[command(next_help_heading = "K-NN graph")]
 pub(crate) struct GraphOptions {
     /// Metric: l2, ip (inner product) or cosine
     #[arg(long, default_value = "l2")]
@@ -107,6 +157,7 @@ impl GraphOptions {
 
 /// Parameters of descent.
 #[derive(clap::Args)]
+#[command(next_help_heading = "K-NN graph")]
 pub(crate) struct DescentOptions {
     #[command(flatten)]
     pub graph: GraphOptions,
@@ -158,7 +209,7 @@ impl FromStr for Devices {
                 None => name.parse().map_err(|error: tagore::Error| error.to_string())?,
             };
             if devices.contains(&device) {
-                return Err(format!("{device} is named twice"));
+                return Err(format!("found {device} twice, expected each device once"));
             }
             devices.push(device);
         }

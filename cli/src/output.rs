@@ -3,68 +3,35 @@
 use std::fmt::Display;
 use std::io::{Error as IoError, ErrorKind, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::OnceLock;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
-use tagore::{Error, Progress, Update, one_line, write_file};
+use tagore::{Error, Progress, one_line, write_file};
 
+use crate::bar::Bar;
 use crate::error::Result;
+use crate::spool;
 
 /// The two standard streams and the progress bar.
 pub(crate) struct Output {
     json: bool,
     progress: Progress,
-    bar: Arc<Mutex<Bar>>,
-    /// The first error of printing a JSON line.
+    bar: Bar,
+    /// The first error of writing to standard output.
     failed: OnceLock<IoError>,
 }
+
+/// The name of standard output as a file.
+pub(crate) const STANDARD: &str = "-";
 
 /// Limit in bytes of a line for people.
 const LINE: usize = 980;
 
-struct Bar {
-    bar: ProgressBar,
-    stage: &'static str,
-}
-
-impl Bar {
-    /// Shows `update`. A new stage replaces the bar.
-    fn show(&mut self, update: Update) {
-        if self.stage != update.stage || update.done == 0 {
-            self.bar.finish_and_clear();
-            // The bar hides itself where standard error is no terminal.
-            self.bar = ProgressBar::new(update.total).with_style(style()).with_message(update.stage);
-            // Ticks keep the clock running between updates. indicatif panics if the system has no
-            // thread left for them.
-            if !self.bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
-                self.bar.enable_steady_tick(Duration::from_millis(200));
-            }
-            self.stage = update.stage;
-        }
-        self.bar.set_position(update.done);
-    }
-}
-
-fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg:>12} {bar:40} {percent:>3}% {elapsed} (left {eta})")
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-}
-
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        let bar = Arc::new(Mutex::new(Bar { bar: ProgressBar::hidden(), stage: "" }));
-        let shown = Arc::clone(&bar);
-        let progress = Progress::new(move |update| {
-            // A thread that finds the bar locked skips this update.
-            if update.done == 0 {
-                shown.lock().unwrap_or_else(PoisonError::into_inner).show(update);
-            } else if let Ok(mut bar) = shown.try_lock() {
-                bar.show(update);
-            }
-        });
-        Self { json, progress, bar, failed: OnceLock::new() }
+        let bar = Bar::new();
+        let shown = bar.clone();
+        Self { json, progress: Progress::new(move |update| shown.show(update)), bar, failed: OnceLock::new() }
     }
 
     /// The progress of all work, which signals cancel.
@@ -72,21 +39,50 @@ impl Output {
         &self.progress
     }
 
+    /// Whether JSON lines are printed.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Prints a JSON object as one line under `--json`.
     pub(crate) fn event(&self, event: &Value) {
         if self.json {
-            match writeln!(std::io::stdout().lock(), "{event}") {
-                // The work goes on for its files if the reader is gone.
-                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                    // A later error is dropped.
-                    let _ = self.failed.set(error);
-                }
-                _ => (),
-            }
+            self.print(&format!("{}\n", spool::named(&event.to_string())));
         }
     }
 
-    /// Fails if a JSON line could not be printed.
+    /// Writes text to standard output.
+    fn print(&self, text: &str) {
+        match std::io::stdout().lock().write_all(text.as_bytes()) {
+            // The work goes on for its files if the reader is gone.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                // A later error is dropped.
+                let _ = self.failed.set(error);
+            }
+            _ => (),
+        }
+    }
+
+    /// Writes a file of text, or standard output for `-`. A file appears complete or not at all.
+    pub(crate) fn write(&self, path: &Path, text: &str) -> Result<()> {
+        if path.as_os_str() == STANDARD {
+            self.print(text);
+            return Ok(());
+        }
+        Ok(write_file(path, text.as_bytes())?)
+    }
+
+    /// Writes JSON objects to a file or to standard output, one per line.
+    pub(crate) fn write_events(&self, path: &Path, events: &[Value]) -> Result<()> {
+        if self.json && path.as_os_str() == STANDARD {
+            // They are there already.
+            return Ok(());
+        }
+        let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+        self.write(path, &lines)
+    }
+
+    /// Fails if standard output could not be written.
     pub(crate) fn check(&self) -> Result<()> {
         match self.failed.get() {
             Some(error) => {
@@ -98,8 +94,7 @@ impl Output {
 
     /// Prints a line for people, with control characters escaped.
     pub(crate) fn say(&self, text: impl Display) {
-        self.finish();
-        let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&text.to_string(), LINE));
+        self.bar.say(&one_line(&spool::named(&text.to_string()), LINE));
     }
 
     /// Prints a warning.
@@ -114,16 +109,8 @@ impl Output {
 
     /// Removes the progress bar.
     pub(crate) fn finish(&self) {
-        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
-        bar.bar.finish_and_clear();
-        bar.stage = "";
+        self.bar.finish();
     }
-}
-
-/// Writes JSON objects to a file, one per line. The file appears complete or not at all.
-pub(crate) fn save_events(path: &Path, events: &[Value]) -> Result<()> {
-    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-    Ok(write_file(path, lines.as_bytes())?)
 }
 
 /// A count with separated thousands: 1,234,567.
@@ -137,6 +124,16 @@ pub(crate) fn grouped(count: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Bytes in the unit that leaves 1 to 4 digits before the point: 38.6 MiB.
+pub(crate) fn sized(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let fitting = units.into_iter().find(|&(_, shift)| bytes >> shift > 0);
+    fitting.map_or_else(
+        || format!("{bytes} bytes"),
+        |(unit, shift)| format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+    )
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use tagore::{Device, Measure, Report, with_suffix};
 
 use crate::error::{Error, Result};
-use crate::output::Output;
+use crate::files::{Files, Kind};
+use crate::output::{Output, STANDARD};
 
 #[derive(clap::Args)]
+#[command(next_help_heading = "Report")]
 pub(crate) struct ReportOptions {
-    /// File of the report as JSON [default of builds: INDEX.report.json]
+    /// File of the report as JSON; - for standard output [default of builds: INDEX.report.json]
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// File of the report as an HTML page with plots
@@ -37,9 +39,15 @@ impl ReportOptions {
         Ok(())
     }
 
+    /// Adds the files written by [`write`](Self::write).
+    pub(crate) fn add_to(&self, files: Files, index: Option<&Path>) -> Files {
+        files.write(Kind::Json, self.json(index)).write(Kind::Html, &self.html)
+    }
+
     /// Files written by [`write`](Self::write).
     pub(crate) fn files(&self, index: Option<&Path>) -> Vec<PathBuf> {
-        self.json(index).into_iter().chain(self.html.clone()).collect()
+        let files = self.json(index).into_iter().chain(self.html.clone());
+        files.filter(|path| path.as_os_str() != STANDARD).collect()
     }
 
     /// File of the JSON.
@@ -74,7 +82,11 @@ impl ReportOptions {
     /// Writes the report of `index` and prints a summary.
     pub(crate) fn write(&self, report: &Report, index: Option<&Path>, output: &Output) -> Result<()> {
         if let Some(path) = self.json(index) {
-            report.save(path)?;
+            if path.as_os_str() == STANDARD {
+                output.write(&path, &format!("{}\n", serde_json::json!(report)))?;
+            } else {
+                report.save(path)?;
+            }
         }
         if let Some(path) = &self.html {
             report.save_html(path)?;

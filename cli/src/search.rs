@@ -7,9 +7,10 @@ use serde_json::json;
 use tagore::{Device, GroundTruth, Index, Progress, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::BaseAndQueries;
-use crate::output::Output;
+use crate::output::{Output, STANDARD};
+use crate::results::TextFormat;
 
 /// An index, its base, queries, and the device of searches.
 #[derive(clap::Args)]
@@ -45,6 +46,9 @@ impl Searched {
     }
 }
 
+/// The default beam, unless k needs a wider one.
+const BEAM: usize = 100;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -52,39 +56,48 @@ pub(crate) struct Args {
     /// Neighbours per query
     #[arg(short, default_value_t = 10)]
     k: usize,
-    /// Beam width: wider beams find more and take longer
-    #[arg(long, default_value_t = 100, value_name = "L")]
-    beam: usize,
-    /// File of ids and distances, in the layout of a ground truth
+    /// Beam width: wider beams find more and take longer [default: 100, or twice k if more]
+    #[arg(long, value_name = "L")]
+    beam: Option<usize>,
+    /// File of ids and distances: .csv, .jsonl, or else in the layout of a ground truth (.ivecs and
+    /// .npy: ids alone); - for CSV on standard output, or JSON lines with --json
     #[arg(short, long, value_name = "RESULT")]
     output: PathBuf,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.searched.files().write([&self.output]).check()?;
+        self.searched.files().write(Kind::Results, [&self.output]).check()?;
         let (index, base, queries) = self.searched.open()?;
+        let beam = self.beam.unwrap_or(BEAM.max(2 * self.k));
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
-        let _preparation = prepare_search(self.searched.device, &index, &base, &[self.beam]);
+        let _preparation = prepare_search(self.searched.device, &index, &base, &[beam]);
         let searcher = self.searched.searcher(index, base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let search = Search::new(self.k).beam(self.beam);
+        let search = Search::new(self.k).beam(beam);
         let result = searcher.search(&queries, search, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);
         let (device, device_seconds) = (searcher.runs_on(), result.device_seconds());
-        GroundTruth::from(result).save(&self.output)?;
+        match TextFormat::of(&self.output, output.is_json()) {
+            Some(format) => output.write(&self.output, &format.text(&result))?,
+            None => GroundTruth::from(result).save(&self.output)?,
+        }
         output.say(format_args!(
             "{count} queries on {device} in {seconds:.3} s, {distances:.0} distances each -> {}",
-            self.output.display()
+            if self.output.as_os_str() == STANDARD {
+                "standard output".into()
+            } else {
+                self.output.display().to_string()
+            }
         ));
         output.event(&json!({
-            "event": "search", "queries": count as u64, "k": self.k, "beam": self.beam,
-            "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds, "device_seconds": device_seconds,
-            "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
+            "event": "search", "queries": count as u64, "k": self.k, "beam": beam,
+            "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
+            "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
         }));
         Ok(())
     }

@@ -9,8 +9,8 @@ const ENDED: i32 = 130;
 
 /// Installs the signal handlers. The first SIGINT, SIGTERM or SIGHUP cancels the work. A second one
 /// ends the process at once: its temporary files stay, and the next run of the same command removes
-/// them. A file beyond `ulimit -f` is an error of the write, not a signal. SIGBUS in a mapped file
-/// that another process has truncated is an error too.
+/// them; copies of pipes are removed. A file beyond `ulimit -f` is an error of the write, not a
+/// signal. SIGBUS in a mapped file that another process has truncated is an error too.
 ///
 /// # Errors
 /// If the system has no thread left for signals.
@@ -99,6 +99,7 @@ pub(super) fn last_words(parts: &[&[u8]]) -> ! {
 /// Ends the process without exit handlers.
 #[cfg(unix)]
 fn end(code: i32) -> ! {
+    crate::spool::remove();
     // SAFETY: nothing of this process runs afterwards.
     unsafe { libc::_exit(code) }
 }
@@ -119,5 +120,6 @@ fn report_short_files() {}
 
 #[cfg(not(unix))]
 fn end(code: i32) -> ! {
+    crate::spool::remove();
     std::process::exit(code)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use tagore::{Format, QueryKind, Synth, SynthKind, path_text};
 
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::output::Output;
 
 #[derive(clap::Args)]
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::default().write([&self.output]).check()?;
+        Files::default().write(Kind::Any, [&self.output]).check()?;
         let kind = self.kind()?;
         let synth = Synth::of_kind(kind, self.n, self.dim, self.seed)?.query_kind(self.query_kind);
         let format = self.format.map_or_else(|| Format::of(&self.output), Ok)?;

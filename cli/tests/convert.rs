@@ -61,7 +61,7 @@ fn an_index_goes_to_other_systems_and_comes_back() {
     s.fails(1, "convert z.nsg a.tagore --base query.fbin", &["z.nsg", "500 nodes", "20 as in query.fbin"]);
     s.fails(1, "convert index.tagore a.hnswlib --base query.fbin", &["query.fbin", "20 x 8", "index.tagore"]);
     s.fails(1, "convert index.tagore a.npy", &["a.npy", "neighbours of node 0", "CAGRA"]);
-    s.fails(1, "convert base.fbin a.nsg", &["a.nsg", "base.fbin", "vector format"]);
+    s.fails(1, "convert base.fbin a.nsg", &["a.nsg", "base.fbin", "fvecs, bvecs"]);
     s.fails(1, "inspect base.fbin --from tagore", &["base.fbin", "a tagore index"]);
 }
 

@@ -8,16 +8,21 @@ mod errors;
 #[cfg(target_os = "linux")]
 mod limits;
 mod outputs;
+#[cfg(unix)]
+mod pipes;
 mod plan;
 mod ranges;
 mod report;
 mod search;
+#[cfg(unix)]
+mod shell;
 #[cfg(target_os = "linux")]
 mod signals;
 #[cfg(target_os = "linux")]
 mod sparse;
 mod synth;
 mod truth;
+mod wrong;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -3,6 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_setfl, inotify};
+use tagore::Synth;
 
 use super::Session;
 
@@ -107,6 +110,25 @@ fn a_signal_stops_whatever_reads_a_large_file() {
     }
 }
 
+/// Waits until a file of this name appears in a watched folder.
+fn created(watch: &OwnedFd, name: &str) {
+    let mut buffer = [const { MaybeUninit::uninit() }; 4096];
+    let mut events = inotify::Reader::new(watch, &mut buffer);
+    while events.next().unwrap().file_name().is_none_or(|found| found.to_bytes() != name.as_bytes()) {}
+}
+
+#[test]
+fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
+    let s = Session::new();
+    Synth::new(20_000, 64, 1).unwrap().base().save(s.path("large.fbin")).unwrap();
+    let before = s.names();
+    // These iterations take far longer than the test.
+    let command = s.command("build -i large.fbin -o x.tagore --index nsg --iterations 900,900");
+    let (code, last) = s.meanwhile(command, "join", |process| send(process, "INT"));
+    assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"));
+    assert_eq!(s.names(), before);
+}
+
 #[test]
 fn a_second_signal_ends_the_command_at_once() {
     let s = Session::new();
@@ -117,12 +139,13 @@ fn a_second_signal_ends_the_command_at_once() {
     {
     }
     fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, s.folder.path(), inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE)
+        .unwrap();
     let mut command = s.command("convert base.fbin copy.fvecs");
     let child = command.stderr(writer).spawn().unwrap();
     let guard = Guard::of(&child);
-    while !s.path("copy.fvecs").exists() {
-        thread::sleep(Duration::from_millis(5));
-    }
+    created(&watch, "copy.fvecs");
     send(child.id(), "INT");
     send(child.id(), "TERM");
     assert_eq!(guard.wait(child).code(), Some(130));

@@ -65,7 +65,7 @@ fn wrong_kinds_and_numbers_are_refused() {
         fails(&format!("--kind clusters --clusters {count}"), &["--clusters: ", &found]);
         fails(&format!("--kind repeated --copies {count}"), &["--copies: ", &found]);
     }
-    fails("--kind clusters --clusters x", &["--clusters", "'x'"]);
+    fails("--kind clusters --clusters x", &["--clusters", "found x"]);
     fails("--clusters 5", &["--clusters: found 5 with --kind mixture, expected --kind clusters"]);
     fails(
         "--kind repeated --clusters 5",

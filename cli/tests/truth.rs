@@ -106,5 +106,5 @@ fn honest_truth_is_judged_by_its_ids() {
 fn recall_of_no_nodes_is_wrong_usage() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
     s.succeeds("synth -o base.fbin --n 200 --dim 4");
-    s.fails(2, "knn -i base.fbin -o graph --knn 8 --verify 0", &["--verify", "'0'"]);
+    s.fails(2, "knn -i base.fbin -o graph --knn 8 --verify 0", &["--verify", "found 0"]);
 }

@@ -120,6 +120,39 @@ pub(super) fn seconds(
     stages
 }
 
+/// Seconds of a build of `data` in `clusters` clusters of at most `size` vectors: partition,
+/// clusters, and writing the index.
+pub(crate) fn out_of_core(
+    builder: &Builder,
+    data: &DataShape,
+    (clusters, size): (usize, usize),
+    target: Target,
+) -> [f64; 3] {
+    let (n, cores, bytes) = (data.rows as f64, target.threads as f64, data.row_bytes() as f64);
+    let size = size.min(data.rows);
+    let k = builder.descent.k_of(size, "a cluster").unwrap_or(1);
+    let of_cluster = seconds(builder, &data.part(size), k, target);
+    let built = of_cluster.iter().filter(|stage| ["copy", "descent", "prune"].contains(&stage.0));
+    let comparing =
+        if target.gpu.is_some() { 0.0 } else { clusters as f64 * rates::CPU_PAIR.of(data.dim as f64) };
+    // Every vector is read once and written to two clusters.
+    let partition = n * (3.0 * bytes / rates::WRITE + comparing / cores);
+    // Every vector is in two clusters.
+    let clusters = 2.0 * n / size as f64 * built.map(|stage| stage.1).sum::<f64>();
+    let index = n * 8.0 * (1 + builder.strategy.degree) as f64 / rates::WRITE;
+    [partition, clusters, index]
+}
+
+/// Seconds of measuring the recall of `nodes` nodes of `data`, by exact search and by searches.
+pub(crate) fn measuring(data: &DataShape, nodes: usize, threads: usize) -> f64 {
+    // Searches at all beams take the time of an exact search of about 10,000 rows.
+    let pairs = nodes as f64 * (data.rows as f64 + SEARCHES);
+    3.0 * pairs * rates::CPU_PAIR.of(data.dim as f64) / threads as f64
+}
+
+/// Rows whose exact search takes the time of a query's searches at all beams of a report.
+pub(crate) const SEARCHES: f64 = 10_000.0;
+
 /// Seconds per node on a GPU, for vectors of `bytes` bytes.
 fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     match (strategy.collect, &strategy.filter) {

@@ -207,6 +207,7 @@ impl Builder {
         // Exact search takes hours on the emulator.
         let device = if self.descent.device.is_emulated() { Device::Cpu } else { self.descent.device };
         let descent = self.descent.clone().knn(k).device(device);
+        let descent = descent.of_part(n);
         let (metric, progress) = (descent.metric, &descent.progress);
         let space = Space::new(base, metric, progress)?;
         let search = ExactSearch::new(k).metric(metric).device(device).progress(progress.clone());

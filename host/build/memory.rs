@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Below, BuildStats, Builder};
+use super::{Below, BuildStats, Builder, Target, estimate};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Fingerprint, Index, Layer, PaddedRows};
@@ -11,7 +11,10 @@ use crate::prune::{Entry, Pruned, reach};
 use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
-use crate::{Device, Error, Result, Vectors};
+use crate::{DataShape, Device, Error, Result, Vectors};
+
+/// Share of the check of values in the time of a build, for progress.
+const CHECK: f64 = 0.01;
 
 /// An index, its statistics and, after a build on a GPU, the base on that GPU.
 pub(crate) struct Built {
@@ -57,12 +60,13 @@ impl Builder {
         let k = self.descent.k_for(base)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
-        let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
+        let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
+        let space = Space::new(base, self.descent.metric, &checking)?;
         if self.grouped && graph.is_none() {
-            let repeated = Repeated::of(&space, &self.descent.progress)?;
+            let repeated = Repeated::of(&space, &checking)?;
             if repeated.pay(base.len()) {
                 drop(space);
-                return self.build_without_repeated(base, repeated);
+                return self.clone().progress(building).build_without_repeated(base, repeated);
             }
         }
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
@@ -71,11 +75,14 @@ impl Builder {
             self.check_fits(gpu, base, k)?;
         }
 
-        let graph = self.knn_graph(&space, k, gpu, graph)?;
+        let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
+        let [descending, pruning, finishing] =
+            building.parts(weights).map(|part| self.clone().progress(part));
+        let graph = descending.knn_graph(&space, k, gpu, graph)?;
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
-        let (mut pruned, on_device) = self.prune(&space, graph)?;
-        let layers = self.finish(base, &space, &mut pruned)?;
+        let (mut pruned, on_device) = pruning.prune(&space, graph)?;
+        let layers = finishing.finish(base, &space, &mut pruned)?;
 
         let Pruned { rows, entries, stats: prune } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
@@ -87,6 +94,15 @@ impl Builder {
         let base = Fingerprint::of(base);
         let index = Index::new(description, base, rows, entries);
         Ok(Built { index: index.with_layers(layers), stats, on_device })
+    }
+
+    /// Estimated times of descent, of pruning, and of layers and reach.
+    fn weights(&self, base: &Vectors, k: usize, on_gpu: bool, is_given: bool) -> Result<[f64; 3]> {
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let target = if on_gpu { Target::cuda() } else { Target::cpu() };
+        let seconds = estimate::seconds(self, &data, k, target);
+        let of = |name: &str| seconds.iter().find(|stage| stage.0 == name).map_or(0.0, |stage| stage.1);
+        Ok([if is_given { 0.0 } else { of("descent") }, of("prune"), of("reach")])
     }
 
     /// Builds the index of `base` over the first row of each group of equal rows.
@@ -141,6 +157,7 @@ impl Builder {
     fn finish(&self, base: &Vectors, space: &Space<'_>, pruned: &mut Pruned) -> Result<Vec<Layer>> {
         let Pruned { rows, entries, stats } = pruned;
         let began = Instant::now();
+        let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let layers = if self.layered {
             let (graph, repeated) = (&*rows, &Repeated::default());
             self.layers_over(&Below { base, space, graph, repeated, most: usize::MAX }, entries)?
@@ -159,6 +176,7 @@ impl Builder {
         if let Some(from) = from {
             stats.attached = reach::connect(space, rows, from, &self.descent.progress)? as u64;
         }
+        stage.advance(rows.len() as u64)?;
         stats.connect = began.elapsed().as_secs_f64();
         stats.seconds += stats.layers + stats.connect;
         stats.log();

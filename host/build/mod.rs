@@ -1,7 +1,7 @@
 //! Builds in memory: k-NN graph, pruning, layers and reach, in that order. Plans and statistics of
 //! builds.
 
-mod estimate;
+pub(crate) mod estimate;
 mod graph;
 mod layers;
 mod memory;

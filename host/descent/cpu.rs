@@ -41,13 +41,17 @@ pub(super) fn descend(
 ) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
     let (most_join, most_refine) = settings.iterations.limits();
-    let descent = Descent { space, settings, progress, distances: AtomicU64::new(0) };
-    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k))?;
+    let (joins, refines) = settings.iterations.expected();
+    // An iteration of phase 1 takes about twice the time of the start or of one of phase 2.
+    let weights = [1.0, 2.0 * f64::from(joins), f64::from(refines)];
+    let [starting, joining, refining] = progress.parts(weights);
+    let descent = Descent { space, settings, distances: AtomicU64::new(0) };
+    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k), &starting)?;
     let mut stats = DescentStats::default();
     let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
     let at_start = computed(&descent);
     while stats.iterations.0 < most_join {
-        lists = descent.join(lists, stats.iterations.0)?;
+        lists = descent.join(lists, stats.iterations.0, &joining.iteration(stats.iterations.0, joins))?;
         stats.iterations.0 += 1;
         if settings.iterations == Iterations::Auto && lists.unvisited_share() < STOP_JOIN {
             break;
@@ -57,7 +61,7 @@ pub(super) fn descend(
     lists.mark_unvisited();
     let mut before = lists.last_keys();
     while stats.iterations.1 < most_refine {
-        lists = descent.refine(lists)?;
+        lists = descent.refine(lists, &refining.iteration(stats.iterations.1, refines))?;
         stats.iterations.1 += 1;
         let now = lists.last_keys();
         let changed = now.iter().zip(&before).filter(|(now, then)| now != then).count();
@@ -81,7 +85,6 @@ const STOP_REFINE: f64 = 0.1;
 struct Descent<'a> {
     space: &'a Space<'a>,
     settings: &'a CpuDescent,
-    progress: &'a Progress,
     distances: AtomicU64,
 }
 
@@ -120,12 +123,12 @@ impl Descent<'_> {
     }
 
     /// Gives every node distinct random neighbours.
-    fn start(&self, lists: NeighbourLists) -> Result<NeighbourLists> {
+    fn start(&self, lists: NeighbourLists, progress: &Progress) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let k = lists.k();
         let shared = lists.share();
         let scratch = || self.scratch();
-        for_each_node(nodes, &self.progress.stage("start", nodes as u64), scratch, |scratch, node| {
+        for_each_node(nodes, &progress.stage("start", nodes as u64), scratch, |scratch, node| {
             let draws = Draws::new(self.settings.seed, Stage::Start, 0, u64::from(node));
             scratch.visited.clear();
             scratch.visited.insert(node);
@@ -146,7 +149,7 @@ impl Descent<'_> {
 
     /// One iteration of phase 1: every node compares its sampled new neighbours, forward and
     /// reverse, with each other and with its old neighbours.
-    fn join(&self, mut lists: NeighbourLists, iteration: u32) -> Result<NeighbourLists> {
+    fn join(&self, mut lists: NeighbourLists, iteration: u32, progress: &Progress) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let (new, old) = sample(&mut lists);
         let reverse = |table: &IdTable, part: u32| {
@@ -162,7 +165,7 @@ impl Descent<'_> {
         let (reverse_new, reverse_old) = (reverse(&new, 0), reverse(&old, 1));
         let shared = lists.share();
         let scratch = || self.scratch();
-        for_each_node(nodes, &self.progress.stage("join", nodes as u64), scratch, |scratch, node| {
+        for_each_node(nodes, &progress.stage("join", nodes as u64), scratch, |scratch, node| {
             let Scratch { visited, joined, others, distances } = scratch;
             visited.clear();
             joined.clear();
@@ -188,7 +191,7 @@ impl Descent<'_> {
 
     /// One iteration of phase 2: every node is compared with the lists and reverse lists of its
     /// nearest unvisited neighbours.
-    fn refine(&self, mut lists: NeighbourLists) -> Result<NeighbourLists> {
+    fn refine(&self, mut lists: NeighbourLists, progress: &Progress) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let used = expand(&mut lists, self.settings.expand);
         let near = nearest(&lists, GATHER);
@@ -197,7 +200,7 @@ impl Descent<'_> {
         });
         let shared = lists.share();
         let scratch = || self.scratch();
-        for_each_node(nodes, &self.progress.stage("refine", nodes as u64), scratch, |scratch, node| {
+        for_each_node(nodes, &progress.stage("refine", nodes as u64), scratch, |scratch, node| {
             let Scratch { visited, others, distances, .. } = scratch;
             visited.clear();
             others.clear();

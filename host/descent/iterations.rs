@@ -27,6 +27,14 @@ impl Iterations {
         }
     }
 
+    /// Iterations of each phase in most builds, for progress.
+    pub(super) fn expected(self) -> (u32, u32) {
+        match self {
+            Self::Auto => (5, 1),
+            Self::Fixed(join, refine) => (join, refine),
+        }
+    }
+
     /// Refuses more than [`MAX_ITERATIONS`] of a phase.
     pub(super) fn check(self) -> Result<()> {
         match self {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{BeamQuality, KnnQuality, SearchQuality};
+use crate::build::estimate::{self, SEARCHES};
 use crate::descent::{KnnSample, sampled};
 use crate::eval::KnnTruth;
 use crate::held::Held;
 use crate::search::Engine;
 use crate::search::exact::ExactSearch;
-use crate::{Device, Index, Progress, Result, Search, Vectors};
+use crate::{DataShape, Device, Index, Progress, Result, Search, Vectors};
 
 /// Neighbours per query.
 const K: usize = 10;
@@ -64,7 +65,8 @@ impl Measure {
         base: &Vectors,
         lists: &KnnSample,
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
-        let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress)?;
+        let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
+        let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress.unwatched())?;
         let engine = engine.device(self.search_on)?;
         let n = index.len();
         let has_lists = !lists.nodes().is_empty();
@@ -74,7 +76,7 @@ impl Measure {
         }
         let k = K.min(n - 1);
         let deepest = k.max(lists.k());
-        let mut exact = ExactSearch::new(deepest).device(self.exact_on).progress(self.progress.clone());
+        let mut exact = ExactSearch::new(deepest).device(self.exact_on).progress(exactly);
         if let Some(bytes) = self.gpu_memory {
             exact = exact.device_memory(bytes);
         }
@@ -84,33 +86,39 @@ impl Measure {
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
-        let search = self.search(&engine, &base.select(&nodes), (&nodes, &truth), k)?;
+        let search = search(&engine, &base.select(&nodes), (&nodes, &truth), k, &by_index)?;
         Ok((knn, Some(search)))
     }
 
-    /// Searches for `nodes` at every beam.
-    fn search(
-        &self,
-        engine: &Engine<'_>,
-        rows: &Vectors,
-        (nodes, truth): (&[u32], &KnnTruth),
-        k: usize,
-    ) -> Result<SearchQuality> {
-        let queries = engine.space().queries(rows, &self.progress)?;
-        let at = |beam: usize| {
-            // One more neighbour, for the query itself.
-            let found = engine.run(&queries, Search::new(k + 1).beam(beam), &self.progress)?;
-            let others = nodes.iter().enumerate().map(|(query, &node)| {
-                let pairs = found.ids(query).iter().zip(found.distances(query));
-                let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
-                others.collect::<Vec<f32>>()
-            });
-            let recall = truth.recall_at(k, others);
-            Ok(BeamQuality { beam, recall, distances: found.computed() as f64 / nodes.len() as f64 })
-        };
-        let beams = BEAMS.into_iter().map(at).collect::<Result<Vec<_>>>()?;
-        let recall = beams.last().map_or(1.0, |judged| judged.recall);
-        let device = engine.runs_on().to_owned();
-        Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
+    /// Estimated seconds of the measurements of an index of `data` on the CPU.
+    pub fn estimated_seconds(&self, data: &DataShape) -> f64 {
+        estimate::measuring(data, self.nodes.min(data.rows), rayon::current_num_threads())
     }
+}
+
+/// Searches for `nodes` at every beam.
+fn search(
+    engine: &Engine<'_>,
+    rows: &Vectors,
+    (nodes, truth): (&[u32], &KnnTruth),
+    k: usize,
+    progress: &Progress,
+) -> Result<SearchQuality> {
+    let queries = engine.space().queries(rows, &progress.unwatched())?;
+    let at = |(beam, progress): (usize, Progress)| {
+        // One more neighbour, for the query itself.
+        let found = engine.run(&queries, Search::new(k + 1).beam(beam), &progress)?;
+        let others = nodes.iter().enumerate().map(|(query, &node)| {
+            let pairs = found.ids(query).iter().zip(found.distances(query));
+            let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
+            others.collect::<Vec<f32>>()
+        });
+        let recall = truth.recall_at(k, others);
+        Ok(BeamQuality { beam, recall, distances: found.computed() as f64 / nodes.len() as f64 })
+    };
+    let parts = progress.parts(BEAMS.map(|beam| beam as f64));
+    let beams = BEAMS.into_iter().zip(parts).map(at).collect::<Result<Vec<_>>>()?;
+    let recall = beams.last().map_or(1.0, |judged| judged.recall);
+    let device = engine.runs_on().to_owned();
+    Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
 }

@@ -36,10 +36,10 @@ def commands(runner, folder, words=()):
             below.append(found[1])
         elif section == "Arguments" and (found := ARGUMENT.match(line)):
             arguments.append(found[1])
-        elif section == "Options" and (found := OPTION.match(line)):
+        elif section not in ("", "Commands", "Arguments") and (found := OPTION.match(line)):
             short, long, value, text = found.groups()
             options.append(Option([name for name in (long, short) if name], value, text or ""))
-        elif section == "Options" and options:
+        elif section not in ("", "Commands", "Arguments") and options and line.strip():
             options[-1].text += " " + line.strip()
     if not below:
         return [Command(list(words), options, arguments)]

@@ -6,9 +6,9 @@ use tagore::{DescentStats, Iterations, KnnGraph, KnnTruth, RecallSample, Start, 
 use super::Runs;
 use super::kernels::{kernels, say_kernels};
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::{GraphOptions, Input};
-use crate::output::{Output, grouped, save_events};
+use crate::output::{Output, grouped};
 
 /// Nodes of recall measurements.
 const SAMPLE: usize = 10_000;
@@ -41,16 +41,12 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.input.input]).write(&self.runs.output).check()?;
+        Files::read([&self.input.input]).write(Kind::Lines, &self.runs.output).check()?;
         let (base, _) = self.input.read(output.progress())?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();
-        for (start, iterations) in self.runs() {
-            let on_cpu = events.last().is_some_and(|event| event["device"] == "cpu");
-            if start == Start::Cells && self.starts.is_none() && on_cpu {
-                output.warn("--starts cells needs a GPU: left out");
-                break;
-            }
+        let on_gpu = self.runs.is_on_gpu(base.len())?;
+        for (start, iterations) in self.runs(on_gpu) {
             let graph = self.build(&base, start, iterations, output)?;
             // The first build clamps k for all.
             let truth = match &truth {
@@ -60,24 +56,26 @@ impl Args {
             let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
             let recalls: Vec<(usize, f64)> = ks.iter().copied().zip(truth.recall(&graph, &ks)?).collect();
             if events.is_empty() {
-                say_header(&recalls, output);
+                say_header(&recalls, on_gpu, output);
             }
             say(start, iterations, graph.stats(), &recalls, output);
-            let event = self.event(&base, (start, iterations), (&graph, truth), &recalls);
+            let mut event = self.event(&base, (start, iterations), (&graph, truth), &recalls);
+            event["repeat"] = self.runs.repeat(base.len())?.into();
             output.event(&event);
             events.push(event);
         }
-        self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.runs.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 
-    /// Starts and iterations of the runs.
-    fn runs(&self) -> Vec<(Start, Iterations)> {
+    /// Starts and iterations of the runs. Only a GPU starts from cells.
+    fn runs(&self, on_gpu: bool) -> Vec<(Start, Iterations)> {
         if self.split {
             let splits = |total: u32| (2..total).step_by(2).map(move |a| Iterations::Fixed(a, total - a));
             return TOTALS.into_iter().flat_map(splits).map(|split| (Start::Random, split)).collect();
         }
         let of = |&start| self.iterations.iter().map(move |&iterations| (start, iterations));
-        self.starts.as_deref().unwrap_or(&[Start::Random, Start::Cells]).iter().flat_map(of).collect()
+        let all = if on_gpu { &[Start::Random, Start::Cells][..] } else { &[Start::Random] };
+        self.starts.as_deref().unwrap_or(all).iter().flat_map(of).collect()
     }
 
     fn build(
@@ -96,7 +94,7 @@ impl Args {
             .seed(self.runs.seed)
             .device(self.runs.device)
             .progress(output.progress().clone());
-        for _ in 1..self.runs.repeat {
+        for _ in 1..self.runs.repeat(base.len())? {
             descent.build(base)?;
         }
         Ok(descent.build(base)?)
@@ -120,7 +118,7 @@ impl Args {
             recalls.iter().map(|&(k, recall)| (k.to_string(), recall.into())).collect();
         json!({
             "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.runs.seed, "repeat": self.runs.repeat,
+            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.runs.seed,
             "device": stats.device, "device_name": stats.device_name,
             "start": start.to_string(), "iterations_asked": iterations.to_string(),
             "iterations": [stats.iterations.0, stats.iterations.1],
@@ -133,11 +131,16 @@ impl Args {
     }
 }
 
-fn say_header(recalls: &[(usize, f64)], output: &Output) {
+fn say_header(recalls: &[(usize, f64)], on_gpu: bool, output: &Output) {
     let recalls: String = recalls.iter().map(|(k, _)| format!("{:>11}", format!("recall@{k}"))).collect();
+    let (copy, peak) = if on_gpu {
+        (format!(" {:>8} {:>8}", "copy s", "jit s"), format!(" {:>9}", "peak MiB"))
+    } else {
+        Default::default()
+    };
     output.say(format_args!(
-        "{:<7} {:>10} {:>7} {:>8} {:>8} {:>9}{recalls} {:>18} {:>9}",
-        "start", "iterations", "run", "copy s", "jit s", "descent s", "distances", "peak MiB"
+        "{:<7} {:>10} {:>7}{copy} {:>9}{recalls} {:>18}{peak}",
+        "start", "iterations", "run", "descent s", "distances"
     ));
 }
 
@@ -150,13 +153,16 @@ fn say(
 ) {
     let recalls: String = recalls.iter().map(|(_, recall)| format!("{recall:>11.4}")).collect();
     let run = format!("{},{}", stats.iterations.0, stats.iterations.1);
+    // Only a GPU copies, compiles and has memory of its own.
+    let (copy, peak) = if stats.peak_gpu_bytes > 0 {
+        (format!(" {:>8.3} {:>8.3}", stats.copy, stats.jit), format!(" {:>9}", stats.peak_gpu_bytes >> 20))
+    } else {
+        Default::default()
+    };
     output.say(format_args!(
-        "{start:<7} {iterations:>10} {run:>7} {:>8.3} {:>8.3} {:>9.3}{recalls} {:>18} {:>9}",
-        stats.copy,
-        stats.jit,
+        "{start:<7} {iterations:>10} {run:>7}{copy} {:>9.3}{recalls} {:>18}{peak}",
         stats.seconds,
-        grouped(stats.distances),
-        stats.peak_gpu_bytes >> 20
+        grouped(stats.distances)
     ));
     if stats.completed > 0 {
         output

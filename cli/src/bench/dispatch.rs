@@ -8,9 +8,9 @@ use tagore::outofcore::{CacheUse, ClusterGraph, Dispatcher, Order, OverlapStats}
 use tagore::{Device, Format, MAX_ROWS, Synth, Vectors};
 
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::open;
-use crate::output::{Output, grouped, save_events};
+use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -76,7 +76,7 @@ struct Run {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read(&self.input).write(&self.output).check()?;
+        Files::read(&self.input).write(Kind::Lines, &self.output).check()?;
         let clusters = self.clusters(output)?;
         let Clusters { graph, dim, stats } = &clusters;
         output.say(format_args!(
@@ -106,7 +106,7 @@ impl Args {
                 events.push(event);
             }
         }
-        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 
     /// Clusters the data set, or a sample of the synthetic one.

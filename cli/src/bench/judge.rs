@@ -6,13 +6,16 @@ use std::sync::Arc;
 use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Searcher, TestQueries, Vectors};
 
 use crate::error::Result;
+use crate::options::open;
 use crate::output::Output;
+use crate::spool;
 
 /// Queries to search the indexes with, if given.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Recall")]
 pub(super) struct JudgeOptions {
     /// Queries to measure recall with
-    #[arg(long, value_name = "QUERIES", requires = "groundtruth")]
+    #[arg(long, value_name = "QUERIES", requires = "groundtruth", value_parser = spool::vectors())]
     queries: Option<PathBuf>,
     /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT", requires = "queries")]
@@ -38,7 +41,7 @@ impl JudgeOptions {
         };
         Ok(Some(Judge {
             options: self,
-            queries: Vectors::open(queries)?,
+            queries: open(queries, None)?,
             truth: GroundTruth::open(truth, progress)?,
         }))
     }

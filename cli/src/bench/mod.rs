@@ -11,7 +11,7 @@ mod start;
 
 use std::path::PathBuf;
 
-use tagore::Device;
+use tagore::{Device, Target};
 
 use crate::error::Result;
 use crate::output::Output;
@@ -25,12 +25,28 @@ struct Runs {
     /// Device of builds and searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Builds of each graph or index; the last is reported, as the first compiles kernels
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
-    /// Copy of the JSON lines
+    /// Builds of each graph or index; the last is reported [default: 1, or 2 on a GPU, where the
+    /// first compiles kernels]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
+    /// Copy of the JSON lines; - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+impl Runs {
+    /// Builds of each graph or index of `nodes` nodes.
+    fn repeat(&self, nodes: usize) -> Result<u32> {
+        Ok(match self.repeat {
+            Some(repeat) => repeat,
+            None => 1 + u32::from(self.is_on_gpu(nodes)?),
+        })
+    }
+
+    /// Whether a graph of `nodes` nodes is built on a GPU.
+    fn is_on_gpu(&self, nodes: usize) -> Result<bool> {
+        Ok(Target::of(self.device, nodes)?.gpu.is_some())
+    }
 }
 
 #[derive(clap::Args)]

@@ -11,10 +11,10 @@ use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes, tim
 use super::judge::{Judge, JudgeOptions};
 use crate::build::PruneOptions;
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::limits::{LimitOptions, clusters_event, say_clusters};
 use crate::options::{DescentOptions, Input};
-use crate::output::{Output, grouped, save_events};
+use crate::output::{Output, grouped};
 use crate::tasks::task_event;
 
 #[derive(clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input]).and_read(self.judge.files());
-        files.write(&self.plot).write(&self.output).check()?;
+        files.write(Kind::Plot, &self.plot).write(Kind::Lines, &self.output).check()?;
         let base = Arc::new(self.input.open()?);
         let judge = self.judge.open(output.progress())?;
         let strategy = self.prune.apply(self.strategy.clone())?;
@@ -62,6 +62,8 @@ impl Args {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
         say_clusters(&plan, output);
+        let missing = |source| tagore::Error::Io { path: self.folder.clone(), source };
+        std::fs::read_dir(&self.folder).map_err(missing)?;
         let folder = tempfile::Builder::new()
             .prefix(".tagore-")
             .tempdir_in(&self.folder)
@@ -75,7 +77,7 @@ impl Args {
             path: folder.path().join("index.tagore"),
         };
         let events = self.orders.iter().map(|&order| bench.run(order, output)).collect::<Result<Vec<_>>>()?;
-        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 }
 

@@ -14,9 +14,9 @@ use super::Runs;
 use super::judge::{Judge, JudgeOptions};
 use super::kernels::{kernels, say_kernels};
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::options::{GraphOptions, Input};
-use crate::output::{Output, save_events};
+use crate::output::Output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -53,25 +53,14 @@ struct Built {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input]).and_read(self.judge.files());
-        files.write(&self.runs.output).write(&self.plot).check()?;
+        files.write(Kind::Lines, &self.runs.output).write(Kind::Plot, &self.plot).check()?;
         let base = Arc::new(self.input.read(output.progress())?.0);
         let judge = self.judge.open(output.progress())?;
         // The graph of comparisons: other builds make their own.
         let graph =
             if self.baseline_kernels || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
-        output.say(format_args!(
-            "{:<10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9}",
-            "index",
-            "total s",
-            "copy s",
-            "descent s",
-            "prune s",
-            "kernels s",
-            "connect s",
-            "degree",
-            "attached"
-        ));
+        say_header(self.runs.is_on_gpu(base.len())?, output);
         for strategy in &self.indexes {
             let (event, line) = self.index(&base, strategy, (graph.as_ref(), judge.as_ref()), output)?;
             lines.extend(line);
@@ -82,7 +71,7 @@ impl Args {
             let title = format!("{} vectors of dimension {}", base.len(), base.dim());
             recall_qps_plot(path, &title, self.judge.k, &lines)?;
         }
-        self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.runs.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 
     fn descent(&self, output: &Output) -> tagore::Descent {
@@ -101,6 +90,7 @@ impl Args {
         let built = self.build(&builder, base, None)?;
         say(&built, output);
         let mut event = self.event(base, &built);
+        event["repeat"] = self.runs.repeat(base.len())?.into();
         if let Some(graph) = graph {
             for (key, seconds) in self.compare(&built, &builder, (base, graph), output)? {
                 event[key] = seconds.into();
@@ -153,7 +143,7 @@ impl Args {
     }
 
     fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
-        for _ in 1..self.runs.repeat {
+        for _ in 1..self.runs.repeat(base.len())? {
             builder.build_with_stats(base, graph)?;
         }
         let began = Instant::now();
@@ -165,7 +155,7 @@ impl Args {
         let Built { index, stats: BuildStats { knn, descent, prune, .. }, seconds } = built;
         json!({
             "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.runs.seed, "repeat": self.runs.repeat,
+            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.runs.seed,
             "index": index.kind(), "parameters": index.description().parameters,
             "device": prune.device, "device_name": prune.device_name,
             "seconds": {
@@ -182,7 +172,8 @@ impl Args {
 
 /// Sum of the times of kernels.
 fn seconds_of<'a>(times: impl IntoIterator<Item = &'a KernelTime>) -> f64 {
-    times.into_iter().map(|time| time.seconds).sum()
+    // The sum of no floats is -0.
+    times.into_iter().fold(0.0, |sum, time| sum + time.seconds)
 }
 
 /// Whether a kernel filters candidates.
@@ -190,15 +181,28 @@ fn is_filter(time: &KernelTime) -> bool {
     ["prune_filter", "prune_serial", "prune_detours"].iter().any(|name| time.kernel.starts_with(name))
 }
 
+fn say_header(on_gpu: bool, output: &Output) {
+    let (copy, kernels) = if on_gpu { (" copy s", " kernels s") } else { ("", "") };
+    output.say(format_args!(
+        "{:<10} {:>8}{copy} {:>9} {:>9}{kernels} {:>9} {:>7} {:>9}",
+        "index", "total s", "descent s", "prune s", "connect s", "degree", "attached"
+    ));
+}
+
 fn say(built: &Built, output: &Output) {
     let Built { index, stats: BuildStats { descent, prune, .. }, seconds } = built;
+    // Only a GPU copies and has kernels.
+    let (copy, kernels) = if prune.device == "cpu" {
+        Default::default()
+    } else {
+        let copy = descent.copy + prune.copy;
+        (format!(" {copy:>6.3}"), format!(" {:>9.4}", seconds_of(&prune.kernels)))
+    };
     output.say(format_args!(
-        "{:<10} {seconds:>8.3} {:>9.3} {:>9.3} {:>9.3} {:>9.4} {:>9.3} {:>7.2} {:>9}",
+        "{:<10} {seconds:>8.3}{copy} {:>9.3} {:>9.3}{kernels} {:>9.3} {:>7.2} {:>9}",
         index.kind(),
-        descent.copy + prune.copy,
         descent.seconds,
         prune.seconds,
-        seconds_of(&prune.kernels),
         prune.connect,
         index.mean_degree(),
         prune.attached

@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, TestQueries};
+use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries};
 
-use crate::error::Result;
-use crate::files::Files;
+use crate::error::{Error, Result};
+use crate::files::{Files, Kind};
 use crate::options::{Input, open};
-use crate::output::{Output, save_events};
+use crate::output::Output;
+use crate::spool;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     /// Queries
-    #[arg(long, value_name = "QUERIES")]
+    #[arg(long, value_name = "QUERIES", value_parser = spool::vectors())]
     queries: PathBuf,
     /// Format of the queries [default: by their extension]
     #[arg(long, value_name = "FORMAT")]
@@ -51,15 +52,17 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input, &self.queries, &self.groundtruth]).and_read(&self.index);
-        files.write(&self.output).check()?;
+        files.write(Kind::Lines, &self.output).check()?;
         let base = Arc::new(self.input.open()?);
         let queries = open(&self.queries, self.query_format)?;
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
+        let on_gpu = Target::of(self.device, base.len())?.gpu.is_some();
+        let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
         output.say(format_args!(
-            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11} {:>11} {:>9}",
-            "index", "width", "batch", "beam", "distances", "QPS", "device QPS", "bandwidth"
+            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
+            "index", "width", "batch", "beam", "distances", "QPS"
         ));
         let mut events = Vec::new();
         for path in &self.index {
@@ -68,10 +71,14 @@ impl Args {
             let mut searcher = searcher.device(self.device)?;
             for &width in &self.widths {
                 for &batch in &batches {
-                    searcher = searcher.width(width)?.batch(batch);
+                    let renamed = |error| Error::from(error).renamed("width", "widths");
+                    searcher = searcher.width(width).map_err(renamed)?.batch(batch);
                     let progress = output.progress();
                     let test = TestQueries::new(&queries, &truth, self.k);
-                    for evaluation in searcher.evaluate(test, &self.beams, progress)? {
+                    let evaluations = searcher.evaluate(test, &self.beams, progress);
+                    for evaluation in
+                        evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?
+                    {
                         let share = bandwidth(&evaluation, searcher.device_name());
                         let run = Run { searcher: &searcher, width, batch, evaluation, share };
                         run.say(output);
@@ -82,7 +89,7 @@ impl Args {
                 }
             }
         }
-        self.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
+        self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 }
 

@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::outofcore::TaskKind;
-use tagore::{BuildCost, BuildStats, Index, KnnGraph, KnnSample, PruneStats, Report, StageCost, Vectors};
+use tagore::{
+    BuildCost, BuildStats, Builder, DataShape, Index, KnnGraph, KnnSample, Measure, Progress, PruneStats,
+    Report, StageCost, Target, Vectors,
+};
 
 use super::{Args, Started, say_repeated};
 use crate::error::Result;
@@ -25,7 +28,8 @@ impl Args {
     /// Builds the index in memory, writes it and reports on it.
     pub(super) fn in_memory(&self, started: Started, output: &Output) -> Result<()> {
         let Started { builder, base, mut laps } = started;
-        base.validate(output.progress())?;
+        let [checking, building, measuring] = self.parts(&builder, &base, output)?;
+        base.validate(&checking)?;
         let read = laps.total();
         if self.descent.device.0.len() > 1 {
             let device = self.descent.device.first();
@@ -33,9 +37,9 @@ impl Args {
                 "built in memory, on {device} alone: several devices need a build out of core"
             ));
         }
-        let graph = self.open_graph(&base, output)?;
+        let graph = self.open_graph(&base, &checking)?;
         laps.end("check");
-        let builder = builder.sample(self.sample());
+        let builder = builder.progress(building).sample(self.sample());
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         laps.end_parts("prepare", &parts(&stats));
         if graph.is_none() {
@@ -45,7 +49,8 @@ impl Args {
         say_repeated(stats.repeated, output);
         let seconds = Seconds { read, write: 0.0, total: 0.0 };
         let mut done = Done { index, stats, seconds };
-        let report = self.write_and_measure(&mut done, &base, &mut laps, output)?;
+        let measure = Measure { progress: measuring, ..self.measure(output) };
+        let report = self.write_and_measure(&mut done, &base, &mut laps, &measure)?;
         self.say_index(&done.index, &base, done.seconds.total, output);
         let mut event = done.event(&base);
         if let Some(mut report) = report.transpose()? {
@@ -67,9 +72,20 @@ impl Args {
         self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(&base)))
     }
 
+    /// The parts of the progress by their estimated times: the check of values, the build and the
+    /// report.
+    fn parts(&self, builder: &Builder, base: &Vectors, output: &Output) -> Result<[Progress; 3]> {
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let target = Target::of(self.descent.device.first(), base.len())?;
+        let plan = builder.plan(&data, target)?;
+        let check = plan.seconds.iter().find(|stage| stage.0 == "read").map_or(0.0, |stage| stage.1);
+        let measure = if self.no_report { 0.0 } else { self.measure(output).estimated_seconds(&data) };
+        Ok(output.progress().parts([check, plan.total_seconds() - check, measure]))
+    }
+
     /// Opens the k-NN graph of `--graph`.
-    fn open_graph(&self, base: &Vectors, output: &Output) -> Result<Option<KnnGraph>> {
-        let open = |path| KnnGraph::open(path, base, self.descent.graph.metric, output.progress());
+    fn open_graph(&self, base: &Vectors, progress: &Progress) -> Result<Option<KnnGraph>> {
+        let open = |path| KnnGraph::open(path, base, self.descent.graph.metric, progress);
         Ok(self.graph.as_ref().map(open).transpose()?)
     }
 
@@ -79,7 +95,7 @@ impl Args {
         done: &mut Done,
         base: &Vectors,
         laps: &mut Laps,
-        output: &Output,
+        measure: &Measure,
     ) -> Result<Option<tagore::Result<Report>>> {
         let (index, sample): (&Index, &KnnSample) = (&done.index, &done.stats.sample);
         let began = laps.total();
@@ -93,7 +109,7 @@ impl Args {
         let measured = (!self.no_report).then(|| {
             thread::scope(|scope| {
                 let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
-                let report = Report::of(index, Some(base), sample, &self.measure(output));
+                let report = Report::of(index, Some(base), sample, measure);
                 laps.end("measure");
                 // Without a thread, this one writes.
                 let written = writer.map_or_else(write, |writer| {

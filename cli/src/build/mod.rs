@@ -11,7 +11,7 @@ use tagore::outofcore::Order;
 use tagore::{Builder, DataShape, Index, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
-use crate::files::Files;
+use crate::files::{Files, Kind};
 use crate::laps::Laps;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
@@ -35,12 +35,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     prune: PruneOptions,
     /// Prune this k-NN graph, written by `tagore knn`, instead of building one
-    #[arg(long, value_name = "KNN", conflicts_with_all = ["knn", "iterations", "start", "expand"])]
+    #[arg(
+        long,
+        value_name = "KNN",
+        conflicts_with_all = ["knn", "iterations", "start", "expand"],
+        help_heading = "K-NN graph"
+    )]
     graph: Option<PathBuf>,
     #[command(flatten)]
     report: ReportOptions,
     /// Measure nothing and write no report
-    #[arg(long, conflicts_with_all = ["report", "html", "min_recall", "verify"])]
+    #[arg(long, conflicts_with_all = ["report", "html", "min_recall", "verify"], help_heading = "Report")]
     no_report: bool,
     /// Draw the stages of the build by the clock, one lane per thread, as SVG
     #[arg(long, value_name = "SVG")]
@@ -48,16 +53,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     limits: LimitOptions,
     /// Order of clusters out of core: sequential, random, gorder or cluster
-    #[arg(long, default_value = "cluster")]
+    #[arg(long, default_value = "cluster", help_heading = "Out of core")]
     order: Order,
     /// Folder of work files out of core, empty or new [default: INDEX.work]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Out of core")]
     work_dir: Option<PathBuf>,
     /// Continue an unfinished build out of core, if its work files exist
-    #[arg(long)]
+    #[arg(long, help_heading = "Out of core")]
     resume: bool,
     /// Least time between two checkpoints out of core
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Out of core")]
     checkpoint: u64,
 }
 
@@ -75,7 +80,6 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let mut laps = Laps::begin();
         let strategy = self.prune.apply(self.strategy.clone())?;
-        strategy.check()?;
         self.report.check()?;
         self.files().check()?;
         let base = self.input.open()?;
@@ -107,8 +111,9 @@ impl Args {
 
     fn files(&self) -> Files {
         let work = self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"));
-        let files = Files::read([&self.input.input]).and_read(&self.graph).write([&self.output]);
-        files.work_in(work).write(self.reports()).write(&self.timeline)
+        let files = Files::read([&self.input.input]).and_read(&self.graph);
+        let files = files.write(Kind::Index, [&self.output]).work_in(work).write(Kind::Plot, &self.timeline);
+        if self.no_report { files } else { self.report.add_to(files, Some(&self.output)) }
     }
 
     /// Nodes whose k-NN lists are kept for the report.

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 /// Overrides of a kind's own parameters.
 #[derive(clap::Args)]
 #[group(requires = "strategy")]
+#[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneOptions {
     /// Largest degree [default: 50; 32 for cagra, vamana and dpg]
     #[arg(long, value_name = "R")]
@@ -37,7 +38,7 @@ pub(crate) struct PruneOptions {
 }
 
 impl PruneOptions {
-    /// `strategy` with the given overrides.
+    /// `strategy` with the given overrides, checked.
     pub(crate) fn apply(&self, mut strategy: Strategy) -> Result<Strategy> {
         if let Some(degree) = self.degree {
             strategy = strategy.degree(degree);
@@ -52,10 +53,17 @@ impl PruneOptions {
             strategy = strategy.filter(filter);
         }
         strategy = self.apply_threshold(strategy)?;
-        Ok(match self.strict_detours {
-            Some(strict) => strategy.strict_detours(strict),
-            None => strategy,
-        })
+        if let Some(strict) = self.strict_detours {
+            strategy = strategy.strict_detours(strict);
+        }
+        // The threshold of a filter has a flag of its own.
+        let flag = match (self.angle, self.alpha) {
+            (Some(_), _) => "angle",
+            (None, Some(_)) if self.threshold.is_none() => "alpha",
+            _ => "threshold",
+        };
+        strategy.check().map_err(|error| Error::from(error).renamed("threshold", flag))?;
+        Ok(strategy)
     }
 
     /// `strategy` with the given alpha, angle or threshold, if its filter has one.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
 use tagore::{
-    BuildCost, Device, Index, KnnSample, Measure, Metric, Report, StageCost, Vectors, peak_host_bytes,
-    timeline_plot,
+    BuildCost, Builder, DataShape, Device, Index, KnnSample, Measure, Metric, Progress, Report, StageCost,
+    Target, Vectors, peak_host_bytes, timeline_plot,
 };
 
 use super::{Args, Started, say_repeated};
@@ -45,7 +45,9 @@ impl Args {
         // The partition checks the values of the base.
         let read = laps.total();
         say_clusters(&plan, output);
-        let stats = self.build_clusters(OutOfCore::new(builder, plan), &base, output)?;
+        let [building, measuring] = self.parts_of_clusters(&builder, &base, &plan, output)?;
+        let build = OutOfCore::new(builder.progress(building), plan);
+        let stats = self.build_clusters(build, &base, output)?;
         let index = Index::open(&self.output)?;
         let done = Done { index, plan, stats, read, total: laps.total() };
         done.say(&base, output);
@@ -63,6 +65,7 @@ impl Args {
             // The index may not fit the device.
             search_on: Device::Cpu,
             gpu_memory: self.limits.gpu_memory(),
+            progress: measuring,
             ..self.measure(output)
         };
         let searched = is_searched.then_some(&base);
@@ -71,6 +74,21 @@ impl Args {
         cost.stages.insert(0, StageCost::ended("read", done.read));
         report.build = Some(cost);
         self.end(&report, event, output)
+    }
+
+    /// The parts of the progress by their estimated times: the build and the report.
+    fn parts_of_clusters(
+        &self,
+        builder: &Builder,
+        base: &Vectors,
+        plan: &ClusterPlan,
+        output: &Output,
+    ) -> Result<[Progress; 2]> {
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let target = Target::of(self.descent.device.first(), plan.cluster_size)?;
+        let build = plan.seconds(builder, &data, target).iter().fold(0.0, |sum, stage| sum + stage.1);
+        let measure = if self.no_report { 0.0 } else { self.measure(output).estimated_seconds(&data) };
+        Ok(output.progress().parts([build, measure]))
     }
 
     /// Runs the build. A build that stops says how to resume it.

@@ -49,6 +49,9 @@ pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
 /// Longest lists of descent; longer lists come from comparing all pairs.
 pub(crate) const MAX_K: usize = 256;
 
+/// Time of the joins in cells, in times of the iterations that follow them.
+const CELLS_WEIGHT: f64 = 3.0;
+
 /// Kernels of all steps of descent, and of exact search.
 pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + ExactKernels {}
 
@@ -184,6 +187,8 @@ impl Build<'_> {
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
         let (joins, expands) = CellSettings::iterations(self.iterations, start);
+        let clusterings = if start == Start::Cells { CELLS_WEIGHT } else { 0.0 };
+        let [in_cells, in_phases] = self.progress.parts([clusterings, 1.0]);
         let mut filling = 0.0;
         if start == Start::Random && joins == 0 && expands > 0 {
             let began = Instant::now();
@@ -192,12 +197,15 @@ impl Build<'_> {
             filling = began.elapsed().as_secs_f64();
         }
         if start == Start::Cells {
-            self.cells(&mut nodes, cells, &mut stats)?;
+            Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
         } else {
             drop(cells);
         }
-        self.phases(&mut nodes, start, joins, expands, &mut stats)?;
-        let (base, lists) = self.finish(original, nodes, rounding.row_scale, &mut stats)?;
+        Build { progress: &in_phases, ..*self }.phases(&mut nodes, start, joins, expands, &mut stats)?;
+        // Exact search of the lists that are still short is rare.
+        let silent = self.progress.unwatched();
+        let (base, lists) =
+            Build { progress: &silent, ..*self }.finish(original, nodes, rounding.row_scale, &mut stats)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
         Ok((base, lists, stats))

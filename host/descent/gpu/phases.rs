@@ -90,6 +90,11 @@ impl Build<'_> {
             return Ok(());
         }
         let mut memory = self.memory(joins + expands)?;
+        let (expected_joins, expected_expands) = self.iterations.expected();
+        let expected_joins = expected_joins.min(joins);
+        let expected_expands = expected_expands.min(expands);
+        let [joining, expanding] =
+            self.progress.parts([f64::from(expected_joins), f64::from(expected_expands)]);
         if joins > 0 {
             let plan = self.shape().joins().reserve(self.gpu)?;
             let mut found = JoinCandidates {
@@ -102,7 +107,7 @@ impl Build<'_> {
             if start != Start::Random {
                 self.gather(nodes, &mut memory, 0, true)?;
             }
-            let stage = self.progress.stage("join", u64::from(joins));
+            let stage = joining.stage_of("join", u64::from(joins), u64::from(expected_joins));
             for iteration in 0..joins {
                 self.join(nodes, &mut memory, &mut found, iteration, start)?;
                 stats.iterations.0 += 1;
@@ -117,7 +122,7 @@ impl Build<'_> {
             self.count_joins::<T>(nodes.stride, start, stats);
         }
         let stop = if start == Start::Cells { STOP_EXPAND_AFTER_CELLS } else { STOP_EXPAND };
-        self.expand(nodes, memory, expands, stop, stats)
+        Build { progress: &expanding, ..*self }.expand(nodes, memory, expands, stop, stats)
     }
 
     fn memory(&self, iterations: u32) -> Result<PhaseBuffers> {
@@ -241,7 +246,8 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (gpu, n) = (self.gpu, self.space.len() as u32);
-        let stage = self.progress.stage("refine", u64::from(most));
+        let stage =
+            self.progress.stage_of("refine", u64::from(most), u64::from(self.iterations.expected().1));
         for iteration in 0..most {
             let draw = self.draw(u32::MAX - iteration);
             for first in (0..self.expand).step_by(MOST_EXPANDED) {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use super::sizes::{Ceilings, HostBytes, LARGEST_BUFFER, MemoryModel, buffers, clusters, with_buffers};
+use crate::build::estimate;
 use crate::gpu::MemoryPlan;
 use crate::index::IndexFile;
 use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
@@ -123,6 +124,14 @@ impl ClusterPlan {
         }
         let size = model.cluster_size(limits)?;
         Self::with_size(&model, limits, size).map(Some)
+    }
+
+    /// Estimated seconds of the stages of a build, from rates measured on other machines and data.
+    /// Takes the arguments of [`on`](Self::on).
+    pub fn seconds(&self, builder: &Builder, data: &DataShape, target: Target) -> [(&'static str, f64); 3] {
+        let clusters = (self.clusters, self.cluster_size);
+        let [partition, build, write] = estimate::out_of_core(builder, data, clusters, target);
+        [("partition", partition), ("build", build), ("write", write)]
     }
 
     /// Plans clusters of at most `size` vectors.

@@ -24,7 +24,7 @@ use crate::parallel::spawn;
 use crate::prune::Entry;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
-use crate::{Device, Repeated, Result, Vectors};
+use crate::{Device, Progress, Repeated, Result, Vectors};
 
 /// The constants of a build, shared by its attempts.
 pub(super) struct Run<'a> {
@@ -34,6 +34,14 @@ pub(super) struct Run<'a> {
     pub devices: &'a [Device],
     pub plan: &'a ClusterPlan,
     pub trace: &'a Trace,
+    pub progress: &'a Parts,
+}
+
+/// Progress of the stages of a build.
+pub(super) struct Parts {
+    pub partition: Progress,
+    pub build: Progress,
+    pub write: Progress,
 }
 
 /// The state of clusters at the start of an attempt.
@@ -56,7 +64,7 @@ impl Run<'_> {
     ) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
         let began = Instant::now();
-        let embedding = Embedding::new(base, builder.descent.metric, &builder.descent.progress)?;
+        let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
         let partition = self.partition(folder, &embedding, first)?;
         folder.keep();
         stats.clusters = partition.graph.clusters();
@@ -111,14 +119,14 @@ impl Run<'_> {
     /// Opens the clusters of the folder, or makes new ones. Clusters of an `earlier` run must be of
     /// the unchanged base.
     fn partition(&self, folder: &WorkFolder, embedding: &Embedding, earlier: bool) -> Attempt<Partition> {
-        let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
+        let Self { base, plan, .. } = *self;
         if let Some(table) = folder.load::<Table>(TABLE)?
             && table.is_sound(base, embedding, plan.cluster_size)
             && let Some(log) = folder.log(CLUSTERS, table.bytes)?
             && let Some(repeated) = folder.log(REPEATED, table.repeated_bytes())?
         {
             if earlier {
-                table.checksums.check(base, folder.path(), &builder.descent.progress)?;
+                table.checksums.check(base, folder.path(), &self.progress.partition)?;
             }
             return Ok(Partition::open(base, table, log, repeated));
         }
@@ -142,7 +150,7 @@ impl Run<'_> {
                     }
                 });
             }
-            let (seed, progress) = (builder.descent.seed, &builder.descent.progress);
+            let (seed, progress) = (builder.descent.seed, &self.progress.partition);
             let repeated = &self.repeated()?;
             let device = devices[0];
             let input = PartitionInput { base, repeated, embedding, plan, device, seed, progress };
@@ -169,7 +177,7 @@ impl Run<'_> {
             tracing::warn!(needed, "too little host memory to group equal rows; indexing all rows");
             return Ok(Repeated::default());
         }
-        let repeated = Repeated::of_base(base, builder.descent.metric, &builder.descent.progress)?;
+        let repeated = Repeated::of_base(base, builder.descent.metric, &self.progress.partition)?;
         if !repeated.pay(base.len()) {
             return Ok(Repeated::default());
         }
@@ -222,7 +230,7 @@ impl Run<'_> {
         let degree = builder.strategy.max_degree();
         let mut merger = Merger::new(self.base.len(), degree, checkpoint, lists, rows);
         let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
-        let stage = builder.descent.progress.stage("build", left as u64);
+        let stage = self.progress.build.stage("build", left as u64);
         let peak_gpu_bytes = AtomicU64::new(0);
         let pipeline = Pipeline {
             builder,

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::attempt::Run;
+use super::attempt::{Parts, Run};
 use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Order};
 use crate::outofcore::store::{Damage, Fault, Manifest, WorkFolder};
-use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Vectors};
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Target, Vectors};
 
 /// Builds an index cluster by cluster, with work files on disk.
 ///
@@ -117,10 +117,19 @@ impl OutOfCore {
         let plan = manifest.plan;
         plan.check(base.len())?;
         folder.check_free(plan.disk_bytes)?;
+        let progress = self.parts(base, &plan, &devices)?;
         let trace = Trace::new();
         let parameters = manifest.parameters.clone();
         let mut stats = OutOfCoreStats { devices: devices.clone(), parameters, ..OutOfCoreStats::default() };
-        let run = Run { settings: self, base, output, devices: &devices, plan: &plan, trace: &trace };
+        let run = Run {
+            settings: self,
+            base,
+            output,
+            devices: &devices,
+            plan: &plan,
+            trace: &trace,
+            progress: &progress,
+        };
         // Content is made again once. A second damage means a bad disk.
         let mut repaired = BTreeSet::new();
         loop {
@@ -141,6 +150,16 @@ impl OutOfCore {
         stats.tasks = trace.tasks();
         stats.unreachable = Index::open(output)?.unreachable(&builder.descent.progress)?;
         Ok(stats)
+    }
+
+    /// The parts of the build's progress, by their estimated times.
+    fn parts(&self, base: &Vectors, plan: &ClusterPlan, devices: &[Device]) -> Result<Parts> {
+        let Self { builder, .. } = self;
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        let target = if devices.contains(&Device::Cpu) { Target::cpu() } else { Target::cuda() };
+        let seconds = plan.seconds(builder, &data, target).map(|stage| stage.1);
+        let [partition, build, write] = builder.descent.progress.parts(seconds);
+        Ok(Parts { partition, build, write })
     }
 
     /// The data set and all parameters that decide the index.

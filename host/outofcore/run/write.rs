@@ -16,6 +16,7 @@ use crate::index::{IndexFile, Start};
 use crate::memory::zeros;
 use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
+use crate::progress::StageProgress;
 use crate::vectors::Access;
 use crate::vectors::space::Space;
 use crate::{Fingerprint, Layer, Repeated, Result};
@@ -60,20 +61,22 @@ impl Run<'_> {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), degree, ENTRIES)?;
-        self.write_rows(&mut file, merged)?;
+        // The last unit is the layers.
+        let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
+        self.write_rows(&mut file, merged, &stage)?;
         let began = Instant::now();
         let layers = self.layers(&mut file, repeated, entries)?;
         let seconds = began.elapsed().as_secs_f64();
+        stage.advance(1)?;
         file.commit(Start { entries, layers: &layers }, repeated, &self.settings.stale)?;
         Ok(seconds)
     }
 
     /// Writes all rows. Threads read and sort the next ranges while one range is written.
-    fn write_rows(&self, file: &mut IndexFile, merged: &Merged) -> Attempt<()> {
+    fn write_rows(&self, file: &mut IndexFile, merged: &Merged, stage: &StageProgress<'_>) -> Attempt<()> {
         let builder = &self.settings.builder;
         let degree = builder.strategy.max_degree();
         let bins = merged.rows.count();
-        let stage = builder.descent.progress.stage("write", bins as u64);
         let (next, turns) = (&AtomicUsize::new(0), &Turns::new());
         thread::scope(|scope| {
             let (send, ranges) = sync_channel::<Attempt<Vec<u32>>>(0);

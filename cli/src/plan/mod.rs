@@ -1,25 +1,31 @@
 //! `tagore plan`
 
+mod details;
+mod summary;
+
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 use tagore::gpu::{DeviceKind, MemoryPlan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Remedy,
-    Start, Strategy, Target,
+    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Start,
+    Strategy, Target,
 };
 
+use self::details::{say_build, say_graph, say_parts, say_remedies, say_stages};
+use self::summary::{GraphPlan, Summary};
 use crate::build::PruneOptions;
 use crate::error::{Result, remedy};
-use crate::limits::{LimitOptions, buffers, clusters_event, limits_event, say_clusters, say_limits};
+use crate::limits::{LimitOptions, buffers, clusters_event, limits_event};
 use crate::options::{GraphOptions, open};
-use crate::output::{Output, grouped};
+use crate::output::Output;
+use crate::spool;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
-    #[arg(short, long, value_name = "BASE", required_unless_present = "n")]
+    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy; - for standard input
+    #[arg(short, long, value_name = "BASE", required_unless_present = "n", value_parser = spool::vectors())]
     input: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "input")]
@@ -55,6 +61,9 @@ pub(crate) struct Args {
     /// Kind of GPU, absent from this machine: rtx3090, rtx4090, l4, a100 (80 GB) or h200
     #[arg(long, value_name = "KIND", conflicts_with = "device")]
     device_kind: Option<DeviceKind>,
+    /// Print every buffer of every stage
+    #[arg(long)]
+    details: bool,
 }
 
 impl Args {
@@ -70,9 +79,8 @@ impl Args {
                 let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
                 self.index(&builder, (&data, &limits), output)?
             }
-            None => graph(&descent, &data, output)?,
+            None => self.graph(&descent, (&data, &limits), output)?,
         };
-        say_limits(&limits, output);
         event["event"] = "plan".into();
         event["n"] = data.rows.into();
         event["dim"] = data.dim.into();
@@ -112,29 +120,74 @@ impl Args {
         (data, limits): (&DataShape, &Limits),
         output: &Output,
     ) -> Result<Value> {
-        let Targets { gpu, build } = self.targets(data.rows)?;
+        let targets = self.targets(data.rows)?;
+        let Targets { gpu, build, .. } = targets;
         let (on_gpu, on_cpu) = (builder.plan(data, gpu)?, builder.plan(data, Target::cpu())?);
-        say_head(data, (on_gpu.k, on_gpu.start, on_gpu.element), output);
-        if self.device != Device::Cpu {
-            say_build("on a GPU", &on_gpu, data.rows, output);
-        }
-        if matches!(self.device, Device::Auto | Device::Cpu) && self.device_kind.is_none() {
-            say_build("on the CPU", &on_cpu, data.rows, output);
-        }
         let clusters = ClusterPlan::on(builder, data, limits, build, 1)?;
-        let changes = match &clusters {
-            Some(plan) => {
-                say_parts(plan, output);
-                Vec::new()
-            }
-            None => {
-                let free = build.free.unwrap_or(u64::MAX);
-                let remedies = builder.remedies(data, build, free)?;
-                say_remedies(&on_gpu, free, &remedies, output);
-                remedies.iter().map(remedy).collect()
-            }
+        let free = build.free.unwrap_or(u64::MAX);
+        let remedies = match &clusters {
+            Some(_) => Vec::new(),
+            None => builder.remedies(data, build, free)?,
         };
+        let plan = if build.gpu.is_some() { &on_gpu } else { &on_cpu };
+        let summary = match &clusters {
+            Some(clusters) => {
+                let seconds = clusters.seconds(builder, data, build);
+                Summary::of_clusters(builder, data, clusters, (plan.k, &seconds))
+            }
+            None => Summary::of_index(builder, data, plan),
+        };
+        summary.say(limits, output);
+        if !remedies.is_empty() {
+            say_remedies(&on_gpu, free, &remedies, output);
+        }
+        if self.details {
+            if targets.shows_gpu {
+                say_build("on a GPU", &on_gpu, data.rows, output);
+            }
+            if targets.shows_cpu {
+                say_build("on the CPU", &on_cpu, data.rows, output);
+            }
+            clusters.iter().for_each(|plan| say_parts(plan, output));
+        }
+        let changes: Vec<String> = remedies.iter().map(remedy).collect();
         Ok(index_event(builder, (&on_gpu, &on_cpu), clusters.as_ref(), &changes, data.rows))
+    }
+
+    /// Plans a k-NN graph.
+    fn graph(
+        &self,
+        descent: &Descent,
+        (data, limits): (&DataShape, &Limits),
+        output: &Output,
+    ) -> Result<Value> {
+        let targets = self.targets(data.rows)?;
+        let plan = descent.plan_for(data)?;
+        // Any kind of index has the graph's stages first; that of nsg takes lists of any length.
+        let builder = Builder::new(Strategy::nsg()).descent(descent.clone());
+        let on_cpu = GraphPlan::of(builder.plan(data, Target::cpu())?);
+        let summary = if targets.build.gpu.is_some() {
+            let GraphPlan { seconds, .. } = GraphPlan::of(builder.plan(data, targets.gpu)?);
+            Summary::of_graph_on_gpu(data, &plan, seconds)
+        } else {
+            Summary::of_graph_on_cpu(data, &on_cpu)
+        };
+        summary.say(limits, output);
+        if self.details {
+            if targets.shows_gpu {
+                say_graph(&plan, data.rows, output);
+            }
+            if targets.shows_cpu {
+                say_stages("host", &on_cpu.host, output);
+            }
+        }
+        Ok(json!({
+            "device_type": plan.element.name(), "knn": plan.k, "start": start_name(plan.start),
+            "stages": stages(&plan.stages), "peak_gpu_bytes": plan.peak_bytes(),
+            "peak_stage": plan.largest_stage().map(|stage| stage.name), "bytes_per_vector": plan.bytes_per_vector(),
+            "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
+            "cpu": { "host_stages": stages(&on_cpu.host), "host_bytes": on_cpu.host_bytes },
+        }))
     }
 
     /// Targets of plans for `rows` rows.
@@ -154,7 +207,9 @@ impl Args {
             Device::Auto => Target::of(Device::Auto, rows)?,
             _ => gpu,
         };
-        Ok(Targets { gpu, build })
+        let is_demanded = self.device_kind.is_some() || !matches!(self.device, Device::Auto | Device::Cpu);
+        let shows_gpu = is_demanded || (is_present && self.device == Device::Auto);
+        Ok(Targets { gpu, build, shows_gpu, shows_cpu: !is_demanded })
     }
 }
 
@@ -164,6 +219,9 @@ struct Targets {
     gpu: Target,
     /// The device of the build.
     build: Target,
+    /// Whether details are those of a GPU: one is present, or was asked for.
+    shows_gpu: bool,
+    shows_cpu: bool,
 }
 
 /// The plan of an index as JSON.
@@ -195,36 +253,6 @@ fn index_event(
     })
 }
 
-/// Prints whether a build in memory fits its device, and remedies if it does not.
-fn say_remedies(on_gpu: &BuildPlan, free: u64, remedies: &[Remedy], output: &Output) {
-    if remedies.is_empty() {
-        return output.say("built in memory");
-    }
-    let changes: Vec<String> = remedies.iter().map(remedy).collect();
-    output.warn(format_args!(
-        "needs {} bytes of device memory, free {}: {}",
-        grouped(on_gpu.peak_device_bytes()),
-        grouped(free),
-        changes.join(", or ")
-    ));
-}
-
-/// Plans a k-NN graph on a GPU.
-fn graph(descent: &Descent, data: &DataShape, output: &Output) -> Result<Value> {
-    let plan = descent.plan_for(data)?;
-    say_head(data, (plan.k, plan.start, plan.element), output);
-    say_stages("device", &plan.stages, output);
-    say_plan("host, without the data set", &plan.host, output);
-    let peak = plan.largest_stage();
-    say_peak(peak, data.rows, output);
-    Ok(json!({
-        "device_type": plan.element.name(), "knn": plan.k, "start": start_name(plan.start),
-        "stages": stages(&plan.stages), "peak_gpu_bytes": plan.peak_bytes(),
-        "peak_stage": peak.map(|stage| stage.name), "bytes_per_vector": plan.bytes_per_vector(),
-        "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
-    }))
-}
-
 fn start_name(start: Start) -> String {
     if start == Start::AllPairs { "all pairs".to_owned() } else { start.to_string() }
 }
@@ -239,74 +267,4 @@ fn seconds(plan: &BuildPlan) -> Map<String, Value> {
         plan.seconds.iter().map(|&(stage, seconds)| (stage.to_owned(), seconds.into())).collect();
     seconds.insert("total".to_owned(), plan.total_seconds().into());
     seconds
-}
-
-fn say_head(data: &DataShape, (k, start, element): (usize, Start, ElementType), output: &Output) {
-    output.say(format_args!(
-        "{} x {} {}, K = {k}; on a GPU start {}, {element}",
-        data.rows,
-        data.dim,
-        data.element,
-        start_name(start),
-    ));
-}
-
-fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Output) {
-    output.say("");
-    output.say(what);
-    say_stages("device", &plan.device, output);
-    say_stages("host", &plan.host, output);
-    say_plan("host, throughout", &plan.process, output);
-    say_plan("disk", &plan.disk, output);
-    if !plan.device.is_empty() {
-        say_peak(plan.largest_on_device(), rows, output);
-        output.say(format_args!(
-            "plus {} bytes of the context, {} of the driver's pool",
-            grouped(plan.context),
-            grouped(plan.pool)
-        ));
-    }
-    let stage = plan.largest_on_host().map_or("no stage", |stage| stage.name);
-    output.say(format_args!(
-        "peak of host memory: {} bytes without the data set, in {stage}",
-        grouped(plan.peak_host_bytes())
-    ));
-    let seconds: Vec<String> =
-        plan.seconds.iter().map(|(stage, seconds)| format!("{stage} {seconds:.2}")).collect();
-    output.say(format_args!(
-        "about {:.1} s (estimated from measured rates): {}",
-        plan.total_seconds(),
-        seconds.join(", ")
-    ));
-}
-
-fn say_parts(plan: &ClusterPlan, output: &Output) {
-    output.say("");
-    say_clusters(plan, output);
-    say_plan("host", &plan.host(), output);
-    say_plan("host, at the end", &plan.layers(), output);
-    say_plan("disk", &plan.disk(), output);
-}
-
-fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
-    for PlannedStage { name, buffers } in stages {
-        say_plan(&format!("{at}: {name}"), buffers, output);
-    }
-}
-
-fn say_plan(name: &str, plan: &MemoryPlan, output: &Output) {
-    output.say(format_args!("{name:<30} {:>20}", grouped(plan.bytes())));
-    for &(name, bytes) in plan.buffers() {
-        output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));
-    }
-}
-
-fn say_peak(stage: Option<&PlannedStage>, rows: usize, output: &Output) {
-    let bytes = stage.map_or(0, |stage| stage.buffers.bytes());
-    output.say(format_args!(
-        "peak of device memory: {} bytes, in {}; {:.0} bytes per vector",
-        grouped(bytes),
-        stage.map_or("no stage", |stage| stage.name),
-        bytes as f64 / rows as f64
-    ));
 }

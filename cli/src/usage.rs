@@ -1,0 +1,90 @@
+//! Wrong command lines: clap's errors in one line each, in the words of all other errors.
+
+use std::error::Error as _;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
+
+use crate::Cli;
+
+/// The command line interface. A negative number is a value, not a flag: its error is that of the
+/// flag before it.
+pub(crate) fn command() -> Command {
+    fn with_negative(command: Command) -> Command {
+        command.allow_negative_numbers(true).mut_subcommands(with_negative)
+    }
+    with_negative(Cli::command())
+}
+
+/// An error of clap in one line: the fault, and the remedy.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let flag = context(ContextKind::InvalidArg).map(|name| name.split(' ').next().unwrap_or(name));
+    let found = context(ContextKind::InvalidValue).filter(|value| !value.is_empty());
+    match (error.kind(), flag, found) {
+        (ErrorKind::ValueValidation, Some(flag), Some(found)) => {
+            let reason = error.source().map(ToString::to_string).unwrap_or_default();
+            format!("{flag}: {}", refused(found, &reason))
+        }
+        (ErrorKind::InvalidValue, Some(flag), Some(found)) => {
+            let values = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(values)) => values.join(", "),
+                _ => "another value".to_owned(),
+            };
+            format!("{flag}: found {found}, expected one of {values}")
+        }
+        _ => fault_and_tips(&error.to_string()),
+    }
+}
+
+/// What was found and expected, from the reason of a parser.
+fn refused(found: &str, reason: &str) -> String {
+    if reason.contains("too large") {
+        return format!("found {found}, expected a smaller number");
+    }
+    if ["invalid digit", "empty string"].iter().any(|text| reason.contains(text)) {
+        return format!("found {found}, expected a whole number from 0");
+    }
+    if reason.contains("float") {
+        return format!("found {found}, expected a number");
+    }
+    if reason.contains("zero") {
+        return format!("found {found}, expected at least 1");
+    }
+    if let Some((least, most)) =
+        reason.split_once(" is not in ").and_then(|(_, range)| range.split_once("..="))
+    {
+        return format!("found {found}, expected {least} to {most}");
+    }
+    // Parsers of this project say what they found; those of the library name their parameter first.
+    match reason.find("found ") {
+        Some(at) => reason[at..].to_owned(),
+        None => format!("found {found}, {reason}"),
+    }
+}
+
+/// The first paragraph of clap's text, then its tips, or else where to read on.
+fn fault_and_tips(text: &str) -> String {
+    let lines = || text.lines().map(str::trim);
+    let fault: Vec<&str> = lines().take_while(|line| !line.is_empty()).collect();
+    let fault = fault.join(" ");
+    let tips: Vec<&str> = lines().filter_map(|line| line.strip_prefix("tip: ")).collect();
+    let remedy = if tips.is_empty() { format!("see `{} --help`", given_command()) } else { tips.join("; ") };
+    format!("{}: {remedy}", fault.trim_start_matches("error: "))
+}
+
+/// The subcommand of this process's command line, such as `tagore bench prune`.
+fn given_command() -> String {
+    let mut command = Cli::command();
+    let mut names = vec!["tagore".to_owned()];
+    for word in std::env::args_os().skip(1) {
+        if let Some(below) = word.to_str().and_then(|word| command.find_subcommand(word)).cloned() {
+            names.push(below.get_name().to_owned());
+            command = below;
+        }
+    }
+    names.join(" ")
+}
