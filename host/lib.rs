@@ -65,17 +65,15 @@ pub use descent::{
 pub use device::Device;
 pub use error::{Error, Remedy, Result};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
-#[cfg(feature = "plots")]
-pub use eval::{Series, recall_qps_plot};
 pub use index::{
     Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_DEGREE, MAX_LAYER_BEAM, Statistics,
 };
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strategy};
-#[cfg(feature = "plots")]
-pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
+#[cfg(feature = "plots")]
+pub use report::{Series, recall_qps_plot, timeline_plot};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
 pub use text::{one_line, path_text};

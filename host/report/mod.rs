@@ -7,6 +7,8 @@ mod measure;
 #[cfg(feature = "plots")]
 mod plots;
 #[cfg(feature = "plots")]
+mod recall_qps;
+#[cfg(feature = "plots")]
 mod timeline;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,8 @@ use serde::{Serialize, Serializer};
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
+#[cfg(feature = "plots")]
+pub use recall_qps::{Series, recall_qps_plot};
 #[cfg(feature = "plots")]
 pub use timeline::timeline_plot;
 

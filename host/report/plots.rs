@@ -5,7 +5,7 @@ use std::error::Error;
 use plotters::prelude::*;
 
 use super::SearchQuality;
-use crate::eval::plot::{COLOURS, GRID, TEXT, range_of};
+use super::recall_qps::{COLOURS, GRID, TEXT, range_of};
 
 type Drawn = Result<String, Box<dyn Error>>;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use plotters::coord::ranged1d::{IntoSegmentedCoord, SegmentValue};
 use plotters::prelude::*;
 
+use super::recall_qps::{GRID, TEXT, check_finite, save_svg};
 use crate::Result;
-use crate::eval::plot::{GRID, TEXT, check_finite, save_svg};
 use crate::outofcore::{Task, TaskKind};
 
 const WIDTH: u32 = 1100;
