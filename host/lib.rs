@@ -73,10 +73,10 @@ pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strategy};
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 #[cfg(feature = "plots")]
-pub use report::{Series, recall_qps_plot, timeline_plot};
+pub use report::{Point, Series, check_plot, recall_qps_plot, timeline_plot};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, SearchResult, Searcher, search};
-pub use text::{one_line, path_text};
+pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
     DataShape, ElementType, Format, GroundTruth, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Synth,

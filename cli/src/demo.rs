@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tagore::{
-    Builder, Descent, Metric, Strategy, Synth, TestQueries, evaluate, ground_truth, recall_qps_plot,
+    Builder, Descent, Metric, Series, Strategy, Synth, TestQueries, evaluate, ground_truth, recall_qps_plot,
 };
 
 use crate::error::Result;
-use crate::eval::{event, series};
+use crate::eval::event;
 use crate::files::Files;
-use crate::output::Output;
+use crate::options::plot_path;
+use crate::output::{Output, grouped};
 
 const ROWS: usize = 20_000;
 const DIM: usize = 96;
@@ -25,7 +26,7 @@ const SHOWN: [usize; 3] = [20, 50, 100];
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// File of the plot
-    #[arg(short, long, value_name = "SVG", default_value = "tagore-demo.svg")]
+    #[arg(short, long, value_name = "SVG", default_value = "tagore-demo.svg", value_parser = plot_path)]
     output: PathBuf,
     /// Seed of the data and of the indexes
     #[arg(long, default_value_t = 0)]
@@ -38,7 +39,8 @@ impl Args {
         let progress = output.progress();
         let synth = Synth::new(ROWS, DIM, self.seed)?;
         let (base, queries) = (synth.base(), synth.queries(QUERIES));
-        output.say(format_args!("{ROWS} synthetic vectors of dimension {DIM}, {QUERIES} queries"));
+        let (rows, count) = (grouped(ROWS), grouped(QUERIES));
+        output.say(format_args!("{rows} x {DIM} synthetic vectors, {count} queries"));
         let truth = ground_truth(&base, &queries, Metric::L2, K, progress)?;
         let descent = Descent::new().seed(self.seed).progress(progress.clone());
         let graph = descent.build(&base)?;
@@ -68,7 +70,8 @@ impl Args {
             let evaluations =
                 evaluate(&index, &base, TestQueries::new(&queries, &truth, K), &BEAMS, progress)?;
             let shown = || evaluations.iter().filter(|evaluation| SHOWN.contains(&evaluation.beam));
-            let found: String = shown().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
+            let found: String =
+                shown().map(|e| format!("{:>11.4}{:>8}", e.recall, grouped(e.qps.round()))).collect();
             output.say(format_args!(
                 "{:>7} {seconds:>8.2} {:>7.1}{found}",
                 index.kind(),
@@ -79,9 +82,9 @@ impl Args {
                 "seconds": { "descent": descended, "total": seconds }, "mean_degree": index.mean_degree(),
             }));
             shown().for_each(|evaluation| output.event(&event(evaluation)));
-            lines.push(series(index.kind(), &evaluations));
+            lines.push(Series::new(index.kind(), &evaluations));
         }
-        let title = format!("{ROWS} synthetic vectors of dimension {DIM}");
+        let title = format!("{rows} x {DIM} synthetic vectors");
         recall_qps_plot(&self.output, &title, K, &lines)?;
         output.say("");
         output.say(format_args!("recall against throughput: {}", self.output.display()));

@@ -41,6 +41,11 @@ impl Input {
     }
 }
 
+/// The file of a plot.
+pub(crate) fn plot_path(path: &str) -> Result<PathBuf, String> {
+    tagore::check_plot(path).map(|()| path.into()).map_err(|error| error.to_string())
+}
+
 /// Opens vectors in `format`, or else in the format of the file's extension.
 pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
     Ok(match format {
@@ -166,7 +171,7 @@ impl DescentOptions {
         if self.graph.knn.is_none() && k < DEFAULT_KNN {
             output.warn(format_args!(
                 "--knn {DEFAULT_KNN}, the default, is too large for {} rows: using {k}",
-                base.len()
+                grouped(base.len())
             ));
         }
         say_kernels(&stats.kernels, output);
@@ -249,7 +254,10 @@ pub(crate) fn verify(
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
-        output.say(format_args!("verify    recall@{k} {recall:.4} over {} nodes", nodes.min(base.len())));
+        output.say(format_args!(
+            "verify    recall@{k} {recall:.4} over {} nodes",
+            grouped(nodes.min(base.len()))
+        ));
     }
     Ok(object.into())
 }

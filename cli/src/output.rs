@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
+pub(crate) use tagore::grouped;
 use tagore::{Error, Progress, Update, one_line, write_file};
 
 use crate::error::Result;
@@ -124,29 +125,4 @@ impl Output {
 pub(crate) fn save_events(path: &Path, events: &[Value]) -> Result<()> {
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     Ok(write_file(path, lines.as_bytes())?)
-}
-
-/// A count with separated thousands: 1,234,567.
-pub(crate) fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_separated() {
-        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(grouped(count), text);
-        }
-    }
 }

@@ -244,7 +244,7 @@ fn seconds(plan: &BuildPlan) -> Map<String, Value> {
 fn say_head(data: &DataShape, (k, start, element): (usize, Start, ElementType), output: &Output) {
     output.say(format_args!(
         "{} x {} {}, K = {k}; on a GPU start {}, {element}",
-        data.rows,
+        grouped(data.rows),
         data.dim,
         data.element,
         start_name(start),

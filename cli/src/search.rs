@@ -8,7 +8,7 @@ use tagore::{Device, GroundTruth, Index, Progress, Searcher, Vectors};
 
 use crate::error::Result;
 use crate::files::Files;
-use crate::output::Output;
+use crate::output::{Output, grouped};
 
 /// An index, its base, queries, and the device of searches.
 #[derive(clap::Args)]
@@ -83,7 +83,9 @@ impl Args {
         let (device, device_seconds) = (searcher.runs_on(), result.device_seconds());
         GroundTruth::from(result).save(&self.output)?;
         output.say(format_args!(
-            "{count} queries on {device} in {seconds:.3} s, {distances:.0} distances each -> {}",
+            "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
+            grouped(count),
+            grouped(distances.round()),
             self.output.display()
         ));
         output.event(&json!({

@@ -105,6 +105,11 @@ const OTHERS: &[(&str, &[&str])] = &[
         "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.bin -k 11",
         &["-k", "11", "10 of the ground truth"],
     ),
+    (
+        "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.bin --plot x.png",
+        &["--plot", "x.png", "extension .png", "x.svg"],
+    ),
+    ("demo -o plot", &["--output", "no extension", "plot.svg"]),
     ("synth -o x.fbin --n 0 --dim 8", &["--n", "0"]),
     ("synth -o x.fbin --n 10 --dim 5000", &["--dim", "5000", "1 to 4096"]),
     ("convert base.fbin x.bin --to xyz", &["--to", "xyz"]),

@@ -1,6 +1,7 @@
-//! Recall of an index and of its k-NN graph, over a sample.
+//! Recall and throughput of an index, and recall of its k-NN graph, over a sample.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::{BeamQuality, KnnQuality, SearchQuality};
 use crate::descent::{KnnSample, sampled};
@@ -96,18 +97,21 @@ impl Measure {
         let queries = searcher.space().queries(rows, &self.progress)?;
         let at = |beam: usize| {
             // One more neighbour, for the query itself.
+            let began = Instant::now();
             let found = searcher.run(&queries, k + 1, beam, &self.progress)?;
+            let seconds = began.elapsed().as_secs_f64();
+            let count = nodes.len() as f64;
             let others = nodes.iter().enumerate().map(|(query, &node)| {
                 let pairs = found.ids(query).iter().zip(found.distances(query));
                 let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
                 others.collect::<Vec<f32>>()
             });
             let recall = truth.recall_at(k, others);
-            Ok(BeamQuality { beam, recall, distances: found.computed() as f64 / nodes.len() as f64 })
+            Ok(BeamQuality { beam, recall, qps: count / seconds, distances: found.computed() as f64 / count })
         };
         let beams = BEAMS.into_iter().map(at).collect::<Result<Vec<_>>>()?;
-        let recall = beams.last().map_or(1.0, |judged| judged.recall);
+        let (recall, qps) = beams.last().map_or((1.0, 0.0), |judged| (judged.recall, judged.qps));
         let device = searcher.runs_on().to_owned();
-        Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
+        Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, qps, device, beams })
     }
 }

@@ -1,171 +1,179 @@
-//! Plots of recall against throughput, as SVG.
+//! Plots of recall against throughput.
 
 use std::path::Path;
 
-use plotters::prelude::*;
-
-use crate::atomic_file::AtomicFile;
-use crate::{Error, Result};
+use super::chart::{
+    Area, Axis, COLOURS, Chart, Head, Key, SHAPES, check_finite, line, mark, text, text_width,
+};
+use super::scale::Scale;
+use crate::Result;
+use crate::eval::Evaluation;
+use crate::text::grouped;
 
 /// A line in a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// Points (recall, queries per second), in the order of the line.
-    pub points: Vec<(f64, f64)>,
+    /// Points in the order of the line.
+    pub points: Vec<Point>,
 }
 
-const SIZE: (u32, u32) = (880, 560);
-pub(crate) const TEXT: RGBColor = RGBColor(60, 60, 60);
-pub(crate) const GRID: RGBColor = RGBColor(228, 228, 228);
+/// A point of a line: the results of searches at one beam.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The beam, written beside the point.
+    pub beam: usize,
+    /// Recall, 0 to 1.
+    pub recall: f64,
+    /// Queries per second.
+    pub qps: f64,
+}
 
-/// Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
-pub(crate) const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(90, 90, 90),
-];
+impl Series {
+    /// A line through `evaluations`.
+    pub fn new(name: impl Into<String>, evaluations: &[Evaluation]) -> Self {
+        let points =
+            evaluations.iter().map(|&Evaluation { beam, recall, qps, .. }| Point { beam, recall, qps });
+        Self { name: name.into(), points: points.collect() }
+    }
+}
 
-/// Writes an SVG plot of recall@`k` against queries per second on a logarithmic axis, one line per
-/// series. Up and right is better.
+/// Writes an SVG plot of recall@`k`, on a logit axis, against queries per second, on a logarithmic
+/// axis, with one line per series. Up and right is better. A recall of 1 stands at the right edge, beyond a gap.
 ///
 /// # Errors
-/// If a point is not finite, or the file cannot be written.
+/// If a point is not finite, the extension of `path` is not `.svg`, or the file cannot be written.
 pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
-    save_svg(path.as_ref(), |svg| draw(svg, title, k, series))
+    draw(title, k, series, (640.0, 400.0))?.save(path.as_ref())
 }
 
-/// Checks that points are finite: an axis to infinity would have endless labels.
-pub(crate) fn check_finite(what: &'static str, name: &str, points: &[(f64, f64)]) -> Result<()> {
-    match points.iter().find(|(x, y)| !x.is_finite() || !y.is_finite()) {
-        Some((x, y)) => Err(Error::argument(what, format_args!("({x}, {y}) in {name}"), "finite numbers")),
-        None => Ok(()),
+/// Draws the plot of [`recall_qps_plot`], this wide and with a plot area this high.
+pub(super) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: (f64, f64)) -> Result<Chart> {
+    for Series { name, points } in series {
+        let points: Vec<_> = points.iter().map(|point| (point.recall, point.qps)).collect();
+        check_finite("series", name, &points)?;
     }
-}
-
-/// Renders `draw` and writes the SVG.
-pub(crate) fn save_svg(
-    path: &Path,
-    draw: impl FnOnce(&mut String) -> std::result::Result<(), Box<dyn std::error::Error>>,
-) -> Result<()> {
-    let mut svg = String::new();
-    draw(&mut svg).map_err(|error| match error.downcast::<Error>() {
-        Ok(error) => *error,
-        Err(error) => Error::io(path)(std::io::Error::other(error.to_string())),
-    })?;
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(svg.as_bytes())?;
-    file.commit()
-}
-
-fn draw(
-    svg: &mut String,
-    title: &str,
-    k: usize,
-    series: &[Series],
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    series.iter().try_for_each(|series| check_finite("series", &series.name, &series.points))?;
-    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let font = |size: i32| ("sans-serif", size).into_font().color(&TEXT);
-    let (recalls, rates) = (recall_range(series), rate_range(series));
-    let mut chart = ChartBuilder::on(&root)
-        .margin(18)
-        .caption(title, ("sans-serif", 20).into_font().color(&TEXT))
-        .x_label_area_size(48)
-        .y_label_area_size(76)
-        .build_cartesian_2d(
-            recalls.0..recalls.1,
-            (rates.0..rates.1).log_scale().with_key_points(ticks(rates)),
-        )?;
-    let digits = if recalls.1 - recalls.0 < 0.02 { 3 } else { 2 };
-    chart
-        .configure_mesh()
-        .x_desc(format!("recall@{k}"))
-        .y_desc("queries per second")
-        .x_labels(8)
-        .y_labels(8)
-        .x_label_formatter(&|recall| format!("{recall:.digits$}"))
-        .y_label_formatter(&|rate| thousands(*rate))
-        .label_style(font(14))
-        .axis_desc_style(font(16))
-        .bold_line_style(GRID)
-        .light_line_style(WHITE)
-        .axis_style(GRID)
-        .draw()?;
-    for (series, colour) in series.iter().zip(COLOURS.into_iter().cycle()) {
-        let within =
-            |&(recall, rate): &(f64, f64)| (recall.clamp(recalls.0, recalls.1), rate.clamp(rates.0, rates.1));
-        let points = || series.points.iter().map(within);
-        let line = LineSeries::new(points(), colour.stroke_width(2));
-        chart
-            .draw_series(line)?
-            .label(&series.name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3)));
-        chart.draw_series(points().map(|point| Circle::new(point, 4, colour.filled())))?;
-    }
-    // A faster index loses throughput to the right, so the upper right corner is the emptiest.
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(GRID)
-        .label_font(font(15))
-        .draw()?;
-    root.present()?;
-    Ok(())
-}
-
-/// The range of the recall axis.
-fn recall_range(series: &[Series]) -> (f64, f64) {
-    range_of(series.iter().flat_map(|s| &s.points).map(|point| point.0))
-}
-
-/// The range of an axis of recalls: the data plus a margin, at most a little past 1.
-pub(crate) fn range_of(recalls: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
-    let (low, high) = (recalls.clone().fold(1.0, f64::min), recalls.fold(0.0, f64::max).max(0.01));
-    let margin = ((high - low) * 0.06).max(0.001);
-    ((low - margin).max(-0.01), (high + margin).min(1.002))
-}
-
-/// The range of the throughput axis: the data plus a margin, at least a factor of two. Values
-/// without a place on the logarithmic axis, or too far out, are drawn at its end.
-fn rate_range(series: &[Series]) -> (f64, f64) {
-    let rates = || series.iter().flat_map(|s| &s.points).map(|point| point.1.clamp(1e-3, 1e15));
-    let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
-    if low > high { (1.0, 10.0) } else { (low / 1.3, high * 1.5) }
-}
-
-/// The ticks of a range: 1, 2 and 5 times powers of ten.
-fn ticks((low, high): (f64, f64)) -> Vec<f64> {
-    let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
-    let steps = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(decade)));
-    steps.filter(|tick| (low..=high).contains(tick)).collect()
-}
-
-/// Formats 1500 as 1.5k, 2000000 as 2M.
-fn thousands(value: f64) -> String {
-    let (scaled, unit) = match value {
-        v if v >= 1e6 => (v / 1e6, "M"),
-        v if v >= 1e3 => (v / 1e3, "k"),
-        v => (v, ""),
+    let points = || series.iter().flat_map(|series| &series.points);
+    let x = Scale::logit(points().map(|point| point.recall));
+    let y = Scale::log(points().map(|point| point.qps));
+    let key = |(index, series): (usize, &'a Series)| Key {
+        colour: index % COLOURS,
+        shape: SHAPES[index % SHAPES.len()],
+        name: &series.name,
     };
-    let digits = usize::from(scaled < 10.0 && (scaled - scaled.round()).abs() > 0.05);
-    format!("{scaled:.digits$}{unit}")
+    let keys: Vec<Key<'a>> = series.iter().enumerate().map(key).collect();
+    let legend = if keys.len() > 1 { &keys[..] } else { &[] };
+    let head = Head { title: title.to_owned(), description: description(k, series), size };
+    let (across, up) =
+        (Axis::across(format!("recall@{k}, logit scale"), &x), Axis::up("queries per second", &y));
+    let mut chart = Chart::new(head, legend, &across, &up);
+    x.gaps().for_each(|place| chart.add_break(place));
+    let place = |point: &Point| chart.at((x.place(point.recall), y.place(point.qps)));
+    let lines: Vec<Vec<(f64, f64)>> =
+        series.iter().map(|series| series.points.iter().map(place).collect()).collect();
+    let mut labels = Labels::new(chart.area, &lines);
+    for (key, places) in keys.iter().zip(&lines) {
+        chart.add(&line(key.colour, places));
+    }
+    for (key, (series, places)) in keys.iter().zip(series.iter().zip(&lines)) {
+        for (point, &place) in series.points.iter().zip(places) {
+            chart.add(&mark(
+                key.colour,
+                key.shape,
+                place,
+                &format!("{}, {}", series.name, in_words(k, point)),
+            ));
+        }
+    }
+    for (key, (series, places)) in keys.iter().zip(series.iter().zip(&lines)) {
+        for (point, &place) in series.points.iter().zip(places) {
+            chart.add(&labels.beside(place, &point.beam.to_string(), key.colour));
+        }
+    }
+    Ok(chart)
+}
+
+fn description(k: usize, series: &[Series]) -> String {
+    let lines = series.iter().map(|Series { name, points }| {
+        let points: Vec<String> = points.iter().map(|point| in_words(k, point)).collect();
+        format!(" {name}: {}.", points.join("; "))
+    });
+    format!("Recall against queries per second; up and right is better.{}", lines.collect::<String>())
+}
+
+fn in_words(k: usize, Point { beam, recall, qps }: &Point) -> String {
+    format!("beam {beam}: recall@{k} {recall:.4}, {} queries per second", grouped(qps.round()))
+}
+
+/// Places of labels beside points, free of lines, marks and other labels.
+struct Labels {
+    area: Area,
+    taken: Vec<Area>,
+}
+
+impl Labels {
+    /// Text size, and height of a line.
+    const FONT: f64 = 13.0;
+    const HEIGHT: f64 = 13.0;
+
+    /// Takes the places of `lines` and of the marks on them.
+    fn new(area: Area, lines: &[Vec<(f64, f64)>]) -> Self {
+        /// Half the side of a mark, and the distance of the samples of a line.
+        const MARK: f64 = 5.0;
+        const SAMPLE: f64 = 4.0;
+        let square = |(x, y): (f64, f64), half: f64| Area(x - half, y - half, 2.0 * half, 2.0 * half);
+        let mut taken: Vec<Area> = lines.iter().flatten().map(|&at| square(at, MARK)).collect();
+        for pair in lines.iter().flat_map(|line| line.windows(2)) {
+            let ((x, y), (dx, dy)) = (pair[0], (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1));
+            let samples = (dx.hypot(dy) / SAMPLE) as usize;
+            let at = |sample: usize| sample as f64 / samples.max(1) as f64;
+            taken.extend((0..samples).map(|sample| square((x + dx * at(sample), y + dy * at(sample)), 1.0)));
+        }
+        let Area(left, top, width, height) = area;
+        Self { area: Area(left, top, width + 24.0, height), taken }
+    }
+
+    /// A label beside a point, or nothing where no place is free.
+    fn beside(&mut self, (x, y): (f64, f64), label: &str, colour: usize) -> String {
+        let (width, height) = (text_width(label, Self::FONT), Self::HEIGHT);
+        let (left, centre, right) = (x - width - 6.0, x - width / 2.0, x + 6.0);
+        let (above, middle, below) = (y - height - 6.0, y - height / 2.0, y + 6.0);
+        let places = [
+            (right, above),
+            (left, below),
+            (right, middle),
+            (left, middle),
+            (centre, above),
+            (centre, below),
+            (right, below),
+            (left, above),
+        ];
+        let mut areas = places.into_iter().map(|(left, top)| Area(left, top, width, height));
+        // Neighbouring labels read as one number without a space between them.
+        let is_free = |&Area(left, top, width, height): &Area| {
+            let spaced = Area(left - 2.0, top, width + 4.0, height);
+            self.area.contains(&spaced) && !self.taken.iter().any(|other| spaced.overlaps(other))
+        };
+        let Some(free) = areas.find(is_free) else { return String::new() };
+        self.taken.push(free);
+        let attributes = format!(" class=\"beside c{colour}\" text-anchor=\"middle\"");
+        text((free.0 + width / 2.0, free.1 + height - 2.0), &attributes, label)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
+
+    fn line(points: &[(f64, f64)]) -> Series {
+        let points = points.iter().map(|&(recall, qps)| Point { beam: 20, recall, qps });
+        Series { name: "nsg".to_owned(), points: points.collect() }
+    }
 
     #[test]
     fn any_data_can_be_drawn() {
-        let line = |points: &[(f64, f64)]| Series { name: "nsg".to_owned(), points: points.to_vec() };
         for series in [
             vec![],
             vec![line(&[])],
@@ -176,12 +184,23 @@ mod tests {
             vec![line(&[(0.5, 10.0); 3])],
             vec![line(&[(-1e300, -1e300), (1e300, f64::MAX), (0.5, f64::MIN_POSITIVE)])],
         ] {
-            let mut svg = String::new();
-            draw(&mut svg, "title", 10, &series).unwrap();
+            let svg = draw("title", 10, &series, (640.0, 400.0)).unwrap().inline();
             assert!(
                 svg.contains("</svg>") && svg.contains("recall@10") && !svg.contains("NaN"),
                 "{series:?}"
             );
+        }
+    }
+
+    #[test]
+    fn beams_stand_beside_their_points() {
+        let beams = [10, 20, 50, 100];
+        let points =
+            beams.map(|beam| Point { beam, recall: 1.0 - 1.0 / beam as f64, qps: 1e5 / beam as f64 });
+        let series = Series { name: "nsg".to_owned(), points: points.to_vec() };
+        let svg = draw("title", 10, &[series], (640.0, 400.0)).unwrap().inline();
+        for beam in beams {
+            assert_eq!(svg.matches(&format!(">{beam}</text>")).count(), 1, "{beam}: {svg}");
         }
     }
 
@@ -190,28 +209,22 @@ mod tests {
     fn infinite_points_are_refused_with_their_series() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plot.svg");
-        for bad in [
+        let infinite = [
             (f64::INFINITY, 1.0),
             (0.5, f64::INFINITY),
             (0.5, f64::NEG_INFINITY),
             (f64::NAN, 1.0),
             (0.5, f64::NAN),
-        ] {
+        ];
+        for bad in infinite {
             let series = [("good", (0.5, 1.0)), ("bad", bad)]
-                .map(|(name, point)| Series { name: name.to_owned(), points: vec![(0.4, 2.0), point] });
+                .map(|(name, point)| Series { name: name.to_owned(), ..line(&[(0.4, 2.0), point]) });
             let error = recall_qps_plot(&path, "title", 10, &series).unwrap_err();
             assert!(
                 matches!(&error, Error::Argument { parameter: "series", found, .. } if found.ends_with("in bad")),
                 "{error}"
             );
             assert!(!path.exists());
-        }
-    }
-
-    #[test]
-    fn rates_are_short() {
-        for (value, text) in [(950.0, "950"), (1500.0, "1.5k"), (20_000.0, "20k"), (3e6, "3M")] {
-            assert_eq!(thousands(value), text);
         }
     }
 }

@@ -14,8 +14,8 @@ use super::judge::{Judge, JudgeOptions};
 use super::kernels::{kernels, say_kernels};
 use crate::error::{Error, Result};
 use crate::files::Files;
-use crate::options::{GraphOptions, Input};
-use crate::output::{Output, save_events};
+use crate::options::{GraphOptions, Input, plot_path};
+use crate::output::{Output, grouped, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
     /// Plot of recall against throughput
-    #[arg(long, value_name = "SVG", requires = "queries")]
+    #[arg(long, value_name = "SVG", requires = "queries", value_parser = plot_path)]
     plot: Option<PathBuf>,
 }
 
@@ -78,7 +78,7 @@ impl Args {
             events.push(event);
         }
         if let Some(path) = &self.plot {
-            let title = format!("{} vectors of dimension {}", base.len(), base.dim());
+            let title = format!("{} x {} vectors", grouped(base.len()), base.dim());
             recall_qps_plot(path, &title, self.judge.k, &lines)?;
         }
         self.runs.output.as_deref().map_or(Ok(()), |path| save_events(path, &events))
@@ -109,16 +109,18 @@ impl Args {
         let evaluations = judge.evaluate(&built.index, base, self.runs.device, output)?;
         for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
             output.say(format_args!(
-                "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {distances:.0} distances, {qps:.0} queries/s",
-                "", self.judge.k
+                "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {} distances, {} queries/s",
+                "",
+                self.judge.k,
+                grouped(distances.round()),
+                grouped(qps.round())
             ));
         }
         event["quality"] = evaluations
             .iter()
             .map(|e| json!({ "beam": e.beam, "k": e.k, "recall": e.recall, "distances": e.distances, "qps": e.qps }))
             .collect();
-        let points = evaluations.iter().map(|e| (e.recall, e.qps)).collect();
-        Ok((event, Some(Series { name: built.index.kind().to_owned(), points })))
+        Ok((event, Some(Series::new(built.index.kind(), &evaluations))))
     }
 
     /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Returns seconds by

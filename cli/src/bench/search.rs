@@ -8,7 +8,7 @@ use tagore::{Device, Evaluation, GroundTruth, Index, Searcher, TestQueries, Vect
 
 use crate::error::Result;
 use crate::files::Files;
-use crate::output::{Output, save_events};
+use crate::output::{Output, grouped, save_events};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -102,10 +102,12 @@ impl Run<'_> {
         let Self { index, width, batch, evaluation, share, .. } = self;
         let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
         let kind = index.kind();
-        let on_device = device_qps.map_or(String::new(), |qps| format!("{qps:.0}"));
+        let on_device = device_qps.map_or(String::new(), |qps| grouped(qps.round()));
         let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
         let line = format!(
-            "{kind:<10} {width:>5} {batch:>7} {beam:>5} {recall:>11.4} {distances:>10.0} {qps:>11.0} {on_device:>11} {share:>9}"
+            "{kind:<10} {width:>5} {batch:>7} {beam:>5} {recall:>11.4} {:>10} {:>11} {on_device:>11} {share:>9}",
+            grouped(distances.round()),
+            grouped(qps.round())
         );
         output.say(line.trim_end());
     }
