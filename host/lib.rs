@@ -131,8 +131,6 @@ pub use descent::{
 pub use device::{Device, Preparation};
 pub use error::{Error, Remedy, Result, StoreError};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
-#[cfg(feature = "plots")]
-pub use eval::{Series, recall_qps_plot};
 pub use index::{
     Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_DEGREE, MAX_LAYER_BEAM, RowSink,
     Statistics,
@@ -140,12 +138,12 @@ pub use index::{
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strategy};
-#[cfg(feature = "plots")]
-pub use report::timeline_plot;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
+#[cfg(feature = "plots")]
+pub use report::{Point, Series, recall_qps_plot, timeline_plot};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{IdSet, MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, prepare_search};
-pub use text::{one_line, path_text};
+pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
     Component, DataShape, ElementType, Format, GroundTruth, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind,

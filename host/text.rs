@@ -1,6 +1,6 @@
-//! Escaping and shortening of paths and file contents for messages.
+//! Escaping and shortening of paths and file contents for messages; counts.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::path::Path;
 
 /// Most bytes of a path in an error.
@@ -51,6 +51,26 @@ pub fn path_text(path: &Path) -> String {
     one_line(&text, PATH)
 }
 
+/// Formats a number of at least 0 with separated thousands.
+///
+/// ```
+/// assert_eq!(tagore::grouped(1_234_567), "1,234,567");
+/// assert_eq!(tagore::grouped(1234.5), "1,234.5");
+/// ```
+pub fn grouped(number: impl Display) -> String {
+    let number = number.to_string();
+    let end = number.find(|character: char| !character.is_ascii_digit()).unwrap_or(number.len());
+    let (digits, rest) = number.split_at(end);
+    let mut text = String::with_capacity(number.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text + rest
+}
+
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -86,6 +106,13 @@ mod tests {
             }
         }
         assert_eq!(one_line("plain text, é", 1000), "plain text, é");
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(count), text);
+        }
     }
 
     #[cfg(unix)]

@@ -71,6 +71,7 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
             pairs.filter(|&(&id, _)| id as usize != row).map(|(_, &distance)| distance).collect()
         };
         assert_eq!(at.recall, recall(base, k, others), "{what}: recall at beam {}", at.beam);
+        assert!(at.qps > 0.0 && at.qps.is_finite(), "{what}: {} queries per second", at.qps);
     }
     assert_eq!(search.beams.last().map(|last| (last.beam, last.recall)), Some((100, search.recall)));
 }
@@ -134,5 +135,16 @@ fn the_page_is_self_contained_and_complete() {
     for other in ["<script", "<link", "src=", "href="] {
         assert!(!text.contains(other), "{other}");
     }
-    assert_eq!(text.matches("<svg").count(), 2 + report.build.unwrap().stages.len());
+    assert_eq!((text.matches("<svg").count(), text.matches("role=\"img\"").count()), (2, 2));
+    assert!(text.contains("name=\"viewport\"") && text.contains("prefers-color-scheme: dark"));
+    assert!(!text.contains("class=\"bad\""), "red without a fault");
+    report.reachable = 0.9989;
+    report.n = 1_000_000;
+    assert!(page(&report).contains("<span class=\"bad\">reach below 0.999</span>"));
+    assert!(page(&report).contains("<h1>vamana, 1,000,000 x 4 f32, l2</h1>"));
+    report.reachable = 1.0;
+    if let Some(search) = &mut report.search {
+        search.recall = 0.8999;
+    }
+    assert!(page(&report).contains("0.8999<span class=\"bad\">below 0.9</span>"));
 }

@@ -8,7 +8,7 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, path_text};
 use crate::content::{AnyFormat, Content, Input};
 use crate::error::{Error, Result};
 use crate::files::Kind;
-use crate::output::Output;
+use crate::output::{Output, grouped};
 
 /// Formats of vectors.
 const VECTORS: &str = "fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy";
@@ -58,7 +58,7 @@ impl Args {
                 (to.name(), truth.len(), truth.k())
             }
         };
-        output.say(format_args!("{}: {rows} x {cols} as {to}", self.output.display()));
+        output.say(format_args!("{}: {} x {cols} as {to}", self.output.display(), grouped(rows)));
         output.event(&json!({
             "event": "convert", "input": path_text(&self.input.file), "output": path_text(&self.output), "format": to, "rows": rows, "cols": cols,
         }));

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tagore::{
-    Builder, Descent, Metric, Strategy, Synth, TestQueries, evaluate, ground_truth, recall_qps_plot,
+    Builder, Descent, Metric, Series, Strategy, Synth, TestQueries, evaluate, ground_truth, recall_qps_plot,
 };
 
 use crate::error::Result;
-use crate::eval::{event, series};
+use crate::eval::event;
 use crate::files::{Files, Kind};
-use crate::output::Output;
+use crate::output::{Output, grouped};
 
 const ROWS: usize = 20_000;
 const DIM: usize = 96;
@@ -38,7 +38,8 @@ impl Args {
         let progress = output.progress();
         let synth = Synth::new(ROWS, DIM, self.seed)?;
         let (base, queries) = (synth.base(), synth.queries(QUERIES));
-        output.say(format_args!("{ROWS} synthetic vectors of dimension {DIM}, {QUERIES} queries"));
+        let (rows, count) = (grouped(ROWS), grouped(QUERIES));
+        output.say(format_args!("{rows} x {DIM} synthetic vectors, {count} queries"));
         let truth = ground_truth(&base, &queries, Metric::L2, K, progress)?;
         let descent = Descent::new().seed(self.seed).progress(progress.clone());
         let graph = descent.build(&base)?;
@@ -68,7 +69,8 @@ impl Args {
             let evaluations =
                 evaluate(&index, &base, TestQueries::new(&queries, &truth, K), &BEAMS, progress)?;
             let shown = || evaluations.iter().filter(|evaluation| SHOWN.contains(&evaluation.beam));
-            let found: String = shown().map(|e| format!("{:>11.4}{:>8.0}", e.recall, e.qps)).collect();
+            let found: String =
+                shown().map(|e| format!("{:>11.4}{:>8}", e.recall, grouped(e.qps.round()))).collect();
             output.say(format_args!(
                 "{:>7} {seconds:>8.2} {:>7.1}{found}",
                 index.kind(),
@@ -79,9 +81,9 @@ impl Args {
                 "seconds": { "descent": descended, "total": seconds }, "mean_degree": index.mean_degree(),
             }));
             shown().for_each(|evaluation| output.event(&event(evaluation)));
-            lines.push(series(index.kind(), &evaluations));
+            lines.push(Series::new(index.kind(), &evaluations));
         }
-        let title = format!("{ROWS} synthetic vectors of dimension {DIM}");
+        let title = format!("{rows} x {DIM} synthetic vectors");
         recall_qps_plot(&self.output, &title, K, &lines)?;
         output.say("");
         output.say(format_args!("recall against throughput: {}", self.output.display()));

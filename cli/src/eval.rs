@@ -7,7 +7,7 @@ use tagore::{DistanceConvention, Evaluation, GroundTruth, Series, TestQueries, r
 
 use crate::error::{Error, Result};
 use crate::files::Kind;
-use crate::output::Output;
+use crate::output::{Output, grouped};
 use crate::search::Searched;
 
 #[derive(clap::Args)]
@@ -56,18 +56,20 @@ impl Args {
         ));
         for evaluation in &evaluations {
             let Evaluation { beam, recall, recall_ids, qps, device_qps, distances, .. } = evaluation;
-            let kernel =
-                device_qps.map_or(String::new(), |qps| format!("   {qps:.0} QPS on the device alone"));
+            let kernel = device_qps
+                .map_or(String::new(), |qps| format!("   {} QPS on the device alone", grouped(qps.round())));
             output.say(format_args!(
-                "{beam:>6} {recall:>10.4} {recall_ids:>10.4} {qps:>10.0} {distances:>10.0}{kernel}"
+                "{beam:>6} {recall:>10.4} {recall_ids:>10.4} {:>10} {:>10}{kernel}",
+                grouped(qps.round()),
+                grouped(distances.round())
             ));
             let mut event = event(evaluation);
             event["truth_distances"] = json!(convention.map(DistanceConvention::name));
             output.event(&event);
         }
         if let Some(path) = &self.plot {
-            let title = format!("{} over {} vectors of dimension {}", index.kind(), base.len(), base.dim());
-            recall_qps_plot(path, &title, self.k, &[series(index.kind(), &evaluations)])?;
+            let title = format!("{} of {} x {}", index.kind(), grouped(base.len()), base.dim());
+            recall_qps_plot(path, &title, self.k, &[Series::new(index.kind(), &evaluations)])?;
         }
         Ok(())
     }
@@ -99,9 +101,4 @@ pub(crate) fn event(evaluation: &Evaluation) -> serde_json::Value {
         "event": "eval", "beam": beam, "k": k, "recall": recall, "recall_ids": recall_ids, "qps": qps,
         "device_qps": device_qps, "distances": distances,
     })
-}
-
-/// Evaluations as a series of a plot.
-pub(crate) fn series(name: &str, evaluations: &[Evaluation]) -> Series {
-    Series { name: name.to_owned(), points: evaluations.iter().map(|e| (e.recall, e.qps)).collect() }
 }

@@ -9,7 +9,7 @@ use tagore::{Device, ExactSearch, ExactStats, Metric};
 use crate::error::Result;
 use crate::files::{Files, Kind};
 use crate::options::BaseAndQueries;
-use crate::output::Output;
+use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -38,8 +38,11 @@ impl Args {
         truth.save(&self.output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;
         let count = queries.len();
-        output
-            .say(format_args!("{count} queries on {device} in {seconds:.2} s -> {}", self.output.display()));
+        output.say(format_args!(
+            "{} queries on {device} in {seconds:.2} s -> {}",
+            grouped(count),
+            self.output.display()
+        ));
         let mut times = serde_json::Map::new();
         for KernelTime { kernel, launches, seconds, .. } in kernels {
             output.say(format_args!("{kernel:<20} {launches:>6} launches {:>10.3} ms", seconds * 1e3));

@@ -107,10 +107,7 @@ impl Args {
             vectors.spot_check()?
         };
         let (checked, said) = if all { ("all", "all finite") } else { ("sample", SPOTS) };
-        output.say(format_args!(
-            "{}: {n} vectors of dimension {dim}, {element}, {said}",
-            self.input.file.display()
-        ));
+        output.say(format_args!("{}: {} x {dim} {element}, {said}", self.input.file.display(), grouped(n)));
         output.event(&json!({
             "event": "inspect", "file": path_text(&self.input.file), "content": "vectors", "n": n, "dim": dim, "type": element.name(),
             "checked": checked,
@@ -121,7 +118,12 @@ impl Args {
     fn ids(&self, ids: &GroundTruth, output: &Output) -> Result<()> {
         let distances = ids.has_distances();
         let with = if distances { "ids and distances" } else { "ids" };
-        output.say(format_args!("{}: {} x {} {with}", self.input.file.display(), ids.len(), ids.k()));
+        output.say(format_args!(
+            "{}: {} x {} {with}",
+            self.input.file.display(),
+            grouped(ids.len()),
+            ids.k()
+        ));
         output.event(&json!({
             "event": "inspect", "file": path_text(&self.input.file), "content": "ids", "rows": ids.len(), "k": ids.k(), "distances": distances,
         }));

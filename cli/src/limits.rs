@@ -104,7 +104,7 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
     output.say(format_args!(
         "out of core: {} clusters of at most {} vectors, lists of {} in memory",
         plan.clusters,
-        grouped(plan.cluster_size as u64),
+        grouped(plan.cluster_size),
         plan.cache
     ));
     let device = match plan.device_bytes {

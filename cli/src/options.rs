@@ -241,7 +241,7 @@ impl DescentOptions {
         if self.graph.knn.is_none() && k < DEFAULT_KNN {
             output.warn(format_args!(
                 "--knn {DEFAULT_KNN}, the default, is too large for {} rows: using {k}",
-                base.len()
+                grouped(base.len())
             ));
         }
         say_kernels(&stats.kernels, output);
@@ -324,7 +324,10 @@ pub(crate) fn verify(
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
-        output.say(format_args!("verify    recall@{k} {recall:.4} over {} nodes", nodes.min(base.len())));
+        output.say(format_args!(
+            "verify    recall@{k} {recall:.4} over {} nodes",
+            grouped(nodes.min(base.len()))
+        ));
     }
     Ok(object.into())
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::Value;
+pub(crate) use tagore::grouped;
 use tagore::{Error, Progress, one_line, write_file};
 
 use crate::bar::Bar;
@@ -113,19 +114,6 @@ impl Output {
     }
 }
 
-/// A count with separated thousands: 1,234,567.
-pub(crate) fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// Bytes in the unit that leaves 1 to 4 digits before the point: 38.6 MiB.
 pub(crate) fn sized(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -134,16 +122,4 @@ pub(crate) fn sized(bytes: u64) -> String {
         || format!("{bytes} bytes"),
         |(unit, shift)| format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_separated() {
-        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(grouped(count), text);
-        }
-    }
 }

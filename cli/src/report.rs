@@ -6,7 +6,7 @@ use tagore::{Device, Measure, Report, with_suffix};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::output::{Output, STANDARD};
+use crate::output::{Output, STANDARD, grouped};
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Report")]
@@ -110,27 +110,34 @@ impl ReportOptions {
 fn say(report: &Report, output: &Output) {
     if let Some(knn) = &report.knn {
         for (k, recall) in &knn.recall {
-            output.say(format_args!("k-NN      recall@{k} {recall:.4} over {} nodes", knn.nodes));
+            output.say(format_args!("k-NN      recall@{k} {recall:.4} over {} nodes", grouped(knn.nodes)));
         }
     }
     if let Some(search) = &report.search {
         for at in &search.beams {
             output.say(format_args!(
-                "search    recall@{} {:.4} at beam {}, {:.0} distances, {} queries",
-                search.k, at.recall, at.beam, at.distances, search.queries
+                "search    recall@{} {:.4} at beam {}, {} distances, {} QPS, {} queries",
+                search.k,
+                at.recall,
+                at.beam,
+                grouped(at.distances.round()),
+                grouped(at.qps.round()),
+                grouped(search.queries)
             ));
         }
     }
     output.say(format_args!("degree    {:.2} on average, at most {}", report.mean_degree, report.max_degree));
     output.say(format_args!(
         "edges     {}, {} to the node itself, {} twice in a row",
-        report.edges, report.self_edges, report.duplicate_edges
+        grouped(report.edges),
+        grouped(report.self_edges),
+        grouped(report.duplicate_edges)
     ));
     output.say(format_args!(
         "reach     {} of {} nodes from {} entry points",
-        report.n as u64 - report.unreachable,
-        report.n,
-        report.entries.len()
+        grouped(report.n as u64 - report.unreachable),
+        grouped(report.n),
+        grouped(report.entries.len())
     ));
     output.say(format_args!("report    {:.2} s", report.seconds));
 }

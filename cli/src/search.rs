@@ -9,7 +9,7 @@ use tagore::{Device, GroundTruth, Index, Progress, Search, Searcher, Vectors, pr
 use crate::error::Result;
 use crate::files::{Files, Kind};
 use crate::options::BaseAndQueries;
-use crate::output::{Output, STANDARD};
+use crate::output::{Output, STANDARD, grouped};
 use crate::results::TextFormat;
 
 /// An index, its base, queries, and the device of searches.
@@ -87,7 +87,9 @@ impl Args {
             None => GroundTruth::from(result).save(&self.output)?,
         }
         output.say(format_args!(
-            "{count} queries on {device} in {seconds:.3} s, {distances:.0} distances each -> {}",
+            "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
+            grouped(count),
+            grouped(distances.round()),
             if self.output.as_os_str() == STANDARD {
                 "standard output".into()
             } else {

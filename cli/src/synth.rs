@@ -7,7 +7,7 @@ use tagore::{Format, QueryKind, Synth, SynthKind, path_text};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::output::Output;
+use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -53,7 +53,7 @@ impl Args {
         let first = if self.queries.is_some() { self.n as u64 } else { 0 };
         let count = self.queries.unwrap_or(self.n);
         synth.write(first..first.saturating_add(count as u64), &self.output, format, output.progress())?;
-        output.say(format_args!("{count} x {} -> {}", self.dim, self.output.display()));
+        output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, self.output.display()));
         let (clusters, copies) = match kind {
             SynthKind::Clusters { clusters } => (Some(clusters), None),
             SynthKind::Repeated { copies } => (None, Some(copies)),

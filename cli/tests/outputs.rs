@@ -22,10 +22,9 @@ fn refuses(s: &Session, commands: &[&str], word: &str) {
 fn no_output_is_written_over_an_input() {
     let s = Session::new();
     let search = "search --index index.tagore --base base.fbin --queries query.fbin";
-    let eval = "eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.bin";
+    let eval = "eval --index index.tagore --base base.fbin --queries query.fbin";
     let truth = "groundtruth --base base.fbin --queries query.fbin";
     let bench = "bench search -i base.fbin --queries query.fbin --groundtruth gt.bin --index index.tagore";
-    let prune = "bench prune -i base.fbin --queries query.fbin --groundtruth gt.bin";
     s.succeeds("knn -i base.fbin -o graph.bin --knn 20");
     let commands = [
         "build -i base.fbin -o base.fbin --index nsg".to_owned(),
@@ -37,8 +36,7 @@ fn no_output_is_written_over_an_input() {
         format!("{search} -o query.fbin"),
         format!("{search} -o index.tagore"),
         format!("{search} -o base.fbin"),
-        format!("{eval} --plot gt.bin"),
-        format!("{eval} --plot base.fbin"),
+        format!("{eval} --groundtruth gt.svg --plot gt.svg"),
         format!("{truth} -o base.fbin"),
         format!("{truth} -o query.fbin"),
         "convert base.fbin base.fbin".to_owned(),
@@ -46,10 +44,10 @@ fn no_output_is_written_over_an_input() {
         "inspect index.tagore --base base.fbin --html base.fbin".to_owned(),
         "inspect index.tagore --base base.fbin --report index.tagore".to_owned(),
         format!("{bench} -o gt.bin"),
-        format!("{prune} --plot query.fbin"),
+        "bench prune -i base.fbin --queries q.svg --groundtruth gt.bin --plot q.svg".to_owned(),
         "bench descent -i base.fbin -o base.fbin".to_owned(),
         "bench dispatch -i base.fbin -o base.fbin".to_owned(),
-        "bench outofcore -i base.fbin --index nsg --cluster-size 100 --plot base.fbin".to_owned(),
+        "bench outofcore -i b.svg --format fbin --index nsg --cluster-size 100 --plot b.svg".to_owned(),
     ];
     let here = s.folder.path().file_name().unwrap().to_str().unwrap();
     let commands: Vec<String> = commands.iter().map(|command| command.replace("{here}", here)).collect();
@@ -117,7 +115,7 @@ fn two_outputs_of_a_command_are_two_files() {
             "build -i base.fbin -o x --index nsg --html x",
             "build -i base.fbin -o x --index nsg --report y --html ./y",
             "build -i base.fbin -o x --index nsg --html x.report.json",
-            "bench prune -i base.fbin --queries query.fbin --groundtruth gt.bin --plot x -o x",
+            "bench prune -i base.fbin --queries query.fbin --groundtruth gt.bin --plot x.svg -o x.svg",
         ],
         "a file of its own",
     );

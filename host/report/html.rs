@@ -1,123 +1,174 @@
 //! A report as a self-contained HTML page.
 
-use std::error::Error;
-use std::fmt::Write;
+use std::collections::BTreeMap;
 
-use super::{BuildCost, Report, plots, timeline};
+use super::chart::{STYLE, escaped};
+use super::recall_qps::{self, Point, Series};
+use super::{
+    BeamQuality, BuildCost, LEAST_REACHABLE, LEAST_RECALL, Report, SearchQuality, StageCost, degrees,
+    timeline,
+};
+use crate::Result;
+use crate::text::grouped;
 
-/// Width of the longest stage's bar, in pixels.
-const BAR: f64 = 260.0;
+const PAGE: &str = "\
+:root { color-scheme: light dark; --paper: #fff; --ink: #3c3c3c; --quiet: #666; --rule: #ddd; --bad: #b00020 }
+@media (prefers-color-scheme: dark) {
+:root { --paper: #14171c; --ink: #e2e2e2; --quiet: #a0a4aa; --rule: #2c3138; --bad: #ff8a8a }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 1120px; margin: 1.5em auto; padding: 0 1em }
+h1, h2, dd, p, footer { overflow-wrap: anywhere }
+h1 { font-size: 1.5em; line-height: 1.25 } h2 { font-size: 1.15em; margin: 1.6em 0 .4em }
+dl { display: flex; flex-wrap: wrap; gap: .6em 2.4em; margin: 1em 0 } dt, th, footer { color: var(--quiet) }
+dd { margin: 0; font-size: 1.4em } .small dd { font-size: 1em }
+.bad { color: var(--bad); font-weight: bold } dd .bad { font-size: .65em; margin-left: .5em }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 0 2em }
+.plots .chart { width: 100%; max-width: 640px }
+.wide { overflow-x: auto } .wide .chart { width: 100%; min-width: 640px; max-width: 960px }
+table { border-collapse: collapse } td, th { padding: .2em 1.2em .2em 0; text-align: left; font-weight: normal }
+td { border-top: 1px solid var(--rule) } .n { text-align: right; font-variant-numeric: tabular-nums }
+.bar { width: 260px } .bar div { height: 12px; background: currentColor }
+@media (max-width: 640px) { .bar { display: none } td, th { padding-right: .8em } }
+footer { margin: 2em 0 }
+";
 
-const STYLE: &str = "
-body { font: 15px/1.5 sans-serif; color: #3c3c3c; max-width: 1120px; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .4em }
-dl { display: flex; flex-wrap: wrap; gap: .6em 2.4em } dt { color: #777 } dd { margin: 0; font-size: 1.4em }
-.small dd { font-size: 1em }
-table { border-collapse: collapse } td, th { padding: .15em 1.2em .15em 0; text-align: left; font-weight: normal }
-th { color: #777 } .n { text-align: right } .warning { color: #b00020; font-weight: bold } svg { max-width: 100%; height: auto }
-.side { display: flex; flex-wrap: wrap; gap: 1em } footer { margin-top: 2em; color: #777 }";
+/// Width of a plot and height of its plot area, in pixels.
+const PLOT: (f64, f64) = (500.0, 260.0);
 
 /// Renders the page.
-pub(super) fn page(report: &Report) -> Result<String, Box<dyn Error>> {
-    let Report { index, n, dim, element, metric, .. } = report;
-    let title = escaped(&format!("{index}, {n} x {dim} {element}, {metric}"));
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}\n</style></head>\n\
-         <body>\n<h1>{title}</h1>\n"
-    );
-    for warning in report.warnings() {
-        writeln!(page, "<p class=\"warning\">{}</p>", escaped(&warning))?;
-    }
-    figures(&mut page, report)?;
-    page.push_str("<div class=\"side\">\n");
-    if let Some(search) = &report.search {
-        let plot = plots::recall(search)?;
-        writeln!(page, "<section><h2>Recall of {} queries</h2>{plot}</section>", search.queries)?;
-    }
-    writeln!(page, "<section><h2>Degrees</h2>{}</section>\n</div>", plots::degrees(&report.degrees)?)?;
-    if let Some(build) = &report.build {
-        stages(&mut page, build)?;
-    }
-    let parameters = report.build.as_ref().map_or(&report.parameters, |build| &build.parameters);
-    page.push_str("<h2>Parameters</h2>\n<dl class=\"small\">\n");
-    let seed = report.seed.to_string();
-    let others = parameters.iter().filter(|&(name, _)| name != "seed").map(|(name, value)| (&**name, value));
-    for (name, value) in others.chain([("seed", &seed)]) {
-        writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value))?;
-    }
-    page.push_str("</dl>\n");
-    writeln!(
-        page,
-        "<footer>tagore {}, kernels {}; measured in {:.2} s</footer>\n</body>\n</html>",
-        report.version,
-        escaped(&report.kernels),
-        report.seconds
-    )?;
-    Ok(page)
+pub(super) fn page(report: &Report) -> Result<String> {
+    let Report { index, n, dim, element, metric, version, kernels, seconds, .. } = report;
+    let title = escaped(&format!("{index}, {} x {dim} {element}, {metric}", grouped(*n)));
+    let warnings: String = report
+        .warnings()
+        .iter()
+        .map(|warning| format!("<p class=\"bad\">Warning: {}</p>\n", escaped(warning)))
+        .collect();
+    let search = report.search.as_ref().map_or(Ok(String::new()), |search| searches(search, index))?;
+    let degrees = degrees::draw(&report.degrees, PLOT).inline();
+    let build = report.build.as_ref().map_or(Ok(String::new()), stages)?;
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{PAGE}{STYLE}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n{warnings}{}\
+         <div class=\"plots\">\n{search}<section><h2>Degrees</h2>\n{degrees}\n</section>\n</div>\n{build}{}\
+         <footer>tagore {version}, kernels {}; measured in {seconds:.2} s</footer>\n</body>\n</html>\n",
+        figures(report),
+        parameters(report),
+        escaped(kernels),
+    ))
 }
 
-/// Writes the key figures.
-fn figures(page: &mut String, report: &Report) -> std::fmt::Result {
-    page.push_str("<dl>\n");
-    let mut figure = |name: &str, value: String| writeln!(page, "<div><dt>{name}</dt><dd>{value}</dd></div>");
-    if let Some(search) = &report.search {
-        let name = format!("recall@{} at beam {}", search.k, search.beam);
-        figure(&name, format!("{:.4}", search.recall))?;
+/// The key figures; those below a threshold say so, in red.
+fn figures(report: &Report) -> String {
+    let figure = |name: &str, value: &str, note: &str| {
+        let note =
+            if note.is_empty() { note.to_owned() } else { format!("<span class=\"bad\">{note}</span>") };
+        format!("<div><dt>{name}</dt><dd>{value}{note}</dd></div>\n")
+    };
+    let recall = |name: &str, recall: f64| {
+        let note = if recall < LEAST_RECALL { format!("below {LEAST_RECALL}") } else { String::new() };
+        figure(name, &format!("{recall:.4}"), &note)
+    };
+    let mut figures = String::new();
+    if let Some(SearchQuality { k, beam, recall: found, qps, .. }) = &report.search {
+        figures += &recall(&format!("recall@{k} at beam {beam}"), *found);
+        figures += &figure(&format!("queries per second at beam {beam}"), &grouped(qps.round()), "");
     }
     if let Some(knn) = &report.knn {
-        for (k, recall) in &knn.recall {
-            figure(&format!("k-NN graph, recall@{k}"), format!("{recall:.4}"))?;
+        for (k, found) in &knn.recall {
+            figures += &recall(&format!("k-NN graph, recall@{k}"), *found);
         }
     }
     if let Some(build) = &report.build {
         let seconds: f64 = build.stages.iter().map(|stage| stage.seconds).sum();
-        figure("seconds", format!("{seconds:.2}"))?;
+        figures += &figure("seconds of the build", &format!("{seconds:.2}"), "");
     }
-    figure("mean degree", format!("{:.2} of {}", report.mean_degree, report.max_degree))?;
-    figure("unreachable nodes", report.unreachable.to_string())?;
-    figure("self edges", report.self_edges.to_string())?;
-    figure("duplicate edges", report.duplicate_edges.to_string())?;
-    page.push_str("</dl>\n");
-    Ok(())
+    let degree = format!("{:.2} of {}", report.mean_degree, report.max_degree);
+    figures += &figure("mean degree", &degree, "");
+    let least = format!("reach below {LEAST_REACHABLE}");
+    let note = if report.reachable < LEAST_REACHABLE { &*least } else { "" };
+    figures += &figure("unreachable nodes", &grouped(report.unreachable), note);
+    figures += &figure("self edges", &grouped(report.self_edges), "");
+    figures += &figure("duplicate edges", &grouped(report.duplicate_edges), "");
+    format!("<dl>\n{figures}</dl>\n")
 }
 
-/// Writes the table of stages; out of core, also the time of each task.
-fn stages(page: &mut String, build: &BuildCost) -> Result<(), Box<dyn Error>> {
-    let device = match &build.device_name {
-        Some(name) => format!("{} ({name})", build.device),
-        None => build.device.clone(),
-    };
-    writeln!(page, "<h2>Build on {}, {} threads</h2>", escaped(&device), build.threads)?;
-    page.push_str(
-        "<table>\n<tr><th>stage</th><th class=\"n\">seconds</th><th></th><th class=\"n\">peak device MiB</th>\
-         <th class=\"n\">peak host MiB so far</th></tr>\n",
-    );
-    let longest = build.stages.iter().map(|stage| stage.seconds).fold(1e-9, f64::max);
+/// The plot and the table of searches.
+fn searches(search: &SearchQuality, index: &str) -> Result<String> {
+    let SearchQuality { queries, k, device, beams, .. } = search;
+    let point = |&BeamQuality { beam, recall, qps, .. }: &BeamQuality| Point { beam, recall, qps };
+    let series = Series { name: index.to_owned(), points: beams.iter().map(point).collect() };
+    let plot = recall_qps::draw("Recall by throughput", *k, &[series], PLOT)?.inline();
+    let rows = beams.iter().map(|BeamQuality { beam, recall, qps, distances }| {
+        let (qps, distances) = (grouped(qps.round()), grouped(distances.round()));
+        row([beam.to_string(), format!("{recall:.4}"), qps, distances].map(number))
+    });
+    let rows: String = rows.collect();
+    let queries = grouped(*queries);
+    let names = ["beam", &format!("recall@{k}"), "queries per second", "distances per query"];
+    let head = row(names.map(|name| format!("<th class=\"n\">{name}</th>")));
+    Ok(format!(
+        "<section><h2>{queries} searches on {}</h2>\n{plot}\n<div class=\"wide\"><table>\n{head}{rows}</table></div>\n\
+         </section>\n",
+        escaped(device)
+    ))
+}
+
+/// The table of stages; out of core, also the time of each task.
+fn stages(build: &BuildCost) -> Result<String> {
+    let BuildCost { device, device_name, threads, stages, clusters, tasks, .. } = build;
+    let name = device_name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+    let longest = stages.iter().map(|stage| stage.seconds).fold(1e-9, f64::max);
     let mebibytes =
-        |bytes: Option<u64>| bytes.map_or(String::new(), |bytes| bytes.div_ceil(1 << 20).to_string());
-    for stage in &build.stages {
-        writeln!(
-            page,
-            "<tr><td>{}</td><td class=\"n\">{:.3}</td><td><svg width=\"{BAR}\" height=\"12\"><rect width=\"{:.1}\" \
-             height=\"12\" fill=\"#0072b2\"/></svg></td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
-            stage.stage,
-            stage.seconds,
-            BAR * stage.seconds / longest,
-            mebibytes(stage.peak_gpu_bytes),
-            mebibytes(stage.peak_host_bytes)
-        )?;
+        |bytes: Option<u64>| bytes.map_or(String::new(), |bytes| grouped(bytes.div_ceil(1 << 20)));
+    let rows = stages.iter().map(|StageCost { stage, seconds, peak_gpu_bytes, peak_host_bytes }| {
+        let share = 100.0 * seconds / longest;
+        row([
+            format!("<td>{stage}</td>"),
+            number(format!("{seconds:.3}")),
+            format!("<td class=\"bar\"><div class=\"c0\" style=\"width:{share:.1}%\"></div></td>"),
+            number(mebibytes(*peak_gpu_bytes)),
+            number(mebibytes(*peak_host_bytes)),
+        ])
+    });
+    let rows: String = rows.collect();
+    let mut text = format!(
+        "<h2>Build on {}, {threads} threads</h2>\n<div class=\"wide\"><table>\n<tr><th>stage</th>\
+         <th class=\"n\">seconds</th><th class=\"bar\"></th><th class=\"n\">device MiB, peak</th>\
+         <th class=\"n\">host MiB, peak so far</th></tr>\n{rows}</table></div>\n",
+        escaped(&format!("{device}{name}"))
+    );
+    if !tasks.is_empty() {
+        let clusters =
+            clusters.map_or(String::new(), |clusters| format!(" of {} clusters", grouped(clusters)));
+        let title = format!("Tasks{clusters}");
+        let plot = timeline::draw(&title, tasks)?.inline();
+        // Wider than a telephone: it scrolls, by keys too.
+        text += &format!(
+            "<h2>{title}</h2>\n<div class=\"wide\" role=\"region\" aria-label=\"{title}\" tabindex=\"0\">\n{plot}\n</div>\n"
+        );
     }
-    page.push_str("</table>\n");
-    if !build.tasks.is_empty() {
-        let mut svg = String::new();
-        let title = build.clusters.map_or(String::new(), |clusters| format!("{clusters} clusters"));
-        timeline::draw(&mut svg, &title, &build.tasks)?;
-        writeln!(page, "<h2>Tasks</h2>\n{svg}")?;
-    }
-    Ok(())
+    Ok(text)
 }
 
-/// Escapes text for HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// All parameters, the seed last.
+fn parameters(report: &Report) -> String {
+    let seed = report.seed.to_string();
+    let parameters: &BTreeMap<String, String> =
+        report.build.as_ref().map_or(&report.parameters, |build| &build.parameters);
+    let others = parameters.iter().filter(|&(name, _)| name != "seed").map(|(name, value)| (&**name, value));
+    let all = others
+        .chain([("seed", &seed)])
+        .map(|(name, value)| format!("<div><dt>{}</dt><dd>{}</dd></div>\n", escaped(name), escaped(value)));
+    format!("<h2>Parameters</h2>\n<dl class=\"small\">\n{}</dl>\n", all.collect::<String>())
+}
+
+fn row<const N: usize>(cells: [String; N]) -> String {
+    format!("<tr>{}</tr>\n", cells.concat())
+}
+
+fn number(text: String) -> String {
+    format!("<td class=\"n\">{text}</td>")
 }

@@ -1,6 +1,7 @@
-//! Recall of an index and of its k-NN graph, over a sample.
+//! Recall and throughput of an index, and recall of its k-NN graph, over a sample.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::{BeamQuality, KnnQuality, SearchQuality};
 use crate::build::estimate::{self, SEARCHES};
@@ -107,18 +108,21 @@ fn search(
     let queries = engine.space().queries(rows, &progress.unwatched())?;
     let at = |(beam, progress): (usize, Progress)| {
         // One more neighbour, for the query itself.
+        let began = Instant::now();
         let found = engine.run(&queries, Search::new(k + 1).beam(beam), &progress)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let count = nodes.len() as f64;
         let others = nodes.iter().enumerate().map(|(query, &node)| {
             let pairs = found.ids(query).iter().zip(found.distances(query));
             let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
             others.collect::<Vec<f32>>()
         });
         let recall = truth.recall_at(k, others);
-        Ok(BeamQuality { beam, recall, distances: found.computed() as f64 / nodes.len() as f64 })
+        Ok(BeamQuality { beam, recall, qps: count / seconds, distances: found.computed() as f64 / count })
     };
     let parts = progress.parts(BEAMS.map(|beam| beam as f64));
     let beams = BEAMS.into_iter().zip(parts).map(at).collect::<Result<Vec<_>>>()?;
-    let recall = beams.last().map_or(1.0, |judged| judged.recall);
+    let (recall, qps) = beams.last().map_or((1.0, 0.0), |judged| (judged.recall, judged.qps));
     let device = engine.runs_on().to_owned();
-    Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, device, beams })
+    Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, qps, device, beams })
 }

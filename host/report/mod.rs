@@ -1,11 +1,17 @@
 //! Reports on an index's quality and build cost, for programs and people (`docs/report.md`).
 
+#[cfg(feature = "plots")]
+mod chart;
 mod cost;
+#[cfg(feature = "plots")]
+mod degrees;
 #[cfg(feature = "plots")]
 mod html;
 mod measure;
 #[cfg(feature = "plots")]
-mod plots;
+mod recall_qps;
+#[cfg(feature = "plots")]
+mod scale;
 #[cfg(feature = "plots")]
 mod timeline;
 
@@ -15,13 +21,17 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+#[cfg(feature = "plots")]
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
+#[cfg(feature = "plots")]
+pub use recall_qps::{Point, Series, recall_qps_plot};
 #[cfg(feature = "plots")]
 pub use timeline::timeline_plot;
 
 use crate::atomic_file::AtomicFile;
 use crate::descent::KnnSample;
+use crate::text::grouped;
 use crate::{ElementType, Error, Index, Metric, Result, Vectors, gpu};
 
 /// Thresholds of the warnings: share of reachable nodes, and recall.
@@ -114,6 +124,8 @@ pub struct SearchQuality {
     pub beam: usize,
     /// Recall at that beam, 0 to 1.
     pub recall: f64,
+    /// Queries per second at that beam.
+    pub qps: f64,
     /// Device of the searches, such as `cpu` or `cuda:0`.
     pub device: String,
     /// Results of all beams.
@@ -127,6 +139,8 @@ pub struct BeamQuality {
     pub beam: usize,
     /// Recall, 0 to 1.
     pub recall: f64,
+    /// Queries per second of one run of all queries, from queries to results in host memory.
+    pub qps: f64,
     /// Distances computed per query.
     pub distances: f64,
 }
@@ -189,12 +203,13 @@ impl Report {
             } else {
                 "no search finds them; build nsg, vamana or nssg instead, or raise the degree"
             };
-            warnings.push(format!("{} of {} nodes cannot be reached: {effect}", self.unreachable, self.n));
+            let (unreachable, n) = (grouped(self.unreachable), grouped(self.n));
+            warnings.push(format!("{unreachable} of {n} nodes cannot be reached: {effect}"));
         }
         if let Some(search) = self.search.as_ref().filter(|search| search.recall < LEAST_RECALL) {
             let SearchQuality { k, beam, recall, .. } = search;
             let has_poor_lists =
-                |knn: &KnnQuality| knn.recall.get(&knn.k).is_some_and(|&recall| recall < 0.9);
+                |knn: &KnnQuality| knn.recall.get(&knn.k).is_some_and(|&recall| recall < LEAST_RECALL);
             let remedy = if self.knn.as_ref().is_some_and(has_poor_lists) {
                 "its k-NN graph is poor: run more iterations of descent, or raise knn"
             } else {
@@ -222,13 +237,11 @@ impl Report {
     /// Writes the report as a self-contained HTML page with plots.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If a figure of the report is not finite, or the file cannot be written.
     #[cfg(feature = "plots")]
     pub fn save_html(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let page =
-            html::page(self).map_err(|error| Error::io(path)(std::io::Error::other(error.to_string())))?;
-        write(path, page.as_bytes())
+        write(path, html::page(self)?.as_bytes())
     }
 }
 

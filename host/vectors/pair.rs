@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Format, GroundTruth, Vectors, open_ids_as};
 use crate::file_set::{PairFile, check_pair};
+use crate::text::grouped;
 use crate::{Error, Progress, Result};
 
 impl GroundTruth {
@@ -50,8 +51,8 @@ impl GroundTruth {
         let table = open_ids_as(&ids_path, Format::Ibin, progress)?;
         check_pair(&sums, [&ids_path, &distances_path], progress)?;
         if (values.len(), values.dim()) != (table.rows, table.cols) {
-            let found = format!("{} x {}", values.len(), values.dim());
-            let expected = format!("{} x {} as {} has", table.rows, table.cols, ids_path.display());
+            let found = format!("{} x {}", grouped(values.len()), values.dim());
+            let expected = format!("{} x {} as {} has", grouped(table.rows), table.cols, ids_path.display());
             return Err(Error::file(&distances_path, found, expected));
         }
         let distances = (0..values.len()).flat_map(|row| values.row(row).into_owned()).collect();

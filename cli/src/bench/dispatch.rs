@@ -83,7 +83,7 @@ impl Args {
             "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
             grouped(graph.nodes()),
             graph.clusters(),
-            grouped(graph.edges() as u64),
+            grouped(graph.edges()),
             stats.seconds,
             stats.device
         ));

@@ -110,7 +110,7 @@ impl Bench<'_> {
         event["quality"] = quality.iter().map(quality_event).collect();
         output.event(&event);
         if let Some(path) = &args.plot {
-            let (rows, dim, device) = (grouped(base.len() as u64), base.dim(), &args.descent.device);
+            let (rows, dim, device) = (grouped(base.len()), base.dim(), &args.descent.device);
             let title = format!("{rows} x {dim} on {device}, {} clusters, {order} order", stats.clusters);
             timeline_plot(path, &title, &stats.tasks)?;
         }
@@ -123,7 +123,10 @@ impl Bench<'_> {
         let Some(judge) = &self.judge else { return Ok(Vec::new()) };
         let quality = judge.evaluate(index, self.base, self.args.descent.device.first(), output)?;
         for Evaluation { beam, k, recall, distances, .. } in &quality {
-            output.say(format_args!("beam {beam:>5}  recall@{k} {recall:.4}  {distances:.0} distances"));
+            output.say(format_args!(
+                "beam {beam:>5}  recall@{k} {recall:.4}  {} distances",
+                grouped(distances.round())
+            ));
         }
         Ok(quality)
     }
@@ -165,10 +168,10 @@ impl Summary {
             "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
              building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
             stats.partition,
-            grouped(*rate as u64),
+            grouped(*rate),
             stats.cache.hit_ratio(),
             grouped(stats.spilled_bytes >> 20),
-            stats.unreachable
+            grouped(stats.unreachable)
         ));
         for kind in TaskKind::ALL {
             let (seconds, bytes) = stats.seconds(kind);

@@ -16,7 +16,7 @@ use super::kernels::{kernels, say_kernels};
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{GraphOptions, Input};
-use crate::output::Output;
+use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -68,7 +68,7 @@ impl Args {
             events.push(event);
         }
         if let Some(path) = &self.plot {
-            let title = format!("{} vectors of dimension {}", base.len(), base.dim());
+            let title = format!("{} x {} vectors", grouped(base.len()), base.dim());
             recall_qps_plot(path, &title, self.judge.k, &lines)?;
         }
         self.runs.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
@@ -101,16 +101,18 @@ impl Args {
         let evaluations = judge.evaluate(built.index, base, self.runs.device, output)?;
         for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
             output.say(format_args!(
-                "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {distances:.0} distances, {qps:.0} queries/s",
-                "", self.judge.k
+                "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {} distances, {} queries/s",
+                "",
+                self.judge.k,
+                grouped(distances.round()),
+                grouped(qps.round())
             ));
         }
         event["quality"] = evaluations
             .iter()
             .map(|e| json!({ "beam": e.beam, "k": e.k, "recall": e.recall, "distances": e.distances, "qps": e.qps }))
             .collect();
-        let points = evaluations.iter().map(|e| (e.recall, e.qps)).collect();
-        Ok((event, Some(Series { name, points })))
+        Ok((event, Some(Series::new(name, &evaluations))))
     }
 
     /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Returns seconds by

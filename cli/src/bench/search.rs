@@ -10,7 +10,7 @@ use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, Target, T
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{Input, open};
-use crate::output::Output;
+use crate::output::{Output, grouped};
 use crate::spool;
 
 #[derive(clap::Args)]
@@ -114,10 +114,12 @@ impl Run<'_> {
         let Self { searcher, width, batch, evaluation, share } = self;
         let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
         let kind = searcher.index().kind();
-        let on_device = device_qps.map_or(String::new(), |qps| format!("{qps:.0}"));
+        let on_device = device_qps.map_or(String::new(), |qps| grouped(qps.round()));
         let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
         let line = format!(
-            "{kind:<10} {width:>5} {batch:>7} {beam:>5} {recall:>11.4} {distances:>10.0} {qps:>11.0} {on_device:>11} {share:>9}"
+            "{kind:<10} {width:>5} {batch:>7} {beam:>5} {recall:>11.4} {:>10} {:>11} {on_device:>11} {share:>9}",
+            grouped(distances.round()),
+            grouped(qps.round())
         );
         output.say(line.trim_end());
     }

@@ -155,7 +155,7 @@ impl Args {
             "{}: {} of {} x {} in {total:.2} s",
             self.output.display(),
             index.kind(),
-            base.len(),
+            grouped(base.len()),
             base.dim()
         ));
     }

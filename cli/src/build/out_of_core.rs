@@ -12,7 +12,7 @@ use tagore::{
 use super::{Args, Started, say_repeated};
 use crate::error::{Error, Result};
 use crate::limits::{clusters_event, say_clusters};
-use crate::output::Output;
+use crate::output::{Output, grouped};
 use crate::tasks::task_event;
 
 /// The index of a build, with the measurements taken while it was built.
@@ -131,8 +131,8 @@ impl Done {
         output.say(format_args!(
             "mean degree {:.2}, {} of {} nodes cannot be reached",
             index.mean_degree(),
-            stats.unreachable,
-            base.len()
+            grouped(stats.unreachable),
+            grouped(base.len())
         ));
         say_repeated(stats.repeated, output);
     }
