@@ -65,8 +65,8 @@ impl Device {
     }
 }
 
-/// A device that a thread opens and compiles kernels for. Dropping it waits until the device is open,
-/// not for the kernels.
+/// A device that a thread opens and compiles kernels for. Dropping it waits until the device is
+/// open, not for the kernels.
 #[derive(Debug)]
 #[must_use = "dropping it waits until the device is open"]
 pub struct Preparation(Option<JoinHandle<()>>);

@@ -85,7 +85,7 @@ fn a_named_pipe_is_read_and_a_signal_leaves_no_copy() {
     fs::write(s.path("pipe"), fs::read(s.path("base.fbin")).unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("pipe: 500 vectors of dimension 8"), "{said}");
+    assert!(said.starts_with("pipe: 500 x 8 f32"), "{said}");
     // The command has opened the pipe once the writer can, and waits for bytes.
     let child = inspect();
     let writer = File::options().write(true).open(s.path("pipe")).unwrap();

@@ -40,7 +40,8 @@ impl Series {
 }
 
 /// Writes an SVG plot of recall@`k`, on a logit axis, against queries per second, on a logarithmic
-/// axis, with one line per series. Up and right is better. A recall of 1 stands at the right edge, beyond a gap.
+/// axis, with one line per series. Up and right is better. A recall of 1 stands at the right edge,
+/// beyond a gap.
 ///
 /// # Errors
 /// If a point is not finite, the extension of `path` is not `.svg`, or the file cannot be written.

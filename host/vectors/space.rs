@@ -174,6 +174,11 @@ impl<'a> Space<'a> {
         self.square
     }
 
+    /// Inner product: whether the squared norm of `node` is below 0.8 of the largest.
+    pub(crate) fn is_short(&self, node: u32) -> bool {
+        self.lift.get(node as usize).is_some_and(|lift| lift * lift > 0.2 * self.square)
+    }
+
     /// Validates `queries` and prepares them.
     ///
     /// # Errors

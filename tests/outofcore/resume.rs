@@ -29,7 +29,7 @@ fn layers_and_groups_are_the_same_after_a_stop() {
         Box::new(move |update| (update.stage, update.done) == ("build", clusters)),
         Box::new(|update| (update.stage, update.done) == ("write", 2)),
         // While the first layer is built, after all rows are written.
-        Box::new(|update| update.stage == "exact search"),
+        Box::new(|update| update.stage == "write" && update.done + 1 == update.total),
     ];
     for (number, stop) in stops.into_iter().enumerate() {
         let stopped = builder.clone().progress(stops_when(stop));
