@@ -145,7 +145,7 @@ fn layers_are_built_only_where_searches_need_them() {
     {
         assert!(layer.nodes().len() <= below / 8 && layer.beam() <= MAX_LAYER_BEAM);
         // Every cluster has a node in the layer.
-        let clusters: std::collections::BTreeSet<u32> = layer.nodes().iter().map(|node| node % 60).collect();
+        let clusters: BTreeSet<u32> = layer.nodes().iter().map(|node| node % 60).collect();
         assert!(clusters.len() == 60 || layer.nodes().len() < 120, "{} clusters", clusters.len());
     }
     assert!(index.entries().iter().all(|entry| layers[layers.len() - 1].nodes().contains(entry)));
