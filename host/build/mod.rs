@@ -3,6 +3,7 @@
 
 mod estimate;
 mod graph;
+mod knn;
 mod layers;
 mod memory;
 mod plan;
@@ -48,7 +49,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder of the strategy's index with the defaults of [`Descent`].
+    /// A builder of the strategy's index with the defaults of [`Descent`], but lists of
+    /// [`Strategy::default_knn`].
     pub fn new(strategy: Strategy) -> Self {
         let (descent, others) = (Descent::new(), Vec::new());
         Self {

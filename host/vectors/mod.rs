@@ -11,6 +11,7 @@ mod metric;
 pub(crate) mod npy;
 mod open;
 mod pair;
+pub(crate) mod panels;
 pub(crate) mod range;
 pub(crate) mod repeated;
 mod save;
