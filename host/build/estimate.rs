@@ -65,13 +65,13 @@ mod rates {
     pub const CPU_DISTANCE: Rate = Rate { constant: 5.0e-8, each: 3.2e-10 };
 
     /// All pairs on a CPU: seconds per pair, by components, times cores.
-    pub const CPU_PAIR: Rate = Rate { constant: 3.0e-9, each: 4.0e-11 };
+    pub const CPU_PAIR: Rate = Rate { constant: 6.0e-10, each: 1.6e-11 };
 
     /// Pruning on a CPU: seconds per node, by components, times cores; of detours, seconds per
     /// neighbour of a list. Paths take both.
     pub const CPU_ONE_HOP: Rate = Rate { constant: 5.0e-6, each: 2.0e-7 };
     pub const CPU_TWO_HOP: Rate = Rate { constant: 5.0e-5, each: 5.5e-7 };
-    pub const CPU_DETOURS: f64 = 5.5e-7;
+    pub const CPU_DETOURS: f64 = 2.1e-7;
     pub const CPU_PATH: f64 = 1.0e-5;
     pub const CPU_PATH_LIST: Rate = Rate { constant: 5.0e-7, each: 4.0e-9 };
 }

@@ -57,7 +57,7 @@ impl Builder {
     /// As [`build_with_stats`](Self::build_with_stats), and keeps the base on the GPU.
     pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
-        let k = self.descent.k_for(base)?;
+        let k = self.k_for(base)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
@@ -66,7 +66,7 @@ impl Builder {
             let repeated = Repeated::of(&space, &checking)?;
             if repeated.pay(base.len()) {
                 drop(space);
-                return self.clone().progress(building).build_without_repeated(base, repeated);
+                return self.clone().progress(building).build_without_repeated(base, repeated, k);
             }
         }
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
@@ -105,12 +105,14 @@ impl Builder {
         Ok([if is_given { 0.0 } else { of("descent") }, of("prune"), of("reach")])
     }
 
-    /// Builds the index of `base` over the first row of each group of equal rows.
-    fn build_without_repeated(&self, base: &Vectors, repeated: Repeated) -> Result<Built> {
+    /// Builds the index of `base` over the first row of each group of equal rows, from lists of at
+    /// most `k`.
+    fn build_without_repeated(&self, base: &Vectors, repeated: Repeated, k: usize) -> Result<Built> {
         let rows = repeated.others(0..base.len());
         tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
         let count = repeated.len() as u64;
-        let descent = self.descent.of_part(rows.len()).progress(self.descent.progress.clone());
+        let descent = self.descent.clone().or_knn(k, base.len()).of_part(rows.len());
+        let descent = descent.progress(self.descent.progress.clone());
         // No sample: its lists would lack the repeated rows.
         let builder = self.clone().descent(descent).grouped(false).sample(0);
         let Built { index, stats, .. } = builder.build_and_keep(&base.select(&rows), None)?;

@@ -3,6 +3,7 @@
 
 pub(crate) mod estimate;
 mod graph;
+mod knn;
 mod layers;
 mod memory;
 mod plan;
@@ -49,7 +50,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder of the strategy's index with the defaults of [`Descent`].
+    /// A builder of the strategy's index with the defaults of [`Descent`], but lists of
+    /// [`Strategy::default_knn`].
     pub fn new(strategy: Strategy) -> Self {
         let (descent, others) = (Descent::new(), Vec::new());
         Self {

@@ -127,7 +127,7 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build), for parameters out of range.
     pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
-        let k = self.check_for(data)?;
+        let k = self.with_knn(target.gpu.is_some(), data.rows).check_for(data)?;
         target.check()?;
         Ok(self.plan_of(data, k, target))
     }

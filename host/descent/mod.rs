@@ -1,5 +1,6 @@
 //! The k-NN graph by two-phase GNN-Descent (paper section 4).
 
+mod all_pairs;
 mod cpu;
 pub(crate) mod gpu;
 mod graph;
@@ -33,7 +34,7 @@ use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
 use crate::vectors::shape::{device_type, own_type, with_type};
 use crate::vectors::space::Space;
-use crate::{Device, Error, Metric, Progress, Result, Vectors, search};
+use crate::{Device, Error, Metric, Progress, Result, Vectors};
 
 /// Default neighbours per node.
 pub const DEFAULT_KNN: usize = 96;
@@ -194,7 +195,7 @@ impl Descent {
         if shape.is_descent() {
             with_type!(device_type(data, self.metric), T => shape.kernels::<T>())
         } else {
-            with_type!(own_type(data, self.metric), T => search::exact::gpu::kernels::<T>().to_vec())
+            with_type!(own_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
         }
     }
 
@@ -208,7 +209,7 @@ impl Descent {
     /// space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
         let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
-        plan::stages_on_cpu(data.rows, k, self.expand, all_pairs, threads)
+        plan::stages_on_cpu(data, k, self.expand, all_pairs, threads)
     }
 
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
@@ -259,7 +260,13 @@ impl Descent {
     /// no progress.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
         let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
-        Self { knn, progress: self.progress.unwatched(), ..self.clone() }
+        Self { knn, progress: self.progress.unwatched(), ..self.clone() }.or_knn(DEFAULT_KNN, nodes)
+    }
+
+    /// This descent with `default` neighbours per node, clamped to `nodes` nodes, if none are set.
+    pub(crate) fn or_knn(self, default: usize, nodes: usize) -> Self {
+        let default = (nodes > 1).then(|| default.min(nodes - 1));
+        Self { knn: self.knn.or(default), ..self }
     }
 
     /// The neighbours per node for `base`: the number set, or the default clamped to the nodes.
@@ -333,14 +340,14 @@ impl Descent {
             return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
         }
         let (keys, mut stats) = if self.compares_all_pairs_on_cpu(nodes, k) {
-            (search::exact::all_pairs(space, k, &self.progress)?, DescentStats::default())
+            (all_pairs::all_pairs(space, k, &self.progress)?, DescentStats::default())
         } else {
             let plan =
                 cpu::CpuDescent { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
             cpu::descend(space, &plan, &self.progress)?
         };
         if stats.distances == 0 {
-            stats.distances = nodes as u64 * (nodes as u64 - 1);
+            stats.distances = nodes as u64 * (nodes as u64 - 1) / 2;
         }
         stats.seconds = began.elapsed().as_secs_f64();
         stats.peak_host_bytes = peak_host_bytes();
@@ -353,5 +360,7 @@ impl Descent {
 /// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU.
 pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS];
 
-/// Most nodes for which `Start::Auto` compares all pairs on the CPU.
-const ALL_PAIRS: usize = 4096;
+/// Most nodes for which `Start::Auto` compares all pairs on the CPU. With AVX-512, descent is as
+/// fast from 200,000 nodes of 32 components on, later for more components; with narrower
+/// instructions earlier (docs/measurements.md).
+const ALL_PAIRS: usize = 100_000;

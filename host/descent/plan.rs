@@ -4,13 +4,12 @@ use std::fmt;
 
 use tagore_device::key::Key;
 
-use super::Start;
 use super::cpu::{GATHER, SAMPLE};
 use super::reverse::Reverse;
+use super::{Start, all_pairs};
 use crate::gpu::{Gpu, MemoryPlan};
-use crate::search::exact::all_pairs_plan;
 use crate::search::visited::Visited;
-use crate::{ElementType, Error, Remedy};
+use crate::{DataShape, ElementType, Error, Remedy};
 
 /// The buffers of one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,20 +116,23 @@ pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
 
-/// The stages of a descent of `n` nodes on the CPU, or of comparing all pairs, with their host
+/// The stages of a descent on the CPU, or of comparing all pairs, with their host
 /// buffers.
 pub(super) fn stages_on_cpu(
-    n: usize,
+    data: &DataShape,
     k: usize,
     expand: usize,
     all_pairs: bool,
     threads: usize,
 ) -> Vec<PlannedStage> {
+    let n = data.rows;
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
     let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
     let mut stages = Vec::new();
     if all_pairs {
-        stages.push(PlannedStage { name: "all pairs", buffers: all_pairs_plan(n, k, threads) });
+        let [pairs, gathered] = all_pairs::plans(n, data.dim, k);
+        stages.push(PlannedStage { name: "all pairs", buffers: pairs });
+        stages.push(PlannedStage { name: "lists", buffers: gathered });
     } else {
         // Bounds and locks of lists exist only while no edges are reversed, and take less.
         let join = lists

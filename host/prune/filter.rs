@@ -15,6 +15,7 @@ pub(super) struct Pruner<'a> {
     alive: Vec<Candidate>,
     ids: Vec<u32>,
     distances: Vec<f32>,
+    counts: Vec<u32>,
     detours: Vec<(u32, u32)>,
     places: Vec<u32>,
 }
@@ -36,6 +37,7 @@ impl<'a> Pruner<'a> {
             alive: Vec::new(),
             ids: Vec::new(),
             distances: Vec::new(),
+            counts: Vec::new(),
             detours: Vec::new(),
             places: Vec::new(),
         }
@@ -99,30 +101,31 @@ impl<'a> Pruner<'a> {
     /// CAGRA: the candidates with the fewest detours, nearer ones first among equals. A detour of B
     /// runs through a better-ranked candidate D whose list holds B.
     fn rank(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
-        let Self { space, graph, detours, places, .. } = self;
-        // Allocated on first use, since only this filter needs it.
-        places.resize(space.len(), u32::MAX);
-        detours.clear();
-        for (&key, place) in candidates.iter().zip(0..) {
+        let Self { space, graph, counts, detours, places, .. } = self;
+        // Allocated on first use, since only this filter needs it. Places count from 1; nodes that
+        // are no candidates have place 0, which no detour leads to. So counting needs no branches,
+        // which the processor would mispredict: they took two thirds of the time.
+        places.resize(space.len(), 0);
+        for (&key, place) in candidates.iter().zip(1..) {
             places[key as u32 as usize] = place;
-            detours.push((0, place));
         }
-        for (&via, place_via) in candidates.iter().zip(0..) {
-            for (&id, rank_in_list) in graph.neighbors(via as u32 as usize).iter().zip(0..) {
+        counts.clear();
+        counts.resize(candidates.len() + 1, 0);
+        // Without strict detours, any rank in a list will do.
+        let step = u32::from(self.strategy.strict_detours);
+        for (&via, place_via) in candidates.iter().zip(1..) {
+            let mut least: u32 = step;
+            for &id in graph.neighbors(via as u32 as usize) {
                 let place = places[id as usize];
-                // Nodes that are no candidates have place u32::MAX; the second comparison rejects
-                // them.
-                if place_via < place
-                    && place != u32::MAX
-                    && (!self.strategy.strict_detours || rank_in_list < place)
-                {
-                    detours[place as usize].0 += 1;
-                }
+                counts[place as usize] += u32::from(place > place_via.max(least));
+                least += step;
             }
         }
         for &key in candidates {
-            places[key as u32 as usize] = u32::MAX;
+            places[key as u32 as usize] = 0;
         }
+        detours.clear();
+        detours.extend(counts[1..].iter().copied().zip(0..));
         if let Some(limit) = self.strategy.threshold {
             detours.retain(|&(count, _)| count as f32 <= limit);
         }

@@ -13,6 +13,7 @@ mod metric;
 pub(crate) mod npy;
 mod open;
 mod pair;
+pub(crate) mod panels;
 mod query;
 pub(crate) mod range;
 pub(crate) mod repeated;

@@ -349,7 +349,7 @@ impl<'a> Space<'a> {
     }
 
     /// The mean of all rows, summed in fixed pieces: the same on any number of threads.
-    fn mean(&self, progress: &Progress) -> Result<Vec<f64>> {
+    pub(crate) fn mean(&self, progress: &Progress) -> Result<Vec<f64>> {
         const PIECE: usize = SUM_ROWS as usize;
         let sum_of = |piece: usize| {
             progress.check()?;

@@ -43,7 +43,8 @@ impl Args {
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         laps.end_parts("prepare", &parts(&stats));
         if graph.is_none() {
-            self.descent.say(&base, stats.knn, &stats.descent, output);
+            let default = builder.strategy().default_knn(stats.descent.device != "cpu");
+            self.descent.say(&base, (stats.knn, default), &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);

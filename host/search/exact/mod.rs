@@ -10,7 +10,7 @@ use tagore_device::key::{self, Key};
 
 use gpu::{GpuSearch, QuerySet};
 
-use crate::gpu::{Gpu, KernelTime, Measurement, MemoryPlan};
+use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::progress::Progress;
 use crate::vectors::space::{Queries, Query, Space};
 use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
@@ -178,19 +178,6 @@ pub fn ground_truth(
     search.run(base, queries).map(|(truth, _)| truth)
 }
 
-/// Host memory of [`all_pairs`] for `n` nodes on `threads` threads.
-pub(crate) fn all_pairs_plan(n: usize, k: usize, threads: usize) -> MemoryPlan {
-    MemoryPlan::new()
-        .with::<u32>("nodes", 2 * n)
-        .with::<Key>("lists", n * k)
-        .with::<Key>("nearest so far", threads * (QUERIES + 1) * Best::room(k))
-}
-
-/// The exact k-NN lists of all nodes, `k` keys per node.
-pub(crate) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
-    neighbors_of(space, &(0..space.len() as u32).collect::<Vec<_>>(), k, progress)
-}
-
 /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
     let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
@@ -251,7 +238,7 @@ fn nearest<'p>(
         || (Vec::new(), Vec::new()),
         |(ids, distances), (block, slots)| {
             let first = block * QUERIES;
-            let mut best: Vec<Best> = (0..slots.len() / k).map(|_| Best::new(k)).collect();
+            let mut best: Vec<Best> = (0..slots.len() / k).map(|_| Best::new(k, 2 * k + 64)).collect();
             for begin in (0..rows).step_by(tile) {
                 progress.check()?;
                 let end = (begin + tile).min(rows);
@@ -281,7 +268,7 @@ fn nearest<'p>(
 }
 
 /// The `k` smallest of the keys added.
-struct Best {
+pub(crate) struct Best {
     k: usize,
     keys: Vec<Key>,
     /// Keys from this one on are not among the `k` smallest.
@@ -289,17 +276,19 @@ struct Best {
 }
 
 impl Best {
-    /// Capacity in keys.
-    fn room(k: usize) -> usize {
-        2 * k + 64
+    /// No keys yet, and room for `room` of them, more than `k`: a larger one is cut less often.
+    pub(crate) fn new(k: usize, room: usize) -> Self {
+        Self { k, keys: Vec::with_capacity(room), bound: Key::MAX }
     }
 
-    fn new(k: usize) -> Self {
-        Self { k, keys: Vec::with_capacity(Self::room(k)), bound: Key::MAX }
+    /// The key that others must be below, once there is one.
+    #[inline]
+    pub(crate) fn bound(&self) -> Option<Key> {
+        (self.bound != Key::MAX).then_some(self.bound)
     }
 
     #[inline]
-    fn add(&mut self, key: Key) {
+    pub(crate) fn add(&mut self, key: Key) {
         if key < self.bound {
             self.keys.push(key);
             if self.keys.len() == self.keys.capacity() {
@@ -316,7 +305,7 @@ impl Best {
         }
     }
 
-    fn finish(mut self) -> Vec<Key> {
+    pub(crate) fn finish(mut self) -> Vec<Key> {
         self.cut();
         self.keys.sort_unstable();
         self.keys
@@ -333,7 +322,7 @@ mod tests {
         for (count, k) in [(1, 1), (10, 10), (500, 3), (2000, 100)] {
             let draws = Draws::new(3, Stage::Test, count as u32, k as u64);
             let keys: Vec<Key> = (0..count).map(|i| draws.bits(i) >> 1).collect();
-            let mut best = Best::new(k);
+            let mut best = Best::new(k, 2 * k + 64);
             keys.iter().for_each(|&key| best.add(key));
             let mut sorted = keys;
             sorted.sort_unstable();

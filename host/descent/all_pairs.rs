@@ -1,0 +1,236 @@
+//! The exact k-NN graph on the CPU, from all pairs of rows.
+//!
+//! Panels of rows meet each other once. A filter drops the pairs that cannot enter the list of
+//! either row ([`Panels`]), and the others get their exact distance. A list ends with the smallest
+//! of all its keys, so the graph does not depend on the threads or on the instruction set.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rayon::prelude::*;
+use tagore_device::key::{self, Key};
+
+use crate::gpu::MemoryPlan;
+use crate::search::exact::Best;
+use crate::vectors::panels::{PANEL, Panels, PerRow};
+use crate::vectors::space::Space;
+use crate::{Progress, Result};
+
+/// Panels of a block, the unit of parallel work.
+const PANELS: usize = 4;
+
+/// Rows of a block.
+const BLOCK: usize = PANELS * PANEL;
+
+/// Keys of a list beyond its `k` before it is cut.
+const PENDING: usize = 32;
+
+/// Host memory of [`all_pairs`] for `n` nodes of `dim` components: while pairs are compared, and
+/// while the lists are gathered.
+pub(super) fn plans(n: usize, dim: usize, k: usize) -> [MemoryPlan; 2] {
+    let nearest = MemoryPlan::new()
+        .with::<Key>("nearest so far", n * (k + PENDING))
+        .with::<(Best, f32)>("heads of lists", n);
+    [Panels::plan(n, dim).and(&nearest), nearest.with::<Key>("lists", n * k)]
+}
+
+/// The exact k-NN lists of all nodes, `k` keys per node; `k` is below the number of nodes.
+pub(super) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
+    let nodes = space.len();
+    if k == 0 {
+        return Ok(Vec::new());
+    }
+    let panels = Panels::new(space, progress)?;
+    let starts = (0..nodes).step_by(BLOCK);
+    let blocks = starts.map(|first| Mutex::new(Block::new(first, (nodes - first).min(BLOCK), k))).collect();
+    let pairs = AllPairs { space, panels, blocks };
+    pairs.run(progress)?;
+    let AllPairs { panels, blocks, .. } = pairs;
+    drop(panels);
+    let mut keys = vec![key::NONE; nodes * k];
+    keys.par_chunks_mut(BLOCK * k).zip(blocks).for_each(|(keys, block)| {
+        let Block { lists, .. } = block.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for (keys, list) in keys.chunks_exact_mut(k).zip(lists) {
+            keys.copy_from_slice(&list.finish());
+        }
+    });
+    Ok(keys)
+}
+
+/// The lists of neighbouring rows so far.
+struct Block {
+    /// The first row.
+    first: usize,
+    lists: Vec<Best>,
+    /// What a pair's `h` may be at most to enter a list; none enters a list past the last row.
+    bounds: [PerRow; PANELS],
+}
+
+impl Block {
+    fn new(first: usize, rows: usize, k: usize) -> Self {
+        let mut bounds = [[f32::NEG_INFINITY; PANEL]; PANELS];
+        // An infinite bound would admit the rows that fill up a panel.
+        bounds.as_flattened_mut()[..rows].fill(f32::MAX);
+        Self { first, lists: (0..rows).map(|_| Best::new(k, k + PENDING)).collect(), bounds }
+    }
+
+    fn add(&mut self, panels: &Panels, row: usize, key: Key) {
+        let list = &mut self.lists[row];
+        list.add(key);
+        if let Some(last) = list.bound() {
+            self.bounds.as_flattened_mut()[row] = panels.bound(key::distance(last));
+        }
+    }
+}
+
+struct AllPairs<'a> {
+    space: &'a Space<'a>,
+    panels: Panels,
+    blocks: Vec<Mutex<Block>>,
+}
+
+/// Buffers of one task.
+#[derive(Default)]
+struct Scratch {
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+}
+
+impl AllPairs<'_> {
+    /// Compares all blocks with each other. In a round, a block meets at most one other, so that no
+    /// thread waits for a lock: blocks whose numbers add up to the round, modulo an odd number.
+    fn run(&self, progress: &Progress) -> Result<()> {
+        let count = self.blocks.len();
+        let rounds = count | 1;
+        let stage = progress.stage("all pairs", (count * (count + 1) / 2) as u64);
+        for round in 0..rounds {
+            (0..count).into_par_iter().try_for_each_init(Scratch::default, |scratch, first| {
+                let second = (round + rounds - first) % rounds;
+                if (first..count).contains(&second) {
+                    self.meet(first, second, scratch);
+                    stage.advance(1)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn block(&self, block: usize) -> MutexGuard<'_, Block> {
+        self.blocks[block].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meet(&self, first: usize, second: usize, scratch: &mut Scratch) {
+        let mut a = self.block(first);
+        if first == second {
+            return self.compare(&mut [&mut a], scratch);
+        }
+        let mut b = self.block(second);
+        self.compare(&mut [&mut a, &mut b], scratch);
+    }
+
+    /// Compares the rows of two blocks, or of one block with each other.
+    fn compare(&self, blocks: &mut [&mut Block], scratch: &mut Scratch) {
+        let (is_one, last) = (blocks.len() == 1, blocks.len() - 1);
+        let panels = |block: &Block| block.lists.len().div_ceil(PANEL);
+        for second in 0..panels(blocks[last]) {
+            for first in 0..if is_one { second + 1 } else { panels(blocks[0]) } {
+                let side = |block: &Block, panel: usize| (block.first / PANEL + panel, block.bounds[panel]);
+                let (a, b) = (side(blocks[0], first), side(blocks[last], second));
+                let mut near = self.panels.near((a.0, &a.1), (b.0, &b.1));
+                if a.0 == b.0 {
+                    // Each pair once, and no row with itself.
+                    near.iter_mut().zip(0..).for_each(|(near, row)| *near &= (u32::MAX << row) << 1);
+                }
+                for (row, near) in near.into_iter().enumerate().filter(|&(_, near)| near != 0) {
+                    self.add(blocks, (first * PANEL + row, second * PANEL), near, scratch);
+                }
+            }
+        }
+    }
+
+    /// Adds the pairs of a row of the first block to the lists of both rows: bit `i` of `near` stands
+    /// for row `others + i` of the last block.
+    fn add(
+        &self,
+        blocks: &mut [&mut Block],
+        (row, others): (usize, usize),
+        mut near: u32,
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { ids, distances } = scratch;
+        let last = blocks.len() - 1;
+        let node = (blocks[0].first + row) as u32;
+        let first = (blocks[last].first + others) as u32;
+        ids.clear();
+        while near != 0 {
+            ids.push(first + near.trailing_zeros());
+            near &= near - 1;
+        }
+        self.space.list_distances(self.space.query(node), ids, distances);
+        for (&id, &distance) in ids.iter().zip(&*distances) {
+            blocks[0].add(&self.panels, row, key::pack(distance, id));
+            blocks[last].add(&self.panels, others + (id - first) as usize, key::pack(distance, node));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use tagore_device::random::{Draws, Stage};
+
+    use super::*;
+    use crate::search::exact::ExactSearch;
+    use crate::{Device, Metric, Vectors};
+
+    fn check(base: &Vectors, what: &str) {
+        for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+            let space = Space::new(base, metric, &Progress::silent()).unwrap();
+            let nodes: Vec<u32> = (0..base.len() as u32).collect();
+            for k in [1, 10, 97].map(|k: usize| k.min(base.len() - 1)) {
+                let expected = ExactSearch::new(k).device(Device::Cpu).neighbors_of(&space, &nodes).unwrap();
+                let found = all_pairs(&space, k, &Progress::silent()).unwrap();
+                assert!(found == expected, "{what}, {} x {}, {metric}, k = {k}", base.len(), base.dim());
+            }
+        }
+    }
+
+    fn draw(dim: usize, seed: u64) -> impl Fn(usize) -> f32 {
+        let draws = Draws::new(seed, Stage::Test, 2, dim as u64);
+        move |i| draws.unit(i as u64) as f32
+    }
+
+    #[test]
+    fn lists_are_those_of_exact_search() {
+        for (n, dim) in [(2, 3), (31, 1), (33, 7), (127, 16), (129, 33), (700, 20), (300, 300)] {
+            let unit = draw(dim, n as u64);
+            let f32s: Vec<f32> = (0..n * dim).map(|i| unit(i) - 0.5).collect();
+            let f16s = f32s.iter().map(|&x| f16::from_f32(x)).collect();
+            // Whole numbers: ties abound. Small ones: rows are equal, and some are zero.
+            let bytes = |most: f32| (0..n * dim).map(|i| (unit(i) * most) as u8).collect();
+            let i8s = (0..n * dim).map(|i| (unit(i) * 256.0 - 128.0) as i8).collect();
+            check(&Vectors::from_f32(f32s, dim).unwrap(), "f32");
+            check(&Vectors::from_f16(f16s, dim).unwrap(), "f16");
+            check(&Vectors::from_u8(bytes(256.0), dim).unwrap(), "u8");
+            check(&Vectors::from_u8(bytes(2.0), dim).unwrap(), "few values");
+            check(&Vectors::from_i8(i8s, dim).unwrap(), "i8");
+        }
+    }
+
+    #[test]
+    fn rounding_loses_no_neighbour() {
+        let (n, dim) = (400, 24);
+        let unit = draw(dim, 5);
+        let values = |value: &dyn Fn(usize, f32) -> f32| {
+            let values = (0..n * dim).map(|i| value(i / dim, unit(i) - 0.5)).collect();
+            Vectors::from_f32(values, dim).unwrap()
+        };
+        // Distances far smaller than the norms, and differences of the last bits.
+        check(&values(&|_, x| 1e6 + x), "far from zero");
+        check(&values(&|row, x| if row % 2 == 0 { 1e6 + x } else { x - 1e6 }), "two places");
+        check(&values(&|row, x| x * 10f32.powi(row as i32 % 12 - 6)), "many magnitudes");
+        check(&values(&|row, x| if row == 0 { 1.0 } else { x * 1e-21 }), "nearly equal rows");
+        check(&values(&|_, x| x * 1e18), "large values");
+        check(&values(&|_, x| x * 1e-11), "small values");
+    }
+}
