@@ -129,8 +129,8 @@ pub(crate) struct GraphOptions {
     /// Metric: l2, ip (inner product) or cosine
     #[arg(long, default_value = "l2")]
     pub metric: Metric,
-    /// Neighbours per node of the k-NN graph [default: 96; under an index built on the CPU the degree,
-    /// from 64 to 96; at most one less than the rows]
+    /// Neighbours per node of the k-NN graph [default: 96; under an index built on the CPU the
+    /// degree, from 64 to 96; at most one less than the rows]
     #[arg(long, value_name = "K")]
     pub knn: Option<usize>,
     /// Nodes per cell of a start from cells

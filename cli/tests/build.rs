@@ -68,7 +68,7 @@ fn a_default_k_that_is_too_large_is_clamped_with_a_warning() {
     let output = s.run("build -i small.fbin -o small.tagore --index cagra");
     assert_eq!(output.status.code(), Some(0));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("warning: --knn 96") && stderr.contains("39"), "{stderr}");
+    assert!(stderr.contains("warning: --knn 64") && stderr.contains("39"), "{stderr}");
 }
 
 #[cfg(unix)]

@@ -83,7 +83,7 @@ fn an_index_is_planned_on_both_backends() {
     let pruning = ["medoid", "collect and filter", "reverse edges", "store"];
     assert_eq!(names(&plan["stages"]), [&["exact search"][..], &pruning].concat());
     assert_eq!(names(&plan["host_stages"]), ["exact search", "reach", "index"]);
-    let on_cpu = ["all pairs", "graph", "filter", "store", "reach", "index"];
+    let on_cpu = ["all pairs", "lists", "graph", "filter", "store", "reach", "index"];
     assert_eq!(names(&plan["cpu"]["host_stages"]), on_cpu);
     assert_eq!(plan["stages"][2]["buffers"]["forward edges"], 500 * 40 * 8);
     let sum =

@@ -106,7 +106,10 @@ fn a_signal_stops_whatever_reads_a_large_file() {
     ] {
         let (code, last) = s.meanwhile(s.command(arguments), stage, |process| send(process, signal));
         assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"), "{arguments}, SIG{signal}");
-        assert_eq!(s.names(), before, "{arguments}: files were left behind");
+        // A build out of core that is past its partition keeps its work files for `--resume`.
+        let mut after = s.names();
+        after.retain(|name| stage != "partition" || name != "x.tagore.work");
+        assert_eq!(after, before, "{arguments}: files were left behind");
     }
 }
 
@@ -123,7 +126,8 @@ fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
     Synth::new(20_000, 64, 1).unwrap().base().save(s.path("large.fbin")).unwrap();
     let before = s.names();
     // These iterations take far longer than the test.
-    let command = s.command("build -i large.fbin -o x.tagore --index nsg --iterations 900,900");
+    let command =
+        s.command("build -i large.fbin -o x.tagore --index nsg --start random --iterations 900,900");
     let (code, last) = s.meanwhile(command, "join", |process| send(process, "INT"));
     assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"));
     assert_eq!(s.names(), before);

@@ -148,8 +148,8 @@ impl AllPairs<'_> {
         }
     }
 
-    /// Adds the pairs of a row of the first block to the lists of both rows: bit `i` of `near` stands
-    /// for row `others + i` of the last block.
+    /// Adds the pairs of a row of the first block to the lists of both rows: bit `i` of `near`
+    /// stands for row `others + i` of the last block.
     fn add(
         &self,
         blocks: &mut [&mut Block],

@@ -1,10 +1,10 @@
 //! Panels of rows, and the pairs of their rows that may be near: a filter before exact distances.
 //!
-//! With the product `p` of two rows, half of their squared L2 distance is `|x|²/2 + |y|²/2 - p`, and
-//! minus their inner product is `-p`. So every list distance is `h = term(x) + term(y) - p`, up to a
-//! factor. Products are chains of multiply-adds, fused where the processor can: they are fast, and
-//! their last bits depend on the instruction set. Each term is therefore lowered by more than all
-//! rounding, and `h` is never above the exact value.
+//! With the product `p` of two rows, half of their squared L2 distance is `|x|²/2 + |y|²/2 - p`,
+//! and minus their inner product is `-p`. So every list distance is `h = term(x) + term(y) - p`, up
+//! to a factor. Products are chains of multiply-adds, fused where the processor can: they are fast,
+//! and their last bits depend on the instruction set. Each term is therefore lowered by more than
+//! all rounding, and `h` is never above the exact value.
 
 use rayon::prelude::*;
 
@@ -387,8 +387,8 @@ mod tests {
 
     use super::*;
 
-    /// Of pairs whose `h` is below a bound by more than all rounding, or above it, every instruction
-    /// set agrees with the definition.
+    /// Of pairs whose `h` is below a bound by more than all rounding, or above it, every
+    /// instruction set agrees with the definition.
     #[test]
     fn every_instruction_set_finds_the_near_pairs() {
         for dim in [1, 2, 17, 128, 129, 1000] {
