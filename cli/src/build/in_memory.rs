@@ -35,7 +35,7 @@ impl Args {
         let builder = builder.sample(if self.no_report { 0 } else { self.report.nodes() });
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         if graph.is_none() {
-            let default = builder.strategy().default_knn(stats.descent.device != "cpu");
+            let default = builder.default_knn(stats.descent.device != "cpu", base.len());
             self.descent.say(&base, (stats.knn, default), &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
