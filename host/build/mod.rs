@@ -51,7 +51,7 @@ pub struct Builder {
 
 impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`], but lists of
-    /// [`Strategy::default_knn`].
+    /// [`default_knn`](Self::default_knn).
     pub fn new(strategy: Strategy) -> Self {
         let (descent, others) = (Descent::new(), Vec::new());
         Self {

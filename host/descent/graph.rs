@@ -19,6 +19,7 @@ pub struct KnnGraph {
     ids: Vec<u32>,
     distances: Vec<f32>,
     stats: DescentStats,
+    is_exact: bool,
 }
 
 impl KnnGraph {
@@ -31,7 +32,17 @@ impl KnnGraph {
     ) -> Self {
         let ids = keys.par_iter().map(|&k| key::id(k)).collect();
         let distances = keys.par_iter().map(|&k| key::distance(k)).collect();
-        Self { k, metric, nodes, ids, distances, stats }
+        Self { k, metric, nodes, ids, distances, stats, is_exact: false }
+    }
+
+    /// Marks the lists as those of exact search.
+    pub(crate) fn exact(self) -> Self {
+        Self { is_exact: true, ..self }
+    }
+
+    /// Whether the list of each node certainly holds its nearest `count` nodes, or all nodes.
+    pub(crate) fn has_nearest(&self, count: usize) -> bool {
+        self.is_exact && (self.k >= count || self.k + 1 >= self.nodes)
     }
 
     /// Drops the [`distances`](Self::distances) to free their memory.
@@ -112,7 +123,8 @@ impl KnnGraph {
             let expected = format!("{} as {} has", base.len(), base.describe());
             return Err(Error::file(path, format_args!("{nodes} rows"), expected));
         }
-        let graph = Self { k, metric, nodes, ids, distances, stats: DescentStats::default() };
+        let stats = DescentStats::default();
+        let graph = Self { k, metric, nodes, ids, distances, stats, is_exact: false };
         match (0..nodes).into_par_iter().find_first(|&node| !graph.row_is_sound(node)) {
             None => Ok(graph),
             Some(node) => Err(Error::file(

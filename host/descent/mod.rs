@@ -339,7 +339,8 @@ impl Descent {
         if self.start == Start::Cells {
             return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
         }
-        let (keys, mut stats) = if self.compares_all_pairs_on_cpu(nodes, k) {
+        let is_exact = self.compares_all_pairs_on_cpu(nodes, k);
+        let (keys, mut stats) = if is_exact {
             (all_pairs::all_pairs(space, k, &self.progress)?, DescentStats::default())
         } else {
             let plan =
@@ -353,7 +354,8 @@ impl Descent {
         stats.peak_host_bytes = peak_host_bytes();
         "cpu".clone_into(&mut stats.device);
         stats.log();
-        Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
+        let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats);
+        Ok(if is_exact { graph.exact() } else { graph })
     }
 }
 

@@ -42,6 +42,8 @@ impl<'a> Collector<'a> {
         mode: Collect,
         limit: usize,
     ) -> Self {
+        // No path leads to a nearer node than those of such a list.
+        let mode = if graph.has_nearest(limit) { Collect::OneHop } else { mode };
         let nodes = if mode == Collect::Path { space.len() } else { 0 };
         Self {
             space,
@@ -100,15 +102,50 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::Progress;
     use crate::descent::Descent;
-    use crate::vectors::{Metric, Synth};
+    use crate::vectors::{Metric, Synth, Vectors};
+    use crate::{Device, Progress};
+    use tagore_device::random::{Draws, Stage};
+
+    #[test]
+    fn exact_lists_hold_all_candidates() {
+        for (n, k, limit) in [(600, 40, 40), (600, 40, 13), (30, 29, 200)] {
+            // Few values: ties abound.
+            let draws = Draws::new(2, Stage::Test, 5, n as u64);
+            let base =
+                Vectors::from_u8((0..n * 4).map(|i| draws.below(i as u64, 5) as u8).collect(), 4).unwrap();
+            for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+                let space = Space::new(&base, metric, &Progress::silent()).unwrap();
+                let exact = Descent::new().metric(metric).knn(k).device(Device::Cpu).build(&base).unwrap();
+                assert!(exact.has_nearest(limit) && !(n > 40 && exact.has_nearest(k + 1)));
+                let stats = exact.stats().clone();
+                let keys: Vec<Key> = (0..n)
+                    .flat_map(|node| exact.neighbors(node).iter().zip(exact.distances(node)))
+                    .map(|(&id, &distance)| key::pack(distance, id))
+                    .collect();
+                let given = KnnGraph::from_keys(k, metric, n, &keys, stats);
+                for mode in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
+                    let collected = |graph: &KnnGraph| -> Vec<Vec<Key>> {
+                        let mut collector = Collector::new(&space, graph, &[0], mode, limit);
+                        let mut candidates = Vec::new();
+                        let collect = |node| {
+                            collector.collect(node, &mut candidates);
+                            candidates.clone()
+                        };
+                        (0..n as u32).map(collect).collect()
+                    };
+                    assert!(!given.has_nearest(1));
+                    assert_eq!(collected(&exact), collected(&given), "{mode:?}, {metric}, {k}, {limit}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn each_mode_collects_its_candidates() {
         let base = Synth::new(600, 11, 5).unwrap().base();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let graph = Descent::new().knn(40).build(&base).unwrap();
+        let graph = Descent::new().knn(40).start(crate::Start::Random).build(&base).unwrap();
         let entries = [space.medoid(&Progress::silent()).unwrap()];
         for mode in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
             for limit in [5, 10_000] {

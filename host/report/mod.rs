@@ -21,7 +21,6 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-#[cfg(feature = "plots")]
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
 #[cfg(feature = "plots")]

@@ -43,7 +43,7 @@ impl Args {
         let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
         laps.end_parts("prepare", &parts(&stats));
         if graph.is_none() {
-            let default = builder.strategy().default_knn(stats.descent.device != "cpu");
+            let default = builder.default_knn(stats.descent.device != "cpu", base.len());
             self.descent.say(&base, (stats.knn, default), &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
