@@ -129,8 +129,8 @@ pub(crate) struct GraphOptions {
     /// Metric: l2, ip (inner product) or cosine
     #[arg(long, default_value = "l2")]
     pub metric: Metric,
-    /// Neighbours per node of the k-NN graph [default: 96; under an index built on the CPU the
-    /// degree, from 64 to 96; at most one less than the rows]
+    /// Neighbours per node of the k-NN graph [default: 96; up to 100,000 rows on a CPU as many
+    /// as candidates, from 32 to 100, or 64 to 96 for cagra; at most one less than the rows]
     #[arg(long, value_name = "K")]
     pub knn: Option<usize>,
     /// Nodes per cell of a start from cells
