@@ -206,14 +206,12 @@ impl Chart {
     }
 }
 
-/// Checks the extension of a plot's file: plots are SVG.
+/// Refuses a file with the extension of another kind: plots are SVG.
 fn check_plot(path: &Path) -> Result<()> {
-    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
+    let Some(extension) = path.extension().filter(|extension| !extension.eq_ignore_ascii_case("svg")) else {
         return Ok(());
-    }
-    let found = path.extension().map_or("no extension".to_owned(), |extension| {
-        format!("extension .{}", path_text(Path::new(extension)))
-    });
+    };
+    let found = format!("extension .{}", path_text(Path::new(extension)));
     let expected = format!("a plot as SVG: {}", path_text(&path.with_extension("svg")));
     Err(Error::File { path: path.to_owned(), found, expected })
 }

@@ -139,7 +139,8 @@ class Part:
             case.fault(f"hangs: no end {GUARD} s after {first.name}{' and another signal' if second else ''}")
             return True
         took = now() - sent
-        if child.returncode == 0 and took < BOUND:
+        # A build out of core that finds no room on the disk ends by itself.
+        if (child.returncode == 0 or b"bytes free" in stderr) and took < BOUND:
             case.count("at the last moment")
             clear(folder)
             return False
