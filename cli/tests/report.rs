@@ -121,6 +121,15 @@ fn a_build_says_what_it_waited_for() {
     // Both outputs would be one file.
     let refused = s.run("build -i base.fbin -o same.svg --index dpg --knn 30 --timeline same.svg");
     assert!(!refused.status.success() && !s.path("same.svg").exists());
-    s.succeeds("build -i base.fbin -o big --index dpg --knn 20 --cluster-size 200 --timeline drawn");
-    assert!(std::fs::read_to_string(s.path("drawn")).unwrap().contains("reader 0"));
+    let build = "build -i base.fbin -o big --index dpg --knn 20 --cluster-size 200 --timeline drawn";
+    let built = s.succeeds(build).pop().unwrap();
+    let drawn = std::fs::read_to_string(s.path("drawn")).unwrap();
+    assert!(drawn.contains("reader 0") && drawn.contains("open, partition: 0.000 to"), "{drawn}");
+    let laps = built["laps"].as_object().unwrap();
+    for stage in ["plan", "partition", "build", "write", "layers", "remove", "reach", "measure"] {
+        assert!(laps[stage].as_f64() >= Some(0.0), "{stage} in {laps:?}");
+    }
+    let until_reach = laps.iter().filter(|(stage, _)| *stage != "measure").map(|(_, seconds)| seconds);
+    let (sum, total) = (until_reach.filter_map(|s| s.as_f64()).sum::<f64>(), &built["seconds"]["total"]);
+    assert!((sum - total.as_f64().unwrap()).abs() < 0.01, "{sum} of {total}");
 }

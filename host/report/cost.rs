@@ -98,7 +98,9 @@ impl BuildCost {
             stages: vec![
                 stage("partition", stats.partition),
                 StageCost { peak_gpu_bytes: gpu, ..stage("build", stats.build) },
-                StageCost::ended("write", stats.write),
+                stage("write", stats.write),
+                stage("remove", stats.remove),
+                StageCost::ended("reach", stats.reach),
             ],
             jit_seconds: None,
             peak_gpu_bytes: stats.peak_gpu_bytes,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
+use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats, Task, TaskKind};
 use tagore::{
     BuildCost, Builder, DataShape, Device, Index, KnnSample, Measure, Metric, Progress, Report, StageCost,
     Target, Vectors, peak_host_bytes, timeline_plot,
@@ -41,24 +41,28 @@ impl Args {
         if !is_searched {
             self.report.refuse_min_recall("cannot be measured out of core with --metric cosine")?;
         }
-        let Started { builder, base, laps } = started;
+        let Started { builder, base, mut laps } = started;
         // The partition checks the values of the base.
         let read = laps.total();
         say_clusters(&plan, output);
         let [building, measuring] = self.parts_of_clusters(&builder, &base, &plan, output)?;
         let build = OutOfCore::new(builder.progress(building), plan);
+        let before = laps.total();
         let stats = self.build_clusters(build, &base, output)?;
         let index = Index::open(&self.output)?;
+        laps.end_parts("prepare", &parts(&stats));
         let done = Done { index, plan, stats, read, total: laps.total() };
         done.say(&base, output);
         self.say_index(&done.index, &base, done.total, output);
         done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
         if let Some(path) = &self.timeline {
-            timeline_plot(path, &self.title(&base), &done.stats.tasks)?;
+            timeline_plot(path, &self.title(&base), &since_start(&done.stats.tasks, before))?;
         }
-        let event = done.event(&base);
+        let mut event = done.event(&base);
         if self.no_report {
+            event["laps"] = laps.event();
             output.event(&event);
+            laps.say(output);
             return Ok(());
         }
         let measure = Measure {
@@ -73,7 +77,12 @@ impl Args {
         let mut cost = BuildCost::out_of_core(&done.stats);
         cost.stages.insert(0, StageCost::ended("read", done.read));
         report.build = Some(cost);
-        self.end(&report, event, output)
+        laps.end("measure");
+        event["laps"] = laps.event();
+        let judged = self.end(&report, event, output);
+        laps.end("files");
+        laps.say(output);
+        judged
     }
 
     /// The parts of the progress by their estimated times: the build and the report.
@@ -115,6 +124,31 @@ impl Args {
         }
         Ok(stats)
     }
+}
+
+/// The parts of a build out of core with known seconds.
+fn parts(stats: &OutOfCoreStats) -> [(&'static str, f64); 6] {
+    let OutOfCoreStats { partition, build, write, layers, remove, reach, .. } = *stats;
+    [
+        ("partition", partition),
+        ("build", build),
+        ("write", write - layers),
+        ("layers", layers),
+        ("remove", remove),
+        ("reach", reach),
+    ]
+}
+
+/// The tasks of a build that began `before` seconds after the command, by the command's clock. What
+/// the command did before is a task too.
+fn since_start(tasks: &[Task], before: f64) -> Vec<Task> {
+    let thread = tasks.first().map_or_else(String::new, |task| task.thread.clone());
+    let start = Task { kind: TaskKind::Open, thread, cluster: None, begin: 0.0, end: before, bytes: 0 };
+    let shifted = tasks.iter().map(|task| {
+        let Task { kind, thread, cluster, begin, end, bytes } = task.clone();
+        Task { kind, thread, cluster, begin: begin + before, end: end + before, bytes }
+    });
+    std::iter::once(start).chain(shifted).collect()
 }
 
 impl Done {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::attempt::{Parts, Run};
 use super::stats::OutOfCoreStats;
@@ -146,9 +146,13 @@ impl OutOfCore {
                 }
             }
         }
+        let removing = Instant::now();
         folder.remove();
+        stats.remove = removing.elapsed().as_secs_f64();
         stats.tasks = trace.tasks();
+        let counting = Instant::now();
         stats.unreachable = Index::open(output)?.unreachable(&builder.descent.progress)?;
+        stats.reach = counting.elapsed().as_secs_f64();
         Ok(stats)
     }
 

@@ -35,6 +35,10 @@ pub struct OutOfCoreStats {
     pub write: f64,
     /// Seconds of testing for layers and building them.
     pub layers: f64,
+    /// Seconds of removing the work files.
+    pub remove: f64,
+    /// Seconds of counting the nodes that cannot be reached.
+    pub reach: f64,
     /// Peak bytes of device memory, the maximum over all devices.
     pub peak_gpu_bytes: u64,
     /// Kernel times of each GPU while clusters were built. Concurrent kernels slow each other down.

@@ -27,7 +27,7 @@ pub enum TaskKind {
     Checkpoint,
     /// Writing the index.
     Write,
-    /// Opening and checking a device.
+    /// Opening the data set, or opening and checking a device.
     Open,
     /// Compiling a kernel, or loading a compiled one.
     Compile,
