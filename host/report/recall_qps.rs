@@ -44,7 +44,8 @@ impl Series {
 /// beyond a gap.
 ///
 /// # Errors
-/// If a point is not finite, the extension of `path` is not `.svg`, or the file cannot be written.
+/// If a point is not finite, `path` has the extension of another kind, or the file cannot be
+/// written.
 pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
     draw(title, k, series, (640.0, 400.0))?.save(path.as_ref())
 }
