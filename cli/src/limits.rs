@@ -2,8 +2,7 @@
 
 use std::str::FromStr;
 
-use serde_json::{Map, Value, json};
-use tagore::gpu::MemoryPlan;
+use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{Builder, Device, Vectors};
 
@@ -131,13 +130,8 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
         "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
-        "host": buffers(&plan.host()), "layers": buffers(&plan.layers()), "disk": buffers(&plan.disk()),
+        "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
     })
-}
-
-/// Bytes of the buffers of a plan by name, as JSON.
-pub(crate) fn buffers(plan: &MemoryPlan) -> Map<String, Value> {
-    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
 }
 
 #[cfg(test)]
