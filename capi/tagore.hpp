@@ -1,7 +1,8 @@
 // The C interface of tagore for C++17: handles that free themselves, and exceptions.
 //
 // Everything here calls tagore.h, whose comments hold. A failed call throws tagore::error. Callbacks
-// may throw: the work stops, and the call that runs it throws the same exception.
+// may throw: the work stops, and the call that runs it throws the same exception. An empty text takes
+// the default, such as the format of a file's extension.
 
 #ifndef TAGORE_HPP
 #define TAGORE_HPP
@@ -150,8 +151,9 @@ void run(const watch &watch, Call &&call) {
     exceptions.check(call(progress.get()));
 }
 
-inline const char *text(const std::optional<std::string> &text) {
-    return text ? text->c_str() : nullptr;
+// Empty for the default: a null pointer.
+inline const char *text(const std::string &text) {
+    return text.empty() ? nullptr : text.c_str();
 }
 
 template <class Call>
@@ -180,7 +182,7 @@ tagore_matrix matrix(const T *data, std::size_t rows, std::size_t dim, std::size
 class vectors {
 public:
     // A file, mapped.
-    static vectors open(const std::string &file, const std::optional<std::string> &format = {}) {
+    static vectors open(const std::string &file, const std::string &format = {}) {
         return make([&](tagore_vectors **out) {
             check(tagore_vectors_open(file.c_str(), detail::text(format), out));
         });
@@ -213,7 +215,7 @@ public:
     // rows go to a file there without a name, else to memory.
     template <class T, class Fill>
     static vectors read(std::size_t rows, std::size_t dim, Fill fill, const watch &watch = {},
-                        const std::optional<std::string> &spool_folder = {}) {
+                        const std::string &spool_folder = {}) {
         struct store {
             Fill &fill;
             detail::caught exceptions;
@@ -244,7 +246,7 @@ public:
         return matrix;
     }
 
-    void save(const std::string &file, const std::optional<std::string> &format = {}, const watch &watch = {}) const {
+    void save(const std::string &file, const std::string &format = {}, const watch &watch = {}) const {
         detail::run(watch, [&](const tagore_progress *progress) {
             return tagore_vectors_save(get(), file.c_str(), detail::text(format), progress);
         });
@@ -307,7 +309,7 @@ public:
     }
 
     // Reads the file of another system.
-    static index import_from(const std::string &file, const std::optional<std::string> &format, const vectors &base,
+    static index import_from(const std::string &file, const std::string &format, const vectors &base,
                         tagore_metric metric, const watch &watch = {}) {
         tagore_index *made = nullptr;
         detail::run(watch, [&](const tagore_progress *progress) {
@@ -319,7 +321,7 @@ public:
     void save(const std::string &file) const { check(tagore_index_save(get(), file.c_str())); }
 
     // Writes the file of another system. Formats that hold vectors need `base`.
-    void save_as(const std::string &file, const std::optional<std::string> &format, const vectors *base = nullptr,
+    void save_as(const std::string &file, const std::string &format, const vectors *base = nullptr,
                  bool layers = false, const watch &watch = {}) const {
         auto options = detail::sized<tagore_export_options>();
         options.vectors = base ? base->get() : nullptr;
@@ -341,7 +343,7 @@ public:
     }
 
     // The report as JSON; with `base` it has the recall of searches.
-    std::string report(const vectors *base = nullptr, const std::optional<std::string> &device = {}) const {
+    std::string report(const vectors *base = nullptr, const std::string &device = {}) const {
         return detail::make_text([&](char **out) {
             return tagore_index_report(get(), base ? base->get() : nullptr, detail::text(device), nullptr, out);
         });
