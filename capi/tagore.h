@@ -5,7 +5,8 @@
  * docs/how-to-c.md.
  *
  * Statuses. A function that can fail returns TAGORE_OK or the kind of its error, and
- * tagore_last_error has the message. No call ends the program, prints, or handles signals.
+ * tagore_last_error has the message. No call ends the program, or handles signals. Nothing is
+ * printed but the message of a defect of the library, which is TAGORE_ERROR_INTERNAL.
  *
  * Handles. A call that makes a handle writes it to `out`, or a null pointer if it fails. The
  * matching _free function frees it; it may be null. A handle may be used by any number of threads
@@ -220,6 +221,40 @@ typedef struct {
 typedef int32_t tagore_metric;
 
 /**
+ * Limits of a build. Zero is the default of each.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_limits)
+     */
+    size_t size;
+    /**
+     * Bytes of host memory, without the mapped vectors; 0 for free memory less an eighth.
+     */
+    uint64_t host_memory;
+    /**
+     * Bytes of device memory; 0 for free memory less a sixteenth.
+     */
+    uint64_t gpu_memory;
+    /**
+     * The largest number of vectors in a cluster; 0 for no limit.
+     */
+    size_t cluster_size;
+    /**
+     * A folder for work files, empty or new; null for the file's name and ".work".
+     */
+    const char *work_folder;
+    /**
+     * Not 0: continues a build that was stopped, if its work files exist.
+     */
+    int32_t resume;
+    /**
+     * 0
+     */
+    int32_t reserved;
+} tagore_limits;
+
+/**
  * Sizes of an index.
  */
 typedef struct {
@@ -255,6 +290,10 @@ typedef struct {
      * The metric.
      */
     tagore_metric metric;
+    /**
+     * 0
+     */
+    int32_t reserved;
 } tagore_index_info;
 
 /**
@@ -683,6 +722,16 @@ tagore_status tagore_knn_graph_neighbors(const tagore_knn_graph *graph,
  * Frees a handle, as tagore_vectors_free does.
  */
 void tagore_knn_graph_free(tagore_knn_graph *graph);
+
+/**
+ * Builds the index of `vectors` into a file, which appears when it is complete: in memory if that
+ * fits the limits, else cluster by cluster with work files. `limits` may be null.
+ */
+tagore_status tagore_builder_build_file(const tagore_builder *builder,
+                                        const tagore_vectors *vectors,
+                                        const char *file,
+                                        const tagore_limits *limits,
+                                        const tagore_progress *progress);
 
 /**
  * Maps an index file, which tagore_index_save or `tagore build` wrote. The file must not change or

@@ -40,6 +40,14 @@ inline void check(tagore_status status) {
     }
 }
 
+// A struct of tagore.h with its size set, and all else zero.
+template <class T>
+T sized() {
+    T value{};
+    value.size = sizeof value;
+    return value;
+}
+
 // 16-bit floating point, as its bits.
 struct float16 {
     std::uint16_t bits;
@@ -72,14 +80,6 @@ struct freer {
 
 template <class T, void (*Free)(T *)>
 using handle = std::unique_ptr<T, freer<T, Free>>;
-
-// A struct with its size set, and all else zero.
-template <class T>
-T sized() {
-    T value{};
-    value.size = sizeof value;
-    return value;
-}
 
 template <class T>
 constexpr tagore_element element() {
@@ -169,7 +169,7 @@ std::string make_text(Call &&call) {
 // Rows in memory, for queries; `stride` in components, 0 for `dim`.
 template <class T>
 tagore_matrix matrix(const T *data, std::size_t rows, std::size_t dim, std::size_t stride = 0) {
-    auto matrix = detail::sized<tagore_matrix>();
+    auto matrix = sized<tagore_matrix>();
     matrix.data = data;
     matrix.rows = rows;
     matrix.dim = dim;
@@ -220,7 +220,7 @@ public:
             Fill &fill;
             detail::caught exceptions;
         } store{fill, {}};
-        auto source = detail::sized<tagore_source>();
+        auto source = sized<tagore_source>();
         source.rows = rows;
         source.dim = dim;
         source.element = detail::element<T>();
@@ -241,7 +241,7 @@ public:
 
     // The rows where they lie.
     tagore_matrix matrix() const {
-        auto matrix = detail::sized<tagore_matrix>();
+        auto matrix = sized<tagore_matrix>();
         check(tagore_vectors_matrix(get(), &matrix));
         return matrix;
     }
@@ -323,7 +323,7 @@ public:
     // Writes the file of another system. Formats that hold vectors need `base`.
     void save_as(const std::string &file, const std::string &format, const vectors *base = nullptr,
                  bool layers = false, const watch &watch = {}) const {
-        auto options = detail::sized<tagore_export_options>();
+        auto options = sized<tagore_export_options>();
         options.vectors = base ? base->get() : nullptr;
         options.layers = layers ? 1 : 0;
         detail::run(watch, [&](const tagore_progress *progress) {
@@ -332,7 +332,7 @@ public:
     }
 
     tagore_index_info info() const {
-        auto info = detail::sized<tagore_index_info>();
+        auto info = sized<tagore_index_info>();
         check(tagore_index_get_info(get(), &info));
         return info;
     }
@@ -364,7 +364,7 @@ public:
             Take &take;
             detail::caught exceptions;
         } store{take, {}};
-        auto sink = detail::sized<tagore_row_sink>();
+        auto sink = sized<tagore_row_sink>();
         sink.context = &store;
         sink.row = [](void *context, std::uint32_t node, const std::uint32_t *neighbors, std::size_t count) {
             auto &own = *static_cast<struct store *>(context);
@@ -430,6 +430,14 @@ public:
         return index(made);
     }
 
+    // Builds into a file, cluster by cluster where memory is short.
+    void build_file(const vectors &base, const std::string &file,
+                    const tagore_limits &limits = sized<tagore_limits>(), const watch &watch = {}) const {
+        detail::run(watch, [&](const tagore_progress *progress) {
+            return tagore_builder_build_file(get(), base.get(), file.c_str(), &limits, progress);
+        });
+    }
+
     tagore::knn_graph knn_graph(const vectors &base, const watch &watch = {}) const {
         tagore_knn_graph *made = nullptr;
         detail::run(watch, [&](const tagore_progress *progress) {
@@ -485,7 +493,7 @@ struct results {
     results(std::size_t queries, std::size_t k) : k(k), ids(queries * k), distances(queries * k) {}
 
     tagore_results room() {
-        auto room = detail::sized<tagore_results>();
+        auto room = sized<tagore_results>();
         room.ids = ids.data();
         room.distances = distances.data();
         room.slots = ids.size();
@@ -498,7 +506,7 @@ class searcher {
 public:
     searcher(const index &index, const vectors &base, const std::string &device = "cpu", std::size_t width = 1,
              const watch &watch = {}) {
-        auto options = detail::sized<tagore_searcher_options>();
+        auto options = sized<tagore_searcher_options>();
         options.device = device.c_str();
         options.width = width;
         tagore_searcher *made = nullptr;
@@ -531,7 +539,7 @@ public:
 
 private:
     static tagore_search_options given_of(const search_options &options) {
-        auto given = detail::sized<tagore_search_options>();
+        auto given = sized<tagore_search_options>();
         given.k = options.k;
         given.beam = options.beam;
         given.radius = options.radius ? &*options.radius : nullptr;
@@ -547,7 +555,7 @@ inline results exact_search(const vectors &base, const tagore_matrix &queries, s
                             tagore_metric metric = TAGORE_L2, const std::string &device = "auto",
                             const watch &watch = {}) {
     results found(queries.rows, k);
-    auto options = detail::sized<tagore_exact_options>();
+    auto options = sized<tagore_exact_options>();
     options.k = k;
     options.metric = metric;
     options.device = device.c_str();

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use tagore::{Index, IndexFormat};
 
 use crate::index::{metric_of, tagore_index, tagore_metric};
-use crate::pointers::{handle, path, read_if, required, sized, text_if};
+use crate::pointers::{handle, path, read_if, required, structs, text_if};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, make, tagore_status};
 use crate::vectors::tagore_vectors;
@@ -28,7 +28,7 @@ pub struct tagore_export_options {
     pub reserved: i32,
 }
 
-sized!(tagore_export_options);
+structs!(tagore_export_options);
 
 /// The format that a text names, or else the extension of the file.
 fn format_of(format: *const c_char, file: &std::path::Path) -> Result<IndexFormat> {

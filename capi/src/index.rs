@@ -8,7 +8,7 @@ use serde_json::json;
 use tagore::{BuildCost, Device, Index, KnnSample, Measure, Metric, Report, RowSink, StoreError};
 
 use crate::knn_graph::check_row;
-use crate::pointers::{Context, make_text, path, read, required, sized, text_if, write};
+use crate::pointers::{Context, make_text, path, read, required, structs, text_if, write};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 use crate::vectors::{returned, tagore_vectors};
@@ -56,6 +56,8 @@ pub struct tagore_index_info {
     pub repeated: usize,
     /// The metric.
     pub metric: tagore_metric,
+    /// 0
+    pub reserved: i32,
 }
 
 /// Takes the entry points, once, before all rows. Returns 0, or the program's code of a failure.
@@ -81,7 +83,7 @@ pub struct tagore_row_sink {
     pub context: *mut c_void,
 }
 
-sized!(tagore_index_info, tagore_row_sink);
+structs!(tagore_index_info, tagore_row_sink);
 
 impl tagore_index {
     pub(crate) fn opened(index: Index) -> Self {
@@ -135,6 +137,7 @@ pub extern "C" fn tagore_index_get_info(
                 Metric::InnerProduct => TAGORE_INNER_PRODUCT,
                 Metric::Cosine => TAGORE_COSINE,
             },
+            reserved: 0,
         })
     })
 }

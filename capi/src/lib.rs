@@ -15,6 +15,7 @@ mod vectors;
 
 mod builder;
 mod knn_graph;
+mod out_of_core;
 
 mod index;
 

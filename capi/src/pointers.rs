@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString, OsString, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
-use std::slice;
+use std::{ptr, slice};
 
 use crate::status::{Failure, Result, tagore_status};
 
@@ -22,60 +22,69 @@ const MOST: usize = 4096;
 ///
 /// There is no padding at the end (`reserved` fills it): a later field there would not change the
 /// size, and old programs leave garbage in it.
-pub(crate) unsafe trait Sized: Copy {
+pub(crate) unsafe trait Struct: Copy {
     /// The name, for errors.
     const NAME: &str;
+    /// The bytes of its first version. Fields that were added since are zero in old programs.
+    const LEAST: usize = size_of::<Self>();
 }
 
 /// Declares structs of the interface.
-macro_rules! sized {
+macro_rules! structs {
     ($($name:ident),+) => {$(
         // SAFETY: it begins with its size, and holds numbers, pointers and optional functions alone.
-        unsafe impl crate::pointers::Sized for $name {
+        unsafe impl crate::pointers::Struct for $name {
             const NAME: &str = stringify!($name);
         }
     )+};
 }
-pub(crate) use sized;
+pub(crate) use structs;
 
 /// The caller's size of a struct.
-fn size_at<T: Sized>(place: *const T) -> Result<usize> {
+fn size_at<T: Struct>(place: *const T) -> Result<usize> {
     if place.is_null() {
         return Err(Failure::null(T::NAME));
     }
     // SAFETY: the caller's struct begins with its size.
     let size = unsafe { place.cast::<usize>().read_unaligned() };
-    if (size_of::<T>()..=MOST).contains(&size) {
+    if (T::LEAST..=MOST).contains(&size) {
         return Ok(size);
     }
     Err(Failure::argument("size", size, format_args!("sizeof({})", T::NAME)))
 }
 
-/// Copies a struct of the caller. A newer caller's struct is longer: it is refused if it uses the
-/// fields that this library does not know.
-pub(crate) fn read<T: Sized>(place: *const T) -> Result<T> {
+/// Copies a struct of the caller. An older caller's is shorter: the rest is zero. A newer caller's
+/// is longer: it is refused if it uses the fields that this library does not know.
+pub(crate) fn read<T: Struct>(place: *const T) -> Result<T> {
     let size = size_at(place)?;
     // SAFETY: the caller's struct has `size` bytes.
     let bytes = unsafe { slice::from_raw_parts(place.cast::<u8>(), size) };
-    let (known, unknown) = bytes.split_at(size_of::<T>());
+    let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
     if unknown.iter().any(|&byte| byte != 0) {
         let expected = format!("at most {}: the program needs a newer libtagore", known.len());
         return Err(Failure::argument(T::NAME, format_args!("{size} bytes in use"), expected));
     }
-    // SAFETY: the bytes are a value of this struct, wherever they lie.
-    Ok(unsafe { place.read_unaligned() })
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: `value` has room for the known bytes, which with zeros behind them are a struct.
+    Ok(unsafe {
+        ptr::copy_nonoverlapping(known.as_ptr(), value.as_mut_ptr().cast::<u8>(), known.len());
+        value.assume_init()
+    })
 }
 
 /// Copies a struct that may be absent.
-pub(crate) fn read_if<T: Sized>(place: *const T) -> Result<Option<T>> {
+pub(crate) fn read_if<T: Struct>(place: *const T) -> Result<Option<T>> {
     if place.is_null() { Ok(None) } else { read(place).map(Some) }
 }
 
-/// Writes a struct over that of the caller, whose size is set and stays.
-pub(crate) fn write<T: Sized>(place: *mut T, value: impl FnOnce(usize) -> T) -> Result<()> {
+/// Writes a struct over that of the caller, whose size is set and stays. An older caller's is
+/// shorter: it does not get the rest.
+pub(crate) fn write<T: Struct>(place: *mut T, value: impl FnOnce(usize) -> T) -> Result<()> {
     let size = size_at(place)?;
-    // SAFETY: the caller's struct has room for this one.
-    unsafe { place.write_unaligned(value(size)) };
+    let value = value(size);
+    let from = (&raw const value).cast::<u8>();
+    // SAFETY: both structs have the bytes, and they are two.
+    unsafe { ptr::copy_nonoverlapping(from, place.cast::<u8>(), size.min(size_of::<T>())) };
     Ok(())
 }
 
@@ -161,7 +170,7 @@ pub(crate) fn make_text(
 ) -> tagore_status {
     crate::status::call(|| {
         let out = out.ok_or_else(|| Failure::null("out"))?;
-        out.write(std::ptr::null_mut());
+        out.write(ptr::null_mut());
         let text = CString::new(work()?).map_err(|_| Failure::argument("text", "a zero byte", "none"))?;
         out.write(text.into_raw());
         Ok(())
@@ -185,3 +194,75 @@ pub(crate) struct Context(pub *mut c_void);
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::export::tagore_export_options;
+    use crate::index::{tagore_index_info, tagore_row_sink};
+    use crate::out_of_core::tagore_limits;
+    use crate::progress::{tagore_progress, tagore_update};
+    use crate::search::{
+        tagore_exact_options, tagore_results, tagore_search_options, tagore_searcher_options,
+    };
+    use crate::vectors::{tagore_matrix, tagore_source};
+
+    /// Whether a struct begins with its size and ends with this field, without padding.
+    macro_rules! is_tight {
+        ($name:ident, $last:ident: $type:ty) => {
+            offset_of!($name, size) == 0
+                && offset_of!($name, $last) + size_of::<$type>() == size_of::<$name>()
+        };
+    }
+
+    #[test]
+    fn structs_can_grow() {
+        type Pointer = *const c_void;
+        assert!(is_tight!(tagore_matrix, memory: i32) && is_tight!(tagore_source, spool_folder: Pointer));
+        assert!(is_tight!(tagore_progress, context: Pointer) && is_tight!(tagore_update, fraction: f64));
+        assert!(is_tight!(tagore_limits, reserved: i32) && is_tight!(tagore_row_sink, context: Pointer));
+        assert!(is_tight!(tagore_export_options, reserved: i32) && is_tight!(tagore_results, reserved: i32));
+        assert!(is_tight!(tagore_searcher_options, batch: usize));
+        assert!(is_tight!(tagore_search_options, among: Pointer));
+        assert!(is_tight!(tagore_exact_options, reserved: i32));
+        assert!(is_tight!(tagore_index_info, reserved: i32));
+    }
+
+    /// A struct that grew by a field.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Grown {
+        size: usize,
+        old: usize,
+        new: usize,
+    }
+
+    // SAFETY: it begins with its size, and holds numbers.
+    unsafe impl Struct for Grown {
+        const NAME: &str = "grown";
+        const LEAST: usize = size_of::<[usize; 2]>();
+    }
+
+    /// The struct at the beginning of these words.
+    fn grown(words: &mut [usize]) -> *mut Grown {
+        words.as_mut_ptr().cast()
+    }
+
+    #[test]
+    fn structs_of_older_and_newer_programs_are_read() {
+        let word = size_of::<usize>();
+        let read = |mut words: Vec<usize>| read(grown(&mut words)).ok().map(|read| (read.old, read.new));
+        assert_eq!(read(vec![2 * word, 7]), Some((7, 0)));
+        assert_eq!(read(vec![3 * word, 7, 8]), Some((7, 8)));
+        assert_eq!(read(vec![4 * word, 7, 8, 0]), Some((7, 8)));
+        assert_eq!(read(vec![4 * word, 7, 8, 9]), None);
+        for size in [0, 1, 2 * word - 1, MOST + 1, usize::MAX] {
+            assert_eq!(read(vec![size, 7, 8]), None, "{size}");
+        }
+        let mut words = vec![2 * word, 0, 5];
+        write(grown(&mut words), |size| Grown { size, old: 1, new: 2 }).unwrap_or_else(|_| panic!());
+        assert_eq!(words, [2 * word, 1, 5]);
+    }
+}

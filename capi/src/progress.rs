@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use tagore::{Progress, Update};
 
-use crate::pointers::{Context, read_if, sized};
+use crate::pointers::{Context, read_if, structs};
 use crate::status::Result;
 
 /// The progress of one stage, and of the work that it belongs to.
@@ -41,7 +41,7 @@ pub struct tagore_progress {
     pub context: *mut c_void,
 }
 
-sized!(tagore_progress);
+structs!(tagore_progress);
 
 /// Bytes of the name of a stage, with the zero behind it.
 const STAGE: usize = 64;

@@ -8,7 +8,7 @@ use tagore::{Device, ExactSearch, Search, Searcher, Vectors};
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
-use crate::pointers::{Context, handle, read, read_if, required, sized, slots, text_if, values};
+use crate::pointers::{Context, handle, read, read_if, required, slots, structs, text_if, values};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 use crate::vectors::{check_memory, lent, tagore_matrix, tagore_memory, tagore_vectors};
@@ -87,7 +87,7 @@ pub struct tagore_results {
     pub reserved: i32,
 }
 
-sized!(tagore_searcher_options, tagore_search_options, tagore_exact_options, tagore_results);
+structs!(tagore_searcher_options, tagore_search_options, tagore_exact_options, tagore_results);
 
 /// The answers' arrays, with room for all of them.
 struct Room<'a> {

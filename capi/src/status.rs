@@ -132,3 +132,41 @@ pub(crate) fn free<T>(handle: Option<Box<T>>) {
         Ok(())
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: a text of this thread, which no call replaces meanwhile.
+        unsafe { CStr::from_ptr(tagore_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_is_a_status() {
+        assert_eq!(call(|| panic!("list {} of {}", 3, 2)), TAGORE_ERROR_INTERNAL);
+        assert_eq!(last(), "a defect of the library: list 3 of 2");
+        let mut out = MaybeUninit::new(ptr::dangling_mut());
+        assert_eq!(make::<u8>(Some(&mut out), || panic!("no memory")), TAGORE_ERROR_INTERNAL);
+        // SAFETY: it was set above.
+        assert!(unsafe { out.assume_init() }.is_null() && last().ends_with("no memory"));
+    }
+
+    #[test]
+    fn each_thread_has_its_last_message() {
+        let fails = |name: &str| call(|| Err(Failure::null(name)));
+        assert_eq!(fails("here"), TAGORE_ERROR_ARGUMENT);
+        std::thread::spawn(move || {
+            assert_eq!(last(), "");
+            fails("there");
+            assert_eq!(last(), "there: found a null pointer, expected an address");
+        })
+        .join()
+        .unwrap();
+        // A call that works leaves the message.
+        assert_eq!(call(|| Ok(())), TAGORE_OK);
+        assert_eq!(last(), "here: found a null pointer, expected an address");
+    }
+}

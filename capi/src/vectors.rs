@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use half::f16;
 use tagore::{Component, ElementType, Format, Source, StoreError, Vectors};
 
-use crate::pointers::{Context, path, read, required, sized, text_if, values, write};
+use crate::pointers::{Context, path, read, required, structs, text_if, values, write};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 
@@ -87,7 +87,7 @@ pub struct tagore_source {
 /// Gives memory back to its owner. Called once, on any thread.
 pub type tagore_release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-sized!(tagore_matrix, tagore_source);
+structs!(tagore_matrix, tagore_source);
 
 /// A data set, read only: any number of threads use it at the same time. Indexes need it beside
 /// them, since they hold no vectors.

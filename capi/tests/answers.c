@@ -157,6 +157,7 @@ int main(int argc, char **argv) {
     demand(argc == 4, "answers FOLDER KIND METRIC");
     snprintf(folder, sizeof folder, "%s", argv[1]);
     tagore_vectors *base = NULL, *query = NULL;
+    check(tagore_set_threads(3)); /* the bytes do not depend on it */
     check(tagore_vectors_open(at("base.fbin"), NULL, &base));
     check(tagore_vectors_open(at("query.fbin"), "fbin", &query));
     SIZED(tagore_matrix, rows);
@@ -165,6 +166,12 @@ int main(int argc, char **argv) {
     check(tagore_vectors_matrix(query, &queries));
     tagore_builder *builder = builder_of(argv[2], argv[3]);
     build_each_way(builder, &rows);
+
+    SIZED(tagore_limits, limits);
+    limits.cluster_size = 2000;
+    limits.work_folder = at("c/work");
+    check(tagore_builder_build_file(builder, base, at("c/clusters.tagore"), &limits, NULL));
+    check(tagore_builder_build_file(builder, base, at("c/limitless.tagore"), NULL, NULL));
 
     tagore_knn_graph *graph = NULL;
     check(tagore_builder_knn_graph(builder, base, NULL, &graph));

@@ -343,10 +343,22 @@ static void builders(void) {
     FAILS(MISMATCH, "", tagore_builder_build(builder, unfit, NULL, NULL, &built));
     tagore_vectors_free(unfit);
 
+    SIZED(tagore_limits, limits);
+    const char *file = at("clusters.tagore");
+    FAILS(ARGUMENT, "builder", tagore_builder_build_file(NULL, vectors, file, NULL, NULL));
+    FAILS(ARGUMENT, "vectors", tagore_builder_build_file(builder, NULL, file, NULL, NULL));
+    FAILS(ARGUMENT, "file", tagore_builder_build_file(builder, vectors, NULL, NULL, NULL));
+    FAILS(FILE, "no such folder", tagore_builder_build_file(builder, vectors, at("no/x"), NULL, NULL));
+    limits.host_memory = 1;
+    FAILS(ARGUMENT, "host-memory", tagore_builder_build_file(builder, vectors, file, &limits, NULL));
+    limits.size--;
+    FAILS(ARGUMENT, "sizeof(tagore_limits)", tagore_builder_build_file(builder, vectors, file, &limits, NULL));
+
     int seen = 0;
     SIZED(tagore_progress, cancel);
     cancel.watch = stop;
     cancel.context = &seen;
+    FAILS(CANCELLED, "interrupted", tagore_builder_build_file(builder, vectors, file, NULL, &cancel));
     FAILS(CANCELLED, "interrupted", tagore_builder_build(builder, vectors, NULL, &cancel, &built));
     FAILS(CANCELLED, "interrupted", tagore_builder_knn_graph(builder, others, &cancel, &lists));
     HOLDS(built == NULL && lists == NULL && seen > 0);

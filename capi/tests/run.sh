@@ -84,7 +84,7 @@ for link in shared static; do
   done
 done
 # The command reads what they wrote.
-"$tagore" inspect "$work/example.tagore" >/dev/null
+"$tagore" inspect "$work/example.tagore" 2>/dev/null
 
 echo "-- the command's bytes and answers"
 cd "$work"
@@ -100,6 +100,8 @@ by_command() {
   # shellcheck disable=SC2086
   "$tagore" build -i base.fbin -o cli/x.tagore --index "$kind" $settings --no-report
   # shellcheck disable=SC2086
+  "$tagore" build -i base.fbin -o cli/clusters.tagore --index "$kind" $settings --no-report --cluster-size 2000
+  # shellcheck disable=SC2086
   "$tagore" knn -i base.fbin -o cli/knn.bin $settings
   "$tagore" search --index cli/x.tagore --base base.fbin --queries query.fbin -k 10 --beam 64 --device cpu -o cli/found.bin
   "$tagore" groundtruth --base base.fbin --queries query.fbin -k 10 --metric "$metric" --device cpu -o cli/truth.bin
@@ -111,9 +113,9 @@ for case in "nsg l2 c11" "cagra ip c++17" "vamana cosine c11" "alpha-cng l2 c++1
   mkdir "$work/c" "$work/cli"
   "$work/answers-$language" "$work" "$kind" "$metric"
   (cd "$work" && by_command "$kind" "$metric") 2>/dev/null
-  for way in file memory strided callback spooled; do cmp "$work/cli/x.tagore" "$work/c/$way.tagore"; done
+  for way in file memory strided callback spooled limitless; do cmp "$work/cli/x.tagore" "$work/c/$way.tagore"; done
   cmp "$work/cli/found.bin" "$work/c/found-one.bin"
-  for file in knn.bin found.bin truth.bin x.hnswlib x.indices.npy x.indptr.npy x.nsg; do
+  for file in clusters.tagore knn.bin found.bin truth.bin x.hnswlib x.indices.npy x.indptr.npy x.nsg; do
     cmp "$work/cli/$file" "$work/c/$file"
   done
   echo "$kind, $metric: the same bytes from a file, memory and callbacks; the same answers"
@@ -167,5 +169,11 @@ fi
 if command -v valgrind >/dev/null; then
   echo "-- valgrind, which sees inside the library"
   compile c++17 "-O1 -g" shared capi/tests/wrapper.cpp "$work/wrapper"
-  valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite "$work/wrapper" "$work"
+  compile c11 "-O1 -g" shared capi/tests/misuse.c "$work/misuse"
+  mkdir "$work/misused"
+  for program in "$work/wrapper $work" "$work/misuse $work/misused"; do
+    # shellcheck disable=SC2086
+    valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
+      --errors-for-leak-kinds=definite $program
+  done
 fi

@@ -45,7 +45,6 @@ int main(int argc, char **argv) {
 
     tagore::builder builder("nsg");
     builder.set("knn", 24).set("device", "cpu");
-    std::string stages;
     const auto index = builder.build(read);
     const auto graph = builder.knn_graph(base);
     const auto same = builder.build(base, {}, &graph);
@@ -57,6 +56,10 @@ int main(int argc, char **argv) {
                    std::vector<std::uint32_t>(other.begin(), other.end()),
                "a graph that is pruned gives the index");
     }
+    auto limits = tagore::sized<tagore_limits>();
+    limits.cluster_size = 500;
+    builder.build_file(base, folder + "/clusters.tagore", limits);
+    demand(tagore::index::open(folder + "/clusters.tagore").info().nodes == rows, "a build in clusters");
     index.save(folder + "/wrapper.tagore");
     const auto opened = tagore::index::open(folder + "/wrapper.tagore");
     opened.verify();

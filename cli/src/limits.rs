@@ -45,12 +45,7 @@ pub(crate) struct LimitOptions {
 impl LimitOptions {
     /// Limits of a build of `nodes` nodes on `device`: the given ones, or else free memory.
     pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
-        let (given, free) = (self.given(), Limits::available(device, nodes)?);
-        Ok(Limits {
-            host_memory: given.host_memory.or(free.host_memory),
-            gpu_memory: given.gpu_memory.or(free.gpu_memory),
-            ..given
-        })
+        Ok(self.given().or_available(device, nodes)?)
     }
 
     /// The given limits.
@@ -83,18 +78,8 @@ impl LimitOptions {
     }
 
     /// Clusters of a build out of core; none of a build in memory.
-    pub(crate) fn plan(
-        &self,
-        builder: &Builder,
-        base: &Vectors,
-        device: Device,
-    ) -> Result<Option<ClusterPlan>> {
-        let mut plan = ClusterPlan::new(builder, base, &self.limits(device, base.len())?)?;
-        if let Some(plan) = &mut plan {
-            // A resumed build must agree in the given limits only: free memory varies.
-            plan.limits = self.given();
-        }
-        Ok(plan)
+    pub(crate) fn plan(&self, builder: &Builder, base: &Vectors) -> Result<Option<ClusterPlan>> {
+        Ok(ClusterPlan::within(builder, base, &self.given())?)
     }
 }
 

@@ -156,13 +156,13 @@ mod tests {
         assert_eq!(error("degree", "many"), "degree: found many, expected a whole number from 0");
         assert_eq!(error("degree", "0"), "degree: found 0, expected 1 to 512");
         assert_eq!(error("layers", "1"), "layers: found 1, expected true or false");
-        assert_eq!(
-            error("angle", "60"),
-            "angle: found 60 with the dist filter, expected the filter angle"
-        );
+        assert_eq!(error("angle", "60"), "angle: found 60 with the dist filter, expected the filter angle");
         assert!(error("Degree", "3").starts_with("parameter: found Degree, expected metric, knn"));
-        assert!(NAMES.split(", ").flat_map(|names| names.split(" or ")).all(|name| {
-            !error(name, "\u{0}").starts_with("parameter")
-        }));
+        assert!(
+            NAMES
+                .split(", ")
+                .flat_map(|names| names.split(" or "))
+                .all(|name| { !error(name, "\u{0}").starts_with("parameter") })
+        );
     }
 }
