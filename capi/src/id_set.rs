@@ -21,9 +21,11 @@ pub extern "C" fn tagore_id_set_create(
     out: Option<&mut MaybeUninit<*mut tagore_id_set>>,
 ) -> tagore_status {
     make(out, || {
-        if rows > MAX_ROWS || count != rows.div_ceil(64) {
-            let expected =
-                format!("{} for {rows} rows, of which there are at most {MAX_ROWS}", rows.div_ceil(64));
+        if rows > MAX_ROWS {
+            return Err(Failure::argument("rows", rows, format_args!("at most {MAX_ROWS}")));
+        }
+        if count != rows.div_ceil(64) {
+            let expected = format!("{} for {rows} rows", rows.div_ceil(64));
             return Err(Failure::argument("count", count, expected));
         }
         Ok(tagore_id_set(IdSet::from_words(rows, values(words, count, "words")?.to_vec())?))

@@ -491,7 +491,7 @@ static void searches(void) {
     FAILS(ARGUMENT, "count: found 4", tagore_id_set_create(ROWS, words, WORDS - 1, &wrong));
     HOLDS(wrong == NULL);
     FAILS(ARGUMENT, "words", tagore_id_set_create(ROWS, NULL, WORDS, &wrong));
-    FAILS(ARGUMENT, "count", tagore_id_set_create(SIZE_MAX, words, SIZE_MAX / 64 + 1, &wrong));
+    FAILS(ARGUMENT, "rows", tagore_id_set_create(SIZE_MAX, words, SIZE_MAX / 64 + 1, &wrong));
     FAILS(ARGUMENT, "set", tagore_id_set_complement(NULL, &wrong));
     words[WORDS - 1] = UINT64_MAX;
     FAILS(ARGUMENT, "behind", tagore_id_set_create(ROWS, words, WORDS, &wrong));
