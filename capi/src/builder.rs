@@ -82,8 +82,8 @@ pub extern "C" fn tagore_builder_plan(
     })
 }
 
-/// Builds the index of `vectors`, from `graph` if that is not null. The same vectors, parameters and
-/// seed give the same bytes on any number of threads, and those of `tagore build`.
+/// Builds the index of `vectors`, from `graph` if that is not null. The same vectors, parameters
+/// and seed give the same bytes on any number of threads, and those of `tagore build`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_builder_build(
     builder: Option<&tagore_builder>,

@@ -40,8 +40,8 @@ pub extern "C" fn tagore_knn_graph_save(
     call(|| Ok(required(graph, "graph")?.0.save(path(file, "file")?)?))
 }
 
-/// The neighbours of a row, nearest first, and their distances, where they lie: valid as long as the
-/// handle. `distances` may be null.
+/// The neighbours of a row, nearest first, and their distances, where they lie: valid as long as
+/// the handle. `distances` may be null.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_knn_graph_neighbors(
     graph: Option<&tagore_knn_graph>,

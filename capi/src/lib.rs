@@ -2,8 +2,8 @@
 //!
 //! Functions and types have the names of the header, which cbindgen makes of this crate
 //! (`tests/header.rs`), with the comments here as its documentation. What a function does is the
-//! library's; this crate turns pointers into values ([`pointers`]), errors into statuses
-//! ([`status`]), and callbacks into the library's `Source`, `RowSink` and `Progress`.
+//! library's; this crate turns pointers into values (`pointers.rs`), errors into statuses
+//! (`status.rs`), and callbacks into the library's `Source`, `RowSink` and `Progress`.
 #![expect(non_camel_case_types, reason = "the names of the header")]
 
 // In the order of the header.
@@ -49,8 +49,8 @@ pub extern "C" fn tagore_api_version() -> u32 {
     TAGORE_API_VERSION
 }
 
-/// Sets the threads of all work of the process, 0 for one per core. Must come before the first work,
-/// and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
+/// Sets the threads of all work of the process, 0 for one per core. Must come before the first
+/// work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_set_threads(threads: usize) -> tagore_status {
     call(|| {

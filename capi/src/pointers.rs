@@ -32,7 +32,7 @@ pub(crate) unsafe trait Struct: Copy {
 /// Declares structs of the interface.
 macro_rules! structs {
     ($($name:ident),+) => {$(
-        // SAFETY: it begins with its size, and holds numbers, pointers and optional functions alone.
+        // SAFETY: it begins with its size, and holds numbers, pointers and optional functions.
         unsafe impl crate::pointers::Struct for $name {
             const NAME: &str = stringify!($name);
         }

@@ -14,9 +14,10 @@ impl Builder {
     /// | --- | --- |
     /// | `metric` | `l2`, `ip`, `cosine` |
     /// | `knn`, `expand`, `nodes-per-cell`, `probes`, `clusterings`, `seed` | whole numbers |
-    /// | `iterations`, `start`, `device` | `auto` or `6,6`; `auto`, `random`, ..; `cpu`, `cuda:1`, .. |
+    /// | `iterations` | `auto`, or both phases as `6,6` |
+    /// | `start`, `device` | names, such as `random` and `cuda:1` |
     /// | `degree`, `candidates` | whole numbers |
-    /// | `collect`, `filter` | `1-hop`, `2-hop`, `path`; `dist`, `angle`, `rank`, .. |
+    /// | `collect`, `filter` | names, such as `2-hop` and `angle` |
     /// | `alpha`, `angle`, `threshold` | numbers |
     /// | `strict-detours`, `layers` | `true`, `false` |
     ///
