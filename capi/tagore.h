@@ -581,8 +581,8 @@ const char *tagore_version(void);
 uint32_t tagore_api_version(void);
 
 /**
- * Sets the threads of all work of the process, 0 for one per core. Must come before the first work,
- * and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
+ * Sets the threads of all work of the process, 0 for one per core. Must come before the first
+ * work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
  */
 tagore_status tagore_set_threads(size_t threads);
 
@@ -672,8 +672,8 @@ tagore_status tagore_builder_plan(const tagore_builder *builder,
                                   char **out);
 
 /**
- * Builds the index of `vectors`, from `graph` if that is not null. The same vectors, parameters and
- * seed give the same bytes on any number of threads, and those of `tagore build`.
+ * Builds the index of `vectors`, from `graph` if that is not null. The same vectors, parameters
+ * and seed give the same bytes on any number of threads, and those of `tagore build`.
  */
 tagore_status tagore_builder_build(const tagore_builder *builder,
                                    const tagore_vectors *vectors,
@@ -709,8 +709,8 @@ tagore_status tagore_knn_graph_open(const char *file,
 tagore_status tagore_knn_graph_save(const tagore_knn_graph *graph, const char *file);
 
 /**
- * The neighbours of a row, nearest first, and their distances, where they lie: valid as long as the
- * handle. `distances` may be null.
+ * The neighbours of a row, nearest first, and their distances, where they lie: valid as long as
+ * the handle. `distances` may be null.
  */
 tagore_status tagore_knn_graph_neighbors(const tagore_knn_graph *graph,
                                          size_t row,

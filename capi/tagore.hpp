@@ -1,8 +1,8 @@
 // The C interface of tagore for C++17: handles that free themselves, and exceptions.
 //
-// Everything here calls tagore.h, whose comments hold. A failed call throws tagore::error. Callbacks
-// may throw: the work stops, and the call that runs it throws the same exception. An empty text takes
-// the default, such as the format of a file's extension.
+// Everything here calls tagore.h, whose comments hold. A failed call throws tagore::error.
+// Callbacks may throw: the work stops, and the call that runs it throws the same exception. An
+// empty text takes the default, such as the format of a file's extension.
 
 #ifndef TAGORE_HPP
 #define TAGORE_HPP

@@ -1,6 +1,6 @@
-/* Builds and searches by the C interface what capi/tests/run.sh builds and searches by the command,
- * with the same parameters: answers FOLDER KIND METRIC. Files of FOLDER: base.fbin and query.fbin are
- * read, FOLDER/c/ is written. The two must then hold the same bytes. */
+/* Builds and searches by the C interface, with the parameters of the commands in capi/tests/run.sh,
+ * whose files must hold the same bytes: answers FOLDER KIND METRIC. Reads base.fbin and query.fbin
+ * of the folder, and writes to its folder c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static int32_t fill(void *context, size_t first_row, size_t rows, void *out) {
     return 0;
 }
 
-/* The same rows from a file, from memory, with gaps, by callback, and by callback through a file. */
+/* The same rows from a file, from memory, with gaps, by callback, and through a spool file. */
 static void build_each_way(const tagore_builder *builder, const tagore_matrix *rows) {
     tagore_vectors *vectors = NULL;
     check(tagore_vectors_open(at("base.fbin"), NULL, &vectors));

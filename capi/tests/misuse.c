@@ -350,7 +350,7 @@ static void builders(void) {
     FAILS(ARGUMENT, "file", tagore_builder_build_file(builder, vectors, NULL, NULL, NULL));
     FAILS(FILE, "no such folder", tagore_builder_build_file(builder, vectors, at("no/x"), NULL, NULL));
     limits.host_memory = 1;
-    FAILS(ARGUMENT, "host-memory", tagore_builder_build_file(builder, vectors, file, &limits, NULL));
+    FAILS(ARGUMENT, "host_memory", tagore_builder_build_file(builder, vectors, file, &limits, NULL));
     limits.size--;
     FAILS(ARGUMENT, "sizeof(tagore_limits)", tagore_builder_build_file(builder, vectors, file, &limits, NULL));
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # libtagore as a program sees it: installed, linked shared and static from C and C++, under the
-# address sanitizer, with the command's bytes and answers. Needs a C and a C++ compiler, pkg-config
-# and Python 3; without a compiler it says so and does nothing.
+# address sanitizer, with the command's bytes and answers. Needs C and C++ compilers and pkg-config;
+# without one it says so and does nothing. Python, Go, CMake and valgrind are used if they are there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -145,6 +145,7 @@ if command -v go >/dev/null; then
   made+=" go"
 fi
 for language in $made; do cmp command.tagore "$language.tagore"; done
+echo "the command's index from: $made"
 cd - >/dev/null
 
 if command -v cmake >/dev/null; then
