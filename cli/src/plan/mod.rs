@@ -181,7 +181,7 @@ impl Args {
             }
         }
         Ok(json!({
-            "device_type": plan.element.name(), "knn": plan.k, "start": start_name(plan.start),
+            "device_type": plan.element.name(), "knn": plan.k, "start": plan.start.to_string(),
             "stages": plan.stages, "peak_gpu_bytes": plan.peak_bytes(),
             "peak_stage": plan.largest_stage().map(|stage| stage.name), "bytes_per_vector": plan.bytes_per_vector(),
             "host": plan.host, "host_bytes": plan.host_bytes(),
@@ -233,7 +233,6 @@ fn index_event(
 ) -> Value {
     let host = on_gpu.largest_on_host().map_or_else(MemoryPlan::new, |stage| stage.buffers.clone());
     let mut event = json!(on_gpu);
-    event["start"] = start_name(on_gpu.start).into();
     event["index"] = builder.strategy().kind().into();
     event["degree"] = builder.strategy().max_degree().into();
     event["bytes_per_vector"] = (on_gpu.peak_device_bytes() as f64 / rows as f64).into();
@@ -242,8 +241,4 @@ fn index_event(
     event["changes"] = changes.into();
     event["out_of_core"] = json!(clusters.map(clusters_event));
     event
-}
-
-fn start_name(start: Start) -> String {
-    if start == Start::AllPairs { "all pairs".to_owned() } else { start.to_string() }
 }
