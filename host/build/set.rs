@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::Builder;
 use crate::descent::CellSettings;
-use crate::{Error, Filter, Result};
+use crate::{Device, Error, Filter, Result};
 
 impl Builder {
     /// Sets a parameter by its name on the command line, such as `degree` to `48`: for bindings and
@@ -15,7 +15,8 @@ impl Builder {
     /// | `metric` | `l2`, `ip`, `cosine` |
     /// | `knn`, `expand`, `nodes-per-cell`, `probes`, `clusterings`, `seed` | whole numbers |
     /// | `iterations` | `auto`, or both phases as `6,6` |
-    /// | `start`, `device` | names, such as `random` and `cuda:1` |
+    /// | `start` | `auto`, `all-pairs`, `random`, `cells` |
+    /// | `device` | a name, such as `cpu` or `cuda:1`, or several as `cuda:0,1` |
     /// | `degree`, `candidates` | whole numbers |
     /// | `collect`, `filter` | names, such as `2-hop` and `angle` |
     /// | `alpha`, `angle`, `threshold` | numbers |
@@ -57,7 +58,7 @@ impl Builder {
                 Ok(self.with_cells(|cells| CellSettings { clusterings, ..cells }))
             }
             "seed" => Ok(self.seed(whole("seed", value)?)),
-            "device" => Ok(self.device(value.parse()?)),
+            "device" => Ok(self.devices(&Device::list(value)?)),
             "layers" => Ok(self.layers(parsed("layers", value, TRUTH)?)),
             _ => self.set_pruning(name, value),
         }
@@ -146,7 +147,7 @@ mod tests {
         }
         let builder = set(set(builder, &("seed", "9")), &("device", "cpu"));
         let builder = set(set(builder, &("filter", "rank")), &("strict-detours", "false"));
-        assert_eq!((builder.descent.seed, builder.descent.device), (9, crate::Device::Cpu));
+        assert_eq!((builder.descent.seed, builder.descent.device), (9, Device::Cpu));
         assert_eq!(builder.all_parameters(40)["strict-detours"], "false");
         assert!(!set(builder, &("layers", "false")).layered);
     }
