@@ -32,6 +32,24 @@ impl Device {
         Self::Auto
     }
 
+    /// Parses names of devices, separated by commas. A number after a CUDA device is another:
+    /// `cuda:0,1` are two.
+    ///
+    /// # Errors
+    /// If a name is none of a device, or a device is named twice.
+    pub fn list(names: &str) -> Result<Vec<Self>> {
+        let mut devices: Vec<Self> = Vec::new();
+        for name in names.split(',') {
+            let number = name.parse().ok().filter(|_| matches!(devices.last(), Some(Self::Cuda(_))));
+            let device = number.map_or_else(|| name.parse(), |number| Ok(Self::Cuda(number)))?;
+            if devices.contains(&device) {
+                return Err(Error::argument("device", format_args!("{device} twice"), "each device once"));
+            }
+            devices.push(device);
+        }
+        Ok(devices)
+    }
+
     /// Whether this is the kernel emulator.
     pub(crate) fn is_emulated(self) -> bool {
         matches!(self, Self::Emulated | Self::EmulatedAs(_))
@@ -153,6 +171,17 @@ mod tests {
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
         for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "emulated:", "emulated:7.5", "emulated:9"] {
             assert!(name.parse::<Device>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn several_devices_have_one_name() {
+        let devices = |names: &str| Device::list(names).ok();
+        assert_eq!(devices("auto"), Some(vec![Device::Auto]));
+        assert_eq!(devices("cuda:0,1"), Some(vec![Device::Cuda(0), Device::Cuda(1)]));
+        assert_eq!(devices("cuda,cuda:3,2"), Some(vec![Device::Cuda(0), Device::Cuda(3), Device::Cuda(2)]));
+        for wrong in ["", "0,1", "cpu,1", "cuda:0,0", "cuda:0,", "gpu"] {
+            assert_eq!(devices(wrong), None, "{wrong}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Progress and cancellation of long work.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -22,7 +23,7 @@ pub struct Update {
     pub fraction: f64,
 }
 
-type Sink = dyn Fn(Update) + Send + Sync;
+type Sink = dyn Fn(Update) -> ControlFlow<()> + Send + Sync;
 
 /// A handle on long work: it receives updates and can cancel. Clones share the same work.
 ///
@@ -50,6 +51,25 @@ pub struct Progress {
 impl Progress {
     /// A handle that calls `sink` with each update, from the working threads.
     pub fn new(sink: impl Fn(Update) + Send + Sync + 'static) -> Self {
+        Self::controlled(move |update| {
+            sink(update);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// A handle that calls `sink` with each update, from the working threads; `Break` cancels the
+    /// work.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::{Duration, Instant};
+    /// let end = Instant::now() + Duration::from_secs(60);
+    /// let progress = tagore::Progress::controlled(move |_| {
+    ///     if Instant::now() > end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    /// });
+    /// # assert!(!progress.is_cancelled());
+    /// ```
+    pub fn controlled(sink: impl Fn(Update) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         Self { sink: Some(Arc::new(sink)), ..Self::default() }
     }
 
@@ -165,7 +185,9 @@ impl StageProgress<'_> {
         if let Some(sink) = sink {
             let share = if *expected == 0 { 0.0 } else { (done as f64 / *expected as f64).min(1.0) };
             let fraction = (before + share * (1.0 - before - after)).clamp(0.0, 1.0);
-            sink(Update { stage, done, total: *total, fraction });
+            if sink(Update { stage, done, total: *total, fraction }).is_break() {
+                self.progress.cancel();
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The fraction of a build: from 0 to 1, once.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
@@ -45,6 +46,21 @@ fn a_build_goes_from_0_to_1_once() {
     build.build(&base, &folder.path().join("x.tagore")).unwrap();
     let names: Vec<_> = stages(&updates).into_iter().map(|begun| begun.0).collect();
     assert!(names.ends_with(&["partition", "build", "write"]), "{names:?}");
+}
+
+#[test]
+fn a_sink_cancels_the_work_that_it_watches() {
+    let base = uniform(600, 8, 1);
+    let builder = Builder::new(Strategy::nsg()).knn(20).device(Device::Cpu);
+    for last in ["check", "all pairs", "prune"] {
+        let progress = Progress::controlled(move |update| {
+            if update.stage == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let stopped = builder.clone().progress(progress.clone()).build(&base);
+        assert!(matches!(stopped, Err(Error::Cancelled)) && progress.is_cancelled(), "{last}");
+    }
+    let progress = Progress::controlled(|_| ControlFlow::Continue(()));
+    assert!(builder.progress(progress).build(&base).is_ok());
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use std::str::FromStr;
 
-use serde_json::{Map, Value, json};
-use tagore::gpu::MemoryPlan;
+use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{Builder, Device, Vectors};
 
@@ -46,12 +45,7 @@ pub(crate) struct LimitOptions {
 impl LimitOptions {
     /// Limits of a build of `nodes` nodes on `device`: the given ones, or else free memory.
     pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
-        let (given, free) = (self.given(), Limits::available(device, nodes)?);
-        Ok(Limits {
-            host_memory: given.host_memory.or(free.host_memory),
-            gpu_memory: given.gpu_memory.or(free.gpu_memory),
-            ..given
-        })
+        Ok(self.given().or_available(device, nodes)?)
     }
 
     /// The given limits.
@@ -84,18 +78,8 @@ impl LimitOptions {
     }
 
     /// Clusters of a build out of core; none of a build in memory.
-    pub(crate) fn plan(
-        &self,
-        builder: &Builder,
-        base: &Vectors,
-        device: Device,
-    ) -> Result<Option<ClusterPlan>> {
-        let mut plan = ClusterPlan::new(builder, base, &self.limits(device, base.len())?)?;
-        if let Some(plan) = &mut plan {
-            // A resumed build must agree in the given limits only: free memory varies.
-            plan.limits = self.given();
-        }
-        Ok(plan)
+    pub(crate) fn plan(&self, builder: &Builder, base: &Vectors) -> Result<Option<ClusterPlan>> {
+        Ok(ClusterPlan::within(builder, base, &self.given())?)
     }
 }
 
@@ -131,13 +115,8 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
         "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
-        "host": buffers(&plan.host()), "layers": buffers(&plan.layers()), "disk": buffers(&plan.disk()),
+        "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
     })
-}
-
-/// Bytes of the buffers of a plan by name, as JSON.
-pub(crate) fn buffers(plan: &MemoryPlan) -> Map<String, Value> {
-    plan.buffers().iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect()
 }
 
 #[cfg(test)]

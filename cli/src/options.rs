@@ -201,20 +201,7 @@ impl FromStr for Devices {
     type Err = String;
 
     fn from_str(names: &str) -> Result<Self, String> {
-        let mut devices: Vec<Device> = Vec::new();
-        for name in names.split(',') {
-            // A number after a CUDA device is another CUDA device.
-            let number = name.parse().ok().filter(|_| matches!(devices.last(), Some(Device::Cuda(_))));
-            let device = match number {
-                Some(number) => Device::Cuda(number),
-                None => name.parse().map_err(|error: tagore::Error| error.to_string())?,
-            };
-            if devices.contains(&device) {
-                return Err(format!("found {device} twice, expected each device once"));
-            }
-            devices.push(device);
-        }
-        Ok(Self(devices))
+        Device::list(names).map(Self).map_err(|error| error.to_string())
     }
 }
 
@@ -337,20 +324,4 @@ pub(crate) fn verify(
         ));
     }
     Ok(object.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn several_devices_have_one_name() {
-        let devices = |names: &str| names.parse::<Devices>().map(|devices| devices.0).ok();
-        assert_eq!(devices("auto"), Some(vec![Device::Auto]));
-        assert_eq!(devices("cuda:0,1"), Some(vec![Device::Cuda(0), Device::Cuda(1)]));
-        assert_eq!(devices("cuda,cuda:3,2"), Some(vec![Device::Cuda(0), Device::Cuda(3), Device::Cuda(2)]));
-        for wrong in ["", "0,1", "cpu,1", "cuda:0,0", "cuda:0,", "gpu"] {
-            assert_eq!(devices(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -74,7 +74,7 @@ fn an_index_is_planned_on_both_backends() {
     let plan = &s.succeeds("plan -i base.fbin --knn 20 --index nsg --degree 40")[0];
     assert_eq!(
         (&plan["start"], &plan["index"], &plan["degree"]),
-        (&"all pairs".into(), &"nsg".into(), &40.into())
+        (&"all-pairs".into(), &"nsg".into(), &40.into())
     );
     let names = |stages: &Value| -> Vec<String> {
         let stages = stages.as_array().unwrap().iter();

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::Builder;
-use crate::Result;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
 use crate::gpu::Gpu;
 use crate::prune::gpu::Pruning;
 use crate::prune::{Pruned, cpu};
 use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
+use crate::{Result, Vectors};
 
 /// A k-NN graph on the device that prunes it.
 pub(super) enum Graph<'a> {
@@ -50,8 +50,17 @@ impl<'a> Graph<'a> {
 }
 
 impl Builder {
+    /// Builds the k-NN graph of `base` that [`build_from`](Self::build_from) prunes, with this
+    /// builder's neighbours per node.
+    ///
+    /// # Errors
+    /// As [`Descent::build`](crate::Descent::build).
+    pub fn knn_graph(&self, base: &Vectors) -> Result<KnnGraph> {
+        self.descent.clone().knn(self.k_for(base)?).build(base)
+    }
+
     /// Builds the k-NN graph on `gpu` or on the CPU, or copies the given graph there.
-    pub(super) fn knn_graph<'g>(
+    pub(super) fn graph_on<'g>(
         &self,
         space: &Space<'_>,
         k: usize,

@@ -78,7 +78,7 @@ impl Builder {
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
         let [descending, pruning, finishing] =
             building.parts(weights).map(|part| self.clone().progress(part));
-        let graph = descending.knn_graph(&space, k, gpu, graph)?;
+        let graph = descending.graph_on(&space, k, gpu, graph)?;
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
         let (mut pruned, on_device) = pruning.prune(&space, graph)?;

@@ -7,7 +7,9 @@ mod knn;
 mod layers;
 mod memory;
 mod plan;
+mod plan_json;
 mod prepare;
+mod set;
 mod stats;
 mod target;
 

@@ -122,6 +122,15 @@ fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
 }
 
 impl Builder {
+    /// The machine of this builder's device, for a plan of a build of `nodes` nodes: opens the
+    /// device.
+    ///
+    /// # Errors
+    /// If the device is missing.
+    pub fn target(&self, nodes: usize) -> Result<Target> {
+        Target::of(self.descent.device, nodes)
+    }
+
     /// Plans a build of `data` on `target`. Opens no device and reads no data.
     ///
     /// # Errors

@@ -58,7 +58,7 @@ pub struct Descent {
     iterations: Iterations,
     start: Start,
     expand: usize,
-    settings: CellSettings,
+    pub(crate) settings: CellSettings,
     pub(crate) seed: u64,
     pub(crate) device: Device,
     /// A fork of the device, used instead of `device`.

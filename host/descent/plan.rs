@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tagore_device::key::Key;
 
 use super::cpu::{GATHER, SAMPLE};
@@ -18,6 +19,17 @@ pub struct PlannedStage {
     pub name: &'static str,
     /// Buffers of the stage itself, and buffers kept for later stages.
     pub buffers: MemoryPlan,
+}
+
+/// Its name, the bytes of all its buffers together, and those of each.
+impl Serialize for PlannedStage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut stage = serializer.serialize_struct("PlannedStage", 3)?;
+        stage.serialize_field("name", self.name)?;
+        stage.serialize_field("bytes", &self.buffers.bytes())?;
+        stage.serialize_field("buffers", &self.buffers)?;
+        stage.end()
+    }
 }
 
 impl PlannedStage {

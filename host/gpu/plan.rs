@@ -1,8 +1,10 @@
 //! Plans of memory: the names and sizes of all buffers, fixed before any allocation.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bytemuck::Pod;
+use serde::{Serialize, Serializer};
 
 use super::{Buffer, Gpu};
 use crate::{Error, Result};
@@ -77,6 +79,18 @@ impl fmt::Display for MemoryPlan {
             writeln!(f, "{name:<24} {bytes:>16}")?;
         }
         write!(f, "{:<24} {:>16}", "total", self.bytes())
+    }
+}
+
+/// A map of the bytes of each name.
+impl Serialize for MemoryPlan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = BTreeMap::<&str, u64>::new();
+        for &(name, more) in &self.buffers {
+            let sum = bytes.entry(name).or_default();
+            *sum = sum.saturating_add(more);
+        }
+        bytes.serialize(serializer)
     }
 }
 

@@ -64,6 +64,16 @@ impl IdSet {
         Ok(set)
     }
 
+    /// The set of all rows that are not in this one: of the rows that remain when these are
+    /// deleted.
+    #[must_use]
+    pub fn complement(&self) -> Self {
+        let words = self.words.iter().map(|word| !word).collect();
+        let mut set = Self { words, rows: self.rows, count: self.rows - self.count };
+        set.clear_behind();
+        set
+    }
+
     fn clear_behind(&mut self) {
         if let (Some(last), rest @ 1..) = (self.words.last_mut(), self.rows % 64) {
             *last &= (1 << rest) - 1;
@@ -152,6 +162,8 @@ mod tests {
             assert_eq!((set.iter().collect::<Vec<_>>(), set.len()), (ids.clone(), ids.len()), "{rows}");
             assert_eq!(IdSet::from_words(rows, set.words.clone()).unwrap(), set);
             assert!(!set.contains(rows as u32) && !set.contains(u32::MAX));
+            let others: Vec<u32> = (0..rows as u32).filter(|id| !ids.contains(id)).collect();
+            assert_eq!(set.complement(), IdSet::from_ids(rows, others).unwrap());
             assert!(set.insert(rows as u32).is_err() && set.remove(rows as u32).is_err());
             for id in ids {
                 assert!(set.remove(id).unwrap() && !set.remove(id).unwrap());

@@ -58,7 +58,7 @@ impl Args {
         let strategy = self.prune.apply(self.strategy.clone())?;
         let builder =
             Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
-        let plan = self.limits.plan(&builder, &base, self.descent.device.first())?.ok_or_else(|| {
+        let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
         say_clusters(&plan, output);

@@ -97,7 +97,7 @@ impl Args {
         laps.end("device");
         // A given graph is pruned in memory, unless a limit is given too.
         let plan = if self.limits.are_given() || self.graph.is_none() {
-            self.limits.plan(&builder, &base, self.descent.device.first())?
+            self.limits.plan(&builder, &base)?
         } else {
             None
         };

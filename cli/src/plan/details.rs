@@ -2,9 +2,8 @@
 
 use tagore::gpu::MemoryPlan;
 use tagore::outofcore::ClusterPlan;
-use tagore::{BuildPlan, DevicePlan, PlannedStage, Remedy};
+use tagore::{BuildPlan, DevicePlan, PlannedStage, Remedy, Start};
 
-use super::start_name;
 use crate::error::remedy;
 use crate::limits::say_clusters;
 use crate::output::{Output, grouped};
@@ -27,6 +26,10 @@ pub(super) fn say_graph(plan: &DevicePlan, rows: usize, output: &Output) {
     say_stages("device", &plan.stages, output);
     say_plan("host, without the data set", &plan.host, output);
     say_peak(plan.largest_stage(), rows, output);
+}
+
+fn start_name(start: Start) -> String {
+    if start == Start::AllPairs { "all pairs".to_owned() } else { start.to_string() }
 }
 
 /// Prints every buffer of a build, with its peaks and its time.

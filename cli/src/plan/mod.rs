@@ -5,19 +5,18 @@ mod summary;
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tagore::gpu::{DeviceKind, MemoryPlan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, PlannedStage, Start,
-    Strategy, Target,
+    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, Start, Strategy, Target,
 };
 
 use self::details::{say_build, say_graph, say_parts, say_remedies, say_stages};
 use self::summary::{GraphPlan, Summary};
 use crate::build::PruneOptions;
 use crate::error::{Result, remedy};
-use crate::limits::{LimitOptions, buffers, clusters_event, limits_event};
+use crate::limits::{LimitOptions, clusters_event, limits_event};
 use crate::options::{GraphOptions, open};
 use crate::output::Output;
 use crate::spool;
@@ -182,11 +181,11 @@ impl Args {
             }
         }
         Ok(json!({
-            "device_type": plan.element.name(), "knn": plan.k, "start": start_name(plan.start),
-            "stages": stages(&plan.stages), "peak_gpu_bytes": plan.peak_bytes(),
+            "device_type": plan.element.name(), "knn": plan.k, "start": plan.start.to_string(),
+            "stages": plan.stages, "peak_gpu_bytes": plan.peak_bytes(),
             "peak_stage": plan.largest_stage().map(|stage| stage.name), "bytes_per_vector": plan.bytes_per_vector(),
-            "host": buffers(&plan.host), "host_bytes": plan.host_bytes(),
-            "cpu": { "host_stages": stages(&on_cpu.host), "host_bytes": on_cpu.host_bytes },
+            "host": plan.host, "host_bytes": plan.host_bytes(),
+            "cpu": { "host_stages": on_cpu.host, "host_bytes": on_cpu.host_bytes },
         }))
     }
 
@@ -232,39 +231,14 @@ fn index_event(
     changes: &[String],
     rows: usize,
 ) -> Value {
-    let peak = on_gpu.largest_on_device();
     let host = on_gpu.largest_on_host().map_or_else(MemoryPlan::new, |stage| stage.buffers.clone());
-    json!({
-        "index": builder.strategy().kind(), "degree": builder.strategy().max_degree(),
-        "device_type": on_gpu.element.name(), "knn": on_gpu.k, "start": start_name(on_gpu.start),
-        "stages": stages(&on_gpu.device), "peak_gpu_bytes": on_gpu.peak_device_bytes(),
-        "peak_stage": peak.map(|stage| stage.name),
-        "bytes_per_vector": on_gpu.peak_device_bytes() as f64 / rows as f64,
-        "context_bytes": on_gpu.context, "pool_bytes": on_gpu.pool,
-        "device_bytes": on_gpu.device_bytes(), "host": buffers(&on_gpu.process.clone().and(&host)),
-        "host_bytes": on_gpu.peak_host_bytes(), "host_stages": stages(&on_gpu.host),
-        "disk": buffers(&on_gpu.disk), "disk_bytes": on_gpu.disk.bytes(), "seconds": seconds(on_gpu),
-        "cpu": {
-            "process": buffers(&on_cpu.process), "host_stages": stages(&on_cpu.host),
-            "host_bytes": on_cpu.peak_host_bytes(), "seconds": seconds(on_cpu),
-        },
-        "changes": changes,
-        "out_of_core": clusters.map(clusters_event),
-    })
-}
-
-fn start_name(start: Start) -> String {
-    if start == Start::AllPairs { "all pairs".to_owned() } else { start.to_string() }
-}
-
-fn stages(stages: &[PlannedStage]) -> Vec<Value> {
-    let stage = |PlannedStage { name, buffers: plan }: &PlannedStage| json!({ "name": name, "bytes": plan.bytes(), "buffers": buffers(plan) });
-    stages.iter().map(stage).collect()
-}
-
-fn seconds(plan: &BuildPlan) -> Map<String, Value> {
-    let mut seconds: Map<String, Value> =
-        plan.seconds.iter().map(|&(stage, seconds)| (stage.to_owned(), seconds.into())).collect();
-    seconds.insert("total".to_owned(), plan.total_seconds().into());
-    seconds
+    let mut event = json!(on_gpu);
+    event["index"] = builder.strategy().kind().into();
+    event["degree"] = builder.strategy().max_degree().into();
+    event["bytes_per_vector"] = (on_gpu.peak_device_bytes() as f64 / rows as f64).into();
+    event["host"] = json!(on_gpu.process.clone().and(&host));
+    event["cpu"] = json!(on_cpu);
+    event["changes"] = changes.into();
+    event["out_of_core"] = json!(clusters.map(clusters_event));
+    event
 }

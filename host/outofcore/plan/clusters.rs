@@ -102,6 +102,17 @@ impl ClusterPlan {
         Ok(plan.map(|plan| Self { limits: *limits, ..plan }))
     }
 
+    /// As [`new`](Self::new), within free memory where `given` has no limit. A resumed build must
+    /// agree in the given limits alone, since free memory varies: they are those of the plan.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn within(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
+        let limits = given.or_available(builder.descent.device, base.len())?;
+        let plan = Self::new(builder, base, &limits)?;
+        Ok(plan.map(|plan| Self { limits: *given, ..plan }))
+    }
+
     /// Plans the clusters of data of this shape on a target, a machine with 1 to 1,024 `devices`.
     /// The devices need not exist. Returns `None` if a build in memory fits the limits.
     ///

@@ -1,0 +1,68 @@
+//! Builds to a file, cluster by cluster where memory is short.
+
+use std::ffi::c_char;
+
+use tagore::Vectors;
+use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
+
+use crate::builder::tagore_builder;
+use crate::pointers::{path, read_if, required, structs};
+use crate::progress::tagore_progress;
+use crate::status::{call, tagore_status};
+use crate::vectors::tagore_vectors;
+
+/// Limits of a build. Zero is the default of each.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tagore_limits {
+    /// sizeof(tagore_limits)
+    pub size: usize,
+    /// Bytes of host memory, without the mapped vectors; 0 for free memory less an eighth.
+    pub host_memory: u64,
+    /// Bytes of device memory; 0 for free memory less a sixteenth.
+    pub gpu_memory: u64,
+    /// The largest number of vectors in a cluster; 0 for no limit.
+    pub cluster_size: usize,
+    /// A folder for work files, empty or new; null for the file's name and ".work".
+    pub work_folder: *const c_char,
+    /// Not 0: continues a build that was stopped, if its work files exist.
+    pub resume: i32,
+    /// 0
+    pub reserved: i32,
+}
+
+structs!(tagore_limits);
+
+/// Builds the index of `vectors` into a file, which appears when it is complete: in memory if that
+/// fits the limits, else cluster by cluster with work files. `limits` may be null.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_builder_build_file(
+    builder: Option<&tagore_builder>,
+    vectors: Option<&tagore_vectors>,
+    file: *const c_char,
+    limits: *const tagore_limits,
+    progress: *const tagore_progress,
+) -> tagore_status {
+    call(|| {
+        let builder = required(builder, "builder")?.with(progress)?;
+        let base: &Vectors = &required(vectors, "vectors")?.0;
+        let (file, options) = (path(file, "file")?, read_if(limits)?);
+        let given = options.map_or_else(Limits::default, |options| Limits {
+            host_memory: Some(options.host_memory).filter(|&bytes| bytes > 0),
+            gpu_memory: Some(options.gpu_memory).filter(|&bytes| bytes > 0),
+            cluster_size: Some(options.cluster_size).filter(|&size| size > 0),
+        });
+        let Some(plan) = ClusterPlan::within(&builder, base, &given)? else {
+            return Ok(builder.build(base)?.save(file)?);
+        };
+        let mut build = OutOfCore::new(builder, plan);
+        if let Some(tagore_limits { work_folder, resume, .. }) = options {
+            build = build.resume(resume != 0);
+            if !work_folder.is_null() {
+                build = build.work_dir(path(work_folder, "work_folder")?);
+            }
+        }
+        build.build(base, &file)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,268 @@
+//! Pointers of the caller as Rust sees them.
+//!
+//! Every function of the interface trusts its caller as any C function does: a pointer that is not
+//! null is valid for what the header says, for as long as it says. The functions here turn such
+//! pointers into values and references; the rest of the crate holds no more of them than it must.
+
+use std::ffi::{CStr, CString, OsString, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::{ptr, slice};
+
+use crate::status::{Failure, Result, tagore_status};
+
+/// The most bytes of a struct of any version.
+const MOST: usize = 4096;
+
+/// A struct that begins with its size, and may grow at its end.
+///
+/// # Safety
+/// The first field is the size, a `usize`. Zero bytes, and all values that a C caller can write,
+/// are values of every field.
+///
+/// There is no padding at the end (`reserved` fills it): a later field there would not change the
+/// size, and old programs leave garbage in it.
+pub(crate) unsafe trait Struct: Copy {
+    /// The name, for errors.
+    const NAME: &str;
+    /// The bytes of its first version. Fields that were added since are zero in old programs.
+    const LEAST: usize = size_of::<Self>();
+}
+
+/// Declares structs of the interface.
+macro_rules! structs {
+    ($($name:ident),+) => {$(
+        // SAFETY: it begins with its size, and holds numbers, pointers and optional functions.
+        unsafe impl crate::pointers::Struct for $name {
+            const NAME: &str = stringify!($name);
+        }
+    )+};
+}
+pub(crate) use structs;
+
+/// The caller's size of a struct.
+fn size_at<T: Struct>(place: *const T) -> Result<usize> {
+    if place.is_null() {
+        return Err(Failure::null(T::NAME));
+    }
+    // SAFETY: the caller's struct begins with its size.
+    let size = unsafe { place.cast::<usize>().read_unaligned() };
+    if (T::LEAST..=MOST).contains(&size) {
+        return Ok(size);
+    }
+    Err(Failure::argument("size", size, format_args!("sizeof({})", T::NAME)))
+}
+
+/// Copies a struct of the caller. An older caller's is shorter: the rest is zero. A newer caller's
+/// is longer: it is refused if it uses the fields that this library does not know.
+pub(crate) fn read<T: Struct>(place: *const T) -> Result<T> {
+    let size = size_at(place)?;
+    // SAFETY: the caller's struct has `size` bytes.
+    let bytes = unsafe { slice::from_raw_parts(place.cast::<u8>(), size) };
+    let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
+    if unknown.iter().any(|&byte| byte != 0) {
+        let expected = format!("at most {}: the program needs a newer libtagore", known.len());
+        return Err(Failure::argument(T::NAME, format_args!("{size} bytes in use"), expected));
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: `value` has room for the known bytes, which with zeros behind them are a struct.
+    Ok(unsafe {
+        ptr::copy_nonoverlapping(known.as_ptr(), value.as_mut_ptr().cast::<u8>(), known.len());
+        value.assume_init()
+    })
+}
+
+/// Copies a struct that may be absent.
+pub(crate) fn read_if<T: Struct>(place: *const T) -> Result<Option<T>> {
+    if place.is_null() { Ok(None) } else { read(place).map(Some) }
+}
+
+/// Writes a struct over that of the caller, whose size is set and stays. An older caller's is
+/// shorter: it does not get the rest.
+pub(crate) fn write<T: Struct>(place: *mut T, value: impl FnOnce(usize) -> T) -> Result<()> {
+    let size = size_at(place)?;
+    let value = value(size);
+    let from = (&raw const value).cast::<u8>();
+    // SAFETY: both structs have the bytes, and they are two.
+    unsafe { ptr::copy_nonoverlapping(from, place.cast::<u8>(), size.min(size_of::<T>())) };
+    Ok(())
+}
+
+/// A handle that must be there.
+pub(crate) fn required<'a, T>(handle: Option<&'a T>, name: &str) -> Result<&'a T> {
+    handle.ok_or_else(|| Failure::null(name))
+}
+
+/// The handle that a field of a struct names, if any.
+pub(crate) fn handle<'a, T>(place: *const T) -> Option<&'a T> {
+    // SAFETY: handles are null, or live as long as the call that they are given to.
+    unsafe { place.as_ref() }
+}
+
+/// `len` values, read only.
+pub(crate) fn values<'a, T>(place: *const T, len: usize, name: &str) -> Result<&'a [T]> {
+    check(place.cast(), len, (size_of::<T>(), align_of::<T>()), name)?;
+    // SAFETY: aligned, and the caller has `len` values there.
+    Ok(if len == 0 { &[] } else { unsafe { slice::from_raw_parts(place, len) } })
+}
+
+/// `len` values to write, which may hold anything.
+pub(crate) fn slots<'a, T>(place: *mut T, len: usize, name: &str) -> Result<&'a mut [MaybeUninit<T>]> {
+    check(place.cast(), len, (size_of::<T>(), align_of::<T>()), name)?;
+    // SAFETY: aligned, and the caller has room for `len` values there, used by no one else.
+    Ok(if len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(place.cast(), len) } })
+}
+
+/// Refuses an address at which no `len` values can lie.
+fn check(place: *const c_void, len: usize, (size, align): (usize, usize), name: &str) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    if place.is_null() {
+        return Err(Failure::null(name));
+    }
+    if !place.addr().is_multiple_of(align) {
+        let expected = format!("one that is a multiple of {align}");
+        return Err(Failure::argument(name, format_args!("the address {place:p}"), expected));
+    }
+    let bytes = len.checked_mul(size).filter(|&bytes| isize::try_from(bytes).is_ok());
+    if bytes.and_then(|bytes| place.addr().checked_add(bytes)).is_none() {
+        return Err(Failure::argument(name, format_args!("{len} values"), "values that fit memory"));
+    }
+    Ok(())
+}
+
+/// A text of the caller, in UTF-8.
+pub(crate) fn text<'a>(place: *const c_char, name: &str) -> Result<&'a str> {
+    let bytes = text_bytes(place, name)?;
+    str::from_utf8(bytes)
+        .map_err(|_| Failure::argument(name, String::from_utf8_lossy(bytes), "a text in UTF-8"))
+}
+
+/// A text that may be absent.
+pub(crate) fn text_if<'a>(place: *const c_char, name: &str) -> Result<Option<&'a str>> {
+    if place.is_null() { Ok(None) } else { text(place, name).map(Some) }
+}
+
+/// A path: bytes on Unix, UTF-8 elsewhere.
+pub(crate) fn path(place: *const c_char, name: &str) -> Result<PathBuf> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStringExt;
+        Ok(OsString::from_vec(text_bytes(place, name)?.to_vec()).into())
+    }
+    #[cfg(not(unix))]
+    Ok(OsString::from(text(place, name)?).into())
+}
+
+fn text_bytes<'a>(place: *const c_char, name: &str) -> Result<&'a [u8]> {
+    if place.is_null() {
+        return Err(Failure::null(name));
+    }
+    // SAFETY: the caller's text ends with a zero byte.
+    Ok(unsafe { CStr::from_ptr(place) }.to_bytes())
+}
+
+/// Runs a call that makes a text, which `tagore_text_free` frees. The text is null if it fails.
+pub(crate) fn make_text(
+    out: Option<&mut MaybeUninit<*mut c_char>>,
+    work: impl FnOnce() -> Result<String>,
+) -> tagore_status {
+    crate::status::call(|| {
+        let out = out.ok_or_else(|| Failure::null("out"))?;
+        out.write(ptr::null_mut());
+        let text = CString::new(work()?).map_err(|_| Failure::argument("text", "a zero byte", "none"))?;
+        out.write(text.into_raw());
+        Ok(())
+    })
+}
+
+/// Frees a text that a call made. Null is allowed; a text freed twice is undefined behaviour.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_text_free(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: it came from `make_text`, and the caller gives it up.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+/// A pointer that the callbacks of the caller get.
+#[derive(Clone, Copy)]
+pub(crate) struct Context(pub *mut c_void);
+
+// SAFETY: the library only hands it to callbacks, and the header says on which threads those run.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::export::tagore_export_options;
+    use crate::index::{tagore_index_info, tagore_row_sink};
+    use crate::out_of_core::tagore_limits;
+    use crate::progress::{tagore_progress, tagore_update};
+    use crate::search::{
+        tagore_exact_options, tagore_results, tagore_search_options, tagore_searcher_options,
+    };
+    use crate::vectors::{tagore_matrix, tagore_source};
+
+    /// Whether a struct begins with its size and ends with this field, without padding.
+    macro_rules! is_tight {
+        ($name:ident, $last:ident: $type:ty) => {
+            offset_of!($name, size) == 0
+                && offset_of!($name, $last) + size_of::<$type>() == size_of::<$name>()
+        };
+    }
+
+    #[test]
+    fn structs_can_grow() {
+        type Pointer = *const c_void;
+        assert!(is_tight!(tagore_matrix, memory: i32) && is_tight!(tagore_source, spool_folder: Pointer));
+        assert!(is_tight!(tagore_progress, context: Pointer) && is_tight!(tagore_update, fraction: f64));
+        assert!(is_tight!(tagore_limits, reserved: i32) && is_tight!(tagore_row_sink, context: Pointer));
+        assert!(is_tight!(tagore_export_options, reserved: i32) && is_tight!(tagore_results, reserved: i32));
+        assert!(is_tight!(tagore_searcher_options, batch: usize));
+        assert!(is_tight!(tagore_search_options, among: Pointer));
+        assert!(is_tight!(tagore_exact_options, reserved: i32));
+        assert!(is_tight!(tagore_index_info, reserved: i32));
+    }
+
+    /// A struct that grew by a field.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Grown {
+        size: usize,
+        old: usize,
+        new: usize,
+    }
+
+    // SAFETY: it begins with its size, and holds numbers.
+    unsafe impl Struct for Grown {
+        const NAME: &str = "grown";
+        const LEAST: usize = size_of::<[usize; 2]>();
+    }
+
+    /// The struct at the beginning of these words.
+    fn grown(words: &mut [usize]) -> *mut Grown {
+        words.as_mut_ptr().cast()
+    }
+
+    #[test]
+    fn structs_of_older_and_newer_programs_are_read() {
+        let word = size_of::<usize>();
+        let read = |mut words: Vec<usize>| read(grown(&mut words)).ok().map(|read| (read.old, read.new));
+        assert_eq!(read(vec![2 * word, 7]), Some((7, 0)));
+        assert_eq!(read(vec![3 * word, 7, 8]), Some((7, 8)));
+        assert_eq!(read(vec![4 * word, 7, 8, 0]), Some((7, 8)));
+        assert_eq!(read(vec![4 * word, 7, 8, 9]), None);
+        for size in [0, 1, 2 * word - 1, MOST + 1, usize::MAX] {
+            assert_eq!(read(vec![size, 7, 8]), None, "{size}");
+        }
+        let mut words = vec![2 * word, 0, 5];
+        write(grown(&mut words), |size| Grown { size, old: 1, new: 2 }).unwrap_or_else(|_| panic!());
+        assert_eq!(words, [2 * word, 1, 5]);
+    }
+}

@@ -1,0 +1,254 @@
+//! Searches: by index, and exact.
+
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use tagore::{Device, ExactSearch, Search, Searcher, Vectors};
+
+use crate::id_set::tagore_id_set;
+use crate::index::{metric_of, tagore_index, tagore_metric};
+use crate::pointers::{Context, handle, read, read_if, required, slots, structs, text_if, values};
+use crate::progress::{tagore_progress, watched};
+use crate::status::{Failure, Result, call, free, make, tagore_status};
+use crate::vectors::{check_memory, lent, tagore_matrix, tagore_memory, tagore_vectors};
+
+/// An index and its vectors, checked and prepared. Any number of threads search one at the same
+/// time. It lives on without the handles it was made from.
+pub struct tagore_searcher(Searcher);
+
+/// Options of a searcher. Zero is the default of each.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tagore_searcher_options {
+    /// sizeof(tagore_searcher_options)
+    pub size: usize,
+    /// The device: "cpu" (the default, null), "auto", "cuda" or "cuda:1".
+    pub device: *const c_char,
+    /// Nodes that a GPU expands per step, 1 to 8: at 1, the default, answers are those of the CPU.
+    pub width: usize,
+    /// Queries per batch on a GPU, 65,536 unless set.
+    pub batch: usize,
+}
+
+/// Options of a search. Zero is the default of each but `k`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tagore_search_options {
+    /// sizeof(tagore_search_options)
+    pub size: usize,
+    /// Neighbours per query: 1 to the rows of the base.
+    pub k: usize,
+    /// The nodes that a search keeps, at least k; 0 for 100, or k if that is more. A wider beam
+    /// finds more and takes longer.
+    pub beam: usize,
+    /// Null, or a distance: only rows at it or nearer are found.
+    pub radius: *const f32,
+    /// Null, or the rows that may be found.
+    pub among: *const tagore_id_set,
+}
+
+/// Options of an exact search. Zero is the default of each but `k`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tagore_exact_options {
+    /// sizeof(tagore_exact_options)
+    pub size: usize,
+    /// Neighbours per query: 1 to the rows of the base.
+    pub k: usize,
+    /// The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1".
+    pub device: *const c_char,
+    /// Most bytes of device memory; 0 for all that is free.
+    pub device_memory: u64,
+    /// The metric, TAGORE_L2 by default.
+    pub metric: tagore_metric,
+    /// 0
+    pub reserved: i32,
+}
+
+/// Room for the answers of a search: k slots per query, nearest first. A query that finds fewer
+/// rows has the id UINT32_MAX and the distance infinity in its last slots. A call that fails leaves
+/// the arrays as they are.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tagore_results {
+    /// sizeof(tagore_results)
+    pub size: usize,
+    /// Rows of the base.
+    pub ids: *mut u32,
+    /// Their distances to the query; may be null. They order rows: squared under L2, 1 - cos under
+    /// cosine, the negative inner product.
+    pub distances: *mut f32,
+    /// Slots of each array: at least queries x k.
+    pub slots: usize,
+    /// The kind of memory: TAGORE_HOST.
+    pub memory: tagore_memory,
+    /// 0
+    pub reserved: i32,
+}
+
+structs!(tagore_searcher_options, tagore_search_options, tagore_exact_options, tagore_results);
+
+/// The answers' arrays, with room for all of them.
+struct Room<'a> {
+    ids: &'a mut [MaybeUninit<u32>],
+    distances: Option<&'a mut [MaybeUninit<f32>]>,
+}
+
+impl Room<'_> {
+    /// Room for `k` rows for each of `queries` queries.
+    fn of(results: *const tagore_results, queries: usize, k: usize) -> Result<Self> {
+        let tagore_results { ids, distances, slots: found, memory, .. } = read(results)?;
+        check_memory(memory)?;
+        let Some(needed) = queries.checked_mul(k).filter(|&needed| needed <= found) else {
+            return Err(Failure::argument("slots", found, format_args!("at least {queries} x {k}")));
+        };
+        let ids = slots(ids, needed, "ids")?;
+        let distances = if distances.is_null() { None } else { Some(slots(distances, needed, "distances")?) };
+        Ok(Self { ids, distances })
+    }
+
+    /// Fills the slots of a query.
+    fn fill(&mut self, first: usize, k: usize, found: impl Iterator<Item = (u32, f32)>) {
+        let mut found = found.chain(std::iter::repeat((u32::MAX, f32::INFINITY)));
+        for slot in first..first + k {
+            let (id, distance) = found.next().unwrap_or((u32::MAX, f32::INFINITY));
+            self.ids[slot].write(id);
+            if let Some(distances) = &mut self.distances {
+                distances[slot].write(distance);
+            }
+        }
+    }
+}
+
+/// The device that a text names, if it is there.
+fn device(name: *const c_char, default: Device) -> Result<Device> {
+    Ok(text_if(name, "device")?.map_or(Ok(default), str::parse)?)
+}
+
+/// The queries of a call, where they lie.
+fn lent_queries(matrix: *const tagore_matrix) -> Result<Vectors> {
+    lent(matrix, (None, Context(ptr::null_mut())))
+}
+
+impl tagore_search_options {
+    /// The library's options.
+    fn search(&self) -> Result<Search<'_>> {
+        let mut search = Search::new(self.k);
+        if self.beam > 0 {
+            search = search.beam(self.beam);
+        }
+        if let [radius] = values(self.radius, usize::from(!self.radius.is_null()), "radius")? {
+            search = search.radius(*radius);
+        }
+        if let Some(tagore_id_set(ids)) = handle(self.among) {
+            search = search.among(ids);
+        }
+        Ok(search)
+    }
+}
+
+/// Checks that an index was built over `vectors`, and prepares both for searches. `options` may be
+/// null.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_searcher_create(
+    index: Option<&tagore_index>,
+    vectors: Option<&tagore_vectors>,
+    options: *const tagore_searcher_options,
+    progress: *const tagore_progress,
+    out: Option<&mut MaybeUninit<*mut tagore_searcher>>,
+) -> tagore_status {
+    make(out, || {
+        let (index, base) = (required(index, "index")?, required(vectors, "vectors")?);
+        let options = read_if(options)?;
+        let progress = watched(progress)?;
+        let mut searcher = Searcher::new(index.index.clone(), base.0.clone(), &progress)?;
+        if let Some(tagore_searcher_options { device: name, width, batch, .. }) = options {
+            if width > 0 {
+                searcher = searcher.width(width)?;
+            }
+            if batch > 0 {
+                searcher = searcher.batch(batch);
+            }
+            searcher = searcher.device(device(name, Device::Cpu)?)?;
+        }
+        Ok(tagore_searcher(searcher))
+    })
+}
+
+/// Finds the nearest rows of each query by beam search, on all threads or on the searcher's device.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_search(
+    searcher: Option<&tagore_searcher>,
+    queries: *const tagore_matrix,
+    options: *const tagore_search_options,
+    progress: *const tagore_progress,
+    results: *const tagore_results,
+) -> tagore_status {
+    call(|| {
+        let tagore_searcher(searcher) = required(searcher, "searcher")?;
+        let (queries, options) = (lent_queries(queries)?, read(options)?);
+        let mut room = Room::of(results, queries.len(), options.k)?;
+        let found = searcher.search(&queries, options.search()?, &watched(progress)?)?;
+        for query in 0..queries.len() {
+            let pairs = found.ids(query).iter().zip(found.distances(query));
+            room.fill(query * options.k, options.k, pairs.map(|(&id, &distance)| (id, distance)));
+        }
+        Ok(())
+    })
+}
+
+/// Finds the nearest rows of one query of `dim` components, on the calling thread or on the
+/// searcher's device: the answer of tagore_search, sooner.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_search_one(
+    searcher: Option<&tagore_searcher>,
+    query: *const f32,
+    dim: usize,
+    options: *const tagore_search_options,
+    results: *const tagore_results,
+) -> tagore_status {
+    call(|| {
+        let tagore_searcher(searcher) = required(searcher, "searcher")?;
+        let (query, options) = (values(query, dim, "query")?, read(options)?);
+        let mut room = Room::of(results, 1, options.k)?;
+        let found = searcher.search_one(query, options.search()?)?;
+        room.fill(0, options.k, found.iter().map(|found| (found.id, found.distance)));
+        Ok(())
+    })
+}
+
+/// Finds the exact nearest rows of each query, by comparing it with every row.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_exact_search(
+    vectors: Option<&tagore_vectors>,
+    queries: *const tagore_matrix,
+    options: *const tagore_exact_options,
+    progress: *const tagore_progress,
+    results: *const tagore_results,
+) -> tagore_status {
+    call(|| {
+        let tagore_vectors(base) = required(vectors, "vectors")?;
+        let (queries, options) = (lent_queries(queries)?, read(options)?);
+        let tagore_exact_options { k, device_memory, .. } = options;
+        let mut room = Room::of(results, queries.len(), k)?;
+        let mut search = ExactSearch::new(k).metric(metric_of(options.metric)?).progress(watched(progress)?);
+        search = search.device(device(options.device, Device::Auto)?);
+        if device_memory > 0 {
+            search = search.device_memory(device_memory);
+        }
+        let (truth, _) = search.run(base, &queries)?;
+        for query in 0..queries.len() {
+            let distances = truth.distances(query).unwrap_or_default();
+            let pairs = truth.ids(query).iter().zip(distances);
+            room.fill(query * k, k, pairs.map(|(&id, &distance)| (id, distance)));
+        }
+        Ok(())
+    })
+}
+
+/// Frees a handle, as tagore_vectors_free does.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_searcher_free(searcher: Option<Box<tagore_searcher>>) {
+    free(searcher);
+}

@@ -1,0 +1,891 @@
+/*
+ * The C interface of tagore: graph indexes for approximate nearest-neighbour search.
+ *
+ * Made by cbindgen from capi/src: TAGORE_WRITE_API=1 cargo test -p tagore-capi. How to use it:
+ * docs/how-to-c.md.
+ *
+ * Statuses. A function that can fail returns TAGORE_OK or the kind of its error, and
+ * tagore_last_error has the message. No call ends the program, or handles signals. Nothing is
+ * printed but the message of a defect of the library, which is TAGORE_ERROR_INTERNAL.
+ *
+ * Handles. A call that makes a handle writes it to `out`, or a null pointer if it fails. The
+ * matching _free function frees it; it may be null. A handle may be used by any number of threads
+ * at the same time, but for its _free. Handles made from it do not need it any more.
+ *
+ * Structs begin with their size, which the program sets to sizeof, with all else zero: zero is the
+ * default of every field. So a program runs with newer libraries, whose structs are longer.
+ *
+ * Pointers are null, which is refused unless a comment allows it, or valid. Memory that the program
+ * lends must not change meanwhile. Texts are UTF-8 and end with a zero byte; paths are bytes.
+ *
+ * Callbacks must return: no exception, longjmp or exit. They may call this library.
+ */
+
+
+#ifndef TAGORE_H
+#define TAGORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * The version of this interface: it grows with every addition. The shared library's name changes
+ * with every change that breaks programs.
+ */
+#define TAGORE_API_VERSION 1
+
+/**
+ * The settings of builds. Any number of threads may use one at the same time.
+ */
+typedef struct tagore_builder tagore_builder;
+
+/**
+ * A set of rows, read only: any number of threads use it at the same time.
+ */
+typedef struct tagore_id_set tagore_id_set;
+
+/**
+ * An index, read only: any number of threads use it at the same time. It holds no vectors.
+ */
+typedef struct tagore_index tagore_index;
+
+/**
+ * A k-NN graph, read only: for each row the same number of nearest others, nearest first. Any
+ * number of threads use it at the same time.
+ */
+typedef struct tagore_knn_graph tagore_knn_graph;
+
+/**
+ * An index and its vectors, checked and prepared. Any number of threads search one at the same
+ * time. It lives on without the handles it was made from.
+ */
+typedef struct tagore_searcher tagore_searcher;
+
+/**
+ * A data set, read only: any number of threads use it at the same time. Indexes need it beside
+ * them, since they hold no vectors.
+ */
+typedef struct tagore_vectors tagore_vectors;
+
+/**
+ * The result of a call: `TAGORE_OK`, or the kind of its error.
+ */
+typedef int32_t tagore_status;
+
+/**
+ * The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8.
+ */
+typedef int32_t tagore_element;
+
+/**
+ * The kind of memory of a pointer. Host memory is the only one so far.
+ */
+typedef int32_t tagore_memory;
+
+/**
+ * Vectors in memory, one per row.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_matrix)
+     */
+    size_t size;
+    /**
+     * The first component of row 0, aligned for its type. Components are little-endian.
+     */
+    const void *data;
+    /**
+     * The number of rows, n: at most 4,294,967,294.
+     */
+    size_t rows;
+    /**
+     * Components per row, 1 to 4,096.
+     */
+    size_t dim;
+    /**
+     * Components from the start of a row to the start of the next; 0 for `dim`.
+     */
+    size_t stride;
+    /**
+     * The type of the components.
+     */
+    tagore_element element;
+    /**
+     * The kind of memory: TAGORE_HOST.
+     */
+    tagore_memory memory;
+} tagore_matrix;
+
+/**
+ * Gives memory back to its owner. Called once, on any thread.
+ */
+typedef void (*tagore_release)(void *context);
+
+/**
+ * Writes rows `first_row`, `first_row` + 1 and so on to `out`: `rows` rows of the dimension and
+ * type of the source, without gaps. Returns 0, or the program's code of a failure, which ends the
+ * work with TAGORE_ERROR_CALLBACK.
+ */
+typedef int32_t (*tagore_fill)(void *context, size_t first_row, size_t rows, void *out);
+
+/**
+ * A store that copies its vectors into a buffer, such as a database.
+ *
+ * `fill` is called on the calling thread, for all rows in order, each once: a cursor is enough.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_source)
+     */
+    size_t size;
+    /**
+     * Reads rows.
+     */
+    tagore_fill fill;
+    /**
+     * Handed to `fill`.
+     */
+    void *context;
+    /**
+     * The number of rows, n: at most 4,294,967,294.
+     */
+    size_t rows;
+    /**
+     * Components per row, 1 to 4,096.
+     */
+    size_t dim;
+    /**
+     * The type of the components.
+     */
+    tagore_element element;
+    /**
+     * Null to keep the rows in memory. Otherwise a folder: the rows go to a file there, which has
+     * no name and is mapped, and the system frees it with the handle.
+     */
+    const char *spool_folder;
+} tagore_source;
+
+/**
+ * The progress of one stage, and of the work that it belongs to.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_update) of the library.
+     */
+    size_t size;
+    /**
+     * The name of the stage, such as "descent"; valid during the call.
+     */
+    const char *stage;
+    /**
+     * Units of the stage done.
+     */
+    uint64_t done;
+    /**
+     * Units of the stage in total. A stage that stops early ends below.
+     */
+    uint64_t total;
+    /**
+     * The share of the whole work done, 0 to 1, by estimated times.
+     */
+    double fraction;
+} tagore_update;
+
+/**
+ * Takes an update. Any result but 0 cancels the work, which then returns
+ * TAGORE_ERROR_CANCELLED soon. Called from several threads at the same time.
+ */
+typedef int32_t (*tagore_watch)(void *context, const tagore_update *update);
+
+/**
+ * A callback for long work. A null pointer in its place watches nothing.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_progress)
+     */
+    size_t size;
+    /**
+     * The callback; may be null.
+     */
+    tagore_watch watch;
+    /**
+     * Handed to the callback.
+     */
+    void *context;
+} tagore_progress;
+
+/**
+ * A metric: one of TAGORE_L2, TAGORE_INNER_PRODUCT, TAGORE_COSINE.
+ */
+typedef int32_t tagore_metric;
+
+/**
+ * Limits of a build. Zero is the default of each.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_limits)
+     */
+    size_t size;
+    /**
+     * Bytes of host memory, without the mapped vectors; 0 for free memory less an eighth.
+     */
+    uint64_t host_memory;
+    /**
+     * Bytes of device memory; 0 for free memory less a sixteenth.
+     */
+    uint64_t gpu_memory;
+    /**
+     * The largest number of vectors in a cluster; 0 for no limit.
+     */
+    size_t cluster_size;
+    /**
+     * A folder for work files, empty or new; null for the file's name and ".work".
+     */
+    const char *work_folder;
+    /**
+     * Not 0: continues a build that was stopped, if its work files exist.
+     */
+    int32_t resume;
+    /**
+     * 0
+     */
+    int32_t reserved;
+} tagore_limits;
+
+/**
+ * Sizes of an index.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_index_info), set before the call.
+     */
+    size_t size;
+    /**
+     * The number of nodes, n.
+     */
+    size_t nodes;
+    /**
+     * The largest degree allowed.
+     */
+    size_t max_degree;
+    /**
+     * The mean degree.
+     */
+    double mean_degree;
+    /**
+     * The number of entry points.
+     */
+    size_t entries;
+    /**
+     * The number of layers above the graph.
+     */
+    size_t layers;
+    /**
+     * The number of rows that repeat an earlier row, and are found with it.
+     */
+    size_t repeated;
+    /**
+     * The metric.
+     */
+    tagore_metric metric;
+    /**
+     * 0
+     */
+    int32_t reserved;
+} tagore_index_info;
+
+/**
+ * Takes the entry points, once, before all rows. Returns 0, or the program's code of a failure.
+ */
+typedef int32_t (*tagore_take_entries)(void *context, const uint32_t *entries, size_t count);
+
+/**
+ * Takes the neighbours of a node, for nodes 0 to n - 1 in this order. Returns 0, or the program's
+ * code of a failure.
+ */
+typedef int32_t (*tagore_take_row)(void *context,
+                                   uint32_t node,
+                                   const uint32_t *neighbors,
+                                   size_t count);
+
+/**
+ * A store that takes the rows of a graph, on the calling thread.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_row_sink)
+     */
+    size_t size;
+    /**
+     * Takes the entry points; null to leave them out.
+     */
+    tagore_take_entries entries;
+    /**
+     * Takes a row.
+     */
+    tagore_take_row row;
+    /**
+     * Handed to both.
+     */
+    void *context;
+} tagore_row_sink;
+
+/**
+ * Options of an export. Zero is the default of each.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_export_options)
+     */
+    size_t size;
+    /**
+     * The vectors of the index, for formats that hold them: "hnswlib", "faiss-nsg", "faiss-hnsw",
+     * "diskann", "diskann-disk".
+     */
+    const tagore_vectors *vectors;
+    /**
+     * Chunks of the product quantizer of "diskann-disk"; 0 for its default.
+     */
+    size_t pq_chunks;
+    /**
+     * Not 0: builds the layers of HNSW ("hnswlib", "faiss-hnsw").
+     */
+    int32_t layers;
+    /**
+     * 0
+     */
+    int32_t reserved;
+} tagore_export_options;
+
+/**
+ * Options of a searcher. Zero is the default of each.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_searcher_options)
+     */
+    size_t size;
+    /**
+     * The device: "cpu" (the default, null), "auto", "cuda" or "cuda:1".
+     */
+    const char *device;
+    /**
+     * Nodes that a GPU expands per step, 1 to 8: at 1, the default, answers are those of the CPU.
+     */
+    size_t width;
+    /**
+     * Queries per batch on a GPU, 65,536 unless set.
+     */
+    size_t batch;
+} tagore_searcher_options;
+
+/**
+ * Options of a search. Zero is the default of each but `k`.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_search_options)
+     */
+    size_t size;
+    /**
+     * Neighbours per query: 1 to the rows of the base.
+     */
+    size_t k;
+    /**
+     * The nodes that a search keeps, at least k; 0 for 100, or k if that is more. A wider beam
+     * finds more and takes longer.
+     */
+    size_t beam;
+    /**
+     * Null, or a distance: only rows at it or nearer are found.
+     */
+    const float *radius;
+    /**
+     * Null, or the rows that may be found.
+     */
+    const tagore_id_set *among;
+} tagore_search_options;
+
+/**
+ * Room for the answers of a search: k slots per query, nearest first. A query that finds fewer
+ * rows has the id UINT32_MAX and the distance infinity in its last slots. A call that fails leaves
+ * the arrays as they are.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_results)
+     */
+    size_t size;
+    /**
+     * Rows of the base.
+     */
+    uint32_t *ids;
+    /**
+     * Their distances to the query; may be null. They order rows: squared under L2, 1 - cos under
+     * cosine, the negative inner product.
+     */
+    float *distances;
+    /**
+     * Slots of each array: at least queries x k.
+     */
+    size_t slots;
+    /**
+     * The kind of memory: TAGORE_HOST.
+     */
+    tagore_memory memory;
+    /**
+     * 0
+     */
+    int32_t reserved;
+} tagore_results;
+
+/**
+ * Options of an exact search. Zero is the default of each but `k`.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_exact_options)
+     */
+    size_t size;
+    /**
+     * Neighbours per query: 1 to the rows of the base.
+     */
+    size_t k;
+    /**
+     * The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1".
+     */
+    const char *device;
+    /**
+     * Most bytes of device memory; 0 for all that is free.
+     */
+    uint64_t device_memory;
+    /**
+     * The metric, TAGORE_L2 by default.
+     */
+    tagore_metric metric;
+    /**
+     * 0
+     */
+    int32_t reserved;
+} tagore_exact_options;
+
+/**
+ * Done.
+ */
+#define TAGORE_OK 0
+
+/**
+ * An argument is a null pointer, out of its range, an unknown name, or at odds with another.
+ */
+#define TAGORE_ERROR_ARGUMENT 1
+
+/**
+ * A file could not be read or written.
+ */
+#define TAGORE_ERROR_IO 2
+
+/**
+ * A file has unexpected content.
+ */
+#define TAGORE_ERROR_FILE 3
+
+/**
+ * A value of a vector cannot be used: a NaN, an infinity, or too large for the metric.
+ */
+#define TAGORE_ERROR_VALUE 4
+
+/**
+ * Two inputs do not belong together, such as an index and other vectors than its own.
+ */
+#define TAGORE_ERROR_MISMATCH 5
+
+/**
+ * A callback of the program reported a failure.
+ */
+#define TAGORE_ERROR_CALLBACK 6
+
+/**
+ * A device, or its driver, is missing or failed.
+ */
+#define TAGORE_ERROR_DEVICE 7
+
+/**
+ * A device has too little memory.
+ */
+#define TAGORE_ERROR_DEVICE_MEMORY 8
+
+/**
+ * A progress callback cancelled the work.
+ */
+#define TAGORE_ERROR_CANCELLED 9
+
+/**
+ * A defect of the library, with a message for a report of it.
+ */
+#define TAGORE_ERROR_INTERNAL 10
+
+/**
+ * 32-bit floating point.
+ */
+#define TAGORE_F32 0
+
+/**
+ * 16-bit floating point (IEEE 754 binary16), as uint16_t.
+ */
+#define TAGORE_F16 1
+
+/**
+ * uint8_t
+ */
+#define TAGORE_U8 2
+
+/**
+ * int8_t
+ */
+#define TAGORE_I8 3
+
+/**
+ * Memory of the CPU.
+ */
+#define TAGORE_HOST 0
+
+/**
+ * Squared Euclidean distance.
+ */
+#define TAGORE_L2 0
+
+/**
+ * Inner product; distances are its negative.
+ */
+#define TAGORE_INNER_PRODUCT 1
+
+/**
+ * Cosine; distances are 1 - cos.
+ */
+#define TAGORE_COSINE 2
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The version of the library that runs, such as "0.1.0".
+ */
+const char *tagore_version(void);
+
+/**
+ * TAGORE_API_VERSION of the library that runs.
+ */
+uint32_t tagore_api_version(void);
+
+/**
+ * Sets the threads of all work of the process, 0 for one per core. Must come before the first
+ * work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
+ */
+tagore_status tagore_set_threads(size_t threads);
+
+/**
+ * The message of the last call that failed on this thread: one line, in UTF-8, empty if none has
+ * failed. It is valid until the next call fails on this thread, or the thread ends.
+ */
+const char *tagore_last_error(void);
+
+/**
+ * Frees a text that a call made. Null is allowed; a text freed twice is undefined behaviour.
+ */
+void tagore_text_free(char *text);
+
+/**
+ * A data set of vectors in the program's memory, which is neither copied nor changed. It must stay
+ * as it is until `release` is called, when the last handle that uses it is freed: this one, and
+ * every searcher made from it. A null `release` is not called. A call that fails takes nothing,
+ * and does not call `release`.
+ */
+tagore_status tagore_vectors_from_memory(const tagore_matrix *matrix,
+                                         tagore_release release,
+                                         void *context,
+                                         tagore_vectors **out);
+
+/**
+ * Reads a data set by callback.
+ */
+tagore_status tagore_vectors_from_source(const tagore_source *source,
+                                         const tagore_progress *progress,
+                                         tagore_vectors **out);
+
+/**
+ * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. A null `format` takes
+ * the file's extension. The file must not change or shrink while a handle uses it.
+ */
+tagore_status tagore_vectors_open(const char *file, const char *format, tagore_vectors **out);
+
+/**
+ * Writes vectors to a file, which appears when it is complete. A null `format` takes the file's
+ * extension.
+ */
+tagore_status tagore_vectors_save(const tagore_vectors *vectors,
+                                  const char *file,
+                                  const char *format,
+                                  const tagore_progress *progress);
+
+/**
+ * The rows of a data set where they lie: `matrix->size` is set before, all other fields after. The
+ * pointer is valid as long as the handle.
+ */
+tagore_status tagore_vectors_matrix(const tagore_vectors *vectors, tagore_matrix *matrix);
+
+/**
+ * Frees a handle; null is allowed. A handle is freed once, by one thread, when no call uses it:
+ * freed twice, or used after, it is undefined behaviour. Handles made from it stay valid.
+ */
+void tagore_vectors_free(tagore_vectors *vectors);
+
+/**
+ * A builder of a kind of index: "cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng" or
+ * "alpha-cng", with the defaults of the kind.
+ */
+tagore_status tagore_builder_create(const char *kind, tagore_builder **out);
+
+/**
+ * Sets a parameter by the name and with the values that `tagore build --help` shows: "metric",
+ * "knn", "iterations", "start", "expand", "nodes-per-cell", "probes", "clusterings", "seed",
+ * "device", "degree", "candidates", "collect", "filter", "alpha", "angle", "threshold" or
+ * "strict-detours"; and "layers", "true" unless set.
+ *
+ * A later call replaces what an earlier one set. "filter" also sets its default threshold, so it
+ * goes before "alpha", "angle" and "threshold".
+ */
+tagore_status tagore_builder_set(const tagore_builder *builder,
+                                 const char *name,
+                                 const char *value);
+
+/**
+ * Plans a build in memory of `rows` x `dim` components on the builder's device: bytes of memory
+ * and disk, and seconds, as JSON in UTF-8. `tagore_text_free` frees the text.
+ */
+tagore_status tagore_builder_plan(const tagore_builder *builder,
+                                  size_t rows,
+                                  size_t dim,
+                                  tagore_element element,
+                                  char **out);
+
+/**
+ * Builds the index of `vectors`, from `graph` if that is not null. The same vectors, parameters
+ * and seed give the same bytes on any number of threads, and those of `tagore build`.
+ */
+tagore_status tagore_builder_build(const tagore_builder *builder,
+                                   const tagore_vectors *vectors,
+                                   const tagore_knn_graph *graph,
+                                   const tagore_progress *progress,
+                                   tagore_index **out);
+
+/**
+ * Builds the k-NN graph of `vectors` alone, which tagore_builder_build prunes.
+ */
+tagore_status tagore_builder_knn_graph(const tagore_builder *builder,
+                                       const tagore_vectors *vectors,
+                                       const tagore_progress *progress,
+                                       tagore_knn_graph **out);
+
+/**
+ * Frees a handle, as tagore_vectors_free does.
+ */
+void tagore_builder_free(tagore_builder *builder);
+
+/**
+ * Reads a graph of `vectors` that tagore_knn_graph_save or `tagore knn` wrote.
+ */
+tagore_status tagore_knn_graph_open(const char *file,
+                                    const tagore_vectors *vectors,
+                                    tagore_metric metric,
+                                    const tagore_progress *progress,
+                                    tagore_knn_graph **out);
+
+/**
+ * Writes a graph to a file in the layout of a ground truth, which appears when it is complete.
+ */
+tagore_status tagore_knn_graph_save(const tagore_knn_graph *graph, const char *file);
+
+/**
+ * The neighbours of a row, nearest first, and their distances, where they lie: valid as long as
+ * the handle. `distances` may be null.
+ */
+tagore_status tagore_knn_graph_neighbors(const tagore_knn_graph *graph,
+                                         size_t row,
+                                         const uint32_t **ids,
+                                         const float **distances,
+                                         size_t *count);
+
+/**
+ * Frees a handle, as tagore_vectors_free does.
+ */
+void tagore_knn_graph_free(tagore_knn_graph *graph);
+
+/**
+ * Builds the index of `vectors` into a file, which appears when it is complete: in memory if that
+ * fits the limits, else cluster by cluster with work files. `limits` may be null.
+ */
+tagore_status tagore_builder_build_file(const tagore_builder *builder,
+                                        const tagore_vectors *vectors,
+                                        const char *file,
+                                        const tagore_limits *limits,
+                                        const tagore_progress *progress);
+
+/**
+ * Maps an index file, which tagore_index_save or `tagore build` wrote. The file must not change or
+ * shrink while a handle uses it.
+ */
+tagore_status tagore_index_open(const char *file, tagore_index **out);
+
+/**
+ * Writes an index to a file, which appears when it is complete.
+ */
+tagore_status tagore_index_save(const tagore_index *index, const char *file);
+
+/**
+ * Sizes of an index.
+ */
+tagore_status tagore_index_get_info(const tagore_index *index, tagore_index_info *info);
+
+/**
+ * Kind, metric, seed and parameters of an index, and the fingerprint of its vectors, as JSON.
+ * tagore_text_free frees the text.
+ */
+tagore_status tagore_index_describe(const tagore_index *index, char **out);
+
+/**
+ * The neighbours of a node where they lie, in memory or in the mapped file: valid as long as the
+ * handle.
+ */
+tagore_status tagore_index_neighbors(const tagore_index *index,
+                                     size_t node,
+                                     const uint32_t **ids,
+                                     size_t *count);
+
+/**
+ * The entry points, where searches begin: valid as long as the handle.
+ */
+tagore_status tagore_index_entries(const tagore_index *index, const uint32_t **ids, size_t *count);
+
+/**
+ * Checks the index, and hands its entry points and rows to a store. Rows of equal vectors are
+ * linked to one another, as in an export to "csr"; layers are left out.
+ */
+tagore_status tagore_index_write_rows(const tagore_index *index,
+                                      const tagore_row_sink *sink,
+                                      const tagore_progress *progress);
+
+/**
+ * Reads and checks the whole index.
+ */
+tagore_status tagore_index_verify(const tagore_index *index, const tagore_progress *progress);
+
+/**
+ * The report of an index as JSON, with the keys of docs/report.md: degrees, reach, and the time of
+ * its build if it was built by this program. With `vectors`, which may be null, it has the recall
+ * of searches, measured on `device` ("auto", "cpu", "cuda:0"; null for "auto").
+ * tagore_text_free frees the text.
+ */
+tagore_status tagore_index_report(const tagore_index *index,
+                                  const tagore_vectors *vectors,
+                                  const char *device,
+                                  const tagore_progress *progress,
+                                  char **out);
+
+/**
+ * Frees a handle, as tagore_vectors_free does. Pointers to its neighbours end with it, unless a
+ * searcher made from it lives on.
+ */
+void tagore_index_free(tagore_index *index);
+
+/**
+ * Writes an index in a format: "tagore", "nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg",
+ * "faiss-hnsw", "diskann", "diskann-disk", "ibin", "npy" or "csr"; null takes the file's
+ * extension. `options` may be null. Files appear when they are complete.
+ */
+tagore_status tagore_index_export(const tagore_index *index,
+                                  const char *file,
+                                  const char *format,
+                                  const tagore_export_options *options,
+                                  const tagore_progress *progress);
+
+/**
+ * Reads an index of `vectors` in a format of another system, by the names of tagore_index_export.
+ */
+tagore_status tagore_index_import(const char *file,
+                                  const char *format,
+                                  const tagore_vectors *vectors,
+                                  tagore_metric metric,
+                                  const tagore_progress *progress,
+                                  tagore_index **out);
+
+/**
+ * A set of the rows of a base of `rows` rows, from a bitmap, which is copied: row i is bit i % 64,
+ * from the lowest, of word i / 64. `count` is the number of words, `rows` / 64 rounded up. Bits
+ * behind the last row are 0.
+ */
+tagore_status tagore_id_set_create(size_t rows,
+                                   const uint64_t *words,
+                                   size_t count,
+                                   tagore_id_set **out);
+
+/**
+ * The set of all rows that are not in `set`: of those that remain when `set` is left out.
+ */
+tagore_status tagore_id_set_complement(const tagore_id_set *set, tagore_id_set **out);
+
+/**
+ * Frees a handle, as tagore_vectors_free does.
+ */
+void tagore_id_set_free(tagore_id_set *set);
+
+/**
+ * Checks that an index was built over `vectors`, and prepares both for searches. `options` may be
+ * null.
+ */
+tagore_status tagore_searcher_create(const tagore_index *index,
+                                     const tagore_vectors *vectors,
+                                     const tagore_searcher_options *options,
+                                     const tagore_progress *progress,
+                                     tagore_searcher **out);
+
+/**
+ * Finds the nearest rows of each query by beam search, on all threads or on the searcher's device.
+ */
+tagore_status tagore_search(const tagore_searcher *searcher,
+                            const tagore_matrix *queries,
+                            const tagore_search_options *options,
+                            const tagore_progress *progress,
+                            const tagore_results *results);
+
+/**
+ * Finds the nearest rows of one query of `dim` components, on the calling thread or on the
+ * searcher's device: the answer of tagore_search, sooner.
+ */
+tagore_status tagore_search_one(const tagore_searcher *searcher,
+                                const float *query,
+                                size_t dim,
+                                const tagore_search_options *options,
+                                const tagore_results *results);
+
+/**
+ * Finds the exact nearest rows of each query, by comparing it with every row.
+ */
+tagore_status tagore_exact_search(const tagore_vectors *vectors,
+                                  const tagore_matrix *queries,
+                                  const tagore_exact_options *options,
+                                  const tagore_progress *progress,
+                                  const tagore_results *results);
+
+/**
+ * Frees a handle, as tagore_vectors_free does.
+ */
+void tagore_searcher_free(tagore_searcher *searcher);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* TAGORE_H */
