@@ -305,12 +305,12 @@ mod tests {
 
     #[test]
     fn plots_of_other_formats_are_refused() {
-        for (path, found) in
-            [("a.png", "extension .png"), ("a", "no extension"), ("a.svg.gz", "extension .gz")]
-        {
+        for (path, found) in [("a.png", "extension .png"), ("a.svg.gz", "extension .gz")] {
             let error = check_plot(Path::new(path)).unwrap_err().to_string();
             assert!(error.contains(found) && error.contains(".svg"), "{error}");
         }
-        check_plot(Path::new("a.SVG")).unwrap();
+        for fits in ["a.SVG", "a"] {
+            check_plot(Path::new(fits)).unwrap();
+        }
     }
 }
