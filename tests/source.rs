@@ -38,7 +38,7 @@ fn sources(folders: &[&str]) -> Vec<PathBuf> {
 }
 
 /// Folders whose Rust files follow the rules of length and width.
-const ALL: [&str; 7] = ["host", "device", "cli", "cuda", "tests", "benches", "examples"];
+const ALL: [&str; 8] = ["host", "device", "cli", "cuda", "python", "tests", "benches", "examples"];
 
 fn name(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()

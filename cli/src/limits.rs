@@ -46,12 +46,7 @@ pub(crate) struct LimitOptions {
 impl LimitOptions {
     /// Limits of a build of `nodes` nodes on `device`: the given ones, or else free memory.
     pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
-        let (given, free) = (self.given(), Limits::available(device, nodes)?);
-        Ok(Limits {
-            host_memory: given.host_memory.or(free.host_memory),
-            gpu_memory: given.gpu_memory.or(free.gpu_memory),
-            ..given
-        })
+        Ok(self.given().or(Limits::available(device, nodes)?))
     }
 
     /// The given limits.
