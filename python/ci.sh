@@ -34,8 +34,9 @@ environment tools "maturin>=1.7,<2" ziglang ruff
 tools=$work/tools/bin
 
 part "format and lints"
-"$tools/ruff" format --check --quiet .
-"$tools/ruff" check --quiet .
+code=(. ../examples/python ../benches/peers)
+"$tools/ruff" format --check --quiet --config pyproject.toml "${code[@]}"
+"$tools/ruff" check --quiet --config pyproject.toml "${code[@]}"
 
 part "wheel"
 rm -rf "$work/wheels"

@@ -109,8 +109,8 @@ fn level(name: &str) -> Result<tracing::Level, String> {
     name.parse().map_err(|_| "expected error, warn, info, debug or trace".to_owned())
 }
 
-/// Runs the command line `args`, the name of the program first, and returns its exit code: 0 done, 1
-/// failed or interrupted, 2 wrong usage.
+/// Runs the command line `args`, the name of the program first, and returns its exit code: 0 done,
+/// 1 failed or interrupted, 2 wrong usage.
 ///
 /// The process belongs to the command: it handles signals, builds rayon's global pool and installs
 /// the log, so a process runs one command.

@@ -51,8 +51,8 @@ impl Updates {
 }
 
 impl Call {
-    /// Runs `work` without Python's lock. A signal whose handler raises, and a callback that raises,
-    /// cancel it.
+    /// Runs `work` without Python's lock. A signal whose handler raises cancels it, and so does a
+    /// callback that raises.
     ///
     /// # Errors
     /// That of the handler or of the callback, else that of the work.

@@ -33,9 +33,7 @@ def host_array(x: Any, name: str) -> Array:
     try:
         where = _device(x)
     except Exception as error:
-        raise refused(
-            name, f"an array whose device is unknown ({error})", "numpy.asarray(x)"
-        ) from error
+        raise refused(name, f"an array whose device is unknown ({error})", "numpy.asarray(x)") from error
     if where is not None:
         call = f"{name}.get()" if type(x).__module__.startswith("cupy") else f"{name}.cpu()"
         raise refused(name, f"an array on {where}", f"one in host memory: call {call}")
@@ -61,9 +59,7 @@ def rows(x: Any, name: str, convert: bool = False) -> Array:
     """
     if convert:
         try:
-            array = np.asarray(
-                x if isinstance(x, np.ndarray) or not _device(x) else host_array(x, name)
-            )
+            array = np.asarray(x if isinstance(x, np.ndarray) or not _device(x) else host_array(x, name))
             if array.dtype not in (np.float32, np.float16, np.uint8, np.int8):
                 with np.errstate(over="ignore"):
                     array = array.astype(np.float32)
@@ -74,9 +70,7 @@ def rows(x: Any, name: str, convert: bool = False) -> Array:
             raise refused(name, f"a {type(x).__name__} ({error})", "rows of numbers") from error
     array = host_array(x, name)
     if array.dtype == np.float64:
-        raise refused(
-            name, "float64", f"float32: call {name}.astype(numpy.float32), or pass convert=True"
-        )
+        raise refused(name, "float64", f"float32: call {name}.astype(numpy.float32), or pass convert=True")
     return array
 
 

@@ -105,8 +105,6 @@ def write_truth(path: Path, ids: Any, distances: Any = None) -> None:
     if distances is not None:
         far = host_array(distances, "distances")
         if far.shape != rows_of.shape or far.dtype.kind != "f":
-            raise refused(
-                "distances", f"{far.dtype} of shape {far.shape}", f"floats of shape {rows_of.shape}"
-            )
+            raise refused("distances", f"{far.dtype} of shape {far.shape}", f"floats of shape {rows_of.shape}")
         far = far.astype(np.float32)
     _tagore.write_truth(_path(path, "path"), rows_of.astype(np.uint32), far)

@@ -70,9 +70,7 @@ class Index:
     _report: Report | None
 
     def __init__(self) -> None:
-        raise Error(
-            "Index: found a call, expected tagore_ann.build(x) or tagore_ann.Index.open(path)"
-        )
+        raise Error("Index: found a call, expected tagore_ann.build(x) or tagore_ann.Index.open(path)")
 
     @classmethod
     def _of(cls, native: _tagore.Index, base: Any, ids: Any, path: Path | None) -> Index:
@@ -243,9 +241,7 @@ class Index:
         """
         k = whole(k, "k")
         if output != "numpy":
-            raise refused(
-                "output", repr(output), '"numpy": results on the device are not there yet'
-            )
+            raise refused("output", repr(output), '"numpy": results on the device are not there yet')
         if beam is None:
             beam = max(64, 2 * k)
         options = given(
@@ -260,9 +256,7 @@ class Index:
             ids, distances, own = _tagore.search_one(self._native, one, k, options)
             return self._named(ids, own), distances
         with reporting(progress) as callback:
-            (ids, distances), own = _tagore.search(
-                self._native, array, k, options | given(progress=callback)
-            )
+            (ids, distances), own = _tagore.search(self._native, array, k, options | given(progress=callback))
         return self._named(ids, own), distances
 
     def _named(self, rows: npt.NDArray[np.uint32], own: npt.NDArray[np.uint64] | None) -> Array:

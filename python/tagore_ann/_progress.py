@@ -50,12 +50,8 @@ def _bar() -> Iterator[_Native]:
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
-        raise refused(
-            "progress", "True without tqdm", "a callable, or `pip install tqdm`"
-        ) from error
-    bar: Any = tqdm(
-        total=100, unit="%", bar_format="{desc:<12} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    )
+        raise refused("progress", "True without tqdm", "a callable, or `pip install tqdm`") from error
+    bar: Any = tqdm(total=100, unit="%", bar_format="{desc:<12} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}")
 
     def call(stage: str, done: int, total: int, fraction: float) -> None:
         bar.set_description_str(stage, refresh=False)

@@ -150,9 +150,7 @@ class TagoreTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if np.array_equal(X, self._fitted.x):
             return self._all()
         beam = self.beam if self.beam is not None else max(100, 4 * k)
-        ids, distances = self._fitted.index().search(
-            X, k, max(beam, k), device=self.device, threads=self._threads()
-        )
+        ids, distances = self._fitted.index().search(X, k, max(beam, k), device=self.device, threads=self._threads())
         return self._graph(ids, far(distances, self.metric))
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:

@@ -49,6 +49,4 @@ def precomputed_knn(
     >>> ids[10].tolist(), bool(distances[10, 0] == 0)
     ([10, 9, 11], True)
     """
-    return self_first(
-        x, k, metric, device=device, seed=seed, threads=threads, progress=progress, convert=convert
-    )
+    return self_first(x, k, metric, device=device, seed=seed, threads=threads, progress=progress, convert=convert)

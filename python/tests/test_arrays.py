@@ -5,7 +5,6 @@ import weakref
 
 import numpy as np
 import pytest
-
 import tagore_ann
 
 
@@ -47,10 +46,7 @@ def test_strided_rows_are_read_in_place(x):
     wide = np.zeros((500, 60), np.float32)
     wide[:, 10:34] = x[:500]
     part = wide[:, 10:34]
-    assert (
-        tagore_ann.knn_graph(part, k=5)[0].tolist()
-        == tagore_ann.knn_graph(x[:500], k=5)[0].tolist()
-    )
+    assert tagore_ann.knn_graph(part, k=5)[0].tolist() == tagore_ann.knn_graph(x[:500], k=5)[0].tolist()
     every_third = x[::3]
     assert tagore_ann.build(every_third).search(x[30], k=1)[0].tolist() == [10]
 

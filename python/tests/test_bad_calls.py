@@ -5,7 +5,6 @@ import random
 
 import numpy as np
 import pytest
-
 import tagore_ann
 
 CALLS = int(os.environ.get("TAGORE_BAD_CALLS", "300"))
@@ -135,9 +134,7 @@ def test_bad_calls_raise_our_exceptions(tmp_path, monkeypatch):
         return lambda: index.search(q, **{"k": 3, name: value})
 
     def bad_file():
-        name = rng.choice(
-            [tmp_path / "text.fbin", tmp_path / "no.fbin", tmp_path, "a\0b", 3, None, "x", b"\xff"]
-        )
+        name = rng.choice([tmp_path / "text.fbin", tmp_path / "no.fbin", tmp_path, "a\0b", 3, None, "x", b"\xff"])
         call = rng.choice(
             [tagore_ann.read, tagore_ann.Index.open, tagore_ann.read_truth, index.save,
              lambda path: index.to("hnswlib", path), lambda path: tagore_ann.build_file(path, tmp_path / "z"),

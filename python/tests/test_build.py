@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import nearest, recall
-
 import tagore_ann
+from conftest import nearest, recall
 
 
 @pytest.mark.parametrize("kind", ["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"])
@@ -32,9 +31,7 @@ def test_metrics_have_their_distances(x, q):
         ("ip", lambda x, q: -(q @ x.T)),
         (
             "cosine",
-            lambda x, q: (
-                1 - (q @ x.T) / np.linalg.norm(q, axis=1)[:, None] / np.linalg.norm(x, axis=1)
-            ),
+            lambda x, q: 1 - (q @ x.T) / np.linalg.norm(q, axis=1)[:, None] / np.linalg.norm(x, axis=1),
         ),
     ]:
         ids, distances = tagore_ann.exact(x, q, 5, metric)

@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pytest
-
 import tagore_ann
 
 
@@ -27,9 +26,7 @@ def test_an_index_comes_back_from_its_file(tmp_path, index, x, q):
         tagore_ann.Index.open(path, base=x[::-1].copy())
 
 
-@pytest.mark.parametrize(
-    "format", ["hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "nsg", "npy", "csr"]
-)
+@pytest.mark.parametrize("format", ["hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "nsg", "npy", "csr"])
 def test_other_systems_take_the_graph_and_give_it_back(tmp_path, x, q, format):
     # npy holds rows of one degree alone.
     index = tagore_ann.build(x, "cagra" if format == "npy" else "nsg")

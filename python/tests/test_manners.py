@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
 import tagore_ann
 
 SECONDS = float(os.environ.get("TAGORE_CTRL_C_SECONDS", "10"))
@@ -61,9 +60,7 @@ def test_ctrl_c_stops_a_call_at_any_moment(large):
     while time.perf_counter() - began < SECONDS:
         taken.append(interrupted_after(rng.uniform(0, 0.8), rng.choice(calls)))
     taken.sort()
-    print(
-        f"{len(taken)} interrupts: median {taken[len(taken) // 2]:.3f} s, longest {taken[-1]:.3f} s"
-    )
+    print(f"{len(taken)} interrupts: median {taken[len(taken) // 2]:.3f} s, longest {taken[-1]:.3f} s")
     # A bound of hangs: timings are measured apart, on a machine with nothing else to do.
     assert taken[-1] < 5
     ids, _ = tagore_ann.knn_graph(large[:500], 3)
@@ -202,9 +199,7 @@ def test_the_command_comes_along(tmp_path):
         capture_output=True,
     )
     assert b'"event":"build"' in done.stdout
-    assert tagore_ann.Index.open(index, base=base).search(tagore_ann.read(base)[3], k=1)[
-        0
-    ].tolist() == [3]
+    assert tagore_ann.Index.open(index, base=base).search(tagore_ann.read(base)[3], k=1)[0].tolist() == [3]
     wrong = subprocess.run([*run, "build", "--index", "nsg"], capture_output=True, text=True)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and "build" in wrong.stderr
 

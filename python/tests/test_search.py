@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import nearest
-
 import tagore_ann
+from conftest import nearest
 
 
 def test_a_filter_is_a_mask_or_ids(index, x, q):
@@ -35,12 +34,8 @@ def test_own_ids_come_back(x, q, dtype):
     assert ids.dtype == dtype and np.array_equal(ids, own[plain])
     assert index.search(q[0], k=4)[0].tolist() == own[plain[0]].tolist()
     ids, _ = index.search(q, k=4, filter=own[:3])
-    assert set(ids.ravel().tolist()) - set(own[:3].tolist()) == {
-        -1 if dtype != np.uint64 else 2**64 - 1
-    }
-    with pytest.raises(
-        tagore_ann.ArgumentError, match=r"filter: found the id 101, expected ids of the index"
-    ):
+    assert set(ids.ravel().tolist()) - set(own[:3].tolist()) == {-1 if dtype != np.uint64 else 2**64 - 1}
+    with pytest.raises(tagore_ann.ArgumentError, match=r"filter: found the id 101, expected ids of the index"):
         index.search(q, filter=[101])
 
 

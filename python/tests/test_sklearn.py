@@ -13,13 +13,10 @@ from sklearn.manifold import Isomap
 from sklearn.neighbors import KNeighborsTransformer
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
-
 from tagore_ann.sklearn import TagoreTransformer
 
 
-@parametrize_with_checks(
-    [TagoreTransformer(), TagoreTransformer(mode="connectivity", n_neighbors=3)]
-)
+@parametrize_with_checks([TagoreTransformer(), TagoreTransformer(mode="connectivity", n_neighbors=3)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -48,9 +45,7 @@ def test_the_graph_is_that_of_scikit_learn(x, q, mode, metric):
 
 
 def test_it_is_a_step_of_a_pipeline():
-    steps = make_pipeline(
-        TagoreTransformer(n_neighbors=10), Isomap(n_neighbors=10, metric="precomputed")
-    )
+    steps = make_pipeline(TagoreTransformer(n_neighbors=10), Isomap(n_neighbors=10, metric="precomputed"))
     one_cluster = np.random.default_rng(0).standard_normal((500, 5))
     assert steps.fit_transform(one_cluster).shape == (500, 2)
 
@@ -79,9 +74,7 @@ def test_scanpy_takes_it(x):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ours, theirs = AnnData(x), AnnData(x)
-        scanpy.pp.neighbors(
-            ours, n_neighbors=15, use_rep="X", transformer=TagoreTransformer(n_neighbors=15)
-        )
+        scanpy.pp.neighbors(ours, n_neighbors=15, use_rep="X", transformer=TagoreTransformer(n_neighbors=15))
         scanpy.pp.neighbors(theirs, n_neighbors=15, use_rep="X")
     a, b = ours.obsp["connectivities"], theirs.obsp["connectivities"]
     assert a.shape == b.shape and abs(a - b).sum() < 0.01 * b.sum()

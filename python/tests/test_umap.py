@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 from conftest import mixture
-
 from tagore_ann.umap import precomputed_knn
 
 ROWS = int(os.environ.get("TAGORE_UMAP_ROWS", "5000"))
