@@ -30,7 +30,7 @@ environment() {
 }
 
 part "tools"
-environment tools "maturin>=1.7,<2" ziglang ruff
+environment tools ruff auditwheel
 tools=$work/tools/bin
 
 part "format and lints"
@@ -39,42 +39,30 @@ code=(. ../examples/python ../benches/peers)
 "$tools/ruff" check --quiet --config pyproject.toml "${code[@]}"
 
 part "wheel"
-rm -rf "$work/wheels"
-# The PTX is the checked-in one, whatever compiler this machine has.
-PATH=$tools:$PATH TAGORE_PTX=checked-in maturin build --release --locked --zig --compatibility manylinux_2_28 \
-  --out "$work/wheels" --quiet
-wheel=$(echo "$work"/wheels/*.whl)
-python3 - "$wheel" "$LARGEST" <<'PYTHON'
-import os, re, sys, zipfile
-
-wheel, largest = sys.argv[1], int(sys.argv[2])
-size = os.path.getsize(wheel)
-with zipfile.ZipFile(wheel) as file:
-    native = [name for name in file.namelist() if name.endswith(".so")]
-    data = file.read(native[0])
-glibc = max(tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([0-9.]+)\0", data))
-# Names of libraries, as the dynamic section refers to them.
-needed = sorted(set(re.findall(rb"\0((?:lib|ld-)[\w+-]+\.so(?:\.\d+)*)\0", data)))
-print(f"{os.path.basename(wheel)}: {size:,} bytes, glibc {glibc}, loads {b' '.join(needed).decode()}")
-allowed = {b"libc.so.6", b"libm.so.6", b"libdl.so.2", b"libpthread.so.0", b"librt.so.1", b"libgcc_s.so.1"}
-# The driver is opened where there is one; it is not needed.
-foreign = set(needed) - allowed - {b"libcuda.so.1", b"libcuda.so"}
-if size > largest or len(native) != 1 or glibc > (2, 28) or foreign or b"ld-linux" in data[:0]:
-    sys.exit(f"expected one library within {largest:,} bytes, glibc 2.28 and the system's libraries; found {foreign}")
-PYTHON
+wheel=$(./wheel.sh)
+size=$(stat -c %s "$wheel")
+echo "$(basename "$wheel"): $size bytes"
+if [ "$size" -gt "$LARGEST" ]; then
+  echo "$wheel: found $size bytes, expected at most $LARGEST" >&2
+  exit 1
+fi
+# No library but those of every Linux with this glibc.
+report=$("$tools/auditwheel" show "$wheel" | tr '\n' ' ')
+if [[ $report != *'consistent with the following platform tag: "manylinux_2_28_x86_64"'* ]]; then
+  echo "$report" >&2
+  exit 1
+fi
 
 part "clean environment"
 rm -rf "$work/clean"
 "${PYTHON:-python3}" -m venv "$work/clean"
 "$work/clean/bin/pip" install --quiet --disable-pip-version-check "$wheel"
-env -u CUDA_PATH PATH="$work/clean/bin" "$work/clean/bin/python" - README.md <<'PYTHON'
-import os, sys, tempfile
-
-[block] = [block.split("```")[0] for block in open(sys.argv[1]).read().split("```python\n")[1:]]
-os.chdir(tempfile.mkdtemp())
-exec(block)
-print(f"the README's lines: ids of shape {ids.shape}, {os.listdir()}")
-PYTHON
+# The README's lines, without a compiler and CUDA on the path.
+for document in ../README.md README.md; do
+  { grep '^python -c ' "$document" | sed 's/^python -c "\(.*\)"$/\1/'; sed -n '/^```python$/,/^```$/{/^```/!p}' "$document"; } > "$work/lines.py"
+  test -s "$work/lines.py"
+  (cd "$work/clean" && env -i PATH="$work/clean/bin" HOME="$work/clean" python "$work/lines.py")
+done
 "$work/clean/bin/tagore" --version
 
 part "libraries that it serves"
@@ -88,18 +76,21 @@ part "types"
 
 # Tests import the wheel, not the folder beside them.
 part "tests"
-cp -r tests pyproject.toml "$work/run/" 2>/dev/null || { mkdir -p "$work/run" && cp -r tests pyproject.toml "$work/run/"; }
-(cd "$work/run" && PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest --quiet -rP --durations=5 -p no:cacheprovider 2>&1 |
+rm -rf "$work/run"
+mkdir "$work/run"
+cp -r tests pyproject.toml "$work/run/"
+(cd "$work/run" && TAGORE_ADAPTERS=$here/../examples/harness PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest --quiet -rP --durations=5 -p no:cacheprovider 2>&1 |
   grep -vE '^(_+ .* _+|-+ Captured std.* -+)$')
 
 part "examples of docstrings and documents"
-(cd .. && "$python" python/tests/doctests.py README.md docs/how-to-python.md docs/start.md)
+(cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/start.md)
 
 part "sdist"
-PATH=$tools:$PATH maturin sdist --out "$work/wheels" --quiet
+maturin=$work/maturin/bin
+PATH=$maturin:$PATH maturin sdist --out "$work/wheels" --quiet
 # Built as pip builds it, in the folder of the release build: the crates of the registry are there.
-MATURIN_PEP517_ARGS="--locked" CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$tools:$PATH \
-  "$tools/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+MATURIN_PEP517_ARGS="--locked" CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
+  "$maturin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir "$work/from-sdist" "$work"/wheels/*.tar.gz
 ls "$work/from-sdist"
 

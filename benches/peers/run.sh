@@ -14,11 +14,5 @@ if nvidia-smi >/dev/null 2>&1; then
   # Without it the others are compared all the same.
   install cuvs-cu12 cupy-cuda12x || echo "warning: cuVS could not be installed" >&2
 fi
-if [ -n "${WHEEL:-}" ]; then
-  install --force-reinstall --no-deps "$WHEEL"
-else
-  install "maturin>=1.7,<2"
-  (cd "$root/python" && "$venv/bin/maturin" build --release --locked --quiet --out "$root/target/peers/wheels")
-  install --force-reinstall --no-deps "$root"/target/peers/wheels/*.whl
-fi
+install --force-reinstall --no-deps "${WHEEL:-$("$root/python/wheel.sh")}"
 exec "$venv/bin/python" "$root/benches/peers/peers.py" "$@"

@@ -29,7 +29,7 @@ pub(crate) fn build(x: &Bound<'_, PyUntypedArray>, options: &Bound<'_, PyDict>) 
         let graph = graph.as_deref().map(|path| (path, metric));
         in_memory(builder, &base, graph, progress)
     })?;
-    Ok(Index::new(built.0, Some(base), ids)?.built(built.1, device))
+    Ok(Index::new(built.0, Some(base), ids).built(built.1, device))
 }
 
 /// Builds an index of `base` in memory.
@@ -87,7 +87,7 @@ pub(crate) fn build_file(
     })?;
     let ids = ids.map(|ids| Index::ids_in(py, &ids, base.len())).transpose()?;
     // The index of a build out of core may not fit the device.
-    Ok(Index::new(index, Some(base), ids)?.built(built, Device::Cpu))
+    Ok(Index::new(index, Some(base), ids).built(built, Device::Cpu))
 }
 
 /// Settings of a build out of core.

@@ -34,10 +34,10 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    pub(crate) fn new(index: tagore::Index, base: Option<Vectors>, ids: Option<Ids>) -> PyResult<Self> {
+    /// An index with its base and ids.
+    pub(crate) fn new(index: tagore::Index, base: Option<Vectors>, ids: Option<Ids>) -> Self {
         let (index, base) = (Arc::new(index), base.map(Arc::new));
-        let (built, device, searchers) = (None, Device::Auto, Mutex::default());
-        Ok(Self { index, base, ids, built, device, searchers })
+        Self { index, base, ids, built: None, device: Device::Auto, searchers: Mutex::default() }
     }
 
     /// With the measurements of its build on `device`.
@@ -132,7 +132,7 @@ pub(crate) fn open(
         Ok((index, base))
     })?;
     let ids = Index::ids_of(options, index.len())?;
-    Index::new(index, base, ids)
+    Ok(Index::new(index, base, ids))
 }
 
 #[pymethods]

@@ -58,21 +58,27 @@ impl Settings {
     }
 }
 
+/// Own ids of rows, if an index has them.
+type Own<'py> = Option<Bound<'py, PyArray1<u64>>>;
+
+/// Ids and distances of one query, and own ids.
+type One<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f32>>, Own<'py>);
+
 /// Own ids of `rows`; `u64::MAX` for none.
-fn named<'py>(index: &Index, py: Python<'py>, rows: &[u32]) -> Option<Bound<'py, PyArray1<u64>>> {
+fn named<'py>(index: &Index, py: Python<'py>, rows: &[u32]) -> Own<'py> {
     let ids = index.ids.as_ref()?;
     Some(PyArray1::from_iter(py, rows.iter().map(|&row| ids.get(row).unwrap_or(u64::MAX))))
 }
 
-/// Searches for each row of `q`: ids and distances, and own ids in the same order if the index
-/// has them.
+/// Searches for each row of `q`: ids and distances, own ids in the same order, and the number of
+/// distances computed.
 #[pyfunction]
 pub(crate) fn search<'py>(
     index: &Bound<'_, Index>,
     q: &Bound<'py, PyUntypedArray>,
     k: usize,
     options: &Bound<'py, PyDict>,
-) -> PyResult<(Pair<'py>, Option<Bound<'py, PyArray1<u64>>>)> {
+) -> PyResult<(Pair<'py>, Own<'py>, u64)> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let queries = array::vectors(q, "q")?;
     let settings = Settings::of(index, k, options)?;
@@ -85,20 +91,20 @@ pub(crate) fn search<'py>(
     };
     let found =
         call.run(py, |progress| settings.wide(searcher)?.search(&queries, settings.search(), progress))?;
+    let computed = found.computed();
     let (ids, distances) = found.into_parts();
     let own = named(index, py, &ids);
-    Ok((array::pair(py, k, ids, distances)?, own))
+    Ok((array::pair(py, k, ids, distances)?, own, computed))
 }
 
 /// Searches for one query of f32, on the calling thread: ids and distances, without empty slots.
-#[expect(clippy::type_complexity, reason = "three arrays")]
 #[pyfunction]
 pub(crate) fn search_one<'py>(
     index: &Bound<'_, Index>,
     q: &Bound<'py, PyArray1<f32>>,
     k: usize,
     options: &Bound<'py, PyDict>,
-) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u64>>>)> {
+) -> PyResult<One<'py>> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let query = q.readonly().as_array().to_vec();
     let settings = Settings::of(index, k, options)?;

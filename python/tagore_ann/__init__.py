@@ -23,7 +23,7 @@ from ._errors import (
     OutOfMemoryError,
 )
 from ._files import read, read_truth, write, write_truth
-from ._index import Index, Report
+from ._index import Found, Index, Report
 from ._progress import Update
 
 __version__: str = _tagore.__version__
@@ -40,6 +40,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "FileError",
+    "Found",
     "Index",
     "MissingFileError",
     "OutOfMemoryError",

@@ -40,6 +40,33 @@ class Report(dict[str, Any]):
         return f'<iframe srcdoc="{page}" width="100%" height="720" style="border:0"></iframe>'
 
 
+class Found(tuple[Array, npt.NDArray[np.float32]]):
+    """Results of a search: a pair of ids and distances.
+
+    Attributes:
+        computed: distances computed for all queries together; None for a single query.
+    """
+
+    computed: int | None
+
+    @property
+    def ids(self) -> Array:
+        """Ids, shape (m, k), or (found,) for one query."""
+        return self[0]
+
+    @property
+    def distances(self) -> npt.NDArray[np.float32]:
+        """Distances in the same order."""
+        return self[1]
+
+
+def _found(ids: Array, distances: npt.NDArray[np.float32], computed: int | None) -> Found:
+    """A pair with its count."""
+    found = Found((ids, distances))
+    found.computed = computed
+    return found
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
@@ -204,7 +231,7 @@ class Index:
         progress: Progress = None,
         convert: bool = False,
         output: Literal["numpy", "device"] = "numpy",
-    ) -> tuple[Array, npt.NDArray[np.float32]]:
+    ) -> Found:
         """Finds the k nearest rows of the base for each query.
 
         Args:
@@ -222,7 +249,7 @@ class Index:
             output: ``numpy``. Results on the device are not there yet.
 
         Returns:
-            Ids and distances, shape (m, k) each, nearest first. Distances are squared under l2,
+            A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared under l2,
             1 - cos under cosine and minus the product under ip. Empty slots, behind fewer than k
             rows found, have the id `MISSING` (or the largest id of an unsigned type and -1 of a
             signed one, with own ids) and the distance infinity. For one query: shape (found,) each,
@@ -254,10 +281,10 @@ class Index:
                 raise refused("q", f"values of {array.dtype}", "float32, float16, uint8 or int8")
             one = np.ascontiguousarray(array, dtype=np.float32)
             ids, distances, own = _tagore.search_one(self._native, one, k, options)
-            return self._named(ids, own), distances
+            return _found(self._named(ids, own), distances, None)
         with reporting(progress) as callback:
-            (ids, distances), own = _tagore.search(self._native, array, k, options | given(progress=callback))
-        return self._named(ids, own), distances
+            (ids, distances), own, computed = _tagore.search(self._native, array, k, options | given(progress=callback))
+        return _found(self._named(ids, own), distances, computed)
 
     def _named(self, rows: npt.NDArray[np.uint32], own: npt.NDArray[np.uint64] | None) -> Array:
         if own is None:
