@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the wheel and the sdist of tagore-ann, and tests the wheel in a clean environment.
-# Usage: python/ci.sh. Needs Python 3.10 or later (as PYTHON, else python3), and PyPI.
+# Usage: python/ci.sh. Needs Python 3.10 or later (as PYTHON, else python3), and PyPI. WHEEL names a wheel to test in
+# place of a new one.
 # Environments and wheels are in target/python; what is there already is not fetched again.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -39,7 +40,7 @@ code=(. ../examples/python ../benches/peers)
 "$tools/ruff" check --quiet --config pyproject.toml "${code[@]}"
 
 part "wheel"
-wheel=$(./wheel.sh)
+wheel=${WHEEL:-$(./wheel.sh)}
 size=$(stat -c %s "$wheel")
 echo "$(basename "$wheel"): $size bytes"
 if [ "$size" -gt "$LARGEST" ]; then
@@ -59,7 +60,7 @@ rm -rf "$work/clean"
 "$work/clean/bin/pip" install --quiet --disable-pip-version-check "$wheel"
 # The README's lines, without a compiler and CUDA on the path.
 for document in ../README.md README.md; do
-  { grep '^python -c ' "$document" | sed 's/^python -c "\(.*\)"$/\1/'; sed -n '/^```python$/,/^```$/{/^```/!p}' "$document"; } > "$work/lines.py"
+  sed -n -e 's/^python -c "\(.*\)"$/\1/p' -e '/^```python$/,/^```$/{/^```/!p}' "$document" > "$work/lines.py"
   test -s "$work/lines.py"
   (cd "$work/clean" && env -i PATH="$work/clean/bin" HOME="$work/clean" python "$work/lines.py")
 done
@@ -72,7 +73,7 @@ python=$work/tests/bin/python
 
 part "types"
 "$python" -m mypy --config-file pyproject.toml --cache-dir "$work/mypy" tagore_ann ../examples/python
-"$python" -m mypy.stubtest tagore_ann._tagore
+"$python" -m mypy.stubtest --mypy-config-file pyproject.toml tagore_ann._tagore
 
 # Tests import the wheel, not the folder beside them.
 part "tests"

@@ -100,13 +100,11 @@ fn strided<T: Component>(
     Vectors::from_strided(values, (rows, dim), stride.max(dim))
 }
 
-/// A pair of n x k arrays that takes over `ids` and `distances`.
-pub(crate) fn pair<'py>(
-    py: Python<'py>,
-    k: usize,
-    ids: Vec<u32>,
-    distances: Vec<f32>,
-) -> PyResult<(Bound<'py, PyArray2<u32>>, Bound<'py, PyArray2<f32>>)> {
+/// Ids and distances, n x k each.
+pub(crate) type Pair<'py> = (Bound<'py, PyArray2<u32>>, Bound<'py, PyArray2<f32>>);
+
+/// A pair of arrays that takes over `ids` and `distances`.
+pub(crate) fn pair(py: Python<'_>, k: usize, ids: Vec<u32>, distances: Vec<f32>) -> PyResult<Pair<'_>> {
     Ok((matrix(py, k, ids)?, matrix(py, k, distances)?))
 }
 

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use numpy::{PyArray2, PyUntypedArray};
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
 use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metric, Progress, Vectors};
 
-use crate::array;
+use crate::array::{self, Pair};
 use crate::errors::Names;
 use crate::index::{Built, Index};
 use crate::options::Options;
@@ -115,9 +115,6 @@ pub(crate) fn open(path: &Path, format: Option<tagore::Format>) -> tagore::Resul
         None => Vectors::open(path),
     }
 }
-
-/// Ids and distances, n x k each.
-pub(crate) type Pair<'py> = (Bound<'py, PyArray2<u32>>, Bound<'py, PyArray2<f32>>);
 
 /// Builds the k-NN graph of the rows of `x`.
 #[pyfunction]

@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use serde_json::json;
 use tagore::{Device, GroundTruth, IdSet, Neighbor, Progress, Search, Searcher, TestQueries};
 
-use crate::build::Pair;
+use crate::array::Pair;
 use crate::errors::{self, Names};
 use crate::index::Index;
 use crate::options::Options;

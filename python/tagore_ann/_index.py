@@ -249,10 +249,10 @@ class Index:
             output: ``numpy``. Results on the device are not there yet.
 
         Returns:
-            A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared under l2,
-            1 - cos under cosine and minus the product under ip. Empty slots, behind fewer than k
-            rows found, have the id `MISSING` (or the largest id of an unsigned type and -1 of a
-            signed one, with own ids) and the distance infinity. For one query: shape (found,) each,
+            A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared
+            under l2, 1 - cos under cosine and minus the product under ip. Empty slots, behind fewer
+            than k rows found, have the id `MISSING` (of own ids: the largest of an unsigned type,
+            -1 of a signed one) and the distance infinity. For one query: shape (found,) each,
             without empty slots.
 
         Raises:

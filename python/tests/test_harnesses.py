@@ -1,4 +1,4 @@
-"""The adapters of examples/harness, called as the harnesses do, with stand-ins for what they import."""
+"""The adapters of examples/harness, called as the harnesses do, beside stand-ins of these."""
 
 import importlib.util
 import os
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import nearest, recall
-
 import tagore_ann
+from conftest import nearest, recall
 
 ADAPTERS = Path(os.environ.get("TAGORE_ADAPTERS", Path(__file__).parents[2] / "examples/harness"))
 PARAMETERS = {"kind": "nsg", "degree": 32, "knn": 48}
