@@ -169,10 +169,11 @@ def build_file(
 
     >>> import os, tempfile, numpy as np, tagore_ann
     >>> folder = tempfile.mkdtemp()
+    >>> path = os.path.join(folder, "x.fbin")
     >>> x = np.random.default_rng(0).standard_normal((2000, 16), dtype=np.float32)
-    >>> tagore_ann.write(os.path.join(folder, "x.fbin"), x)
-    >>> index = tagore_ann.build_file(os.path.join(folder, "x.fbin"), os.path.join(folder,
-    "x.tagore")) >>> index.search(x[3], k=1)[0].tolist()
+    >>> tagore_ann.write(path, x)
+    >>> index = tagore_ann.build_file(path, os.path.join(folder, "x.tagore"))
+    >>> index.search(x[3], k=1)[0].tolist()
     [3]
     """
     known = build.__kwdefaults__ or {}
