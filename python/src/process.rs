@@ -43,8 +43,8 @@ pub(crate) fn process() -> &'static Process {
     unsafe { &*known }
 }
 
-/// Begins the state of a forked child. The parent's is leaked: threads that the child lacks may hold
-/// its locks.
+/// Begins the state of a forked child. The parent's is leaked: threads that the child lacks may
+/// hold its locks.
 #[pyfunction]
 pub(crate) fn forked() {
     let lost_gpu = process().used_gpu.load(Ordering::Relaxed) || process().lost_gpu;
