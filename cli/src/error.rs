@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::Path;
-use std::process::ExitCode;
 
 use tagore::Remedy;
 
@@ -43,10 +42,10 @@ impl Error {
         }
     }
 
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Library(tagore::Error::Argument { .. }) => ExitCode::from(2),
-            Self::Failed(_) | Self::Library(_) => ExitCode::FAILURE,
+            Self::Usage(_) | Self::Library(tagore::Error::Argument { .. }) => crate::WRONG_USAGE,
+            Self::Failed(_) | Self::Library(_) => crate::FAILED,
         }
     }
 }

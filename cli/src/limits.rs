@@ -45,7 +45,7 @@ pub(crate) struct LimitOptions {
 impl LimitOptions {
     /// Limits of a build of `nodes` nodes on `device`: the given ones, or else free memory.
     pub(crate) fn limits(&self, device: Device, nodes: usize) -> Result<Limits> {
-        Ok(self.given().or_available(device, nodes)?)
+        Ok(self.given().or(Limits::available(device, nodes)?))
     }
 
     /// The given limits.

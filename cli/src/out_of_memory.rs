@@ -2,12 +2,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator. If it fails, the command ends with an error and exit code 1. Temporary
-/// files stay, and the next run of the same command removes them.
-struct OrError;
-
-#[global_allocator]
-static ALLOCATOR: OrError = OrError;
+/// The system's allocator, for the program alone. If it fails, the command ends with an error and
+/// exit code 1. Temporary files stay, and the next run of the same command removes them.
+pub struct OrError;
 
 // SAFETY: the system's allocator does the work. A failed allocation never returns.
 unsafe impl GlobalAlloc for OrError {

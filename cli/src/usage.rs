@@ -1,6 +1,7 @@
 //! Wrong command lines: clap's errors in one line each, in the words of all other errors.
 
 use std::error::Error as _;
+use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
@@ -16,8 +17,8 @@ pub(crate) fn command() -> Command {
     with_negative(Cli::command())
 }
 
-/// An error of clap in one line: the fault, and the remedy.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+/// The error of clap for `args` in one line: the fault, and the remedy.
+pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -36,7 +37,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
             };
             format!("{flag}: found {found}, expected one of {values}")
         }
-        _ => fault_and_tips(&error.to_string()),
+        _ => fault_and_tips(&error.to_string(), args),
     }
 }
 
@@ -67,20 +68,21 @@ fn refused(found: &str, reason: &str) -> String {
 }
 
 /// The first paragraph of clap's text, then its tips, or else where to read on.
-fn fault_and_tips(text: &str) -> String {
+fn fault_and_tips(text: &str, args: &[OsString]) -> String {
     let lines = || text.lines().map(str::trim);
     let fault: Vec<&str> = lines().take_while(|line| !line.is_empty()).collect();
     let fault = fault.join(" ");
     let tips: Vec<&str> = lines().filter_map(|line| line.strip_prefix("tip: ")).collect();
-    let remedy = if tips.is_empty() { format!("see `{} --help`", given_command()) } else { tips.join("; ") };
+    let remedy =
+        if tips.is_empty() { format!("see `{} --help`", given_command(args)) } else { tips.join("; ") };
     format!("{}: {remedy}", fault.trim_start_matches("error: "))
 }
 
-/// The subcommand of this process's command line, such as `tagore bench prune`.
-fn given_command() -> String {
+/// The subcommand of a command line, such as `tagore bench prune`.
+fn given_command(args: &[OsString]) -> String {
     let mut command = Cli::command();
     let mut names = vec!["tagore".to_owned()];
-    for word in std::env::args_os().skip(1) {
+    for word in args.iter().skip(1) {
         if let Some(below) = word.to_str().and_then(|word| command.find_subcommand(word)).cloned() {
             names.push(below.get_name().to_owned());
             command = below;

@@ -2,12 +2,13 @@
 # Runs ann-benchmarks and big-ann-benchmarks with the adapters beside this file, without Docker and without downloads of
 # data: ../../docs/how-to-harnesses.md. Prints recall and QPS; exits with 1 if a harness does not get to its end.
 # Usage: run.sh [--ann-benchmarks DIR] [--big-ann DIR] [-o DIR]
-# Needs `tagore` on the path, Python 3.11 or later with venv (as PYTHON, else python3), a C++ compiler (hnswlib's package), and PyPI.
+# Needs Python 3.11 or later with venv (as PYTHON, else python3), a C++ compiler (hnswlib's package), and PyPI; without a
+# wheel of tagore-ann (as WHEEL) also Rust, to make one.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
 # Results of a run, as the files of settings have them: indexes x beams.
-ANN_RESULTS=$((6 * 8))
+ANN_RESULTS=$((6 * 8)) # of each algorithm
 BIG_RESULTS=$((2 * 4))
 RUNS=3 # of each search, of which the harnesses take the best
 
@@ -30,7 +31,6 @@ done
 [ -n "$ann$big" ] || usage "no harness is given"
 [ -z "$ann" ] || [ -d "$ann/ann_benchmarks/algorithms" ] || usage "$ann: found no ann_benchmarks/algorithms, expected a checkout of ann-benchmarks"
 [ -z "$big" ] || [ -d "$big/neurips23/ood" ] || usage "$big: found no neurips23/ood, expected a checkout of big-ann-benchmarks"
-command -v tagore >/dev/null || usage "tagore is not on the path: cargo install --path cli"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
@@ -39,7 +39,8 @@ trap 'rm -rf "$work"' EXIT
 venv=$here/../../target/harness
 test -x "$venv/bin/python" || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
-python=$venv/bin/python
+"$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "${WHEEL:-$("$here/../../python/wheel.sh")}"
+python=$venv/bin/python tagore=$venv/bin/tagore
 
 # A copy of a checkout, without its data and results.
 copy_of() {
@@ -79,9 +80,9 @@ mkdir "$data"
 sizes="--n 20000 --dim 32"
 # shellcheck disable=SC2086 # flags
 {
-  tagore synth -o "$data/base.fbin" $sizes
-  tagore synth -o "$data/query.fbin" $sizes --queries 1000
-  tagore groundtruth --base "$data/base.fbin" --queries "$data/query.fbin" -k 100 -o "$data/gt.bin"
+  "$tagore" synth -o "$data/base.fbin" $sizes
+  "$tagore" synth -o "$data/query.fbin" $sizes --queries 1000
+  "$tagore" groundtruth --base "$data/base.fbin" --queries "$data/query.fbin" -k 100 -o "$data/gt.bin"
 }
 
 exports=()
@@ -95,16 +96,18 @@ if [ -n "$ann" ]; then
     with_data=("$python" "$here/ann_benchmarks/with_data.py" "$data")
     run=("${with_data[@]}" run.py --local --dataset synth-20k --runs "$RUNS")
     echo "ann-benchmarks: single queries"
-    run_harness "$log" results/synth-20k/10/tagore-hnswlib "${run[@]}" --algorithm tagore-hnswlib
+    for algorithm in tagore tagore-hnswlib; do
+      run_harness "$log" "results/synth-20k/10/$algorithm" "${run[@]}" --algorithm "$algorithm"
+    done
     echo "ann-benchmarks: batches"
-    run_harness "$log" results/synth-20k/10/tagore-batch "${run[@]}" --algorithm tagore --batch --run-disabled
+    run_harness "$log" results/synth-20k/10/tagore-batch "${run[@]}" --algorithm tagore --batch
     logged "$log" "${with_data[@]}" data_export.py --output "$out/ann-benchmarks.csv"
     logged "$log" "${with_data[@]}" "$here/ann_benchmarks/export_batch.py" synth-20k "$out/ann-benchmarks-batch.csv"
     plot=("${with_data[@]}" plot.py --dataset synth-20k --x-scale logit --y-scale log)
     logged "$log" "${plot[@]}" -o "$out/ann-benchmarks.png"
     logged "$log" "${plot[@]}" --batch -o "$out/ann-benchmarks-batch.png"
   )
-  exports+=("ann-benchmarks" "$out/ann-benchmarks.csv" "$ANN_RESULTS")
+  exports+=("ann-benchmarks" "$out/ann-benchmarks.csv" "$((2 * ANN_RESULTS))")
   exports+=("ann-benchmarks --batch" "$out/ann-benchmarks-batch.csv" "$ANN_RESULTS")
 fi
 if [ -n "$big" ]; then

@@ -1,7 +1,7 @@
 """Prints and checks exports of the harnesses: python summary.py TITLE CSV ROWS [TITLE CSV ROWS ..]
 
 Fails if an export has another number of rows, if the widest beam of an index finds less than LEAST, or
-if two exports disagree about the recall of the command on the same data with the same parameters.
+if two exports disagree about the recall of `tagore` on the same data with the same parameters.
 """
 
 import csv
@@ -19,13 +19,13 @@ def read(path):
         row["recall"] = float(row.get("recall/ap") or row["k-nn"])
         row["index"], _, beam = row["parameters"].rpartition(" beam ")
         row["beam"] = int(beam)
-    return sorted(rows, key=lambda row: (row["dataset"], row["index"], row["beam"]))
+    return sorted(rows, key=lambda row: (row["dataset"], row["algorithm"], row["index"], row["beam"]))
 
 
 def faults_of(title, rows, expected):
     if len(rows) != expected:
         yield f"{title}: found {len(rows)} results, expected {expected}"
-    widest = {(row["dataset"], row["index"]): row for row in rows}  # the last of each has the widest beam
+    widest = {(row["dataset"], row["algorithm"], row["index"]): row for row in rows}  # the last of each has the widest beam
     for row in widest.values():
         if row["recall"] < LEAST:
             yield f"{title}: {row['dataset']}, {row['parameters']}: found recall {row['recall']}, expected {LEAST}"
@@ -33,12 +33,12 @@ def faults_of(title, rows, expected):
 
 def main(arguments):
     faults, seen = [], {}
-    print(f"{'harness':24} {'data set':16} {'index':24} {'beam':>5} {'recall':>7} {'QPS':>9} {'build s':>8}")
+    print(f"{'harness':24} {'algorithm':16} {'data set':16} {'index':24} {'beam':>5} {'recall':>7} {'QPS':>9} {'build s':>8}")
     for title, path, expected in zip(*[iter(arguments)] * 3, strict=True):
         rows = read(path)
         faults += faults_of(title, rows, int(expected))
         for row in rows:
-            place = f"{title:24} {row['dataset']:16} {row['index']:24} {row['beam']:5}"
+            place = f"{title:24} {row['algorithm']:16} {row['dataset']:16} {row['index']:24} {row['beam']:5}"
             print(f"{place} {row['recall']:7.4f} {float(row['qps']):9.0f} {float(row['build']):8.2f}")
             if row["algorithm"] == "tagore":
                 key = row["dataset"], row["parameters"]

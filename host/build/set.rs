@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::Builder;
 use crate::descent::CellSettings;
-use crate::{Device, Error, Filter, Result};
+use crate::{Device, Error, Overrides, Result};
 
 impl Builder {
     /// Sets a parameter by its name on the command line, such as `degree` to `48`: for bindings and
@@ -65,26 +65,21 @@ impl Builder {
     }
 
     /// Sets a parameter of the strategy.
-    fn set_pruning(mut self, name: &str, value: &str) -> Result<Self> {
-        let strategy = self.strategy;
-        let takes_alpha = matches!(strategy.filter, Filter::Distance | Filter::AlphaConvergent(_));
-        let takes_angle = matches!(strategy.filter, Filter::Angle);
-        let filter = strategy.filter_name();
-        self.strategy = match name {
-            "degree" => strategy.degree(whole("degree", value)?),
-            "candidates" => strategy.candidates(whole("candidates", value)?),
-            "collect" => strategy.collect(value.parse()?),
-            "filter" => strategy.filter(value.parse()?),
-            "alpha" if takes_alpha => strategy.alpha(parsed("alpha", value, NUMBER)?),
-            "alpha" => return Err(unfit("alpha", value, "dist or alpha-cng", filter)),
-            "angle" if takes_angle => strategy.angle(parsed("angle", value, NUMBER)?),
-            "angle" => return Err(unfit("angle", value, "angle", filter)),
-            "threshold" => strategy.threshold(parsed("threshold", value, NUMBER)?),
-            "strict-detours" => strategy.strict_detours(parsed("strict-detours", value, TRUTH)?),
+    fn set_pruning(self, name: &str, value: &str) -> Result<Self> {
+        let mut overrides = Overrides::default();
+        match name {
+            "degree" => overrides.degree = Some(whole("degree", value)?),
+            "candidates" => overrides.candidates = Some(whole("candidates", value)?),
+            "collect" => overrides.collect = Some(value.parse()?),
+            "filter" => overrides.filter = Some(value.parse()?),
+            "alpha" => overrides.alpha = Some(parsed("alpha", value, NUMBER)?),
+            "angle" => overrides.angle = Some(parsed("angle", value, NUMBER)?),
+            "threshold" => overrides.threshold = Some(parsed("threshold", value, NUMBER)?),
+            "strict-detours" => overrides.strict_detours = Some(parsed("strict-detours", value, TRUTH)?),
             _ => return Err(Error::argument("parameter", name, NAMES)),
-        };
-        self.strategy.check()?;
-        Ok(self)
+        }
+        let strategy = self.strategy.clone().with(&overrides)?;
+        Ok(Self { strategy, ..self })
     }
 
     fn with_cells(self, change: impl FnOnce(CellSettings) -> CellSettings) -> Self {
@@ -108,11 +103,6 @@ fn whole<T: FromStr>(name: &'static str, value: &str) -> Result<T> {
 
 fn parsed<T: FromStr>(name: &'static str, value: &str, expected: &str) -> Result<T> {
     value.parse().map_err(|_| Error::argument(name, value, expected))
-}
-
-fn unfit(name: &'static str, value: &str, filters: &str, filter: &str) -> Error {
-    let found = format!("{value} with the {filter} filter");
-    Error::argument(name, found, format_args!("the filter {filters}"))
 }
 
 #[cfg(test)]
@@ -158,7 +148,7 @@ mod tests {
         assert_eq!(error("degree", "many"), "degree: found many, expected a whole number from 0");
         assert_eq!(error("degree", "0"), "degree: found 0, expected 1 to 512");
         assert_eq!(error("layers", "1"), "layers: found 1, expected true or false");
-        assert_eq!(error("angle", "60"), "angle: found 60 with the dist filter, expected the filter angle");
+        assert_eq!(error("angle", "60"), "angle: found 60 with the dist filter, expected the angle filter");
         assert!(error("Degree", "3").starts_with("parameter: found Degree, expected metric, knn"));
         assert!(
             NAMES

@@ -87,6 +87,11 @@ impl KnnGraph {
         &self.distances[node * self.k..][..self.k]
     }
 
+    /// All ids and distances, [`k`](Self::k) of each per node.
+    pub fn into_parts(self) -> (Vec<u32>, Vec<f32>) {
+        (self.ids, self.distances)
+    }
+
     /// Statistics of the descent that built it.
     pub fn stats(&self) -> &DescentStats {
         &self.stats

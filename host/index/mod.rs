@@ -177,9 +177,11 @@ impl Index {
         &neighbors[node * self.max_degree..][..degree]
     }
 
-    /// All rows, [`max_degree`](Self::max_degree) ids each. Fails unless all slots behind a row's
-    /// neighbours are `u32::MAX`.
-    pub(crate) fn padded_rows(&self) -> Result<&[u32]> {
+    /// All rows, [`max_degree`](Self::max_degree) ids each: neighbours, then `u32::MAX`.
+    ///
+    /// # Errors
+    /// If a row of a damaged file has other ids behind its neighbours.
+    pub fn padded_rows(&self) -> Result<&[u32]> {
         let (_, rows) = self.parts();
         let stride = self.max_degree;
         let is_bad = |&node: &usize| {

@@ -240,7 +240,16 @@ impl Report {
     #[cfg(feature = "plots")]
     pub fn save_html(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        write(path, html::page(self)?.as_bytes())
+        write(path, self.html()?.as_bytes())
+    }
+
+    /// The page of [`save_html`](Self::save_html).
+    ///
+    /// # Errors
+    /// If a figure of the report is not finite.
+    #[cfg(feature = "plots")]
+    pub fn html(&self) -> Result<String> {
+        html::page(self)
     }
 }
 

@@ -16,8 +16,8 @@ const LANE: f64 = 36.0;
 /// their first task.
 ///
 /// # Errors
-/// If the start or end of a task is not finite, `path` has the extension of another kind, or the file
-/// cannot be written.
+/// If the start or end of a task is not finite, `path` has the extension of another kind, or the
+/// file cannot be written.
 pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
     draw(title, tasks)?.save(path.as_ref())
 }

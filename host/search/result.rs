@@ -86,6 +86,11 @@ impl SearchResult {
         (0..self.len()).map(|query| self.neighbors(query))
     }
 
+    /// All ids and distances, [`k`](Self::k) of each per query.
+    pub fn into_parts(self) -> (Vec<u32>, Vec<f32>) {
+        (self.ids, self.distances)
+    }
+
     /// Distances computed for all queries together.
     pub fn computed(&self) -> u64 {
         self.computed

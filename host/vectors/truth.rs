@@ -96,8 +96,8 @@ impl GroundTruth {
         self.distances.is_some()
     }
 
-    /// `k`, the ids, and the distances if known.
-    pub(crate) fn into_parts(self) -> (usize, Vec<u32>, Option<Vec<f32>>) {
+    /// `k`, all ids, and all distances if known, `k` of each per query.
+    pub fn into_parts(self) -> (usize, Vec<u32>, Option<Vec<f32>>) {
         (self.k, self.ids, self.distances)
     }
 

@@ -22,6 +22,17 @@ impl Vectors {
         Ok((0..self.len()).map(move |row| matrix.row(row)))
     }
 
+    /// The values in place, and the distance between two rows in values: row `i` starts at value
+    /// `i * stride`, as in [`from_strided`](Self::from_strided). Rows of an fvecs file are further
+    /// apart than their dimension.
+    ///
+    /// # Errors
+    /// If `T` is another type.
+    pub fn strided_as<T: Component>(&self) -> Result<(&[T], usize)> {
+        let Matrix { data, stride, .. } = self.typed()?;
+        Ok((data, stride))
+    }
+
     /// All values, row-major. Does not copy if these vectors came from a `Vec` without gaps between
     /// rows and have no clones.
     ///
@@ -84,6 +95,8 @@ mod tests {
         let same = clone.into_vec::<f32>().unwrap();
         assert_eq!(same.as_ptr(), place);
         // Other owners, and gaps between rows.
+        let wide = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap();
+        assert_eq!(wide.strided_as::<u8>().unwrap(), (&[1, 2, 3, 4, 5][..], 3));
         let shared: Arc<[u8]> = Arc::from([1, 2, 3, 4, 5]);
         let strided = Vectors::from_strided(Arc::clone(&shared), (2, 2), 3).unwrap();
         assert_eq!(strided.clone().into_vec::<u8>().unwrap(), [1, 2, 4, 5]);

@@ -40,5 +40,4 @@ for format in hnswlib faiss-nsg faiss-hnsw; do
 done
 
 "$venv/bin/python" tests/readers/search.py "$work"
-PATH=$(dirname "$tagore"):$PATH "$venv/bin/python" -B tests/readers/harness.py "$work"
 tests/readers/diskann.sh "$tagore" "$work"

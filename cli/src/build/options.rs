@@ -1,8 +1,8 @@
 //! Flags of a kind of index.
 
-use tagore::{Collect, Filter, Strategy};
+use tagore::{Collect, Filter, Overrides, Strategy};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Overrides of a kind's own parameters.
 #[derive(clap::Args)]
@@ -39,52 +39,11 @@ pub(crate) struct PruneOptions {
 
 impl PruneOptions {
     /// `strategy` with the given overrides, checked.
-    pub(crate) fn apply(&self, mut strategy: Strategy) -> Result<Strategy> {
-        if let Some(degree) = self.degree {
-            strategy = strategy.degree(degree);
-        }
-        if let Some(candidates) = self.candidates {
-            strategy = strategy.candidates(candidates);
-        }
-        if let Some(collect) = self.collect {
-            strategy = strategy.collect(collect);
-        }
-        if let Some(filter) = self.filter.clone() {
-            strategy = strategy.filter(filter);
-        }
-        strategy = self.apply_threshold(strategy)?;
-        if let Some(strict) = self.strict_detours {
-            strategy = strategy.strict_detours(strict);
-        }
-        // The threshold of a filter has a flag of its own.
-        let flag = match (self.angle, self.alpha) {
-            (Some(_), _) => "angle",
-            (None, Some(_)) if self.threshold.is_none() => "alpha",
-            _ => "threshold",
-        };
-        strategy.check().map_err(|error| Error::from(error).renamed("threshold", flag))?;
-        Ok(strategy)
-    }
-
-    /// `strategy` with the given alpha, angle or threshold, if its filter has one.
-    fn apply_threshold(&self, strategy: Strategy) -> Result<Strategy> {
-        let filter = strategy.filter_name();
-        let unfit = |flag: &str, value: f32, filters: &str| {
-            Err(Error::usage(format!("{flag} {value} needs the {filters} filter, not {filter}")))
-        };
-        Ok(match (self.alpha, self.angle, self.threshold) {
-            (Some(alpha), ..) if !["dist", "alpha-cng"].contains(&filter) => {
-                return unfit("--alpha", alpha, "dist or alpha-cng");
-            }
-            // The threshold of the distance filter is alpha.
-            (Some(alpha), _, Some(_)) if filter == "dist" => {
-                return unfit("--threshold with --alpha", alpha, "alpha-cng");
-            }
-            (Some(alpha), _, Some(tau)) => strategy.alpha(alpha).threshold(tau),
-            (Some(alpha), _, None) => strategy.alpha(alpha),
-            (None, Some(angle), _) if filter != "angle" => return unfit("--angle", angle, "angle"),
-            (None, Some(threshold), _) | (None, None, Some(threshold)) => strategy.threshold(threshold),
-            (None, None, None) => strategy,
-        })
+    pub(crate) fn apply(&self, strategy: Strategy) -> Result<Strategy> {
+        let &Self { degree, candidates, alpha, angle, collect, threshold, strict_detours, .. } = self;
+        let filter = self.filter.clone();
+        let overrides =
+            Overrides { degree, candidates, collect, filter, alpha, angle, threshold, strict_detours };
+        Ok(strategy.with(&overrides)?)
     }
 }

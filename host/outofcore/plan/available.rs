@@ -32,19 +32,6 @@ impl Limits {
         let gpu_memory = free.map(|bytes| bytes - bytes / DEVICE_RESERVE);
         Ok(Self { host_memory, gpu_memory, cluster_size: None })
     }
-
-    /// These limits, with those of [`available`](Self::available) for memory that has none.
-    ///
-    /// # Errors
-    /// As [`available`](Self::available).
-    pub fn or_available(self, device: Device, nodes: usize) -> Result<Self> {
-        let free = Self::available(device, nodes)?;
-        Ok(Self {
-            host_memory: self.host_memory.or(free.host_memory),
-            gpu_memory: self.gpu_memory.or(free.gpu_memory),
-            ..self
-        })
-    }
 }
 
 /// Free bytes of host memory for this process; `None` if unknown.

@@ -108,7 +108,7 @@ impl ClusterPlan {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn within(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
-        let limits = given.or_available(builder.descent.device, base.len())?;
+        let limits = given.or(Limits::available(builder.descent.device, base.len())?);
         let plan = Self::new(builder, base, &limits)?;
         Ok(plan.map(|plan| Self { limits: *given, ..plan }))
     }

@@ -14,6 +14,16 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// These limits, with those of `other` in place of missing ones, such as
+    /// [`available`](Self::available) memory.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            host_memory: self.host_memory.or(other.host_memory),
+            gpu_memory: self.gpu_memory.or(other.gpu_memory),
+            cluster_size: self.cluster_size.or(other.cluster_size),
+        }
+    }
+
     /// The limits by their names on the command line.
     pub(crate) fn named(&self) -> [(&'static str, Option<u64>); 3] {
         [

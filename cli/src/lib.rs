@@ -1,0 +1,199 @@
+//! The `tagore` command: arguments, and one file per subcommand. It is a library, so that the
+//! program and the Python package run the same command.
+
+mod bar;
+mod bench;
+mod build;
+mod content;
+mod convert;
+mod demo;
+mod doctor;
+mod error;
+mod eval;
+mod files;
+mod groundtruth;
+mod inspect;
+mod knn;
+mod laps;
+mod limits;
+mod options;
+mod out_of_memory;
+mod output;
+mod plan;
+mod report;
+mod results;
+mod search;
+mod shell;
+mod signals;
+mod spool;
+mod synth;
+mod tasks;
+mod timeline;
+mod usage;
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{FromArgMatches, Parser, Subcommand};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+pub use out_of_memory::OrError;
+
+use crate::output::Output;
+
+/// Exit codes: done, failed or interrupted, and wrong usage.
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+
+/// Build, search and measure graph indexes for approximate nearest-neighbour search
+#[derive(Parser)]
+#[command(name = "tagore", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print one JSON object per line on standard output
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    json: bool,
+    /// Worker threads, 1 to 1024 [default: one per core]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Everywhere",
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    threads: Option<u16>,
+    /// Log to standard error at this level: error, warn, info, debug or trace
+    #[arg(long, global = true, help_heading = "Everywhere", value_name = "LEVEL", value_parser = level)]
+    log: Option<tracing::Level>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build a graph index of a data set
+    Build(Box<build::Args>),
+    /// Build the k-nearest-neighbour graph alone
+    Knn(knn::Args),
+    /// Find the nearest neighbours of queries with an index
+    Search(search::Args),
+    /// Measure recall and throughput of an index at several beam widths
+    Eval(eval::Args),
+    /// Find the exact nearest neighbours of queries
+    Groundtruth(groundtruth::Args),
+    /// Make a synthetic data set
+    Synth(synth::Args),
+    /// Convert between formats of vectors, of indexes, or of ids
+    Convert(convert::Args),
+    /// Describe a file and check its content
+    Inspect(inspect::Args),
+    /// Estimate memory, disk and time of a build
+    Plan(plan::Args),
+    /// Run benchmarks of single stages
+    Bench(bench::Args),
+    /// Describe the CPU and GPUs of this machine
+    Doctor(doctor::Args),
+    /// Make a data set, build five kinds of index and compare them
+    Demo(demo::Args),
+    /// Print the completions of a shell
+    Completions(shell::Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(shell::Man),
+}
+
+fn level(name: &str) -> Result<tracing::Level, String> {
+    name.parse().map_err(|_| "expected error, warn, info, debug or trace".to_owned())
+}
+
+/// Runs the command line `args`, the name of the program first, and returns its exit code: 0 done,
+/// 1 failed or interrupted, 2 wrong usage.
+///
+/// The process belongs to the command: it handles signals, builds rayon's global pool and installs
+/// the log, so a process runs one command.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    tagore::return_large_buffers();
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parsed =
+        usage::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error, &args),
+    };
+    let output = Output::new(cli.json);
+    log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
+    if let Err(error) = signals::handle(output.progress()) {
+        let limit = "raise the limit of processes (ulimit -u, pids)";
+        output.error(format_args!("the thread for signals: {error}: {limit}"));
+        return FAILED;
+    }
+    spool::stop_with(output.progress());
+    let threads = cli.threads.map_or(0, usize::from);
+    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
+        output.error(format_args!(
+            "threads: {error}: lower --threads, or raise the limit of processes (ulimit -u, pids) or memory (ulimit -v)"
+        ));
+        return FAILED;
+    }
+    let done = cli.command.run(&output);
+    output.finish();
+    let code = match done.and_then(|()| output.check()) {
+        Ok(()) => DONE,
+        Err(error) => {
+            output.error(&error);
+            error.exit_code()
+        }
+    };
+    spool::remove();
+    code
+}
+
+impl Command {
+    fn run(self, output: &Output) -> error::Result<()> {
+        match self {
+            Self::Build(args) => args.run(output),
+            Self::Knn(args) => args.run(output),
+            Self::Search(args) => args.run(output),
+            Self::Eval(args) => args.run(output),
+            Self::Groundtruth(args) => args.run(output),
+            Self::Synth(args) => args.run(output),
+            Self::Convert(args) => args.run(output),
+            Self::Inspect(args) => args.run(output),
+            Self::Plan(args) => args.run(output),
+            Self::Bench(args) => args.run(output),
+            Self::Doctor(args) => args.run(output),
+            Self::Demo(args) => args.run(output),
+            Self::Completions(args) => args.run(output),
+            Self::Man(args) => args.run(output),
+        }
+    }
+}
+
+/// Logs to standard error at `level`, and records stages for a timeline.
+fn log(level: Option<tracing::Level>, timeline: bool) {
+    let lines = level.map(|level| {
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
+        lines.with_filter(LevelFilter::from_level(level))
+    });
+    let stages = timeline.then(|| timeline::record().with_filter(LevelFilter::DEBUG));
+    if lines.is_some() || stages.is_some() {
+        tracing_subscriber::registry().with(lines).with(stages).init();
+    }
+}
+
+/// Prints help in full, and an error of clap in one line.
+fn wrong_usage(error: &clap::Error, args: &[OsString]) -> u8 {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
+        return if error.print().is_ok() { DONE } else { FAILED };
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // A closed standard error is ignored: there is nowhere to report it.
+        let _ = error.print();
+        return WRONG_USAGE;
+    }
+    Output::new(false).error(usage::one_line(error, args));
+    WRONG_USAGE
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Makes the wheel and the sdist of tagore-ann, and tests the wheel in a clean environment.
+# Usage: python/ci.sh. Needs Python 3.10 or later (as PYTHON, else python3), and PyPI. WHEEL names a wheel to test, in
+# place of a new wheel and sdist.
+# Environments and wheels are in target/python; what is there already is not fetched again.
+set -euo pipefail
+cd "$(dirname "$0")"
+here=$PWD
+work=$(cd .. && pwd)/target/python
+mkdir -p "$work"
+
+# Largest wheel in bytes.
+LARGEST=10000000
+
+parts=() part= began=$SECONDS
+part() {
+  [ -z "$part" ] || parts+=("$(printf '%5d s  %s' $((SECONDS - began)) "$part")")
+  part=$1 began=$SECONDS
+  [ -z "$1" ] || echo "-- $1"
+}
+
+# An environment NAME with packages, made once for their list.
+environment() {
+  local venv=$work/$1 list=$work/$1.txt
+  shift
+  if ! [ -x "$venv/bin/python" ] || [ "$(cat "$list" 2>/dev/null)" != "$*" ]; then
+    "${PYTHON:-python3}" -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"
+    echo "$*" > "$list"
+  fi
+}
+
+part "tools"
+environment tools ruff auditwheel
+tools=$work/tools/bin
+
+part "format and lints"
+code=(. ../examples/python ../benches/peers)
+"$tools/ruff" format --check --quiet --config pyproject.toml "${code[@]}"
+"$tools/ruff" check --quiet --config pyproject.toml "${code[@]}"
+
+part "wheel"
+wheel=${WHEEL:-$(./wheel.sh)}
+size=$(stat -c %s "$wheel")
+echo "$(basename "$wheel"): $size bytes"
+if [ "$size" -gt "$LARGEST" ]; then
+  echo "$wheel: found $size bytes, expected at most $LARGEST" >&2
+  exit 1
+fi
+# No library but those of every Linux with this glibc.
+report=$("$tools/auditwheel" show "$wheel" | tr '\n' ' ')
+if [[ $report != *'consistent with the following platform tag: "manylinux_2_28_x86_64"'* ]]; then
+  echo "$report" >&2
+  exit 1
+fi
+
+part "clean environment"
+rm -rf "$work/clean"
+"${PYTHON:-python3}" -m venv "$work/clean"
+"$work/clean/bin/pip" install --quiet --disable-pip-version-check "$wheel"
+# The README's lines, without a compiler and CUDA on the path.
+for document in ../README.md README.md; do
+  sed -n -e 's/^python -c "\(.*\)"$/\1/p' -e '/^```python$/,/^```$/{/^```/!p}' "$document" > "$work/lines.py"
+  test -s "$work/lines.py"
+  (cd "$work/clean" && env -i PATH="$work/clean/bin" HOME="$work/clean" python "$work/lines.py")
+done
+"$work/clean/bin/tagore" --version
+
+part "libraries that it serves"
+environment tests --requirement tests/requirements.txt
+"$work/tests/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheel"
+python=$work/tests/bin/python
+
+part "types"
+"$python" -m mypy --config-file pyproject.toml --cache-dir "$work/mypy" tagore_ann ../examples/python
+"$python" -m mypy.stubtest --mypy-config-file pyproject.toml tagore_ann._tagore
+
+# Tests import the wheel, not the folder beside them.
+part "tests"
+rm -rf "$work/run"
+mkdir "$work/run"
+cp -r tests pyproject.toml "$work/run/"
+(cd "$work/run" && TAGORE_ADAPTERS=$here/../examples/harness PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest --quiet -rP --durations=5 -p no:cacheprovider 2>&1 |
+  grep -vE '^(_+ .* _+|-+ Captured std.* -+)$')
+
+part "examples of docstrings and documents"
+(cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/start.md)
+
+# With a given wheel there need be no maturin.
+if [ -n "${WHEEL:-}" ]; then
+  part ""
+  printf '%s\n' "${parts[@]}"
+  exit
+fi
+
+part "sdist"
+maturin=$work/maturin/bin
+PATH=$maturin:$PATH maturin sdist --out "$work/wheels" > "$work/sdist.log" 2>&1 || { cat "$work/sdist.log" >&2; exit 1; }
+# Built as pip builds it, in the folder of the release build: the crates of the registry are there.
+MATURIN_PEP517_ARGS="--locked" CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
+  "$maturin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+  --wheel-dir "$work/from-sdist" "$work"/wheels/*.tar.gz
+ls "$work/from-sdist"
+
+part ""
+printf '%s\n' "${parts[@]}"

@@ -1,0 +1,139 @@
+//! Arrays of NumPy as vectors, and results as arrays.
+
+use numpy::ndarray::{ArrayView2, ShapeBuilder};
+use numpy::{
+    Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+use tagore::{Component, ElementType, Error, MAX_DIM, Vectors};
+
+use crate::errors::{self, Names};
+
+/// Values of an array, which lives as long as they do.
+struct Values<T> {
+    first: *const T,
+    len: usize,
+    _array: Py<PyAny>,
+}
+
+// SAFETY: the values are only read, and `Py` may be dropped on any thread.
+unsafe impl<T> Send for Values<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Values<T> {}
+
+impl<T> AsRef<[T]> for Values<T> {
+    fn as_ref(&self) -> &[T] {
+        // SAFETY: `strided` has checked that the array holds `len` aligned values from here on. An
+        // array with another reference to it, as here, keeps its memory.
+        unsafe { std::slice::from_raw_parts(self.first, self.len) }
+    }
+}
+
+/// The vectors of a 2-D array, without a copy. `name` is its parameter.
+///
+/// # Errors
+/// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, u8 or i8.
+pub(crate) fn vectors(array: &Bound<'_, PyUntypedArray>, name: &'static str) -> PyResult<Vectors> {
+    let py = array.py();
+    let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
+    if array.ndim() != 2 {
+        return wrong(format!("{} dimensions", array.ndim()), "2: rows and columns");
+    }
+    let dtype = array.dtype();
+    let size = dtype.itemsize();
+    let is_native = matches!(dtype.byteorder(), b'=' | b'|') || dtype.byteorder() == NATIVE;
+    let element = match (dtype.kind(), size) {
+        (b'f', 4) => ElementType::F32,
+        (b'f', 2) => ElementType::F16,
+        (b'u', 1) => ElementType::U8,
+        (b'i', 1) => ElementType::I8,
+        _ => return wrong(format!("values of {dtype}"), "float32, float16, uint8 or int8: call x.astype"),
+    };
+    if !is_native {
+        return wrong(format!("values of {dtype}"), "the byte order of this machine: call x.astype");
+    }
+    let (shape, strides) = (array.shape(), array.strides());
+    let ([rows, dim], &[stride, step]) = ([shape[0], shape[1]], strides) else {
+        return wrong("no strides".to_owned(), "2: call numpy.ascontiguousarray(x)");
+    };
+    if !(1..=MAX_DIM).contains(&dim) {
+        return wrong(format!("{dim} columns"), &format!("1 to {MAX_DIM}"));
+    }
+    let stride = if rows > 1 { stride } else { (dim * size).cast_signed() };
+    let is_dense = step == size.cast_signed() || dim < 2;
+    let fits = stride >= (dim * size).cast_signed() && (stride as usize).is_multiple_of(size);
+    if !is_dense || !fits {
+        let found = format!("strides of {stride} and {step} bytes");
+        return wrong(found, "rows one after another: call numpy.ascontiguousarray(x)");
+    }
+    let stride = stride as usize / size;
+    let made = match element {
+        ElementType::F32 => strided::<f32>(array, (rows, dim), stride),
+        ElementType::F16 => strided::<half::f16>(array, (rows, dim), stride),
+        ElementType::U8 => strided::<u8>(array, (rows, dim), stride),
+        ElementType::I8 => strided::<i8>(array, (rows, dim), stride),
+    };
+    made.map_err(|error| errors::of(py, error, &Names { vectors: name, renamed: &[] }))
+}
+
+/// The character of this machine's byte order in NumPy.
+const NATIVE: u8 = if cfg!(target_endian = "little") { b'<' } else { b'>' };
+
+fn strided<T: Component>(
+    array: &Bound<'_, PyUntypedArray>,
+    (rows, dim): (usize, usize),
+    stride: usize,
+) -> tagore::Result<Vectors> {
+    // SAFETY: the pointer of a live array.
+    let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<T>().cast_const();
+    if !first.is_aligned() {
+        return Err(Error::Argument {
+            parameter: "x",
+            found: format!("values at an address not aligned to {} bytes", size_of::<T>()),
+            expected: "an aligned copy: call numpy.require(x, requirements=\"A\")".to_owned(),
+        });
+    }
+    let values = if rows == 0 || dim == 0 { 0 } else { (rows - 1) * stride + dim };
+    // An empty array may lend no address.
+    let first = if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
+    let values = Values { first, len: values, _array: array.clone().into_any().unbind() };
+    Vectors::from_strided(values, (rows, dim), stride.max(dim))
+}
+
+/// Ids and distances, n x k each.
+pub(crate) type Pair<'py> = (Bound<'py, PyArray2<u32>>, Bound<'py, PyArray2<f32>>);
+
+/// A pair of arrays that takes over `ids` and `distances`.
+pub(crate) fn pair(py: Python<'_>, k: usize, ids: Vec<u32>, distances: Vec<f32>) -> PyResult<Pair<'_>> {
+    Ok((matrix(py, k, ids)?, matrix(py, k, distances)?))
+}
+
+/// An n x k array that takes over `values`.
+pub(crate) fn matrix<T: Element>(
+    py: Python<'_>,
+    k: usize,
+    values: Vec<T>,
+) -> PyResult<Bound<'_, PyArray2<T>>> {
+    let rows = values.len() / k.max(1);
+    PyArray1::from_vec(py, values).reshape([rows, k])
+}
+
+/// A read-only array over `values` of `owner`: `rows` rows of `cols`, one every `stride` values.
+///
+/// # Safety
+/// `owner` must keep the values, unchanged, as long as it lives.
+pub(crate) unsafe fn view<'py, T: Element>(
+    values: &[T],
+    (rows, cols): (usize, usize),
+    stride: usize,
+    owner: Bound<'py, PyAny>,
+) -> Bound<'py, PyArray2<T>> {
+    // The last row needs no room behind it, so the pointer is taken and not the slice.
+    let shape = (rows, cols).strides((stride, 1));
+    // SAFETY: the caller's slice holds every row.
+    let view = unsafe { ArrayView2::from_shape_ptr(shape, values.as_ptr()) };
+    // SAFETY: the caller's owner keeps the values.
+    let array = unsafe { PyArray2::borrow_from_array(&view, owner) };
+    drop(array.readwrite().make_nonwriteable());
+    array
+}

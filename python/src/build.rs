@@ -1,0 +1,138 @@
+//! Builds: of an index, from a file to a file, and of a k-NN graph.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
+use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metric, Progress, Vectors};
+
+use crate::array::{self, Pair};
+use crate::errors::Names;
+use crate::index::{Built, Index};
+use crate::options::Options;
+use crate::process::process;
+
+/// Builds an index of the rows of `x`.
+#[pyfunction]
+pub(crate) fn build(x: &Bound<'_, PyUntypedArray>, options: &Bound<'_, PyDict>) -> PyResult<Index> {
+    let (py, options) = (x.py(), Options(options));
+    let base = array::vectors(x, "x")?;
+    let device = options.device()?;
+    let builder = options.builder(&[device])?.sample(options.count("verify")?.unwrap_or(1000));
+    let (graph, metric) = (options.path("graph")?, options.named("metric")?.unwrap_or_default());
+    let call = options.call(Names::default())?;
+    let ids = Index::ids_of(options, base.len())?;
+    let built = call.run(py, |progress| {
+        let graph = graph.as_deref().map(|path| (path, metric));
+        in_memory(builder, &base, graph, progress)
+    })?;
+    Ok(Index::new(built.0, Some(base), ids).built(built.1, device))
+}
+
+/// Builds an index of `base` in memory.
+fn in_memory(
+    builder: Builder,
+    base: &Vectors,
+    graph: Option<(&Path, Metric)>,
+    progress: &Progress,
+) -> tagore::Result<(tagore::Index, Built)> {
+    let graph = graph.map(|(path, metric)| KnnGraph::open(path, base, metric, progress)).transpose()?;
+    let builder = builder.progress(progress.clone());
+    let (index, stats) = builder.build_with_stats(base, graph.as_ref())?;
+    process().ran_on(&stats.prune.device);
+    let cost = BuildCost::in_memory(&builder, &stats);
+    Ok((index, Built { sample: stats.sample, cost }))
+}
+
+/// Builds an index from a file of vectors to a file, out of core where memory is too small.
+#[pyfunction]
+pub(crate) fn build_file(
+    py: Python<'_>,
+    x: PathBuf,
+    path: PathBuf,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Index> {
+    let options = Options(options);
+    let call = options.call(Names::default())?;
+    let format = options.named("format")?;
+    let devices = options.devices()?;
+    let limits = options.limits()?;
+    let builder = options.builder(&devices)?.sample(options.count("verify")?.unwrap_or(1000));
+    let settings = Clusters {
+        order: options.named("order")?.unwrap_or_default(),
+        work_dir: options.path("work_dir")?,
+        resume: options.flag("resume")?.unwrap_or_default(),
+        checkpoint: Duration::from_secs(options.whole("checkpoint")?.unwrap_or(30)),
+    };
+    let ids = options.path("ids")?;
+    let (index, base, built) = call.run(py, |progress| {
+        tagore::check_output(&path)?;
+        let base = open(&x, format)?;
+        let Some(plan) = ClusterPlan::within(&builder, &base, &limits)? else {
+            let (index, built) = in_memory(builder, &base, None, progress)?;
+            index.save(&path)?;
+            return Ok((index, base, built));
+        };
+        let stats = settings.build(OutOfCore::new(builder.progress(progress.clone()), plan), &base, &path)?;
+        stats.devices.iter().for_each(|device| process().ran_on(&device.to_string()));
+        let (sample, cost) = (KnnSample::default(), BuildCost::out_of_core(&stats));
+        Ok((tagore::Index::open(&path)?, base, Built { sample, cost }))
+    })?;
+    let ids = ids.map(|ids| Index::ids_in(py, &ids, base.len())).transpose()?;
+    // The index of a build out of core may not fit the device.
+    Ok(Index::new(index, Some(base), ids).built(built, Device::Cpu))
+}
+
+/// Settings of a build out of core.
+struct Clusters {
+    order: tagore::outofcore::Order,
+    work_dir: Option<PathBuf>,
+    resume: bool,
+    checkpoint: Duration,
+}
+
+impl Clusters {
+    fn build(self, build: OutOfCore, base: &Vectors, path: &Path) -> tagore::Result<OutOfCoreStats> {
+        let build = build.order(self.order).resume(self.resume).checkpoint(self.checkpoint);
+        match self.work_dir {
+            Some(folder) => build.work_dir(folder).build(base, path),
+            None => build.build(base, path),
+        }
+    }
+}
+
+/// Opens vectors in `format`, or in that of the extension.
+pub(crate) fn open(path: &Path, format: Option<tagore::Format>) -> tagore::Result<Vectors> {
+    match format {
+        Some(format) => Vectors::open_as(path, format),
+        None => Vectors::open(path),
+    }
+}
+
+/// Builds the k-NN graph of the rows of `x`.
+#[pyfunction]
+pub(crate) fn knn_graph<'py>(
+    x: &Bound<'py, PyUntypedArray>,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Pair<'py>> {
+    let (py, options) = (x.py(), Options(options));
+    let base = array::vectors(x, "x")?;
+    let descent = options.descent("k")?.device(options.device()?);
+    let call = options.call(Names { vectors: "x", renamed: &[("knn", "k")] })?;
+    let graph = call.run(py, |progress| {
+        let graph = descent.progress(progress.clone()).build(&base)?;
+        process().ran_on(&graph.stats().device);
+        Ok(graph)
+    })?;
+    let k = graph.k();
+    let (ids, distances) = graph.into_parts();
+    array::pair(py, k, ids, distances)
+}
+
+/// The format of a name, or else of the extension of `path`.
+pub(crate) fn index_format(options: Options<'_, '_>, path: &Path) -> PyResult<Option<IndexFormat>> {
+    Ok(options.named("format")?.or_else(|| IndexFormat::of(path).ok()))
+}

@@ -1,0 +1,102 @@
+//! Files of vectors as memory maps, and of ground truths.
+
+use std::path::PathBuf;
+
+use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tagore::{Component, ElementType, GroundTruth, Vectors};
+
+use crate::errors::{self, Names};
+use crate::options::Options;
+use crate::{array, build};
+
+/// The owner of mapped vectors.
+#[pyclass(frozen)]
+struct Mapped(Vectors);
+
+/// The rows of a file of vectors, mapped.
+#[pyfunction]
+pub(crate) fn read<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let format = Options(options).named("format")?;
+    let opened = build::open(&path, format).and_then(|vectors| {
+        // The header of a damaged file may promise rows of other lengths.
+        vectors.spot_check().map(|()| vectors)
+    });
+    let vectors = opened.map_err(|error| errors::of(py, error, &Names::default()))?;
+    let element = vectors.element_type();
+    let owner = Bound::new(py, Mapped(vectors))?;
+    match element {
+        ElementType::F32 => viewed::<f32>(&owner),
+        ElementType::F16 => viewed::<half::f16>(&owner),
+        ElementType::U8 => viewed::<u8>(&owner),
+        ElementType::I8 => viewed::<i8>(&owner),
+    }
+}
+
+fn viewed<'py, T: Component + Element>(owner: &Bound<'py, Mapped>) -> PyResult<Bound<'py, PyAny>> {
+    let vectors = &owner.get().0;
+    let (values, stride) =
+        vectors.strided_as::<T>().map_err(|error| errors::of(owner.py(), error, &Names::default()))?;
+    let shape = (vectors.len(), vectors.dim());
+    // SAFETY: the owner is frozen and holds the map, which is read only.
+    Ok(unsafe { array::view(values, shape, stride, owner.clone().into_any()) }.into_any())
+}
+
+/// Writes the rows of `x`.
+#[pyfunction]
+pub(crate) fn write(
+    path: PathBuf,
+    x: &Bound<'_, PyUntypedArray>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<()> {
+    let options = Options(options);
+    let (vectors, format) = (array::vectors(x, "x")?, options.named("format")?);
+    options.call(Names::default())?.run(x.py(), |progress| {
+        let format = format.map_or_else(|| tagore::Format::of(&path), Ok)?;
+        vectors.save_as(&path, format, progress)
+    })
+}
+
+/// The ids of a ground truth, and its distances if it has them.
+type Truth<'py> = (Bound<'py, PyArray2<u32>>, Option<Bound<'py, PyArray2<f32>>>);
+
+/// Reads a ground truth.
+#[pyfunction]
+pub(crate) fn read_truth<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Truth<'py>> {
+    let call = Options(options).call(Names::default())?;
+    let (k, ids, distances) =
+        call.run(py, |progress| Ok(GroundTruth::open(&path, progress)?.into_parts()))?;
+    let distances = distances.map(|distances| array::matrix(py, k, distances)).transpose()?;
+    Ok((array::matrix(py, k, ids)?, distances))
+}
+
+/// Writes a ground truth.
+#[pyfunction]
+pub(crate) fn write_truth(
+    path: PathBuf,
+    ids: &Bound<'_, PyArray2<u32>>,
+    distances: Option<&Bound<'_, PyArray2<f32>>>,
+) -> PyResult<()> {
+    let py = ids.py();
+    let k = ids.shape()[1];
+    let values = ids.readonly().as_array().iter().copied().collect();
+    let distances = distances.map(|array| array.readonly().as_array().iter().copied().collect());
+    let has_distances = distances.is_some();
+    let written = GroundTruth::new(k, values, distances).and_then(|truth| {
+        match tagore::Format::of(&path) {
+            // A format of ids alone.
+            Ok(format) if !has_distances => truth.save_ids(&path, format),
+            _ => truth.save(&path),
+        }
+    });
+    written.map_err(|error| errors::of(py, error, &Names::default()))
+}

@@ -1,0 +1,220 @@
+//! The index: what it holds, its files and its report.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArray};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::json;
+use tagore::{BuildCost, Device, Ids, KnnSample, Measure, Progress, Report, Searcher, Vectors};
+
+use crate::errors::{self, Names};
+use crate::options::Options;
+use crate::process::process;
+use crate::{array, build};
+
+/// Measurements of a build.
+pub(crate) struct Built {
+    pub sample: KnnSample,
+    pub cost: BuildCost,
+}
+
+/// An index with its base and ids, if it has them.
+#[pyclass(frozen, module = "tagore_ann._tagore")]
+pub(crate) struct Index {
+    pub(crate) index: Arc<tagore::Index>,
+    pub(crate) base: Option<Arc<Vectors>>,
+    pub(crate) ids: Option<Ids>,
+    built: Option<Built>,
+    /// Device of the build, for measurements.
+    device: Device,
+    /// Searchers made so far.
+    searchers: Mutex<Vec<(Device, Searcher)>>,
+}
+
+impl Index {
+    /// An index with its base and ids.
+    pub(crate) fn new(index: tagore::Index, base: Option<Vectors>, ids: Option<Ids>) -> Self {
+        let (index, base) = (Arc::new(index), base.map(Arc::new));
+        Self { index, base, ids, built: None, device: Device::Auto, searchers: Mutex::default() }
+    }
+
+    /// With the measurements of its build on `device`.
+    pub(crate) fn built(self, built: Built, device: Device) -> Self {
+        Self { built: Some(built), device, ..self }
+    }
+
+    /// The option `ids`: an array of u64 or a file, with an id for each of `rows` rows.
+    pub(crate) fn ids_of(options: Options<'_, '_>, rows: usize) -> PyResult<Option<Ids>> {
+        let py = options.0.py();
+        let Some(given) = options.0.get_item("ids")?.filter(|given| !given.is_none()) else {
+            return Ok(None);
+        };
+        let Ok(array) = given.cast::<PyArray1<u64>>() else {
+            let path = options.path("ids")?.unwrap_or_default();
+            return Self::ids_in(py, &path, rows).map(Some);
+        };
+        let values = array.readonly().as_array().to_vec();
+        let ids = Ids::new(values).and_then(|ids| ids.check_len(rows).map(|()| ids));
+        ids.map(Some).map_err(|error| errors::of(py, error, &Names::default()))
+    }
+
+    /// The ids in a file.
+    pub(crate) fn ids_in(py: Python<'_>, path: &Path, rows: usize) -> PyResult<Ids> {
+        let ids = Ids::open(path).and_then(|ids| ids.check_len(rows).map(|()| ids));
+        ids.map_err(|error| errors::of(py, error, &Names::default()))
+    }
+
+    /// The searcher on `device`, made by the first search.
+    pub(crate) fn searcher(&self, device: Device, progress: &Progress) -> tagore::Result<Searcher> {
+        if let Some(known) = self.known(device) {
+            return Ok(known);
+        }
+        let Some(base) = &self.base else {
+            let (found, expected) = ("none".to_owned(), "the vectors: Index.open(path, base=x)".to_owned());
+            return Err(tagore::Error::Argument { parameter: "base", found, expected });
+        };
+        let searcher = match self.known(Device::Cpu) {
+            Some(searcher) => searcher,
+            None => {
+                self.keep(Device::Cpu, Searcher::new(Arc::clone(&self.index), Arc::clone(base), progress)?)
+            }
+        };
+        if device == Device::Cpu {
+            return Ok(searcher);
+        }
+        let searcher = searcher.device(device)?;
+        process().ran_on(searcher.runs_on());
+        Ok(self.keep(device, searcher))
+    }
+
+    /// The searcher on `device`, if a search has made it.
+    pub(crate) fn known(&self, device: Device) -> Option<Searcher> {
+        let searchers = self.searchers.lock().unwrap_or_else(PoisonError::into_inner);
+        searchers.iter().find(|(on, _)| *on == device).map(|(_, searcher)| searcher.clone())
+    }
+
+    fn keep(&self, device: Device, searcher: Searcher) -> Searcher {
+        let mut searchers = self.searchers.lock().unwrap_or_else(PoisonError::into_inner);
+        searchers.push((device, searcher.clone()));
+        searcher
+    }
+}
+
+/// Opens a file of an index: a native one, or with `base` one of another system.
+#[pyfunction]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    base: Option<&Bound<'_, PyUntypedArray>>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Index> {
+    let options = Options(options);
+    let (file, base_format) = (options.path("base")?, options.named("base_format")?);
+    let base = base.map(|base| array::vectors(base, "base")).transpose()?;
+    let call = options.call(Names { vectors: "base", renamed: &[] })?;
+    let (format, metric) = (build::index_format(options, &path)?, options.named("metric")?);
+    let (index, base) = call.run(py, |progress| {
+        let base = match file {
+            Some(file) => Some(build::open(&file, base_format)?),
+            None => base,
+        };
+        let index = match (tagore::Index::is_index(&path), format, &base) {
+            (false, Some(format), Some(base)) if format != tagore::IndexFormat::Tagore => {
+                tagore::Index::import(&path, format, base, metric.unwrap_or_default(), progress)?
+            }
+            _ => tagore::Index::open(&path)?,
+        };
+        if let Some(base) = &base {
+            index.check_base(base)?;
+        }
+        Ok((index, base))
+    })?;
+    let ids = Index::ids_of(options, index.len())?;
+    Ok(Index::new(index, base, ids))
+}
+
+#[pymethods]
+impl Index {
+    /// Everything but the rows, as JSON.
+    fn describe(&self) -> String {
+        let (index, description) = (&self.index, self.index.description());
+        let base = index.fingerprint();
+        json!({
+            "kind": description.kind, "metric": description.metric, "seed": description.seed,
+            "parameters": description.parameters, "n": index.len(), "dim": base.dim, "dtype": base.element,
+            "degree": index.max_degree(), "entries": index.entries(), "repeated": index.repeated().len(),
+            "layers": index.layers().len(),
+        })
+        .to_string()
+    }
+
+    fn mean_degree(&self) -> f64 {
+        self.index.mean_degree()
+    }
+
+    /// The graph: n x R ids in place.
+    fn graph<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray2<u32>>> {
+        let index = &slf.get().index;
+        let rows = index.padded_rows().map_err(|error| errors::of(slf.py(), error, &Names::default()))?;
+        let degree = index.max_degree();
+        // SAFETY: this object is frozen and holds the index, whose rows never change.
+        Ok(unsafe { array::view(rows, (index.len(), degree), degree, slf.clone().into_any()) })
+    }
+
+    /// A copy of the neighbours of a node.
+    fn neighbors<'py>(&self, py: Python<'py>, node: i64) -> PyResult<Bound<'py, PyArray1<u32>>> {
+        let n = self.index.len();
+        match usize::try_from(node).ok().filter(|&node| node < n) {
+            Some(node) => Ok(PyArray1::from_slice(py, self.index.neighbors(node))),
+            None => Err(errors::argument(py, "node", node, &format!("0 to {}", n - 1))),
+        }
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        Options(options).call(Names::default())?.run(py, |_| self.index.save(&path))
+    }
+
+    /// Writes the index in the format of another system.
+    fn export(&self, py: Python<'_>, path: PathBuf, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        let options = Options(options);
+        let Some(format) = options.named("format")? else {
+            return Err(errors::argument(py, "format", "none", "a format of indexes"));
+        };
+        let (layers, chunks) = (options.flag("layers")?, options.count("pq_chunks")?);
+        options.call(Names { vectors: "base", renamed: &[] })?.run(py, |progress| {
+            let mut export =
+                self.index.export(format).layers(layers.unwrap_or_default()).progress(progress.clone());
+            if let Some(base) = &self.base {
+                export = export.base(base);
+            }
+            if let Some(chunks) = chunks {
+                export = export.pq_chunks(chunks);
+            }
+            export.save(&path)
+        })
+    }
+
+    /// Checks the whole file of the index.
+    fn verify(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        Options(options).call(Names::default())?.run(py, |progress| self.index.verify(progress))
+    }
+
+    /// The report as JSON and as a page of HTML.
+    fn report(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<(String, String)> {
+        let options = Options(options);
+        let nodes = options.count("verify")?.unwrap_or(1000);
+        let seed = self.index.description().seed;
+        let device = process().device(self.device).unwrap_or(Device::Cpu);
+        options.call(Names { vectors: "base", renamed: &[] })?.run(py, |progress| {
+            let measure =
+                Measure { nodes, seed, progress: progress.clone(), ..Measure::default() }.on(device);
+            let none = KnnSample::default();
+            let sample = self.built.as_ref().map_or(&none, |built| &built.sample);
+            let mut report = Report::of(&self.index, self.base.as_deref(), sample, &measure)?;
+            report.build = self.built.as_ref().map(|built| built.cost.clone());
+            Ok((json!(report).to_string(), report.html()?))
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! The native module `tagore_ann._tagore`: arrays, options, errors, signals and progress of Python
+//! around the library. What users see is in `tagore_ann/`.
+
+mod array;
+mod build;
+mod errors;
+mod events;
+mod files;
+mod filter;
+mod index;
+mod options;
+mod plan;
+mod process;
+mod search;
+mod watch;
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// Runs the `tagore` command with the arguments `args`, the name of the program first.
+#[pyfunction]
+fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
+    py.detach(|| tagore_cli::run(args))
+}
+
+#[pymodule]
+mod _tagore {
+    use super::*;
+
+    #[pymodule_export]
+    use super::{
+        build::{build, build_file, knn_graph},
+        command,
+        files::{read, read_truth, write, write_truth},
+        index::{Index, open},
+        plan::plan,
+        process::forked,
+        search::{evaluate, exact, search, search_one},
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("MISSING", u32::MAX)
+    }
+}

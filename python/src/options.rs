@@ -1,0 +1,181 @@
+//! Options from a dict of Python, and the settings of the library from options.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+use tagore::outofcore::Limits;
+use tagore::{
+    Builder, CellSettings, Descent, Device, ExactSearch, Iterations, Overrides, Progress, Start, Strategy,
+};
+
+use crate::errors::{self, Names};
+use crate::process::process;
+use crate::watch::Call;
+
+/// Options by name; those that are missing have defaults.
+#[derive(Clone, Copy)]
+pub(crate) struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
+
+const WHOLE: &str = "a whole number from 0";
+
+impl<'py> Options<'_, 'py> {
+    fn value(self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(self.0.get_item(name)?.filter(|value| !value.is_none()))
+    }
+
+    fn refused(self, name: &str, value: &Bound<'py, PyAny>, expected: &str) -> PyErr {
+        let found = value.repr().map_or_else(|_| "a value".to_owned(), |text| text.to_string());
+        errors::argument(self.0.py(), name, found, expected)
+    }
+
+    /// A number. `True` and `False` are none.
+    fn number<T: for<'a> FromPyObject<'a, 'py>>(self, name: &str, expected: &str) -> PyResult<Option<T>> {
+        let Some(value) = self.value(name)? else { return Ok(None) };
+        let number = if value.is_instance_of::<PyBool>() { None } else { value.extract().ok() };
+        number.map(Some).ok_or_else(|| self.refused(name, &value, expected))
+    }
+
+    /// A count.
+    pub(crate) fn count(self, name: &str) -> PyResult<Option<usize>> {
+        self.number(name, WHOLE)
+    }
+
+    /// A number of bytes or a seed.
+    pub(crate) fn whole(self, name: &str) -> PyResult<Option<u64>> {
+        self.number(name, WHOLE)
+    }
+
+    /// A number with a point.
+    pub(crate) fn float(self, name: &str) -> PyResult<Option<f32>> {
+        Ok(self.number::<f64>(name, "a number")?.map(|number| number as f32))
+    }
+
+    pub(crate) fn flag(self, name: &str) -> PyResult<Option<bool>> {
+        let Some(value) = self.value(name)? else { return Ok(None) };
+        value.extract().map(Some).map_err(|_| self.refused(name, &value, "True or False"))
+    }
+
+    /// A path: a string or a `pathlib.Path`.
+    pub(crate) fn path(self, name: &str) -> PyResult<Option<PathBuf>> {
+        let Some(value) = self.value(name)? else { return Ok(None) };
+        value.extract().map(Some).map_err(|_| self.refused(name, &value, "a path"))
+    }
+
+    fn text(self, name: &str) -> PyResult<Option<String>> {
+        let Some(value) = self.value(name)? else { return Ok(None) };
+        value.extract().map(Some).map_err(|_| self.refused(name, &value, "a string"))
+    }
+
+    /// A value with a name, such as a metric.
+    pub(crate) fn named<T: FromStr<Err = tagore::Error>>(self, name: &str) -> PyResult<Option<T>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|error| match error {
+            tagore::Error::Argument { found, expected, .. }
+            | tagore::Error::Mismatch { found, expected, .. } => {
+                errors::argument(self.0.py(), name, found, &expected)
+            }
+            other => errors::of(self.0.py(), other, &Names::default()),
+        })
+    }
+
+    fn iterations(self) -> PyResult<Option<Iterations>> {
+        let expected = "\"auto\" or a pair of whole numbers, such as (8, 8)";
+        let Some(value) = self.value("iterations")? else { return Ok(None) };
+        if value.extract::<String>().is_ok_and(|text| text == "auto") {
+            return Ok(Some(Iterations::Auto));
+        }
+        let (first, second) = value.extract().map_err(|_| self.refused("iterations", &value, expected))?;
+        Ok(Some(Iterations::Fixed(first, second)))
+    }
+
+    /// The device of work that runs on one.
+    pub(crate) fn device(self) -> PyResult<Device> {
+        let device = self.named("device")?.unwrap_or_default();
+        process().device(device).map_err(|error| errors::of(self.0.py(), error, &Names::default()))
+    }
+
+    /// The devices of a build out of core: a name, or a list of names.
+    pub(crate) fn devices(self) -> PyResult<Vec<Device>> {
+        let Some(value) = self.value("device")?.filter(|value| value.extract::<String>().is_err()) else {
+            return Ok(vec![self.device()?]);
+        };
+        let expected = "a device, such as \"cuda:1\", or a list of devices";
+        let names: Vec<String> = value.extract().map_err(|_| self.refused("device", &value, expected))?;
+        let devices: Vec<Device> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        if names.is_empty() || devices.len() < names.len() {
+            return Err(self.refused("device", &value, expected));
+        }
+        Ok(devices)
+    }
+
+    /// How the call runs: `threads` and `progress`.
+    pub(crate) fn call(self, names: Names) -> PyResult<Call> {
+        let threads = self.count("threads")?;
+        if let Some(found) = threads.filter(|threads| !(1..=1024).contains(threads)) {
+            return Err(errors::argument(self.0.py(), "threads", found, "1 to 1024"));
+        }
+        Ok(Call { threads, callback: self.value("progress")?.map(Bound::unbind), names })
+    }
+
+    /// The settings of a k-NN graph of `knn` neighbours.
+    pub(crate) fn descent(self, knn: &str) -> PyResult<Descent> {
+        let cells = CellSettings {
+            nodes_per_cell: self.count("nodes_per_cell")?,
+            probes: self.count("probes")?,
+            clusterings: self.count("clusterings")?,
+        };
+        let mut descent = Descent::new()
+            .metric(self.named("metric")?.unwrap_or_default())
+            .cells(cells)
+            .iterations(self.iterations()?.unwrap_or_default())
+            .start(self.named::<Start>("start")?.unwrap_or_default())
+            .seed(self.whole("seed")?.unwrap_or_default());
+        if let Some(neighbours) = self.count("expand")? {
+            descent = descent.expand(neighbours);
+        }
+        if let Some(k) = self.count(knn)? {
+            descent = descent.knn(k);
+        }
+        Ok(descent)
+    }
+
+    /// The settings of a build on `devices`.
+    pub(crate) fn builder(self, devices: &[Device]) -> PyResult<Builder> {
+        let overrides = Overrides {
+            degree: self.count("degree")?,
+            candidates: self.count("candidates")?,
+            collect: self.named("collect")?,
+            filter: self.named("filter")?,
+            alpha: self.float("alpha")?,
+            angle: self.float("angle")?,
+            threshold: self.float("threshold")?,
+            strict_detours: self.flag("strict_detours")?,
+        };
+        let strategy: Strategy = self.named("kind")?.unwrap_or_else(Strategy::cagra);
+        let strategy =
+            strategy.with(&overrides).map_err(|error| errors::of(self.0.py(), error, &Names::default()))?;
+        let mut builder =
+            Builder::new(strategy).descent(self.descent("knn")?.device(devices[0])).devices(devices);
+        if let Some(layered) = self.flag("layers")? {
+            builder = builder.layers(layered);
+        }
+        Ok(builder)
+    }
+
+    /// The settings of an exact search for `k` neighbours.
+    pub(crate) fn exact(self, k: usize, progress: &Progress, device: Device) -> PyResult<ExactSearch> {
+        let metric = self.named("metric")?.unwrap_or_default();
+        Ok(ExactSearch::new(k).metric(metric).device(device).progress(progress.clone()))
+    }
+
+    /// Limits of a build.
+    pub(crate) fn limits(self) -> PyResult<Limits> {
+        Ok(Limits {
+            host_memory: self.whole("host_memory")?,
+            gpu_memory: self.whole("gpu_memory")?,
+            cluster_size: self.count("cluster_size")?,
+        })
+    }
+}

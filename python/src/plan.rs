@@ -1,0 +1,78 @@
+//! Plans of memory, disk and time.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::{Map, Value, json};
+use tagore::gpu::DeviceKind;
+use tagore::outofcore::{ClusterPlan, Limits};
+use tagore::{BuildPlan, DataShape, Device, ElementType, PlannedStage, Target};
+
+use crate::errors::{self, Names};
+use crate::options::Options;
+
+/// The plan of a build of `n` rows of `dim` values, as JSON.
+#[pyfunction]
+pub(crate) fn plan(
+    py: Python<'_>,
+    n: usize,
+    dim: usize,
+    dtype: &str,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<String> {
+    let options = Options(options);
+    let device = options.device()?;
+    let kind: Option<DeviceKind> = options.named("device_kind")?;
+    let builder = options.builder(&[device])?;
+    let given = options.limits()?;
+    let names = Names { vectors: "x", renamed: &[("rows", "n")] };
+    let planned = || {
+        let data = DataShape::new(n, dim, dtype.parse::<ElementType>()?)?;
+        let (target, limits) = match kind {
+            Some(kind) => {
+                // A sixteenth stays free, as on an open device.
+                let gpu_memory = Some(kind.memory() - kind.memory() / 16);
+                let host = Limits::available(Device::Cpu, n)?;
+                (Target::kind(kind), given.or(Limits { gpu_memory, ..host }))
+            }
+            None => (Target::of(device, n)?, given.or(Limits::available(device, n)?)),
+        };
+        let plan = builder.plan(&data, target)?;
+        let clusters = ClusterPlan::on(&builder, &data, &limits, target, 1)?;
+        let remedies = match (&clusters, target.free) {
+            (None, Some(free)) => builder.remedies(&data, target, free)?,
+            _ => Vec::new(),
+        };
+        let remedies: Vec<String> = remedies.iter().map(errors::remedy).collect();
+        let mut planned = described(&plan);
+        planned["on_gpu"] = target.gpu.is_some().into();
+        planned["remedies"] = remedies.into();
+        planned["out_of_core"] = clusters.map_or(Value::Null, |clusters| {
+            let seconds: Map<String, Value> = clusters
+                .seconds(&builder, &data, target)
+                .iter()
+                .map(|&(stage, seconds)| (stage.to_owned(), seconds.into()))
+                .collect();
+            json!({
+                "clusters": clusters.clusters, "cluster_size": clusters.cluster_size,
+                "host_bytes": clusters.host_bytes, "device_bytes": clusters.device_bytes,
+                "disk_bytes": clusters.disk_bytes, "seconds": seconds,
+            })
+        });
+        Ok(planned.to_string())
+    };
+    planned().map_err(|error| errors::of(py, error, &names))
+}
+
+fn described(plan: &BuildPlan) -> Value {
+    let stages = |stages: &[PlannedStage]| -> Map<String, Value> {
+        stages.iter().map(|stage| (stage.name.to_owned(), stage.buffers.bytes().into())).collect()
+    };
+    let seconds: Map<String, Value> =
+        plan.seconds.iter().map(|&(stage, seconds)| (stage.to_owned(), seconds.into())).collect();
+    json!({
+        "knn": plan.k, "dtype": plan.element.name(), "device_bytes": plan.device_bytes(),
+        "host_bytes": plan.peak_host_bytes(), "disk_bytes": plan.disk.bytes(),
+        "seconds": plan.total_seconds(), "stages": seconds, "device_stages": stages(&plan.device),
+        "host_stages": stages(&plan.host),
+    })
+}

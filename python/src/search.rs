@@ -1,0 +1,173 @@
+//! Searches: by an index, and exact.
+
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::json;
+use tagore::{Device, GroundTruth, IdSet, Neighbor, Progress, Search, Searcher, TestQueries};
+
+use crate::array::Pair;
+use crate::errors::{self, Names};
+use crate::index::Index;
+use crate::options::Options;
+use crate::process::process;
+use crate::{array, filter};
+
+const QUERIES: Names = Names { vectors: "q", renamed: &[] };
+
+/// The settings of a search.
+struct Settings {
+    k: usize,
+    beam: Option<usize>,
+    radius: Option<f32>,
+    width: Option<usize>,
+    device: Device,
+    filter: Option<IdSet>,
+}
+
+impl Settings {
+    fn of(index: &Index, k: usize, options: Options<'_, '_>) -> PyResult<Self> {
+        let filter = options.0.get_item("filter")?.filter(|filter| !filter.is_none());
+        let rows = index.index.len();
+        Ok(Self {
+            k,
+            beam: options.count("beam")?,
+            radius: options.float("radius")?,
+            width: options.count("width")?,
+            device: options.device()?,
+            filter: filter.map(|filter| filter::id_set(&filter, rows, index.ids.as_ref())).transpose()?,
+        })
+    }
+
+    fn search(&self) -> Search<'_> {
+        let mut search = Search::new(self.k);
+        if let Some(beam) = self.beam {
+            search = search.beam(beam);
+        }
+        if let Some(radius) = self.radius {
+            search = search.radius(radius);
+        }
+        match &self.filter {
+            Some(ids) => search.among(ids),
+            None => search,
+        }
+    }
+
+    fn wide(&self, searcher: Searcher) -> tagore::Result<Searcher> {
+        self.width.map_or(Ok(searcher.clone()), |width| searcher.width(width))
+    }
+}
+
+/// Own ids of rows, if an index has them.
+type Own<'py> = Option<Bound<'py, PyArray1<u64>>>;
+
+/// Ids and distances of one query, and own ids.
+type One<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f32>>, Own<'py>);
+
+/// Own ids of `rows`; `u64::MAX` for none.
+fn named<'py>(index: &Index, py: Python<'py>, rows: &[u32]) -> Own<'py> {
+    let ids = index.ids.as_ref()?;
+    Some(PyArray1::from_iter(py, rows.iter().map(|&row| ids.get(row).unwrap_or(u64::MAX))))
+}
+
+/// Searches for each row of `q`: ids and distances, own ids in the same order, and the number of
+/// distances computed.
+#[pyfunction]
+pub(crate) fn search<'py>(
+    index: &Bound<'_, Index>,
+    q: &Bound<'py, PyUntypedArray>,
+    k: usize,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<(Pair<'py>, Own<'py>, u64)> {
+    let (py, options, index) = (q.py(), Options(options), index.get());
+    let queries = array::vectors(q, "q")?;
+    let settings = Settings::of(index, k, options)?;
+    let call = options.call(QUERIES)?;
+    let searcher = match index.known(settings.device) {
+        Some(searcher) => searcher,
+        None => options
+            .call(Names { vectors: "base", renamed: &[] })?
+            .run(py, |progress| index.searcher(settings.device, progress))?,
+    };
+    let found =
+        call.run(py, |progress| settings.wide(searcher)?.search(&queries, settings.search(), progress))?;
+    let computed = found.computed();
+    let (ids, distances) = found.into_parts();
+    let own = named(index, py, &ids);
+    Ok((array::pair(py, k, ids, distances)?, own, computed))
+}
+
+/// Searches for one query of f32, on the calling thread: ids and distances, without empty slots.
+#[pyfunction]
+pub(crate) fn search_one<'py>(
+    index: &Bound<'_, Index>,
+    q: &Bound<'py, PyArray1<f32>>,
+    k: usize,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<One<'py>> {
+    let (py, options, index) = (q.py(), Options(options), index.get());
+    let query = q.readonly().as_array().to_vec();
+    let settings = Settings::of(index, k, options)?;
+    let searcher = match index.known(settings.device) {
+        Some(searcher) => searcher,
+        None => options
+            .call(Names { vectors: "base", renamed: &[] })?
+            .run(py, |progress| index.searcher(settings.device, progress))?,
+    };
+    let search = || settings.wide(searcher)?.search_one(&query, settings.search());
+    let found = if settings.filter.is_some() {
+        // Exact search may take its place, on all threads.
+        options.call(QUERIES)?.run(py, |_| search())
+    } else {
+        py.detach(search).map_err(|error| errors::of(py, error, &QUERIES))
+    }?;
+    let ids: Vec<u32> = found.iter().map(|found| found.id).collect();
+    let distances = found.iter().map(|&Neighbor { distance, .. }| distance);
+    let own = named(index, py, &ids);
+    Ok((PyArray1::from_vec(py, ids), PyArray1::from_iter(py, distances), own))
+}
+
+/// Recall, queries per second and distances per query at `beams`, as JSON.
+#[pyfunction]
+pub(crate) fn evaluate(
+    index: &Bound<'_, Index>,
+    q: &Bound<'_, PyUntypedArray>,
+    truth: &Bound<'_, numpy::PyArray2<u32>>,
+    beams: Vec<usize>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<String> {
+    let (py, options, index) = (q.py(), Options(options), index.get());
+    let queries = array::vectors(q, "q")?;
+    let columns = truth.shape()[1];
+    let values = truth.readonly().as_array().iter().copied().collect();
+    let truth = GroundTruth::new(columns, values, None)
+        .map_err(|error| errors::of(py, error, &Names { vectors: "q", renamed: &[("k", "truth")] }))?;
+    let k = options.count("k")?.unwrap_or_else(|| truth.k().min(10));
+    let device = options.device()?;
+    let names = Names { vectors: "q", renamed: &[("beam", "beams")] };
+    let found = options.call(names)?.run(py, |progress| {
+        let searcher = index.searcher(device, progress)?;
+        searcher.evaluate(TestQueries::new(&queries, &truth, k), &beams, progress)
+    })?;
+    Ok(json!(found).to_string())
+}
+/// Finds the exact nearest rows of `base` for each row of `q`.
+#[pyfunction]
+pub(crate) fn exact<'py>(
+    base: &Bound<'py, PyUntypedArray>,
+    q: &Bound<'py, PyUntypedArray>,
+    k: usize,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Pair<'py>> {
+    let (py, options) = (base.py(), Options(options));
+    let (base, queries) = (array::vectors(base, "base")?, array::vectors(q, "q")?);
+    let search = options.exact(k, &Progress::silent(), options.device()?)?;
+    let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
+    let truth = call.run(py, |progress| {
+        let (truth, stats) = search.progress(progress.clone()).run(&base, &queries)?;
+        process().ran_on(&stats.device);
+        Ok(truth)
+    })?;
+    let (k, ids, distances) = truth.into_parts();
+    array::pair(py, k, ids, distances.unwrap_or_default())
+}

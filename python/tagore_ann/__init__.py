@@ -1,0 +1,59 @@
+"""Graph indexes for approximate nearest-neighbour search, built on a GPU or a CPU.
+
+>>> import numpy as np, tagore_ann
+>>> x = np.random.default_rng(0).standard_normal((10_000, 32), dtype=np.float32)
+>>> index = tagore_ann.build(x, "nsg")
+>>> ids, distances = index.search(x[:100], k=10)
+>>> ids.shape
+(100, 10)
+
+The logger ``tagore_ann`` gets the events of the library: stages with their times at DEBUG.
+"""
+
+import os as _os
+
+from . import _tagore
+from ._build import build, build_file, exact, knn_graph, plan
+from ._errors import (
+    ArgumentError,
+    DeviceError,
+    Error,
+    FileError,
+    MissingFileError,
+    OutOfMemoryError,
+)
+from ._files import read, read_truth, write, write_truth
+from ._index import Found, Index, Report
+from ._progress import Update
+
+__version__: str = _tagore.__version__
+
+MISSING: int = _tagore.MISSING
+"""The id of an empty slot: 2**32 - 1."""
+
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_tagore.forked)
+
+__all__ = [
+    "MISSING",
+    "ArgumentError",
+    "DeviceError",
+    "Error",
+    "FileError",
+    "Found",
+    "Index",
+    "MissingFileError",
+    "OutOfMemoryError",
+    "Report",
+    "Update",
+    "__version__",
+    "build",
+    "build_file",
+    "exact",
+    "knn_graph",
+    "plan",
+    "read",
+    "read_truth",
+    "write",
+    "write_truth",
+]

@@ -1,0 +1,355 @@
+"""Builds, exact search and plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _tagore
+from ._arrays import own_ids, rows, whole
+from ._errors import refused
+from ._index import Index, Metric, Path, _path, given
+from ._progress import Progress, reporting
+
+Kind = Literal["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"]
+Collect = Literal["1-hop", "2-hop", "path"]
+Filter = Literal["dist", "angle", "rank", "tau-mng", "alpha-cng"]
+Start = Literal["auto", "all-pairs", "random", "cells"]
+Iterations = Literal["auto"] | tuple[int, int]
+Pair = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32]]
+
+
+def build(
+    x: Any,
+    kind: Kind = "cagra",
+    metric: Metric = "l2",
+    *,
+    knn: int | None = None,
+    degree: int | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    ids: Any = None,
+    threads: int | None = None,
+    progress: Progress = None,
+    convert: bool = False,
+    candidates: int | None = None,
+    collect: Collect | None = None,
+    filter: Filter | None = None,
+    alpha: float | None = None,
+    angle: float | None = None,
+    threshold: float | None = None,
+    strict_detours: bool | None = None,
+    iterations: Iterations | None = None,
+    start: Start | None = None,
+    expand: int | None = None,
+    nodes_per_cell: int | None = None,
+    probes: int | None = None,
+    clusterings: int | None = None,
+    graph: Path | None = None,
+    layers: bool | None = None,
+    verify: int = 1000,
+) -> Index:
+    """Builds an index of the rows of x.
+
+    Args:
+        x: vectors, shape (n, dim) with dim at most 4,096: float32, float16, uint8 or int8, of NumPy
+            or
+            anything with ``__array_interface__`` or DLPack in host memory. They are not copied, and
+            must not change while the index is used.
+        kind: the kind of index (docs/data.md says which for which data).
+        metric: ``l2`` (squared), ``ip`` (inner product) or ``cosine``.
+        knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
+        degree: the largest degree; 32 or 50, by the kind, unless given.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        seed: the same seed gives the same index.
+        ids: the caller's own ids of the rows, shape (n,), integers of at least 0; searches return
+            them. Or the path of a file of u64 (npy or u64bin).
+        threads: threads of the call, 1 to 1,024; one per core unless given.
+        progress: True for a bar of tqdm, or a callable that takes each `Update`.
+        convert: convert float64 and other orders, by a copy.
+        candidates: the largest number of candidates per node.
+        collect: how candidates are collected; the kind's unless given.
+        filter: how candidates are filtered; the kind's unless given.
+        alpha: slack of the distance filter or of alpha-cng.
+        angle: least angle of the angle filter, in degrees.
+        threshold: threshold of the filter.
+        strict_detours: count a detour of the rank filter only if both its edges have a better rank.
+        iterations: iterations of the two phases of descent: ``auto``, or a pair.
+        start: start of descent.
+        expand: neighbours per node whose lists are gathered in an iteration of phase 2.
+        nodes_per_cell: nodes per cell of a start from cells.
+        probes: cells that each node probes, 1 to 32.
+        clusterings: clusterings into cells, 1 to 16.
+        graph: the path of a k-NN graph of ``tagore knn``, to prune in place of a new one.
+        layers: False for a graph without layers, even where searches need them.
+        verify: nodes that the report measures recall on.
+
+    Raises:
+        ArgumentError: if an argument is out of its range, or a value of x is not finite.
+        OutOfMemoryError: if the device has too little memory; the text names what would fit.
+        DeviceError: if the device is missing or fails.
+
+    >>> import numpy as np, tagore_ann
+    >>> x = np.random.default_rng(0).standard_normal((2000, 16), dtype=np.float32)
+    >>> index = tagore_ann.build(x, "vamana", degree=24)
+    >>> index.graph.shape
+    (2000, 24)
+    """
+    array = rows(x, "x", convert)
+    own = None if ids is None else ids if isinstance(ids, str) else own_ids(ids)
+    with reporting(progress) as callback:
+        options = given(
+            kind=kind, metric=metric, knn=knn, degree=degree, device=device, seed=seed, ids=own,
+            threads=threads, progress=callback, candidates=candidates, collect=collect, filter=filter,
+            alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
+            iterations=iterations, start=start, expand=expand, nodes_per_cell=nodes_per_cell,
+            probes=probes, clusterings=clusterings, graph=graph, layers=layers, verify=verify,
+        )  # fmt: skip
+        native = _tagore.build(array, options)
+    return Index._of(native, array, ids, None)
+
+
+def build_file(
+    x: Path,
+    path: Path,
+    kind: Kind = "cagra",
+    metric: Metric = "l2",
+    *,
+    format: str | None = None,
+    ids: Path | None = None,
+    host_memory: int | None = None,
+    gpu_memory: int | None = None,
+    cluster_size: int | None = None,
+    order: Literal["sequential", "random", "gorder", "cluster"] | None = None,
+    work_dir: Path | None = None,
+    resume: bool = False,
+    checkpoint: int = 30,
+    device: str | Sequence[str] = "auto",
+    knn: int | None = None,
+    degree: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress = None,
+    **options: Any,
+) -> Index:
+    """Builds an index from file to file, cluster by cluster where memory is too small.
+
+    Args:
+        x: a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. It is mapped, not
+            read.
+        path: the file of the index. It appears when it is complete.
+        kind: the kind of index.
+        metric: ``l2``, ``ip`` or ``cosine``.
+        format: the format of ``x``; by its extension unless given.
+        ids: a file of the caller's own ids, u64 as npy or u64bin.
+        host_memory: bytes of host memory of the build, without the mapped file; free memory less an
+            eighth unless given.
+        gpu_memory: bytes of device memory; free memory less a sixteenth unless given.
+        cluster_size: the largest number of vectors per cluster.
+        order: the order of clusters.
+        work_dir: the folder of work files, empty or new; ``path`` + ``.work`` unless given.
+        resume: continue an unfinished build, if its work files exist.
+        checkpoint: least seconds between two checkpoints.
+        device: a device, or a list of GPUs for a build cluster by cluster.
+        knn: as of `build`.
+        degree: as of `build`.
+        seed: as of `build`.
+        threads: as of `build`.
+        progress: as of `build`.
+        options: the other options of `build`, from ``candidates`` to ``verify``, without ``graph``.
+
+    Raises:
+        ArgumentError: if an argument is out of its range, or the memory is too little for any
+            build.
+        FileError: if a file cannot be read or written, or ``work_dir`` holds an unfinished build.
+
+    >>> import os, tempfile, numpy as np, tagore_ann
+    >>> folder = tempfile.mkdtemp()
+    >>> path = os.path.join(folder, "x.fbin")
+    >>> x = np.random.default_rng(0).standard_normal((2000, 16), dtype=np.float32)
+    >>> tagore_ann.write(path, x)
+    >>> index = tagore_ann.build_file(path, os.path.join(folder, "x.tagore"))
+    >>> index.search(x[3], k=1)[0].tolist()
+    [3]
+    """
+    known = build.__kwdefaults__ or {}
+    for name in options:
+        if name not in known or name in ("graph", "convert"):
+            raise TypeError(f"build_file() got an unexpected keyword argument {name!r}")
+    _path(x, "x")
+    _path(path, "path")
+    devices = device if isinstance(device, str) else list(device)
+    with reporting(progress) as callback:
+        every = options | given(
+            kind=kind, metric=metric, format=format, ids=ids, host_memory=host_memory,
+            gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, work_dir=work_dir,
+            resume=resume, checkpoint=checkpoint, device=devices, knn=knn, degree=degree, seed=seed,
+            threads=threads, progress=callback,
+        )  # fmt: skip
+        native = _tagore.build_file(x, path, every)
+    return Index._of(native, str(x), ids, path)
+
+
+def knn_graph(
+    x: Any,
+    k: int = 96,
+    metric: Metric = "l2",
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress = None,
+    convert: bool = False,
+    iterations: Iterations | None = None,
+    start: Start | None = None,
+    expand: int | None = None,
+    nodes_per_cell: int | None = None,
+    probes: int | None = None,
+    clusterings: int | None = None,
+) -> Pair:
+    """Builds the k-NN graph of the rows of x: of each row its k nearest others.
+
+    Args:
+        x: vectors, shape (n, dim), as of `build`.
+        k: neighbours per row, at most n - 1.
+        metric: ``l2``, ``ip`` or ``cosine``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        seed: the same seed gives the same graph.
+        threads: threads of the call; one per core unless given.
+        progress: True for a bar, or a callable that takes each `Update`.
+        convert: convert float64 and other orders, by a copy.
+        iterations: iterations of the two phases of descent: ``auto``, or a pair.
+        start: start of descent.
+        expand: neighbours per node whose lists are gathered in an iteration of phase 2.
+        nodes_per_cell: nodes per cell of a start from cells.
+        probes: cells that each node probes, 1 to 32.
+        clusterings: clusterings into cells, 1 to 16.
+
+    Returns:
+        Rows and distances of the neighbours, shape (n, k) each, nearest first, without the row
+        itself. Distances are squared under l2, 1 - cos under cosine and minus the product under ip.
+
+    Raises:
+        ArgumentError: if an argument is out of its range, or a value of x is not finite.
+        OutOfMemoryError: if the device has too little memory.
+        DeviceError: if the device is missing or fails.
+
+    >>> import numpy as np, tagore_ann
+    >>> x = np.arange(200, dtype=np.float32).reshape(100, 2)
+    >>> ids, distances = tagore_ann.knn_graph(x, k=2)
+    >>> ids[50].tolist(), distances[50].tolist()
+    ([49, 51], [8.0, 8.0])
+    """
+    array = rows(x, "x", convert)
+    with reporting(progress) as callback:
+        options = given(
+            k=whole(k, "k"), metric=metric, device=device, seed=seed, threads=threads,
+            progress=callback, iterations=iterations, start=start, expand=expand,
+            nodes_per_cell=nodes_per_cell, probes=probes, clusterings=clusterings,
+        )  # fmt: skip
+        return _tagore.knn_graph(array, options)
+
+
+def exact(
+    base: Any,
+    q: Any,
+    k: int = 100,
+    metric: Metric = "l2",
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    progress: Progress = None,
+    convert: bool = False,
+) -> Pair:
+    """Finds the exact k nearest rows of the base for each query: a ground truth.
+
+    Args:
+        base: vectors, shape (n, dim), as of `build`.
+        q: queries, shape (m, dim).
+        k: neighbours per query, 1 to n.
+        metric: ``l2``, ``ip`` or ``cosine``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        threads: threads of the call; one per core unless given.
+        progress: True for a bar, or a callable that takes each `Update`.
+        convert: convert float64 and other orders, by a copy.
+
+    Returns:
+        Rows and distances, shape (m, k) each, nearest first, ties by row. Distances as of
+        `knn_graph`.
+
+    Raises:
+        ArgumentError: if an argument is out of its range, or a value is not finite.
+        DeviceError: if the device is missing or fails.
+
+    >>> import numpy as np, tagore_ann
+    >>> x = np.eye(4, dtype=np.float32)
+    >>> tagore_ann.exact(x, x[:1], k=2)
+    (array([[0, 1]], dtype=uint32), array([[0., 2.]], dtype=float32))
+    """
+    array, queries = rows(base, "base", convert), rows(q, "q", convert)
+    with reporting(progress) as callback:
+        options = given(metric=metric, device=device, threads=threads, progress=callback)
+        return _tagore.exact(array, queries, whole(k, "k"), options)
+
+
+def plan(
+    n: int,
+    dim: int,
+    dtype: npt.DTypeLike = "float32",
+    kind: Kind = "cagra",
+    metric: Metric = "l2",
+    *,
+    device: str = "auto",
+    device_kind: Literal["rtx3090", "rtx4090", "l4", "a100", "h200"] | None = None,
+    knn: int | None = None,
+    degree: int | None = None,
+    host_memory: int | None = None,
+    gpu_memory: int | None = None,
+    cluster_size: int | None = None,
+) -> dict[str, Any]:
+    """Plans memory, disk and time of a build, before there is any data.
+
+    Args:
+        n: rows.
+        dim: values per row.
+        dtype: their type: float32, float16, uint8 or int8.
+        kind: the kind of index.
+        metric: ``l2``, ``ip`` or ``cosine``.
+        device: the device of the build on this machine.
+        device_kind: a GPU that this machine lacks.
+        knn: as of `build`.
+        degree: as of `build`.
+        host_memory: limit of host memory in bytes; free memory less a reserve unless given.
+        gpu_memory: limit of device memory in bytes; free memory less a reserve unless given.
+        cluster_size: as of `build_file`.
+
+    Returns:
+        A dict: ``knn``, ``on_gpu``, ``device_bytes``, ``host_bytes`` (without the vectors),
+        ``disk_bytes``, estimated ``seconds`` and their ``stages``, ``out_of_core`` (clusters and
+        bytes of a build cluster by cluster, or None if the build fits memory), and ``remedies``.
+
+    Raises:
+        ArgumentError: if an argument is out of its range.
+
+    >>> import tagore_ann
+    >>> plan = tagore_ann.plan(1_000_000_000, 96, "uint8", "nsg", device_kind="h200")
+    >>> plan["out_of_core"]["clusters"] > 1
+    True
+    """
+    try:
+        element = np.dtype(dtype)
+    except TypeError as error:
+        raise refused("dtype", repr(dtype), "float32, float16, uint8 or int8") from error
+    names = {"float32": "f32", "float16": "f16", "uint8": "u8", "int8": "i8"}
+    if element.name not in names:
+        raise refused("dtype", element, "float32, float16, uint8 or int8")
+    options = given(
+        kind=kind, metric=metric, device=device, device_kind=device_kind, knn=knn, degree=degree,
+        host_memory=host_memory, gpu_memory=gpu_memory, cluster_size=cluster_size,
+    )  # fmt: skip
+    planned = _tagore.plan(whole(n, "n"), whole(dim, "dim"), names[element.name], options)
+    return dict(json.loads(planned))

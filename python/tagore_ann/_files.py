@@ -1,0 +1,110 @@
+"""Files of vectors and of ground truths."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _tagore
+from ._arrays import Array, host_array, rows
+from ._errors import refused
+from ._index import Path, _path, given
+from ._progress import Progress, reporting
+
+Format = Literal["fvecs", "bvecs", "fbin", "f16bin", "u8bin", "i8bin", "npy"]
+
+
+def read(path: Path, format: Format | None = None) -> Array:
+    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy.
+
+    Args:
+        path: the file. It must not change while the array is used.
+        format: its format; by the extension unless given.
+
+    Returns:
+        The rows in place, shape (n, dim), read only. Rows of fvecs and bvecs are strided.
+
+    Raises:
+        FileError: if the file cannot be read, or its size contradicts its header.
+
+    >>> import os, tempfile, numpy as np, tagore_ann
+    >>> path = os.path.join(tempfile.mkdtemp(), "x.fvecs")
+    >>> tagore_ann.write(path, np.eye(3, dtype=np.float32))
+    >>> x = tagore_ann.read(path)
+    >>> x.shape, x.strides, x[1].tolist()
+    ((3, 3), (16, 4), [0.0, 1.0, 0.0])
+    """
+    return _tagore.read(_path(path, "path"), given(format=format))
+
+
+def write(
+    path: Path,
+    x: Any,
+    format: Format | None = None,
+    *,
+    convert: bool = False,
+    progress: Progress = None,
+) -> None:
+    """Writes vectors to a file. It appears when it is complete.
+
+    Args:
+        path: the file.
+        x: vectors, shape (n, dim). They are converted to the type of the format if every value
+            fits.
+        format: the format; by the extension unless given.
+        convert: convert float64 and other orders, by a copy.
+        progress: True for a bar, or a callable that takes each `Update`.
+
+    Raises:
+        ArgumentError: if a value does not fit the format.
+        FileError: if the file cannot be written.
+    """
+    _path(path, "path")
+    array = rows(x, "x", convert)
+    with reporting(progress) as callback:
+        _tagore.write(path, array, given(format=format, progress=callback))
+
+
+def read_truth(path: Path) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]:
+    """Reads a ground truth: ivecs, ibin, npy, or ids and distances as big-ann-benchmarks has them.
+
+    Returns:
+        Rows of the true neighbours, shape (m, k), and their distances in the same order, or None.
+
+    Raises:
+        FileError: if the file cannot be read, or its size contradicts its header.
+    """
+    return _tagore.read_truth(_path(path, "path"), {})
+
+
+def write_truth(path: Path, ids: Any, distances: Any = None) -> None:
+    """Writes a ground truth: ids and distances in the layout of big-ann-benchmarks.
+
+    Args:
+        path: the file. Its extension may be ivecs, ibin or npy for ids alone.
+        ids: rows of the true neighbours, nearest first, shape (m, k).
+        distances: their distances, shape (m, k).
+
+    Raises:
+        ArgumentError: if the shapes differ.
+        FileError: if the file cannot be written.
+
+    >>> import os, tempfile, numpy as np, tagore_ann
+    >>> path = os.path.join(tempfile.mkdtemp(), "truth.bin")
+    >>> x = np.eye(5, dtype=np.float32)
+    >>> tagore_ann.write_truth(path, *tagore_ann.exact(x, x, k=3))
+    >>> tagore_ann.read_truth(path)[0].shape
+    (5, 3)
+    """
+    rows_of = host_array(ids, "ids")
+    if rows_of.ndim != 2 or rows_of.dtype.kind not in "iu":
+        raise refused("ids", f"{rows_of.ndim}-D {rows_of.dtype}", "rows of ids, shape (m, k)")
+    far = None
+    if distances is not None:
+        far = host_array(distances, "distances")
+        if far.shape != rows_of.shape or far.dtype.kind != "f":
+            raise refused("distances", f"{far.dtype} of shape {far.shape}", f"floats of shape {rows_of.shape}")
+        far = far.astype(np.float32)
+    _tagore.write_truth(_path(path, "path"), rows_of.astype(np.uint32), far)

@@ -1,0 +1,469 @@
+"""The index."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _tagore
+from ._arrays import Array, host_array, own_ids, passing, rows, whole
+from ._errors import Error, refused
+from ._progress import Progress, reporting
+
+Metric = Literal["l2", "ip", "cosine"]
+Path = str | os.PathLike[str]
+
+IndexFormat = Literal[
+    "tagore", "hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "diskann-disk", "nsg", "nssg", "kgraph",
+    "npy", "csr", "ibin",
+]  # fmt: skip
+
+
+class Report(dict[str, Any]):
+    """A report: a dict with the keys of docs/report.md, which a notebook shows as a page.
+
+    Attributes:
+        html: the page, self-contained.
+    """
+
+    def __init__(self, values: dict[str, Any], html: str) -> None:
+        super().__init__(values)
+        self.html = html
+
+    def _repr_html_(self) -> str:
+        page = self.html.replace("&", "&amp;").replace('"', "&quot;")
+        return f'<iframe srcdoc="{page}" width="100%" height="720" style="border:0"></iframe>'
+
+
+class Found(tuple[Array, npt.NDArray[np.float32]]):
+    """Results of a search: a pair of ids and distances.
+
+    Attributes:
+        computed: distances computed for all queries together; None for a single query.
+    """
+
+    computed: int | None
+
+    @property
+    def ids(self) -> Array:
+        """Ids, shape (m, k), or (found,) for one query."""
+        return self[0]
+
+    @property
+    def distances(self) -> npt.NDArray[np.float32]:
+        """Distances in the same order."""
+        return self[1]
+
+
+def _found(ids: Array, distances: npt.NDArray[np.float32], computed: int | None) -> Found:
+    """A pair with its count."""
+    found = Found((ids, distances))
+    found.computed = computed
+    return found
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+class Index:
+    """A graph index over n rows of dim values, with the rows themselves (`base`) if they are known.
+
+    `build`, `build_file` and `Index.open` make one. It does not change, and threads may search one
+    at the same time. Ids are rows of the base, or the caller's own ids if they were given.
+
+    >>> import numpy as np, tagore_ann
+    >>> x = np.random.default_rng(0).standard_normal((2000, 16), dtype=np.float32)
+    >>> index = tagore_ann.build(x, "nsg")
+    >>> index
+    <tagore_ann.Index: nsg of 2000 x 16 float32, l2, degree 50>
+    >>> ids, distances = index.search(x[:3], k=5)
+    >>> ids[:, 0].tolist()
+    [0, 1, 2]
+    """
+
+    __slots__ = ("__weakref__", "_about", "_base", "_ids", "_native", "_path", "_report")
+    _native: _tagore.Index
+    _about: dict[str, Any]
+    _base: Any
+    _ids: Any
+    _path: str | None
+    _report: Report | None
+
+    def __init__(self) -> None:
+        raise Error("Index: found a call, expected tagore_ann.build(x) or tagore_ann.Index.open(path)")
+
+    @classmethod
+    def _of(cls, native: _tagore.Index, base: Any, ids: Any, path: Path | None) -> Index:
+        self = object.__new__(cls)
+        self._native = native
+        self._about = json.loads(native.describe())
+        self._base = base
+        self._ids = ids
+        self._path = None if path is None else os.path.abspath(path)
+        self._report = None
+        return self
+
+    # --- Files
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        base: Any = None,
+        *,
+        ids: Any = None,
+        format: IndexFormat | None = None,
+        metric: Metric | None = None,
+        base_format: str | None = None,
+        threads: int | None = None,
+        progress: Progress = None,
+    ) -> Index:
+        """Opens an index file and maps it.
+
+        Args:
+            path: a file of `Index.save` or of the command, or with ``base`` one of another system.
+            base: the vectors of the index, shape (n, dim), or the path of their file. Without them
+                there is a graph, but no searches.
+            ids: the caller's own ids, shape (n,), or the path of a file of u64 (npy or u64bin).
+            format: the format of ``path``; by its first bytes or its extension unless given.
+            metric: the metric of a file of another system, which does not hold it; l2 unless given.
+            base_format: the format of the file ``base``; by its extension unless given.
+            threads: threads of the call; one per core unless given.
+            progress: True for a bar, or a callable that takes each `Update`.
+
+        Raises:
+            FileError: if a file cannot be read or is damaged.
+            ArgumentError: if the base is not that of the index.
+
+        >>> import os, tempfile, numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((500, 8), dtype=np.float32)
+        >>> path = os.path.join(tempfile.mkdtemp(), "x.tagore")
+        >>> tagore_ann.build(x, "cagra").save(path)
+        >>> tagore_ann.Index.open(path, base=x).search(x[7], k=1)[0].tolist()
+        [7]
+        """
+        path = os.fspath(_path(path, "path"))
+        is_file = isinstance(base, (str, os.PathLike))
+        array = None if base is None or is_file else rows(base, "base")
+        own = None if ids is None else ids if isinstance(ids, (str, os.PathLike)) else own_ids(ids)
+        with reporting(progress) as callback:
+            options = given(
+                base=base if is_file else None, base_format=base_format, format=format, metric=metric,
+                ids=own, threads=threads, progress=callback,
+            )  # fmt: skip
+            native = _tagore.open(path, array, options)
+        return cls._of(native, os.path.abspath(base) if is_file else array, ids, path)
+
+    def save(self, path: Path) -> None:
+        """Writes the index, without the vectors and ids. The file appears when it is complete.
+
+        Raises:
+            FileError: if the file cannot be written.
+        """
+        path = os.fspath(_path(path, "path"))
+        self._native.save(path, {})
+        self._path = os.path.abspath(path)
+
+    def to(
+        self,
+        format: IndexFormat,
+        path: Path,
+        *,
+        layers: bool | None = None,
+        pq_chunks: int | None = None,
+        threads: int | None = None,
+        progress: Progress = None,
+    ) -> None:
+        """Writes the index in the format of another system. `Index.open` reads it back.
+
+        Args:
+            format: ``hnswlib``, ``faiss-nsg``, ``faiss-hnsw``, ``diskann``, ``diskann-disk``,
+                ``nsg``, ``nssg``, ``kgraph``, ``npy``, ``csr`` or ``ibin`` (docs/formats.md).
+            path: the file.
+            layers: build the layers of HNSW above the graph; True for hnswlib and faiss-hnsw unless
+                given.
+            pq_chunks: bytes per vector of the product quantizer of ``diskann-disk``.
+            threads: threads of the call; one per core unless given.
+            progress: True for a bar, or a callable that takes each `Update`.
+
+        Raises:
+            ArgumentError: if the format needs vectors and the index has none, or cannot hold them.
+            FileError: if the file cannot be written.
+        """
+        path = os.fspath(_path(path, "path"))
+        if layers is None:
+            layers = format in ("hnswlib", "faiss-hnsw")
+        with reporting(progress) as callback:
+            options = given(
+                format=format,
+                layers=layers,
+                pq_chunks=pq_chunks,
+                threads=threads,
+                progress=callback,
+            )
+            self._native.export(path, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._path is None:
+            raise Error("index: found no file, expected index.save(path) before it is pickled")
+        return _reopened, (self._path, self._base, self._ids)
+
+    # --- Searches
+
+    def search(
+        self,
+        q: Any,
+        k: int = 10,
+        beam: int | None = None,
+        *,
+        filter: Any = None,
+        radius: float | None = None,
+        device: str = "auto",
+        width: int | None = None,
+        threads: int | None = None,
+        progress: Progress = None,
+        convert: bool = False,
+        output: Literal["numpy", "device"] = "numpy",
+    ) -> Found:
+        """Finds the k nearest rows of the base for each query.
+
+        Args:
+            q: queries, shape (m, dim), or one query, shape (dim,).
+            k: neighbours per query, 1 to n.
+            beam: nodes that the search keeps, at least k: more find more and take longer. 64 unless
+                given, or 2 k if that is more.
+            filter: rows that may be found: an array of n bools, or ids.
+            radius: only rows at this distance or nearer; still at most k.
+            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            width: nodes that a search on a GPU expands per step, 1 to 8.
+            threads: threads of the call; one per core unless given.
+            progress: True for a bar, or a callable that takes each `Update`.
+            convert: convert float64 and other orders, by a copy.
+            output: ``numpy``. Results on the device are not there yet.
+
+        Returns:
+            A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared
+            under l2, 1 - cos under cosine and minus the product under ip. Empty slots, behind fewer
+            than k rows found, have the id `MISSING` (of own ids: the largest of an unsigned type,
+            -1 of a signed one) and the distance infinity. For one query: shape (found,) each,
+            without empty slots.
+
+        Raises:
+            ArgumentError: if an argument is out of its range, or q does not fit the base.
+            DeviceError: if the device is missing or fails.
+
+        >>> import numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((1000, 8), dtype=np.float32)
+        >>> index = tagore_ann.build(x, ids=np.arange(1000) + 5000)
+        >>> ids, distances = index.search(x[:2], k=3, filter=[5000, 5001, 5007])
+        >>> ids.shape, ids[:, 0].tolist()
+        ((2, 3), [5000, 5001])
+        """
+        k = whole(k, "k")
+        if output != "numpy":
+            raise refused("output", repr(output), '"numpy": results on the device are not there yet')
+        if beam is None:
+            beam = max(64, 2 * k)
+        options = given(
+            beam=beam, filter=None if filter is None else passing(filter), radius=radius, device=device,
+            width=width, threads=threads,
+        )  # fmt: skip
+        array = rows(q, "q", convert)
+        if array.ndim == 1:
+            if array.dtype not in (np.float32, np.float16, np.uint8, np.int8):
+                raise refused("q", f"values of {array.dtype}", "float32, float16, uint8 or int8")
+            one = np.ascontiguousarray(array, dtype=np.float32)
+            ids, distances, own = _tagore.search_one(self._native, one, k, options)
+            return _found(self._named(ids, own), distances, None)
+        with reporting(progress) as callback:
+            (ids, distances), own, computed = _tagore.search(self._native, array, k, options | given(progress=callback))
+        return _found(self._named(ids, own), distances, computed)
+
+    def _named(self, rows: npt.NDArray[np.uint32], own: npt.NDArray[np.uint64] | None) -> Array:
+        if own is None:
+            return rows
+        own = own.reshape(rows.shape)
+        dtype = getattr(self._ids, "dtype", own.dtype)
+        # Both uint64's largest value and -1 are the same bits.
+        return own.astype(dtype) if np.dtype(dtype).itemsize < 8 else own.view(dtype)
+
+    def evaluate(
+        self,
+        q: Any,
+        truth: Any,
+        k: int | None = None,
+        beams: Sequence[int] = (10, 20, 50, 100, 200),
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        progress: Progress = None,
+    ) -> list[dict[str, Any]]:
+        """Measures recall and throughput at several beams.
+
+        Args:
+            q: queries, shape (m, dim).
+            truth: rows of their true neighbours, nearest first, shape (m, at least k), as of
+                `exact`.
+            k: neighbours that count; 10, or as many as the truth has, unless given.
+            beams: the beams.
+            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            threads: threads of the call; one per core unless given.
+            progress: True for a bar, or a callable that takes each `Update`.
+
+        Returns:
+            A dict per beam: ``beam``, ``recall``, ``qps`` and ``distances`` per query.
+
+        >>> import numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((3000, 8), dtype=np.float32)
+        >>> truth, _ = tagore_ann.exact(x, x[:50], k=10)
+        >>> [at] = tagore_ann.build(x, "vamana").evaluate(x[:50], truth, beams=[100])
+        >>> at["recall"] > 0.95
+        True
+        """
+        ids = host_array(truth, "truth")
+        if ids.ndim != 2 or ids.dtype.kind not in "iu":
+            raise refused("truth", f"{ids.ndim}-D {ids.dtype}", "rows of ids, shape (m, k)")
+        beams = [whole(beam, "beams") for beam in beams]
+        if not beams:
+            raise refused("beams", "none", "at least one beam")
+        with reporting(progress) as callback:
+            options = given(
+                k=None if k is None else whole(k, "k"),
+                device=device,
+                threads=threads,
+                progress=callback,
+            )
+            array = rows(q, "q")
+            found = _tagore.evaluate(self._native, array, ids.astype(np.uint32), beams, options)
+        return list(json.loads(found))
+
+    # --- What it holds
+
+    @property
+    def graph(self) -> npt.NDArray[np.uint32]:
+        """The graph in place: rows of the neighbours of each node, shape (n, degree), read only.
+
+        Slots behind a node's last neighbour hold `MISSING`.
+        """
+        return self._native.graph()
+
+    def neighbors(self, node: int) -> npt.NDArray[np.uint32]:
+        """The neighbours of a node, as rows of the base.
+
+        Raises:
+            ArgumentError: if the node is not 0 to n - 1.
+        """
+        if isinstance(node, bool) or not isinstance(node, (int, np.integer)):
+            raise refused("node", repr(node), f"0 to {len(self) - 1}")
+        return self._native.neighbors(min(int(node), 1 << 62))
+
+    @property
+    def report(self) -> Report:
+        """Quality and build cost, measured by the first use; the keys are those of docs/report.md.
+
+        >>> import numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((2000, 8), dtype=np.float32)
+        >>> report = tagore_ann.build(x, "nsg").report
+        >>> report["search"]["recall"] > 0.95, report["unreachable"]
+        (True, 0)
+        """
+        if self._report is None:
+            values, html = self._native.report({})
+            self._report = Report(json.loads(values), html)
+        return self._report
+
+    def verify(self) -> None:
+        """Checks the whole index: checksums of its file, ids, degrees.
+
+        Raises:
+            FileError: if the file is damaged.
+        """
+        self._native.verify({})
+
+    @property
+    def base(self) -> Any:
+        """The vectors: the array that was given, or the path of their file. None if unknown."""
+        return self._base
+
+    @property
+    def ids(self) -> Any:
+        """The caller's own ids as they were given, or None."""
+        return self._ids
+
+    @property
+    def path(self) -> str | None:
+        """The file that the index was opened from or saved to last."""
+        return self._path
+
+    @property
+    def kind(self) -> str:
+        """The kind, such as ``nsg``."""
+        return str(self._about["kind"])
+
+    @property
+    def metric(self) -> Metric:
+        """The metric: ``l2``, ``ip`` or ``cosine``."""
+        return self._about["metric"]  # type: ignore[no-any-return]
+
+    @property
+    def dim(self) -> int:
+        """Values per row."""
+        return int(self._about["dim"])
+
+    @property
+    def degree(self) -> int:
+        """The largest degree, R."""
+        return int(self._about["degree"])
+
+    @property
+    def mean_degree(self) -> float:
+        """The mean degree."""
+        return self._native.mean_degree()
+
+    @property
+    def entries(self) -> list[int]:
+        """Entry points of searches."""
+        return list(self._about["entries"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the build."""
+        return int(self._about["seed"])
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of the build, named as in the command."""
+        return dict(self._about["parameters"])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the values."""
+        names = {"f32": "float32", "f16": "float16", "u8": "uint8", "i8": "int8"}
+        return np.dtype(names[self._about["dtype"]])
+
+    def __len__(self) -> int:
+        """The number of rows, n."""
+        return int(self._about["n"])
+
+    def __repr__(self) -> str:
+        about = f"{self.kind} of {len(self)} x {self.dim} {self.dtype}"
+        return f"<tagore_ann.Index: {about}, {self.metric}, degree {self.degree}>"
+
+
+def _reopened(path: str, base: Any, ids: Any) -> Index:
+    """The index of a pickle."""
+    return Index.open(path, base, ids=ids)
+
+
+def _path(path: Any, name: str) -> Any:
+    """A path, or an error."""
+    if not isinstance(path, (str, os.PathLike)) or "\0" in str(path):
+        raise refused(name, repr(path), "a path")
+    return path

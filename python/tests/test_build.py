@@ -1,0 +1,98 @@
+"""Builds find what a plain search finds, whatever the kind, metric and type."""
+
+import numpy as np
+import pytest
+import tagore_ann
+from conftest import nearest, recall
+
+
+@pytest.mark.parametrize("kind", ["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"])
+def test_every_kind_finds_the_nearest(x, q, kind):
+    index = tagore_ann.build(x, kind)
+    ids, distances = index.search(q, k=10, beam=100)
+    truth, far = nearest(x, q, 10)
+    assert recall(ids, truth) > 0.95
+    assert np.allclose(distances[:, 0], far[:, 0], rtol=1e-3, atol=1e-3)
+    assert (index.kind, len(index), index.dim, index.dtype) == (kind, 3000, 24, np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int8])
+def test_every_type_is_built_and_searched(dtype):
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 100, (1000, 16)).astype(dtype)
+    ids, distances = tagore_ann.build(x, "nsg").search(x[:50], k=5)
+    assert ids[:, 0].tolist() == list(range(50)) and not distances[:, 0].any()
+    one, _ = tagore_ann.build(x, "nsg").search(x[7], k=5)
+    assert one.tolist() == ids[7].tolist()
+
+
+def test_metrics_have_their_distances(x, q):
+    for metric, distance in [
+        ("ip", lambda x, q: -(q @ x.T)),
+        (
+            "cosine",
+            lambda x, q: 1 - (q @ x.T) / np.linalg.norm(q, axis=1)[:, None] / np.linalg.norm(x, axis=1),
+        ),
+    ]:
+        ids, distances = tagore_ann.exact(x, q, 5, metric)
+        plain = np.sort(distance(x.astype(np.float64), q.astype(np.float64)), axis=1)[:, :5]
+        assert np.allclose(distances, plain, atol=1e-3)
+        found, _ = tagore_ann.build(x, "nsg", metric).search(q, k=5, beam=200)
+        assert recall(found, ids) > 0.9
+
+
+def test_the_same_seed_gives_the_same_graph_on_any_number_of_threads(x):
+    first = tagore_ann.build(x, "cagra", seed=3, threads=1)
+    second = tagore_ann.build(x, "cagra", seed=3, threads=4)
+    assert np.array_equal(first.graph, second.graph)
+
+
+def test_options_reach_the_library(x):
+    index = tagore_ann.build(
+        x, "vamana", degree=20, alpha=1.3, knn=40, candidates=50, iterations=(3, 2), start="random"
+    )
+    assert index.graph.shape == (3000, 20)
+    parameters = index.report["build"]["parameters"]
+    assert parameters["threshold"] == "1.3" and parameters["knn"] == "40", parameters
+    assert (index.graph == tagore_ann.MISSING).any()
+
+
+def test_a_graph_is_lent_and_read_only(index):
+    graph = index.graph
+    assert graph.base is not None and not graph.flags.writeable
+    assert index.graph.__array_interface__["data"] == graph.__array_interface__["data"]
+    row = graph[17][graph[17] != tagore_ann.MISSING]
+    assert index.neighbors(17).tolist() == row.tolist()
+
+
+def test_a_knn_graph_is_exact_for_small_data(x):
+    ids, distances = tagore_ann.knn_graph(x, k=8)
+    truth, far = nearest(x, x, 9)
+    assert recall(ids, truth[:, 1:]) > 0.999
+    assert np.allclose(distances, far[:, 1:], rtol=1e-3, atol=1e-2)
+
+
+def test_exact_search_is_that_of_numpy(x, q):
+    ids, _ = tagore_ann.exact(x, q, k=20)
+    assert recall(ids, nearest(x, q, 20)[0]) > 0.999
+
+
+def test_an_evaluation_measures_recall(index, x, q):
+    truth, _ = tagore_ann.exact(x, q, k=10)
+    low, high = index.evaluate(q, truth, beams=[10, 200])
+    assert low["beam"] == 10 and low["recall"] <= high["recall"] and high["recall"] > 0.99
+
+
+def test_a_report_is_a_dict_and_a_page(index):
+    report = index.report
+    assert report["n"] == 3000 and report["search"]["recall"] > 0.95
+    assert report["build"]["stages"] and report["knn"]["recall"]
+    assert report.html.startswith("<!DOCTYPE html>") and "iframe" in report._repr_html_()
+    assert index.report is report
+
+
+def test_a_plan_needs_no_data():
+    plan = tagore_ann.plan(1_000_000, 128, np.uint8, "nsg", device="cpu")
+    assert plan["out_of_core"] is None and plan["host_bytes"] > 1 << 28 and plan["seconds"] > 0
+    small = tagore_ann.plan(1_000_000, 128, "float32", device="cpu", host_memory=1 << 28)
+    assert small["out_of_core"]["clusters"] > 1

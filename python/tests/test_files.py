@@ -1,0 +1,122 @@
+"""Files: indexes, other systems, vectors, ground truths, builds out of core."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+import tagore_ann
+
+
+def test_an_index_comes_back_from_its_file(tmp_path, index, x, q):
+    path = tmp_path / "x.tagore"
+    index.save(path)
+    opened = tagore_ann.Index.open(path, base=x)
+    assert np.array_equal(opened.graph, index.graph)
+    assert np.array_equal(opened.search(q)[0], index.search(q)[0])
+    tagore_ann.write(tmp_path / "x.fbin", x)
+    by_path = tagore_ann.Index.open(path, base=tmp_path / "x.fbin", ids=np.arange(3000) + 7)
+    assert np.array_equal(by_path.search(q)[0], index.search(q)[0] + 7)
+    by_path.verify()
+    bare = tagore_ann.Index.open(path)
+    assert np.array_equal(bare.graph, index.graph)
+    with pytest.raises(tagore_ann.ArgumentError, match=r"base: found none, expected the vectors"):
+        bare.search(q)
+    with pytest.raises(tagore_ann.ArgumentError):
+        tagore_ann.Index.open(path, base=x[::-1].copy())
+
+
+@pytest.mark.parametrize("format", ["hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "nsg", "npy", "csr"])
+def test_other_systems_take_the_graph_and_give_it_back(tmp_path, x, q, format):
+    # npy holds rows of one degree alone.
+    index = tagore_ann.build(x, "cagra" if format == "npy" else "nsg")
+    path = tmp_path / f"x.{format}"
+    index.to(format, path, layers=False)
+    back = tagore_ann.Index.open(path, base=x, format=format)
+    assert len(back) == 3000
+    for node in range(0, 3000, 500):
+        assert set(back.neighbors(node).tolist()) == set(index.neighbors(node).tolist())
+
+
+def test_hnswlib_searches_the_graph(tmp_path, x, q):
+    hnswlib = pytest.importorskip("hnswlib")
+    index = tagore_ann.build(x, "nsg")
+    index.to("hnswlib", tmp_path / "x.hnswlib")
+    theirs = hnswlib.Index(space="l2", dim=24)
+    theirs.load_index(str(tmp_path / "x.hnswlib"))
+    theirs.set_ef(100)
+    ids, _ = theirs.knn_query(q, k=5)
+    assert (ids == index.search(q, k=5, beam=100)[0]).mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        ("x.fvecs", np.float32),
+        ("x.bvecs", np.uint8),
+        ("x.fbin", np.float32),
+        ("x.f16bin", np.float16),
+        ("x.u8bin", np.uint8),
+        ("x.i8bin", np.int8),
+        ("x.npy", np.float16),
+    ],
+)
+def test_vectors_are_mapped_in_every_format(tmp_path, name, dtype):
+    x = np.random.default_rng(0).integers(0, 100, (50, 7)).astype(dtype)
+    tagore_ann.write(tmp_path / name, x)
+    read = tagore_ann.read(tmp_path / name)
+    assert read.dtype == dtype and np.array_equal(read, x) and not read.flags.writeable
+    assert np.array_equal(tagore_ann.knn_graph(read, 3)[0], tagore_ann.knn_graph(x, 3)[0])
+    if name.endswith("npy"):
+        assert np.array_equal(np.load(tmp_path / name), x)
+
+
+def test_a_value_that_does_not_fit_is_refused(tmp_path):
+    with pytest.raises(tagore_ann.Error, match="row 1, dimension 0"):
+        tagore_ann.write(tmp_path / "x.u8bin", np.array([[1.0], [300.0]], np.float32))
+    assert not os.listdir(tmp_path)
+
+
+def test_a_ground_truth_comes_back(tmp_path, x, q):
+    ids, distances = tagore_ann.exact(x, q, k=10)
+    tagore_ann.write_truth(tmp_path / "t.bin", ids, distances)
+    again = tagore_ann.read_truth(tmp_path / "t.bin")
+    assert np.array_equal(again[0], ids) and np.array_equal(again[1], distances)
+    tagore_ann.write_truth(tmp_path / "t.ivecs", ids)
+    assert np.array_equal(tagore_ann.read_truth(tmp_path / "t.ivecs")[0], ids)
+    with pytest.raises(tagore_ann.ArgumentError):
+        tagore_ann.write_truth(tmp_path / "t.bin", ids, distances[:, :3])
+
+
+def test_a_build_out_of_core_is_searched(tmp_path):
+    x = np.random.default_rng(0).standard_normal((20_000, 16), dtype=np.float32)
+    tagore_ann.write(tmp_path / "x.fbin", x)
+    index = tagore_ann.build_file(
+        tmp_path / "x.fbin",
+        tmp_path / "x.tagore",
+        "nsg",
+        cluster_size=8000,
+        host_memory=1 << 30,
+        knn=32,
+    )
+    assert index.report["build"]["clusters"] > 1
+    truth, _ = tagore_ann.exact(x, x[:100], 10)
+    [at] = index.evaluate(x[:100], truth, beams=[100])
+    assert at["recall"] > 0.9
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "y.tagore", colour=1)
+
+
+def test_errors_of_files_are_those_of_the_system(tmp_path, index):
+    missing = tmp_path / "missing.tagore"
+    with pytest.raises(FileNotFoundError) as error:
+        tagore_ann.Index.open(missing)
+    assert isinstance(error.value, tagore_ann.FileError) and error.value.errno == errno.ENOENT
+    assert error.value.filename == str(missing)
+    (tmp_path / "text.tagore").write_text("text")
+    with pytest.raises(OSError, match=r"text\.tagore"):
+        tagore_ann.Index.open(tmp_path / "text.tagore")
+    with pytest.raises(tagore_ann.FileError):
+        index.save(tmp_path / "no" / "folder.tagore")
+    with pytest.raises(tagore_ann.Error, match="path"):
+        tagore_ann.read(3)

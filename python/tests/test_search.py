@@ -1,0 +1,89 @@
+"""Filters, radii, own ids and single queries."""
+
+import numpy as np
+import pytest
+import tagore_ann
+from conftest import nearest
+
+
+def test_a_filter_is_a_mask_or_ids(index, x, q):
+    rows = np.arange(0, 3000, 7)
+    mask = np.zeros(3000, bool)
+    mask[rows] = True
+    expected = rows[nearest(x[rows], q, 5)[0]].tolist()
+    for filter in [mask, rows, rows.astype(np.uint32), set(rows.tolist()), rows.tolist()]:
+        assert index.search(q, k=5, filter=filter)[0].tolist() == expected
+
+
+def test_a_radius_leaves_empty_slots(index, q):
+    ids, distances = index.search(q, k=10)
+    radius = float(np.median(distances))
+    within, near = index.search(q, k=10, radius=radius)
+    assert (near[within != tagore_ann.MISSING] <= radius).all()
+    empty = within == tagore_ann.MISSING
+    assert empty.any() and np.isinf(near[empty]).all()
+    assert np.array_equal(empty, distances > radius) and (ids[~empty] == within[~empty]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
+def test_own_ids_come_back(x, q, dtype):
+    own = (np.arange(3000, dtype=dtype) * 11) + 100
+    plain = tagore_ann.build(x, "nsg").search(q, k=4)[0]
+    index = tagore_ann.build(x, "nsg", ids=own)
+    ids, _ = index.search(q, k=4)
+    assert ids.dtype == dtype and np.array_equal(ids, own[plain])
+    assert index.search(q[0], k=4)[0].tolist() == own[plain[0]].tolist()
+    ids, _ = index.search(q, k=4, filter=own[:3])
+    assert set(ids.ravel().tolist()) - set(own[:3].tolist()) == {-1 if dtype != np.uint64 else 2**64 - 1}
+    with pytest.raises(tagore_ann.ArgumentError, match=r"filter: found the id 101, expected ids of the index"):
+        index.search(q, filter=[101])
+
+
+def test_one_query_is_a_row_of_many(index, q):
+    ids, distances = index.search(q, k=6, beam=80)
+    for row in range(5):
+        one, near = index.search(q[row], k=6, beam=80)
+        assert one.tolist() == ids[row].tolist() and near.tolist() == distances[row].tolist()
+    few, _ = index.search(q[0], k=6, filter=[3, 4])
+    assert sorted(few.tolist()) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"k": 0}, "k: found 0"),
+        ({"k": 3001}, "k: found 3001, expected 1 to the 3000 rows"),
+        ({"k": 10, "beam": 5}, "beam: found 5, expected at least k = 10"),
+        ({"k": True}, "k: found True"),
+        ({"k": "ten"}, "k: found 'ten'"),
+        ({"k": -1}, "k: found -1"),
+        ({"filter": np.ones(5, bool)}, "filter: found 5 bools, expected 3000"),
+        ({"filter": [3000]}, "filter: found the id 3000"),
+        ({"filter": [-1]}, "filter: found the id -1"),
+        ({"filter": [0.5]}, "filter: found 1-D float64"),
+        ({"radius": float("nan")}, "radius: found NaN"),
+        ({"device": "gpu"}, "device: found gpu"),
+        ({"device": "cuda:7"}, "cuda:7"),
+        ({"output": "device"}, "output: found 'device'"),
+        ({"threads": 0}, "threads: found 0, expected 1 to 1024"),
+        ({"progress": 3}, "progress: found 3"),
+    ],
+)
+def test_wrong_options_are_named(index, q, options, text):
+    with pytest.raises(tagore_ann.Error) as error:
+        index.search(q, **options)
+    assert text in str(error.value), str(error.value)
+
+
+def test_queries_of_another_dimension_are_refused(index, q):
+    with pytest.raises(tagore_ann.ArgumentError, match="23"):
+        index.search(np.ascontiguousarray(q[:, :23]))
+    with pytest.raises(tagore_ann.ArgumentError, match="23"):
+        index.search(np.ascontiguousarray(q[0, :23]))
+
+
+def test_an_index_on_the_emulator_gives_the_same_answer(x, q):
+    index = tagore_ann.build(x[:400], "cagra")
+    cpu = index.search(q[:4], k=3, device="cpu")
+    emulated = index.search(q[:4], k=3, device="emulated")
+    assert np.array_equal(cpu[0], emulated[0]) and np.array_equal(cpu[1], emulated[1])
