@@ -73,9 +73,9 @@ python=$work/tests/bin/python
 
 part "types"
 "$python" -m mypy --config-file pyproject.toml --cache-dir "$work/mypy" tagore_ann ../examples/python
-"$python" -m mypy.stubtest --mypy-config-file pyproject.toml tagore_ann._tagore
-
 # Tests import the wheel, not the folder beside them.
+(cd "$work" && "$python" -m mypy.stubtest --mypy-config-file "$here/pyproject.toml" tagore_ann._tagore)
+
 part "tests"
 rm -rf "$work/run"
 mkdir "$work/run"
