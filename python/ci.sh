@@ -97,7 +97,8 @@ part "sdist"
 maturin=$work/maturin/bin
 PATH=$maturin:$PATH maturin sdist --out "$work/wheels" > "$work/sdist.log" 2>&1 || { cat "$work/sdist.log" >&2; exit 1; }
 # Built as pip builds it, in the folder of the release build: the crates of the registry are there.
-MATURIN_PEP517_ARGS="--locked" CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
+# Its lock file is that of the whole workspace, of which it holds a part: not --locked.
+CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
   "$maturin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir "$work/from-sdist" "$work"/wheels/*.tar.gz
 ls "$work/from-sdist"
