@@ -832,7 +832,7 @@ tagore_status tagore_id_set_create(size_t rows,
                                    tagore_id_set **out);
 
 /**
- * The set of all rows that are not in `set`: of those that remain when `set` is left out.
+ * The complement of `set`: a search among it leaves out the rows of `set`.
  */
 tagore_status tagore_id_set_complement(const tagore_id_set *set, tagore_id_set **out);
 

@@ -32,7 +32,7 @@ pub extern "C" fn tagore_id_set_create(
     })
 }
 
-/// The set of all rows that are not in `set`: of those that remain when `set` is left out.
+/// The complement of `set`: a search among it leaves out the rows of `set`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_id_set_complement(
     set: Option<&tagore_id_set>,

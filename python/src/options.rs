@@ -14,7 +14,7 @@ use crate::errors::{self, Names};
 use crate::process::process;
 use crate::watch::Call;
 
-/// Options by name; those that are missing have defaults.
+/// Options by name. A missing option has its default.
 #[derive(Clone, Copy)]
 pub(crate) struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
 
