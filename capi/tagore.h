@@ -287,6 +287,10 @@ typedef struct {
      */
     size_t repeated;
     /**
+     * The number of rows that were left out of the build.
+     */
+    size_t left_out;
+    /**
      * The metric.
      */
     tagore_metric metric;
@@ -660,6 +664,14 @@ tagore_status tagore_builder_create(const char *kind, tagore_builder **out);
 tagore_status tagore_builder_set(const tagore_builder *builder,
                                  const char *name,
                                  const char *value);
+
+/**
+ * Builds over the `rows` of a set only, which is copied; over all rows if it is null. The index is
+ * that of these rows alone, with the ids of the whole base. Rows left out have no neighbours, no
+ * edge leads to them, and no search returns them. Not for a build from a k-NN graph, nor out of
+ * core.
+ */
+tagore_status tagore_builder_set_rows(const tagore_builder *builder, const tagore_id_set *rows);
 
 /**
  * Plans a build in memory of `rows` x `dim` components on the builder's device: bytes of memory

@@ -395,6 +395,30 @@ private:
     detail::handle<tagore_index, tagore_index_free> handle_;
 };
 
+// A set of rows from a bitmap, for searches and builds.
+class id_set {
+public:
+    explicit id_set(tagore_id_set *handle) : handle_(handle) {}
+
+    id_set(std::size_t rows, const std::vector<std::uint64_t> &words) {
+        tagore_id_set *made = nullptr;
+        check(tagore_id_set_create(rows, words.data(), words.size(), &made));
+        handle_.reset(made);
+    }
+
+    // All rows that are not in this set.
+    id_set complement() const {
+        tagore_id_set *made = nullptr;
+        check(tagore_id_set_complement(get(), &made));
+        return id_set(made);
+    }
+
+    const tagore_id_set *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::handle<tagore_id_set, tagore_id_set_free> handle_;
+};
+
 // The settings of builds.
 class builder {
 public:
@@ -414,6 +438,12 @@ public:
     template <class Number, class = std::enable_if_t<std::is_integral_v<Number> && !std::is_same_v<Number, bool>>>
     builder &set(const std::string &name, Number value) {
         return set(name, std::to_string(value));
+    }
+
+    // Builds over these rows only: the index has the ids of the whole base.
+    builder &set_rows(const id_set &rows) {
+        check(tagore_builder_set_rows(get(), rows.get()));
+        return *this;
     }
 
     // Memory, disk and time of a build as JSON.
@@ -450,30 +480,6 @@ public:
 
 private:
     detail::handle<tagore_builder, tagore_builder_free> handle_;
-};
-
-// A set of rows from a bitmap, for searches.
-class id_set {
-public:
-    explicit id_set(tagore_id_set *handle) : handle_(handle) {}
-
-    id_set(std::size_t rows, const std::vector<std::uint64_t> &words) {
-        tagore_id_set *made = nullptr;
-        check(tagore_id_set_create(rows, words.data(), words.size(), &made));
-        handle_.reset(made);
-    }
-
-    // All rows that are not in this set.
-    id_set complement() const {
-        tagore_id_set *made = nullptr;
-        check(tagore_id_set_complement(get(), &made));
-        return id_set(made);
-    }
-
-    const tagore_id_set *get() const noexcept { return handle_.get(); }
-
-private:
-    detail::handle<tagore_id_set, tagore_id_set_free> handle_;
 };
 
 // Options of a search. A beam of 0 is 100, or k if that is more.

@@ -12,6 +12,7 @@ mod formats;
 mod gpu;
 mod index_file;
 mod knn;
+mod left_out;
 mod outofcore;
 mod progress;
 mod range;

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::json;
 use tagore::{BuildCost, Builder, DataShape};
 
+use crate::id_set::tagore_id_set;
 use crate::index::{Built, tagore_index};
 use crate::knn_graph::tagore_knn_graph;
-use crate::pointers::{make_text, required, text};
+use crate::pointers::{handle, make_text, required, text};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Result, call, free, make, tagore_status};
 use crate::vectors::{element_of, tagore_element, tagore_vectors};
@@ -61,6 +62,24 @@ pub extern "C" fn tagore_builder_set(
         let (name, value) = (text(name, "name")?, text(value, "value")?);
         let mut settings = builder.lock();
         *settings = settings.clone().set(name, value)?;
+        Ok(())
+    })
+}
+
+/// Builds over the `rows` of a set only, which is copied; over all rows if it is null. The index is
+/// that of these rows alone, with the ids of the whole base. Rows left out have no neighbours, no
+/// edge leads to them, and no search returns them. Not for a build from a k-NN graph, nor out of
+/// core.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_builder_set_rows(
+    builder: Option<&tagore_builder>,
+    rows: *const tagore_id_set,
+) -> tagore_status {
+    call(|| {
+        let builder = required(builder, "builder")?;
+        let rows = handle(rows).map(|tagore_id_set(ids)| ids.clone());
+        let mut settings = builder.lock();
+        *settings = settings.clone().among(rows);
         Ok(())
     })
 }

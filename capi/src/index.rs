@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use serde_json::json;
-use tagore::{BuildCost, Device, Index, KnnSample, Measure, Metric, Report, RowSink, StoreError};
+use tagore::{BuildCost, Device, IdSet, Index, KnnSample, Measure, Metric, Report, RowSink, StoreError};
 
 use crate::knn_graph::check_row;
 use crate::pointers::{Context, make_text, path, read, required, structs, text_if, write};
@@ -54,6 +54,8 @@ pub struct tagore_index_info {
     pub layers: usize,
     /// The number of rows that repeat an earlier row, and are found with it.
     pub repeated: usize,
+    /// The number of rows that were left out of the build.
+    pub left_out: usize,
     /// The metric.
     pub metric: tagore_metric,
     /// 0
@@ -132,6 +134,7 @@ pub extern "C" fn tagore_index_get_info(
             entries: index.entries().len(),
             layers: index.layers().len(),
             repeated: index.repeated().len(),
+            left_out: index.left_out().map_or(0, IdSet::len),
             metric: match index.metric() {
                 Metric::L2 => TAGORE_L2,
                 Metric::InnerProduct => TAGORE_INNER_PRODUCT,

@@ -153,6 +153,49 @@ static void search_some(const tagore_searcher *searcher, const tagore_matrix *qu
     tagore_id_set_free(set);
 }
 
+/* A build over some of the rows: no search returns another row. */
+static void build_some(const tagore_vectors *base, const tagore_matrix *queries, const char *kind, const char *metric) {
+    SIZED(tagore_matrix, rows);
+    check(tagore_vectors_matrix(base, &rows));
+    const size_t words = (rows.rows + 63) / 64;
+    uint64_t *deleted = (uint64_t *)allocate(words * sizeof *deleted);
+    memset(deleted, 0, words * sizeof *deleted);
+    for (size_t row = 0; row < rows.rows; row += 3) {
+        deleted[row / 64] |= (uint64_t)1 << row % 64;
+    }
+    tagore_id_set *without = NULL, *with = NULL;
+    check(tagore_id_set_create(rows.rows, deleted, words, &without));
+    check(tagore_id_set_complement(without, &with));
+    free(deleted);
+    tagore_builder *builder = NULL;
+    tagore_index *index = NULL;
+    tagore_searcher *searcher = NULL;
+    check(tagore_builder_create(kind, &builder));
+    check(tagore_builder_set(builder, "metric", metric));
+    check(tagore_builder_set(builder, "device", "cpu"));
+    check(tagore_builder_set_rows(builder, with));
+    check(tagore_builder_build(builder, base, NULL, NULL, &index));
+    SIZED(tagore_index_info, info);
+    check(tagore_index_get_info(index, &info));
+    demand(info.nodes == rows.rows && info.left_out == (rows.rows + 2) / 3, "the index has all ids");
+    check(tagore_searcher_create(index, base, NULL, NULL, &searcher));
+    SIZED(tagore_search_options, options);
+    options.k = K;
+    SIZED(tagore_results, results);
+    results.slots = queries->rows * K;
+    results.ids = (uint32_t *)allocate(results.slots * sizeof *results.ids);
+    check(tagore_search(searcher, queries, &options, NULL, &results));
+    for (size_t slot = 0; slot < results.slots; slot++) {
+        demand(results.ids[slot] % 3 != 0, "no row left out is found");
+    }
+    free(results.ids);
+    tagore_searcher_free(searcher);
+    tagore_index_free(index);
+    tagore_builder_free(builder);
+    tagore_id_set_free(with);
+    tagore_id_set_free(without);
+}
+
 int main(int argc, char **argv) {
     demand(argc == 4, "answers FOLDER KIND METRIC");
     snprintf(folder, sizeof folder, "%s", argv[1]);
@@ -211,6 +254,7 @@ int main(int argc, char **argv) {
     }
     write_results("c/found-one.bin", queries.rows, &results);
     search_some(searcher, &queries, &rows);
+    build_some(base, &queries, argv[2], argv[3]);
 
     SIZED(tagore_exact_options, exact);
     exact.k = K;

@@ -500,6 +500,18 @@ static void searches(void) {
     options.among = wrong;
     FAILS(MISMATCH, "236", tagore_search_one(searcher, asked, DIM, &options, &results));
     options.among = NULL;
+
+    tagore_builder *builder = NULL;
+    tagore_index *part = NULL;
+    WORKS(tagore_builder_create("cagra", &builder));
+    WORKS(tagore_builder_set_rows(builder, wrong));
+    FAILS(MISMATCH, "rows: found a set of 236", tagore_builder_build(builder, vectors, NULL, NULL, &part));
+    HOLDS(part == NULL);
+    FAILS(ARGUMENT, "builder", tagore_builder_set_rows(NULL, rest));
+    WORKS(tagore_builder_set_rows(builder, NULL));
+    WORKS(tagore_builder_build(builder, vectors, NULL, NULL, &part));
+    tagore_index_free(part);
+    tagore_builder_free(builder);
     tagore_id_set_free(wrong);
     tagore_id_set_free(rest);
 

@@ -11,7 +11,7 @@ use crate::prune::{Entry, Pruned, reach};
 use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Error, Result, Vectors};
+use crate::{DataShape, Device, Error, IdSet, Result, Vectors};
 
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
@@ -57,6 +57,9 @@ impl Builder {
     /// As [`build_with_stats`](Self::build_with_stats), and keeps the base on the GPU.
     pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
+        if let Some(among) = &self.among {
+            return self.build_among(base, among, graph);
+        }
         let k = self.k_for(base)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, base.len())?;
@@ -119,6 +122,37 @@ impl Builder {
         let index = index.expanded(base, &rows, repeated);
         let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
         Ok(Built { index, stats, on_device: None })
+    }
+
+    /// Builds the index of the rows of `base` that are `among` the set.
+    fn build_among(&self, base: &Vectors, among: &IdSet, graph: Option<&KnnGraph>) -> Result<Built> {
+        among.check("rows", base)?;
+        let builder = Self { among: None, ..self.clone() };
+        if among.len() == base.len() {
+            return builder.build_and_keep(base, graph);
+        }
+        if among.is_empty() {
+            return Err(Error::mismatch("rows", "an empty set", "at least one row to build over"));
+        }
+        if graph.is_some() {
+            return Err(Error::argument("k-NN graph", "one of all rows", "none if rows are left out"));
+        }
+        let rows: Vec<u32> = among.iter().collect();
+        // No sample: its lists would lack the rows left out.
+        let Built { index, stats, .. } = builder.sample(0).build_and_keep(&base.select(&rows), None)?;
+        let index = index.among(base, &rows, among.complement());
+        Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats }, on_device: None })
+    }
+
+    /// Checks, for a build out of core, that no rows of `rows` are left out.
+    pub(crate) fn check_takes_all(&self, rows: usize) -> Result<()> {
+        match &self.among {
+            Some(among) if among.len() < rows => {
+                let expected = "all: out of core no rows can be left out";
+                Err(Error::mismatch("rows", format_args!("{} of {rows}", among.len()), expected))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that `graph` belongs to `base` and this metric; returns its neighbours per node.

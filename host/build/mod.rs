@@ -14,6 +14,7 @@ mod stats;
 mod target;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(crate) use layers::Below;
 pub(crate) use memory::Built;
@@ -24,7 +25,7 @@ pub use target::Target;
 use crate::descent::Descent;
 use crate::index::Description;
 use crate::prune::Filter;
-use crate::{Device, Iterations, Metric, Progress, Start, Strategy};
+use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy};
 
 /// Builds a graph index: the k-NN graph by GNN-Descent, then the strategy's pruning.
 ///
@@ -49,6 +50,8 @@ pub struct Builder {
     /// Whether layers are built without a test of searches, as in the build of a layer.
     stacked: bool,
     pub(crate) grouped: bool,
+    /// The rows of the base that the graph is built over; all if none.
+    pub(crate) among: Option<Arc<IdSet>>,
 }
 
 impl Builder {
@@ -65,6 +68,7 @@ impl Builder {
             layered: true,
             stacked: false,
             grouped: true,
+            among: None,
         }
     }
 
@@ -148,6 +152,29 @@ impl Builder {
     /// [`Layer`](crate::Layer).
     pub fn layers(mut self, layered: bool) -> Self {
         self.layered = layered;
+        self
+    }
+
+    /// Builds over the rows of `ids` only, a set of the rows of the base; over all if `None`, as
+    /// unless set. The index
+    /// is that of a base of these rows alone, with the ids of the whole base. The other rows have
+    /// no neighbours, no edge leads to them, and no search returns them
+    /// ([`Index::left_out`](crate::Index::left_out)).
+    ///
+    /// The values of the rows are copied. Not for a build from a given k-NN graph, nor out of core.
+    ///
+    /// ```
+    /// use tagore::{Builder, IdSet, Progress, Search, Searcher, Strategy, Synth};
+    /// let base = Synth::new(1000, 16, 1)?.base();
+    /// let deleted = IdSet::from_ids(1000, [3, 17])?;
+    /// let index = Builder::new(Strategy::cagra()).among(deleted.complement()).build(&base)?;
+    /// let searcher = Searcher::new(index, base.clone(), &Progress::silent())?;
+    /// let found = searcher.search_one(&base.row(3), Search::new(10))?;
+    /// assert!(found.iter().all(|neighbor| !deleted.contains(neighbor.id)));
+    /// # Ok::<(), tagore::Error>(())
+    /// ```
+    pub fn among(mut self, ids: impl Into<Option<IdSet>>) -> Self {
+        self.among = ids.into().map(Arc::new);
         self
     }
 

@@ -8,15 +8,15 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::header::{
-    ADJACENCY, BLOCK, CHECKSUMS, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE, REPEATED,
+    ABSENT, ADJACENCY, BLOCK, CHECKSUMS, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE,
     SECTIONS, Sections, header,
 };
-use super::{Adjacency, Description, Fingerprint, Index, Layer, beginning};
+use super::{Absent, Adjacency, Description, Fingerprint, Index, Layer, beginning};
 use super::{Graph, Start};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
-use crate::vectors::{Access, MappedFile, Repeated, advise, far_apart, map, open_regular};
+use crate::vectors::{Access, MappedFile, advise, far_apart, map, open_regular};
 use crate::{Error, Result};
 
 /// Nodes written between two checks for cancellation.
@@ -70,7 +70,7 @@ impl Index {
             file.append(&degrees[first..end], &neighbors[first * self.max_degree..end * self.max_degree])?;
             stage.advance((end - first) as u64)?;
         }
-        file.commit(self.start(), &self.repeated, stale)
+        file.commit(self.start(), &self.absent.words(), stale)
     }
 
     /// Opens an index file and maps its rows. Only the header and the bounds of the sections are
@@ -101,9 +101,8 @@ impl Index {
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
         let layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
             .map_err(|found| Error::file(path, found, "contiguous layers"))?;
-        let repeated =
-            Repeated::read(bytemuck::cast_slice(&map[header.sections[REPEATED].clone()]), header.nodes)
-                .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
+        let absent = Absent::read(bytemuck::cast_slice(&map[header.sections[ABSENT].clone()]), header.nodes)
+            .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
@@ -111,7 +110,7 @@ impl Index {
             nodes: header.nodes,
             entries,
             layers,
-            repeated,
+            absent,
             adjacency: Adjacency::Mapped(MappedAdjacency { map: Arc::new(map), sections: header.sections }),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
@@ -260,12 +259,12 @@ impl IndexFile {
         })
     }
 
-    /// Writes the entry points, layers and `repeated` rows, deletes the `stale` files and puts the
-    /// file in place. All nodes must have been appended.
+    /// Writes the entry points, layers and the words of `absent` rows, deletes the `stale` files
+    /// and puts the file in place. All nodes must have been appended.
     ///
     /// # Errors
     /// If the file cannot be written, or a stale file cannot be deleted.
-    pub(crate) fn commit(mut self, start: Start<'_>, repeated: &Repeated, stale: &[PathBuf]) -> Result<()> {
+    pub(crate) fn commit(mut self, start: Start<'_>, absent: &[u32], stale: &[PathBuf]) -> Result<()> {
         let Start { entries, layers } = start;
         let layers = Layer::words(layers);
         let section = &mut self.sections[ENTRIES].bytes;
@@ -277,14 +276,14 @@ impl IndexFile {
         *section = begin..begin + size_of_val(entries);
         let mut lengths = self.sections.each_ref().map(|section| section.bytes.len());
         lengths[LAYERS] = 4 * layers.len();
-        lengths[REPEATED] = size_of_val(repeated.words());
+        lengths[ABSENT] = size_of_val(absent);
         lengths[CHECKSUMS] = 4 * lengths.iter().map(|length| length.div_ceil(BLOCK)).sum::<usize>();
         let (ranges, end) = placed(PAGE, lengths);
         self.sections.iter_mut().zip(&ranges).for_each(|(section, range)| section.bytes = range.clone());
         self.file.set_len(end as u64)?;
         self.write(ENTRIES, bytemuck::cast_slice(entries))?;
         self.write(LAYERS, bytemuck::cast_slice(&layers))?;
-        self.write(REPEATED, bytemuck::cast_slice(repeated.words()))?;
+        self.write(ABSENT, bytemuck::cast_slice(absent))?;
         let checksums: Vec<u32> =
             self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
@@ -409,7 +408,7 @@ mod tests {
                 assert_eq!(written.neighbors(node as u32), row, "row {node} before the end");
             }
             drop(written);
-            file.commit(Start::at(&[1, 2]), &Repeated::default(), &[]).unwrap();
+            file.commit(Start::at(&[1, 2]), &[], &[]).unwrap();
             std::fs::read(&path).unwrap()
         };
         let whole = bytes(nodes);

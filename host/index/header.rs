@@ -24,7 +24,7 @@ pub(super) const ENTRIES: usize = 1;
 pub(super) const DEGREES: usize = 2;
 pub(super) const ADJACENCY: usize = 3;
 pub(super) const LAYERS: usize = 4;
-pub(super) const REPEATED: usize = 5;
+pub(super) const ABSENT: usize = 5;
 pub(super) const CHECKSUMS: usize = 6;
 
 // Offsets in the header, in bytes.
@@ -173,7 +173,7 @@ impl<'a> Page<'a> {
     /// Offset and length of `section`, in bytes; none if the version lacks it.
     fn entry(&self, section: usize) -> Option<(u64, u64)> {
         let place = match (self.version, section) {
-            (1, LAYERS | REPEATED) => return None,
+            (1, LAYERS | ABSENT) => return None,
             (1, CHECKSUMS) => LAYERS,
             _ => section,
         };
@@ -194,7 +194,7 @@ impl<'a> Page<'a> {
             nodes.checked_mul(4 * max_degree),
             // Any number of words, or pairs of words.
             Some(length(LAYERS) / 4 * 4),
-            Some(length(REPEATED) / 8 * 8),
+            Some(length(ABSENT) / 8 * 8),
             blocks.checked_mul(4),
         ];
         let file_bytes = file_bytes as u64;

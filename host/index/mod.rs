@@ -1,5 +1,6 @@
 //! The graph index, its native file, and the formats of other systems.
 
+mod absent;
 mod entries;
 mod file;
 mod fingerprint;
@@ -16,6 +17,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use absent::Absent;
 pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
 pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
@@ -26,7 +28,7 @@ pub use statistics::Statistics;
 
 use crate::parallel::for_each_block;
 use crate::vectors::{Access, Repeated, spread_rows};
-use crate::{Error, Metric, Progress, Result, Vectors};
+use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
 
 /// The largest degree.
 pub const MAX_DEGREE: usize = 512;
@@ -58,7 +60,7 @@ pub struct Index {
     entries: Vec<u32>,
     /// Lowest first.
     layers: Vec<Layer>,
-    repeated: Repeated,
+    absent: Absent,
     adjacency: Adjacency,
     path: Option<PathBuf>,
     /// Set once all ids are known to be below n.
@@ -115,7 +117,7 @@ impl Index {
             nodes: degrees.len(),
             entries,
             layers: Vec::new(),
-            repeated: Repeated::default(),
+            absent: Absent::default(),
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
             checked: OnceLock::new(),
@@ -227,27 +229,51 @@ impl Index {
     /// same distance. A repeated row has the [`neighbors`](Self::neighbors) of the first row of its
     /// group, and no edge leads to it.
     pub fn repeated(&self) -> &Repeated {
-        &self.repeated
+        &self.absent.repeated
+    }
+
+    /// The rows of the base that were left out of the build; none if it took all. They have no
+    /// neighbours, and no search returns them.
+    pub fn left_out(&self) -> Option<&IdSet> {
+        self.absent.left_out.as_ref()
+    }
+
+    /// Whether `row` was left out of the build.
+    pub(crate) fn is_left_out(&self, row: u32) -> bool {
+        self.absent.is_left_out(row)
     }
 
     /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
     pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Self {
-        let mut places = vec![0u32; base.len()];
+        let index = self.renamed(base, rows, &repeated);
+        Self { absent: Absent { repeated, left_out: None }, ..index }
+    }
+
+    /// Extends an index over `rows` of `base`, ascending, by the other rows, which were `left_out`.
+    pub(crate) fn among(self, base: &Vectors, rows: &[u32], left_out: IdSet) -> Self {
+        let absent = Absent { repeated: self.repeated().renamed(rows), left_out: Some(left_out) };
+        Self { absent, ..self.renamed(base, rows, &Repeated::default()) }
+    }
+
+    /// This index with the ids of `rows` of `base`, ascending. Rows of `copies` get the neighbours
+    /// of the first rows of their groups, the rest none.
+    fn renamed(self, base: &Vectors, rows: &[u32], copies: &Repeated) -> Self {
+        let mut places = vec![u32::MAX; base.len()];
         rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
-        repeated.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
+        copies.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
         let stride = self.max_degree;
+        let of_place = |place: u32| if place == u32::MAX { &[] } else { self.neighbors(place as usize) };
         let mut neighbors = vec![u32::MAX; base.len() * stride];
-        let degrees = places.par_iter().map(|&place| self.neighbors(place as usize).len() as u32).collect();
+        let degrees = places.par_iter().map(|&place| of_place(place).len() as u32).collect();
         neighbors.par_chunks_exact_mut(stride.max(1)).zip(&places).for_each(|(row, &place)| {
-            let names = self.neighbors(place as usize).iter().map(|&id| rows[id as usize]);
+            let names = of_place(place).iter().map(|&id| rows[id as usize]);
             row.iter_mut().zip(names).for_each(|(slot, name)| *slot = name);
         });
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
         let fingerprint = Fingerprint::of(base);
         let rows = PaddedRows { max_degree: stride, degrees, neighbors };
-        let index = Self::new(self.description, fingerprint, rows, entries);
-        Self { repeated, ..index }.with_layers(layers)
+        Self::new(self.description, fingerprint, rows, entries).with_layers(layers)
     }
 
     /// The entry points and layers of a search.
@@ -324,27 +350,31 @@ impl Index {
                     }
                 }
             })?;
-            self.check_repeated(progress)?;
+            self.check_no_nodes(progress)?;
             self.check_entries()?;
             self.checked.get_or_init(|| ());
         }
         Ok(())
     }
 
-    /// Checks that no edge leads to a repeated row: a search would return it twice.
-    fn check_repeated(&self, progress: &Progress) -> Result<()> {
-        if self.repeated.is_empty() {
+    /// Checks that no edge leads to a repeated row, which a search would return twice, or to one
+    /// that was left out.
+    fn check_no_nodes(&self, progress: &Progress) -> Result<()> {
+        if self.absent.is_empty() {
             return Ok(());
         }
-        let mut is_repeated = vec![false; self.nodes];
-        self.repeated.pairs().for_each(|(row, _)| is_repeated[row as usize] = true);
+        let mut is_node = vec![true; self.nodes];
+        self.repeated().pairs().for_each(|(row, _)| is_node[row as usize] = false);
+        self.absent.left_out().for_each(|row| is_node[row as usize] = false);
         let stage = progress.stage("check", self.nodes as u64);
         for_each_block(self.nodes, &stage, |mut nodes| {
-            match nodes.find(|&node| self.neighbors(node).iter().any(|&id| is_repeated[id as usize])) {
+            match nodes.find(|&node| self.neighbors(node).iter().any(|&id| !is_node[id as usize])) {
                 None => Ok(()),
                 Some(node) => {
-                    let found = format!("a repeated row among the neighbours of node {node}");
-                    Err(Error::mismatch(self.describe(), found, "no repeated rows"))
+                    let found = format!(
+                        "a row that repeats another or was left out among the neighbours of node {node}"
+                    );
+                    Err(Error::mismatch(self.describe(), found, "nodes of the graph"))
                 }
             }
         })
@@ -371,9 +401,13 @@ impl Index {
                 let expected = format!("ids below {}", self.nodes);
                 Err(Error::mismatch(self.describe(), format_args!("entry point {entry}"), expected))
             }
-            None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.repeated.contains(id)) => {
+            None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.repeated().contains(id)) => {
                 let found = "a repeated row as an entry point";
                 Err(Error::mismatch(self.describe(), found, "the first row of its group"))
+            }
+            None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.is_left_out(id)) => {
+                let found = "an entry point that was left out of the build";
+                Err(Error::mismatch(self.describe(), found, "a node of the graph"))
             }
             None => Layer::check(&self.layers, self.nodes, &self.entries, &self.describe()),
         }

@@ -88,7 +88,7 @@ impl Index {
     }
 
     /// Counts the nodes that no path from the entry points reaches. A repeated row is reached with
-    /// the first row of its group.
+    /// the first row of its group; rows that were left out of the build are no nodes.
     ///
     /// Takes two bits of memory per node and scans rows in file order until a scan finds nothing
     /// new. An index may be larger than memory, where a queue of nodes would read it at random.
@@ -133,7 +133,10 @@ impl Index {
         // A cancelled scan finds nothing new.
         while scan() {}
         progress.check()?;
-        for (row, first) in self.repeated.pairs().map(|(row, first)| (row as usize, first as usize)) {
+        for row in self.absent.left_out().map(|row| row as usize) {
+            followed[row / 64] |= 1 << (row % 64);
+        }
+        for (row, first) in self.repeated().pairs().map(|(row, first)| (row as usize, first as usize)) {
             followed[row / 64] |= (followed[first / 64] >> (first % 64) & 1) << (row % 64);
         }
         Ok(self.len() as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())

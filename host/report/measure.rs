@@ -10,6 +10,7 @@ use crate::eval::KnnTruth;
 use crate::held::Held;
 use crate::search::Engine;
 use crate::search::exact::ExactSearch;
+use crate::vectors::space::Space;
 use crate::{DataShape, Device, Index, Progress, Result, Search, Vectors};
 
 /// Neighbours per query.
@@ -69,7 +70,14 @@ impl Measure {
         let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
         let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress.unwatched())?;
         let engine = engine.device(self.search_on)?;
-        let n = index.len();
+        // Rows that were left out of the build are no neighbours.
+        let rows: Option<Vec<u32>> = index.left_out().map(|rows| rows.complement().iter().collect());
+        let part = rows
+            .as_ref()
+            .map(|rows| Space::owned(base.select(rows), index.metric(), &self.progress.unwatched()));
+        let part = part.transpose()?;
+        let space = part.as_ref().unwrap_or(engine.space());
+        let n = space.len();
         let has_lists = !lists.nodes().is_empty();
         let nodes = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
         if nodes.is_empty() {
@@ -81,12 +89,16 @@ impl Measure {
         if let Some(bytes) = self.gpu_memory {
             exact = exact.device_memory(bytes);
         }
-        let truth = KnnTruth::of_nodes(engine.space(), nodes.clone(), deepest, &exact)?;
+        let truth = KnnTruth::of_nodes(space, nodes.clone(), deepest, &exact)?;
         let knn = has_lists.then(|| {
             let ks = [K.min(lists.k()), lists.k()];
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
+        let nodes: Vec<u32> = match rows {
+            Some(rows) => nodes.iter().map(|&node| rows[node as usize]).collect(),
+            None => nodes,
+        };
         let search = search(&engine, &base.select(&nodes), (&nodes, &truth), k, &by_index)?;
         Ok((knn, Some(search)))
     }

@@ -166,9 +166,9 @@ impl<'a> Engine<'a> {
         gpu: Option<&OnGpu>,
         (found, progress): (&mut Found, &Progress),
     ) -> Result<()> {
-        let Prepared { base, space, .. } = &*self.prepared;
+        let Prepared { index, base, space, .. } = &*self.prepared;
         let (mut ids, k) = (Vec::new(), answer.k());
-        filter.each(base.len(), |id| ids.push(id));
+        filter.each(base.len(), |id| ids.extend((!index.is_left_out(id)).then_some(id)));
         let keys = match gpu {
             Some(on_gpu) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
                 let measurement = on_gpu.gpu().measure()?;
@@ -212,7 +212,13 @@ impl<'a> Engine<'a> {
         };
         if let (Some(filter), false) = (search.filter, is_complete) {
             let Scratch { search, rows, .. } = &mut *scratch;
-            search.scan(space, query, answer.k(), |with| filter.each(base.len(), with));
+            search.scan(space, query, answer.k(), |with| {
+                filter.each(base.len(), |id| {
+                    if !index.is_left_out(id) {
+                        with(id)
+                    }
+                });
+            });
             rows.clear();
             rows.extend(search.found().take_while(|&key| answer.is_within(key)));
         }

@@ -6,7 +6,6 @@ mod cpu;
 mod engine;
 pub(crate) mod exact;
 pub(crate) mod gpu;
-mod id_set;
 mod options;
 mod pool;
 mod prepare;
@@ -15,7 +14,6 @@ mod searcher;
 pub(crate) mod visited;
 
 pub(crate) use engine::Engine;
-pub use id_set::IdSet;
 pub use options::Search;
 pub use prepare::prepare_search;
 pub use result::{Neighbor, SearchResult};

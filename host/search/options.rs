@@ -4,8 +4,7 @@ use std::fmt;
 
 use tagore_device::random::{Draws, Stage};
 
-use super::IdSet;
-use crate::{Error, Result, Vectors};
+use crate::{Error, IdSet, Result, Vectors};
 
 /// The beam unless set, if k is not larger.
 const BEAM: usize = 100;
@@ -123,7 +122,7 @@ impl<'a> Search<'a> {
             return Err(Error::argument("radius", self.radius, "a distance"));
         }
         match self.filter {
-            Some(Filter::Among(ids)) => ids.check(base),
+            Some(Filter::Among(ids)) => ids.check("filter", base),
             _ => Ok(()),
         }
     }

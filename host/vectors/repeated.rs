@@ -186,6 +186,11 @@ impl Repeated {
         place + least
     }
 
+    /// The repeated rows among `rows`, ascending, of a larger base: row i is now `rows[i]`.
+    pub(crate) fn renamed(&self, rows: &[u32]) -> Self {
+        Self::from_pairs(self.pairs.iter().map(|pair| pair.map(|row| rows[row as usize])).collect())
+    }
+
     /// Words for a file (`docs/formats.md`).
     pub(crate) fn words(&self) -> &[u32] {
         bytemuck::cast_slice(&self.pairs)

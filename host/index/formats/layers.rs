@@ -43,9 +43,10 @@ impl Layers {
             let draws = Draws::new(seed, Stage::Entry, 1, node.into());
             (-draws.unit(0).ln() * factor) as usize
         };
-        let repeated = export.index.repeated();
+        let index = export.index;
         // A search near one row of a group of equal rows finds the others in the base layer.
-        let is_above = |&node: &u32| level(node) > 0 && !repeated.contains(node);
+        let is_above =
+            |&node: &u32| level(node) > 0 && !index.repeated().contains(node) && !index.is_left_out(node);
         let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(is_above).collect();
         let builder = Builder::new(Strategy::vamana().degree(upper_degree(export)))
             .metric(export.index.metric())

@@ -68,7 +68,7 @@ impl Run<'_> {
         let layers = self.layers(&mut file, repeated, entries)?;
         let seconds = began.elapsed().as_secs_f64();
         stage.advance(1)?;
-        file.commit(Start { entries, layers: &layers }, repeated, &self.settings.stale)?;
+        file.commit(Start { entries, layers: &layers }, repeated.words(), &self.settings.stale)?;
         Ok(seconds)
     }
 

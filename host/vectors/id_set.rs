@@ -2,7 +2,8 @@
 
 use crate::{Error, Result, Vectors};
 
-/// A set of rows of a base, one bit per row: the rows that a search may return.
+/// A set of rows of a base, one bit per row: the rows that a search may return, or that a build
+/// takes.
 ///
 /// ```
 /// use tagore::IdSet;
@@ -140,13 +141,13 @@ impl IdSet {
         })
     }
 
-    /// Checks that this is a set of rows of `base`.
-    pub(super) fn check(&self, base: &Vectors) -> Result<()> {
+    /// Checks that this set, `name` in an error, is one of rows of `base`.
+    pub(crate) fn check(&self, name: &str, base: &Vectors) -> Result<()> {
         if self.rows == base.len() {
             return Ok(());
         }
         let expected = format!("{} as in {}", base.len(), base.describe());
-        Err(Error::mismatch("filter", format_args!("a set of {} rows", self.rows), expected))
+        Err(Error::mismatch(name, format_args!("a set of {} rows", self.rows), expected))
     }
 }
 
