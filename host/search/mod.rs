@@ -11,6 +11,7 @@ mod pool;
 mod prepare;
 mod result;
 mod searcher;
+mod vectors;
 pub(crate) mod visited;
 
 pub(crate) use engine::Engine;
@@ -18,3 +19,4 @@ pub use options::Search;
 pub use prepare::prepare_search;
 pub use result::{Neighbor, SearchResult};
 pub use searcher::{MAX_WIDTH, Searcher};
+pub use vectors::SearchVectors;

@@ -1,5 +1,6 @@
 //! The launches of beam search.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use cuda_std::launch::Kernel;
@@ -18,8 +19,10 @@ use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
 use crate::vectors::Matrix;
 use crate::vectors::gpu::{Base, OnDevice, metric_number, stage_kernels, stride};
-use crate::vectors::space::{Queries, Space};
-use crate::{Progress, Result};
+use crate::{Metric, Progress, Result};
+
+/// Nodes that a search in two steps settles at a time: each warp computes 16 distances at once.
+const RERANK_WIDTH: usize = 2;
 
 stage_kernels! {
     /// Kernels of beam search: of beams of up to 64 to 512 nodes, and of layers.
@@ -118,6 +121,24 @@ impl<T: OnDevice> Batch<T> {
             computed: memory.buffer("computed")?,
         })
     }
+
+    /// Copies the queries of `range` to the device, and clears the counters.
+    fn upload(&mut self, rows: Matrix<'_, T>, zero: &[bool], range: Range<usize>) -> Result<()> {
+        let stride = stride::<T>(rows.dim());
+        self.queries.upload_rows(range.len(), stride, |query| rows.row(range.start + query))?;
+        if !zero.is_empty() {
+            let lifts: Vec<f32> = zero[range].iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
+            self.lifts.upload(&lifts)?;
+        }
+        self.computed.fill(0)
+    }
+
+    /// The number of distances computed since the queries came.
+    fn computed(&self) -> Result<u64> {
+        let mut computed = [0; SEARCH_COUNTERS as usize];
+        self.computed.download(&mut computed)?;
+        Ok(computed.iter().sum())
+    }
 }
 
 /// Takes the keys of a batch, `k` per query, and the number of its first query.
@@ -133,94 +154,117 @@ pub(in crate::search) struct Found {
 }
 
 /// A search for a set of queries.
+#[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
     pub on_gpu: &'a OnGpu,
-    pub space: &'a Space<'a>,
-    pub queries: &'a Queries<'a>,
+    pub dim: usize,
+    pub metric: Metric,
+    /// The number of queries.
+    pub queries: usize,
+    /// Marks queries that are zero vectors under cosine; empty if there are none.
+    pub zero: &'a [bool],
     pub limits: BatchLimits,
     pub progress: &'a Progress,
 }
 
 impl Task<'_> {
+    /// Searches for the queries `rows`.
     pub(super) fn run<T: BeamKernels>(
         &self,
         resident: &Resident<T>,
         rows: Matrix<'_, T>,
         take: Option<Take<'_>>,
     ) -> Result<Found> {
-        match self.limits.beam {
-            0..=64 => self.run_with::<T, T::Beam64>(resident, rows, take),
-            65..=128 => self.run_with::<T, T::Beam128>(resident, rows, take),
-            129..=256 => self.run_with::<T, T::Beam256>(resident, rows, take),
-            _ => self.run_with::<T, T::Beam512>(resident, rows, take),
-        }
-    }
-
-    fn run_with<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
-        &self,
-        resident: &Resident<T>,
-        rows: Matrix<'_, T>,
-        mut take: Option<Take<'_>>,
-    ) -> Result<Found> {
-        let (gpu, dim) = (&self.on_gpu.gpu, self.space.dim());
-        let BatchLimits { k, batch: at_once, .. } = self.limits;
-        let queries = self.queries.len();
-        let capacity = queries.min(at_once);
-        let mut keys = vec![key::NONE; k * if take.is_some() { capacity } else { queries }];
-        if keys.is_empty() {
-            return Ok(Found { keys, computed: 0, kernels: Vec::new() });
-        }
-        let stage = self.progress.stage("search", queries as u64);
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch = match kept.take() {
+        let batch = self.batch(&mut kept)?;
+        self.in_batches(take, |range, keys| {
+            batch.upload(rows, self.zero, range.clone())?;
+            self.walk(&resident.base, batch, range.len())?;
+            batch.found.download(keys)?;
+            let computed = batch.computed()?;
+            self.count_rows::<T>(computed);
+            Ok(computed)
+        })
+    }
+
+    /// Searches in two steps: walks on a copy of the base for the queries `copies`, then computes
+    /// the exact distances from the queries `rows` to the nearest rows found.
+    pub(super) fn run_in_two_steps<T: BeamKernels, E: BeamKernels>(
+        &self,
+        (copy, copies, metric): (&Resident<T>, Matrix<'_, T>, Metric),
+        (exact, rows): (&Resident<E>, Matrix<'_, E>),
+        take: Option<Take<'_>>,
+    ) -> Result<Found> {
+        let BatchLimits { beam, k, rerank, .. } = self.limits;
+        let found = rerank.clamp(k, beam);
+        let walk = Task { metric, zero: &[], limits: BatchLimits { k: found, ..self.limits }, ..*self };
+        let limits = BatchLimits { beam: found, width: RERANK_WIDTH, ..self.limits };
+        let settle = Task { limits, ..*self };
+        let mut kept = copy.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let near = walk.batch(&mut kept)?;
+        let mut kept = exact.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = settle.batch(&mut kept)?;
+        self.in_batches(take, |range, keys| {
+            near.upload(copies, &[], range.clone())?;
+            walk.walk(&copy.base, near, range.len())?;
+            batch.upload(rows, self.zero, range.clone())?;
+            settle.settle(&exact.base, (&near.found, found), batch, range.len())?;
+            batch.found.download(keys)?;
+            let (walked, settled) = (near.computed()?, batch.computed()?);
+            walk.count_rows::<T>(walked);
+            settle.count_rows::<E>(settled);
+            Ok(walked + settled)
+        })
+    }
+
+    /// The kept buffers, or new ones if those are too small.
+    fn batch<'b, T: OnDevice>(&self, kept: &'b mut Option<Batch<T>>) -> Result<&'b mut Batch<T>> {
+        let (capacity, k) = (self.queries.min(self.limits.batch), self.limits.k);
+        Ok(match kept.take() {
             Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
             _ => {
                 let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
-                kept.insert(Batch::new(gpu, capacity, dim, k, carried)?)
+                kept.insert(Batch::new(&self.on_gpu.gpu, capacity, self.dim, k, carried)?)
             }
-        };
-        let measurement = gpu.measure()?;
-        let mut total = 0;
-        for first in (0..queries).step_by(at_once) {
-            let count = at_once.min(queries - first);
-            batch.queries.upload_rows(count, stride::<T>(dim), |query| rows.row(first + query))?;
-            let zero = self.queries.zero();
-            if !zero.is_empty() {
-                let lifts: Vec<f32> =
-                    zero[first..][..count].iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
-                batch.lifts.upload(&lifts)?;
+        })
+    }
+
+    /// Calls `search` for ranges of the queries. It writes `k` keys per query, and returns the number
+    /// of distances computed.
+    fn in_batches(
+        &self,
+        mut take: Option<Take<'_>>,
+        mut search: impl FnMut(Range<usize>, &mut [Key]) -> Result<u64>,
+    ) -> Result<Found> {
+        let BatchLimits { k, batch: at_once, .. } = self.limits;
+        let capacity = self.queries.min(at_once);
+        let mut keys = vec![key::NONE; k * if take.is_some() { capacity } else { self.queries }];
+        if keys.is_empty() {
+            return Ok(Found { keys, computed: 0, kernels: Vec::new() });
+        }
+        let stage = self.progress.stage("search", self.queries as u64);
+        let measurement = self.on_gpu.gpu.measure()?;
+        let mut computed = 0;
+        for first in (0..self.queries).step_by(at_once) {
+            let range = first..self.queries.min(first + at_once);
+            let count = range.len();
+            let place = if take.is_some() { 0 } else { first };
+            let keys = &mut keys[place * k..][..count * k];
+            computed += search(range, keys)?;
+            if let Some(take) = &mut take {
+                take(first, keys);
             }
-            batch.computed.fill(0)?;
-            self.launch::<T, K>(&resident.base, batch, count)?;
-            match &mut take {
-                Some(take) => {
-                    batch.found.download(&mut keys[..count * k])?;
-                    take(first, &keys[..count * k]);
-                }
-                None => batch.found.download(&mut keys[first * k..][..count * k])?,
-            }
-            let mut computed = [0; SEARCH_COUNTERS as usize];
-            batch.computed.download(&mut computed)?;
-            let computed: u64 = computed.iter().sum();
-            // Rows alone: the number of edges read is not known.
-            gpu.count_work::<K>(computed * (stride::<T>(dim) * size_of::<T>()) as u64, 0);
-            total += computed;
             stage.advance(count as u64)?;
         }
         if take.is_some() {
             keys.clear();
         }
-        Ok(Found { keys, computed: total, kernels: measurement.end()?.kernels })
+        Ok(Found { keys, computed, kernels: measurement.end()?.kernels })
     }
 
     /// Searches the layers, then the index.
-    fn launch<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
-        &self,
-        base: &Base<T>,
-        batch: &mut Batch<T>,
-        count: usize,
-    ) -> Result<()> {
+    fn walk<T: BeamKernels>(&self, base: &Base<T>, batch: &mut Batch<T>, count: usize) -> Result<()> {
         let OnGpu { degree, edges, entries, layers, .. } = self.on_gpu;
         let Batch { queries, lifts, found, in_layers: [here, next], computed, .. } = batch;
         let queries = QueryBuffers { values: queries, lifts, count };
@@ -236,7 +280,52 @@ impl Task<'_> {
             entries = Entries::Found(next, beam);
         }
         let stage = Stage { edges, places: None, degree: *degree, entries, limits: self.limits };
-        self.launch_stage::<T, K>(base, &stage, &queries, Output { found, computed })
+        self.launch_beam(base, &stage, &queries, Output { found, computed })
+    }
+
+    /// Computes the exact distances to the `near` rows of each query, and keeps the nearest `k`: a
+    /// search that enters at these rows, of a graph without edges.
+    fn settle<T: BeamKernels>(
+        &self,
+        base: &Base<T>,
+        (near, entries): (&Buffer<Key>, usize),
+        batch: &mut Batch<T>,
+        count: usize,
+    ) -> Result<()> {
+        let entries = Entries::Found(near, entries);
+        let stage =
+            Stage { edges: &self.on_gpu.edges, places: None, degree: 0, entries, limits: self.limits };
+        let Batch { queries, lifts, found, computed, .. } = batch;
+        let queries = QueryBuffers { values: queries, lifts, count };
+        self.launch_beam(base, &stage, &queries, Output { found, computed })
+    }
+
+    /// Launches the kernel of the beam.
+    fn launch_beam<T: BeamKernels>(
+        &self,
+        base: &Base<T>,
+        stage: &Stage<'_>,
+        queries: &QueryBuffers<'_, T>,
+        output: Output<'_>,
+    ) -> Result<()> {
+        match self.limits.beam {
+            0..=64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
+            65..=128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
+            129..=256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
+            _ => self.launch_stage::<T, T::Beam512>(base, stage, queries, output),
+        }
+    }
+
+    /// Counts the rows that the kernel of the beam has read. Rows alone: the number of edges read is
+    /// not known.
+    fn count_rows<T: BeamKernels>(&self, rows: u64) {
+        let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
+        match self.limits.beam {
+            0..=64 => gpu.count_work::<T::Beam64>(bytes, 0),
+            65..=128 => gpu.count_work::<T::Beam128>(bytes, 0),
+            129..=256 => gpu.count_work::<T::Beam256>(bytes, 0),
+            _ => gpu.count_work::<T::Beam512>(bytes, 0),
+        }
     }
 
     fn launch_stage<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
@@ -246,7 +335,7 @@ impl Task<'_> {
         queries: &QueryBuffers<'_, T>,
         output: Output<'_>,
     ) -> Result<()> {
-        let (gpu, dim, degree) = (&self.on_gpu.gpu, self.space.dim(), stage.degree);
+        let (gpu, dim, degree) = (&self.on_gpu.gpu, self.dim, stage.degree);
         let BatchLimits { k, beam, width, .. } = stage.limits;
         let slots = BeamShape { dim, degree, beam, width }.slots(gpu.shared_memory());
         let slots =
@@ -274,14 +363,14 @@ impl Task<'_> {
                 width: width as u32,
                 expansions: u32::MAX,
                 slots,
-                metric: metric_number(self.space.metric()),
+                metric: metric_number(self.metric),
             },
             queries: Rows {
                 values: queries.values.view(),
                 lifts: queries.lifts.view(),
                 stride: stride::<T>(dim) as u32,
                 dim: dim as u32,
-                lifted: u32::from(!self.queries.zero().is_empty()),
+                lifted: u32::from(!self.zero.is_empty()),
                 square: -1.0,
             },
             found: output.found.view_mut(),

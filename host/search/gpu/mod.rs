@@ -1,6 +1,7 @@
 //! Beam search on a GPU (`device/src/search/beam/`). Index and base are copied to it once, for any
 //! number of batches.
 
+mod copy;
 mod launch;
 
 use std::sync::{Mutex, OnceLock};
@@ -10,16 +11,17 @@ use tagore_device::key;
 use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
 
-#[cfg(test)]
+use copy::{AnyCopy, BaseCopy, Code};
 pub(crate) use launch::BeamKernels;
 use launch::{Batch, Found, Take, Task};
 pub(crate) use launch::{kernel, kernels};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
+use crate::search::SearchVectors;
 use crate::vectors::gpu::{Base, OnDevice, as_bytes, bytes_of};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Matrix, TypedRows};
+use crate::vectors::{ElementType, Matrix, TypedRows};
 use crate::{Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
@@ -36,6 +38,8 @@ pub(super) struct BatchLimits {
     pub width: usize,
     /// Queries on the device at a time.
     pub batch: usize,
+    /// Rows of a walk on a copy whose exact distances are computed, at least `k`.
+    pub rerank: usize,
 }
 
 /// Most ids of a step: more exceed the shared memory of any block.
@@ -82,6 +86,8 @@ pub(super) struct OnGpu {
     /// The layers, highest first.
     layers: Vec<LayerOnGpu>,
     base: AnyBase,
+    /// The copy that searches walk on; none if they walk on the base.
+    copy: Option<AnyCopy>,
 }
 
 /// A layer of an index on a device.
@@ -124,6 +130,17 @@ enum AnyBase {
     Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
 }
 
+impl AnyBase {
+    fn element_type(&self) -> ElementType {
+        match self {
+            Self::F32(_) => ElementType::F32,
+            Self::F16(_) => ElementType::F16,
+            Self::U8(_) | Self::Whole(..) => ElementType::U8,
+            Self::I8(_) => ElementType::I8,
+        }
+    }
+}
+
 /// The base, and query buffers reused by later batches.
 struct Resident<T: OnDevice> {
     base: Base<T>,
@@ -132,7 +149,7 @@ struct Resident<T: OnDevice> {
 
 impl OnGpu {
     /// Copies index and base to the device.
-    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index) -> Result<Self> {
+    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index, vectors: SearchVectors) -> Result<Self> {
         let (n, degree, entries) = (index.len(), index.max_degree(), index.entries());
         if n as u64 >= key::MAX_NODES {
             let expected = format!("fewer than {} on a GPU", key::MAX_NODES);
@@ -162,7 +179,8 @@ impl OnGpu {
             TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
             TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
         };
-        Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base })
+        let copy = AnyCopy::of(&gpu, space, base.element_type(), vectors)?;
+        Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base, copy })
     }
 
     /// The device.
@@ -190,7 +208,21 @@ impl OnGpu {
                 limits.width
             )));
         }
-        let task = Task { on_gpu: self, space, queries, limits, progress };
+        let (dim, zero) = (space.dim(), queries.zero());
+        let task = Task {
+            on_gpu: self,
+            dim,
+            metric: space.metric(),
+            queries: queries.len(),
+            zero,
+            limits,
+            progress,
+        };
+        match &self.copy {
+            Some(AnyCopy::F16(copy)) => return self.search_copy(copy, queries, &task, take),
+            Some(AnyCopy::I8(copy)) => return self.search_copy(copy, queries, &task, take),
+            None => {}
+        }
         match (&self.base, queries.rows()) {
             (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows, take),
             (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows, take),
@@ -201,6 +233,23 @@ impl OnGpu {
                 None => task.run(self.floats(space, floats)?, rows, take),
             },
             _ => unreachable!("queries are cast to the element type of the base"),
+        }
+    }
+
+    /// Walks on `copy`, then settles on the base.
+    fn search_copy<T: Code + BeamKernels>(
+        &self,
+        copy: &BaseCopy<T>,
+        queries: &Queries<'_>,
+        task: &Task<'_>,
+        take: Option<Take<'_>>,
+    ) -> Result<Found> {
+        let codes = copy.queries(queries);
+        let walk = (&copy.resident, Matrix::new(&codes, task.dim, task.dim), copy.metric);
+        match (&self.base, queries.rows()) {
+            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run_in_two_steps(walk, (base, rows), take),
+            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run_in_two_steps(walk, (base, rows), take),
+            _ => unreachable!("only rows of floats have copies, and queries are cast to their type"),
         }
     }
 
@@ -241,7 +290,11 @@ impl OnGpu {
 
 impl<T: OnDevice> Resident<T> {
     fn new(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
-        Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
+        Ok(Self::of(Base::upload(gpu, space, rows)?))
+    }
+
+    fn of(base: Base<T>) -> Self {
+        Self { base, batch: Mutex::default() }
     }
 }
 

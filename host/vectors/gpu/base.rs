@@ -58,6 +58,15 @@ impl<T: OnDevice> Base<T> {
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted, square })
     }
 
+    /// The first `n` of `rows`, without lifts: rows of no metric but L2 and the inner product.
+    pub(crate) fn plain(gpu: &Gpu, n: usize, rows: Matrix<'_, T>) -> Result<Self> {
+        let (dim, stride) = (rows.dim(), stride::<T>(rows.dim()));
+        let memory = Self::plan(n, dim, Metric::L2).reserve(gpu)?;
+        let (mut values, lifts) = (memory.buffer("rows")?, memory.buffer("lifts")?);
+        Buffer::upload_rows(&mut values, n, stride, |row| rows.row(row))?;
+        Ok(Self { values, stride, dim, lifts, lifted: false, square: -1.0 })
+    }
+
     /// Replaces the lifts under inner product: one per row, with the squared norm of all lifted
     /// rows.
     pub(crate) fn lift(&mut self, lifts: &[f32], square: f32) -> Result<()> {
