@@ -1,10 +1,12 @@
 //! Copies of the base in fewer bytes, for walks.
 
 use cuda_std::f16;
+use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::Resident;
 use super::launch::BeamKernels;
+use super::rotation::Rotation;
 use crate::Result;
 use crate::gpu::Gpu;
 use crate::search::SearchVectors;
@@ -15,6 +17,9 @@ use crate::vectors::{Element, ElementType, Matrix, Metric, TypedRows, with_matri
 /// Rows in the sample that decides the scale.
 const SAMPLE: usize = 16_384;
 
+/// Fewest rows coded per thread.
+const AT_ONCE: usize = 16;
+
 /// Share of the sampled rows whose components all fit; others are clamped.
 const WITHIN: f64 = 0.999;
 
@@ -23,24 +28,39 @@ pub(super) trait Code: OnDevice {
     /// The magnitude that fills the type, or enough of it.
     const MOST: f32;
 
-    /// The nearest value of the type.
-    fn code(x: f32) -> Self;
+    /// The largest magnitude of the type; larger values are clamped.
+    const CLAMP: f32;
+
+    /// Whether vectors are rotated: where the type has few values, components must vary alike.
+    const ROTATED: bool;
+
+    /// Rounds `values` to the type.
+    fn codes(values: &[f32], codes: &mut [Self]);
 }
 
 impl Code for f16 {
     // Squares of larger values leave f32 less room.
     const MOST: f32 = 4096.0;
 
-    fn code(x: f32) -> Self {
-        f16::from_f32(x.clamp(-65504.0, 65504.0))
+    const CLAMP: f32 = 65504.0;
+
+    const ROTATED: bool = false;
+
+    fn codes(values: &[f32], codes: &mut [Self]) {
+        codes.convert_from_f32_slice(values);
     }
 }
 
 impl Code for i8 {
     const MOST: f32 = 127.0;
 
-    fn code(x: f32) -> Self {
-        x.round().clamp(-127.0, 127.0) as i8
+    const CLAMP: f32 = 127.0;
+
+    const ROTATED: bool = true;
+
+    fn codes(values: &[f32], codes: &mut [Self]) {
+        // The cast cuts fractions off.
+        codes.iter_mut().zip(values).for_each(|(code, &x)| *code = (x + 0.5f32.copysign(x)) as i32 as i8);
     }
 }
 
@@ -50,15 +70,21 @@ pub(super) enum AnyCopy {
     I8(BaseCopy<i8>),
 }
 
-/// A copy of the base in `T`: `(x - mean) * scale`. Under inner product the mean is 0. Under L2 and
-/// cosine distances of the copy are those of the base times `scale` squared, but for rounding, so
-/// they have the same order.
+/// A copy of the base in `T`. Under L2 and cosine distances of the copy are those of the base times
+/// the square of the scale, under inner product products, but for rounding: the order is the same.
 pub(super) struct BaseCopy<T: OnDevice> {
     pub resident: Resident<T>,
-    mean: Vec<f32>,
+    coding: Coding,
     scale: f32,
     /// The metric of walks.
     pub metric: Metric,
+}
+
+/// What is done to rows before they are scaled and rounded.
+struct Coding {
+    /// Subtracted from all rows; 0 under inner product.
+    mean: Vec<f32>,
+    rotation: Option<Rotation>,
 }
 
 impl AnyCopy {
@@ -80,54 +106,94 @@ impl AnyCopy {
 
 impl<T: Code + BeamKernels> BaseCopy<T> {
     fn new(gpu: &Gpu, space: &Space<'_>) -> Result<Self> {
-        let (n, dim) = (space.len(), space.dim());
+        let (rows, n, dim) = (space.rows(), space.len(), space.dim());
         let metric = if space.metric() == Metric::InnerProduct { Metric::InnerProduct } else { Metric::L2 };
-        let mean = if metric == Metric::L2 { mean(space.rows(), n) } else { vec![0.0; dim] };
-        let scale = scale::<T>(largest(space.rows(), n, &mean));
-        let codes = codes::<T>(space.rows(), n, &mean, |_| scale);
+        let mean = if metric == Metric::L2 { mean(rows, n) } else { vec![0.0; dim] };
+        let coding = Coding { mean, rotation: T::ROTATED.then(|| Rotation::new(dim)) };
+        let scale = scale::<T>(coding.largest(rows, n));
+        let codes = coding.codes::<T>(rows, n, |_| scale);
         let base = Base::plain(gpu, n, Matrix::new(&codes, dim, dim))?;
-        Ok(Self { resident: Resident::of(base), mean, scale, metric })
+        Ok(Self { resident: Resident::of(base), coding, scale, metric })
     }
 
     /// `queries` in the copy's form. Under inner product each has a scale of its own.
     pub(super) fn queries(&self, queries: &Queries<'_>) -> Vec<T> {
-        let rows = queries.rows();
-        codes(rows, queries.len(), &self.mean, |query| match self.metric {
-            Metric::InnerProduct => scale::<T>(with_matrix!(rows, m => magnitude(m.row(query), &self.mean))),
+        self.coding.codes(queries.rows(), queries.len(), |values| match self.metric {
+            Metric::InnerProduct => scale::<T>(magnitude(values)),
             Metric::L2 | Metric::Cosine => self.scale,
         })
+    }
+}
+
+impl Coding {
+    /// Writes row `row` to `values`, centred and rotated; `spare` is room for as many components.
+    fn apply(&self, rows: TypedRows<'_>, row: usize, (values, spare): (&mut [f32], &mut [f32])) {
+        with_matrix!(rows, m => {
+            let row = m.row(row).iter().zip(&self.mean);
+            values.iter_mut().zip(row).for_each(|(value, (x, mean))| *value = Element::to_f32(*x) - mean);
+        });
+        if let Some(rotation) = &self.rotation {
+            rotation.apply(values, spare);
+        }
+    }
+
+    fn room(&self) -> (Vec<f32>, Vec<f32>) {
+        (vec![0.0; self.mean.len()], vec![0.0; self.mean.len()])
+    }
+
+    /// The magnitude that the components of nearly all rows of a sample stay within.
+    fn largest(&self, rows: TypedRows<'_>, n: usize) -> f32 {
+        let of = |(values, spare): &mut (Vec<f32>, Vec<f32>), row: usize| {
+            self.apply(rows, row, (values, spare));
+            magnitude(values)
+        };
+        let step = n.div_ceil(SAMPLE).max(1);
+        let sample = (0..n).into_par_iter().step_by(step);
+        let mut magnitudes: Vec<f32> = sample.map_init(|| self.room(), of).collect();
+        magnitudes.sort_unstable_by(f32::total_cmp);
+        let place = (magnitudes.len().saturating_sub(1) as f64 * WITHIN) as usize;
+        magnitudes.get(place).copied().unwrap_or(0.0)
+    }
+
+    /// The first `count` rows as codes without gaps; `scale` gives the scale of a row's values.
+    fn codes<T: Code>(
+        &self,
+        rows: TypedRows<'_>,
+        count: usize,
+        scale: impl Fn(&[f32]) -> f32 + Sync,
+    ) -> Vec<T> {
+        let dim = self.mean.len();
+        let mut codes = vec![T::default(); count * dim];
+        let chunks = codes.par_chunks_exact_mut(dim).enumerate().with_min_len(AT_ONCE);
+        chunks.for_each_init(
+            || self.room(),
+            |(values, spare), (row, codes)| {
+                self.apply(rows, row, (values, spare));
+                let scale = scale(values);
+                values.iter_mut().for_each(|x| *x = (*x * scale).clamp(-T::CLAMP, T::CLAMP));
+                T::codes(values, codes);
+            },
+        );
+        codes
     }
 }
 
 /// The mean of a sample of rows.
 fn mean(rows: TypedRows<'_>, n: usize) -> Vec<f32> {
     with_matrix!(rows, m => {
+        let sample = || (0..n).step_by(n.div_ceil(SAMPLE).max(1));
         let mut sums = vec![0f64; m.dim()];
-        for row in sample(n) {
+        for row in sample() {
             m.row(row).iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(Element::to_f32(*x)));
         }
-        let count = sample(n).count().max(1) as f64;
+        let count = sample().count().max(1) as f64;
         sums.into_iter().map(|sum| (sum / count) as f32).collect()
     })
 }
 
-/// The magnitude that the components of nearly all rows of a sample stay within.
-fn largest(rows: TypedRows<'_>, n: usize, mean: &[f32]) -> f32 {
-    let of = |row| with_matrix!(rows, m => magnitude(m.row(row), mean));
-    let mut magnitudes: Vec<f32> = sample(n).map(of).collect();
-    magnitudes.sort_unstable_by(f32::total_cmp);
-    let place = (magnitudes.len().saturating_sub(1) as f64 * WITHIN) as usize;
-    magnitudes.get(place).copied().unwrap_or(0.0)
-}
-
-/// Evenly spread rows.
-fn sample(n: usize) -> impl Iterator<Item = usize> {
-    (0..n).step_by(n.div_ceil(SAMPLE).max(1))
-}
-
-/// The largest magnitude of a component of `row`, less the mean.
-fn magnitude<E: Element>(row: &[E], mean: &[f32]) -> f32 {
-    row.iter().zip(mean).map(|(x, mean)| (Element::to_f32(*x) - mean).abs()).fold(0.0, f32::max)
+/// The largest magnitude of a component.
+fn magnitude(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |largest, x| x.abs().max(largest))
 }
 
 /// The factor that brings `largest` to the magnitude of the type.
@@ -135,24 +201,4 @@ fn scale<T: Code>(largest: f32) -> f32 {
     let scale = T::MOST / largest;
     // Zeros alone, or values whose factor would overflow: they are all near each other.
     if scale.is_finite() { scale } else { 1.0 }
-}
-
-/// The first `count` rows as codes without gaps, each with the scale of its number.
-fn codes<T: Code>(
-    rows: TypedRows<'_>,
-    count: usize,
-    mean: &[f32],
-    scale: impl Fn(usize) -> f32 + Sync,
-) -> Vec<T> {
-    let mut codes = vec![T::zeroed(); count * mean.len()];
-    with_matrix!(rows, m => {
-        codes.par_chunks_exact_mut(mean.len()).enumerate().for_each(|(row, codes)| {
-            let scale = scale(row);
-            let values = m.row(row).iter().zip(mean);
-            codes.iter_mut().zip(values).for_each(|(code, (x, mean))| {
-                *code = T::code((Element::to_f32(*x) - mean) * scale);
-            });
-        });
-    });
-    codes
 }

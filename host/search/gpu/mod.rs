@@ -3,6 +3,7 @@
 
 mod copy;
 mod launch;
+mod rotation;
 
 use std::sync::{Mutex, OnceLock};
 
