@@ -33,11 +33,11 @@ pub trait Element: Plain + Default {
 
     /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of
     /// each group of four. Lane `part` of a group passes its part of the query's norm. Loads of all
-    /// rows are under way at once.
+    /// rows are under way at once: two of each row, with `DEEP` more if the type is wide.
     ///
     /// Rows and query begin at multiples of 16 bytes. Zeros follow the last component: of a row up
     /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
-    fn sums_of_group<const N: usize>(
+    fn sums_of_group<const N: usize, const DEEP: bool>(
         metric: Metric,
         query: (Shared<Self::Query>, Self::Wide),
         rows: [Global<Self>; N],
@@ -50,7 +50,7 @@ pub trait Element: Plain + Default {
 pub const GROUP: u32 = 4;
 
 macro_rules! float_elements {
-    ($($type:ty: $wide:expr, $four:expr;)*) => {$(
+    ($($type:ty: $wide:expr, $four:expr, $deep:literal;)*) => {$(
         impl Element for $type {
             type Wide = f32;
             type Query = f32;
@@ -75,7 +75,7 @@ macro_rules! float_elements {
             // The CPU's order: sixteen sums, four to a lane, of the components `i, i + 16, ...`,
             // added as a tree.
             #[inline(always)]
-            fn sums_of_group<const N: usize>(
+            fn sums_of_group<const N: usize, const DEEP: bool>(
                 metric: Metric,
                 (query, _): (Shared<f32>, f32),
                 rows: [Global<Self>; N],
@@ -92,11 +92,31 @@ macro_rules! float_elements {
                     });
                 };
                 let mut sums = [[0f32; 4]; N];
+                const STEP: u32 = GROUP * <$type as Element>::PIECE;
                 let mut i = part * Self::PIECE;
+                // Registers hold no more loads than `$deep`; the rest of a row takes two at a time.
+                while DEEP && i + ($deep - 1) * STEP < dim {
+                    keep_rolled();
+                    let mut loaded = [[[0.0; 4]; N]; $deep];
+                    unroll!(4, A => {
+                        if A < $deep {
+                            loaded[A] = rows.map(|row| $four(row, i + A as u32 * STEP));
+                        }
+                    });
+                    unroll!(4, A => {
+                        if A < $deep {
+                            let of_query = query.get_quad((i + A as u32 * STEP) as usize);
+                            for n in 0..N {
+                                add(&mut sums[n], loaded[A][n], of_query);
+                            }
+                        }
+                    });
+                    i += $deep * STEP;
+                }
                 while i < dim {
                     keep_rolled();
                     // Two loads per row are under way before the first is used.
-                    let next = i + GROUP * Self::PIECE;
+                    let next = i + STEP;
                     let first = rows.map(|row| $four(row, i));
                     let second = rows.map(|row| if next < dim { $four(row, next) } else { [0.0; 4] });
                     let of_query = query.get_quad(i as usize);
@@ -107,7 +127,7 @@ macro_rules! float_elements {
                     for n in 0..N {
                         add(&mut sums[n], second[n], of_query);
                     }
-                    i = next + GROUP * Self::PIECE;
+                    i = next + STEP;
                 }
                 sums.map(|mut sums| {
                     unroll!(4, C => sums[C] += shuffle_xor(sums[C], 2));
@@ -139,8 +159,8 @@ fn four_halves(row: Global<f16>, i: u32) -> [f32; 4] {
 }
 
 float_elements! {
-    f32: |x| x, four_floats;
-    f16: float16::to_f32, four_halves;
+    f32: |x| x, four_floats, 4;
+    f16: float16::to_f32, four_halves, 4;
 }
 
 macro_rules! byte_elements {
@@ -176,7 +196,7 @@ macro_rules! byte_elements {
 
             // Sums of integers are exact in any order.
             #[inline(always)]
-            fn sums_of_group<const N: usize>(
+            fn sums_of_group<const N: usize, const DEEP: bool>(
                 metric: Metric,
                 (query, norm): (Shared<$type>, i32),
                 rows: [Global<$type>; N],

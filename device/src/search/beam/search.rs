@@ -129,11 +129,11 @@ macro_rules! search_kernels {
 }
 
 search_kernels! {
-    beam_search_64_f32 f32, 2 keys, 4 blocks, false;
+    beam_search_64_f32 f32, 2 keys, 3 blocks, false;
     beam_search_64_f16 f16, 2 keys, 4 blocks, false;
     beam_search_64_u8 u8, 2 keys, 4 blocks, false;
     beam_search_64_i8 i8, 2 keys, 4 blocks, false;
-    beam_search_128_f32 f32, 4 keys, 4 blocks, false;
+    beam_search_128_f32 f32, 4 keys, 3 blocks, false;
     beam_search_128_f16 f16, 4 keys, 4 blocks, false;
     beam_search_128_u8 u8, 4 keys, 4 blocks, false;
     beam_search_128_i8 i8, 4 keys, 4 blocks, false;
@@ -145,7 +145,7 @@ search_kernels! {
     beam_search_512_f16 f16, 16 keys, 2 blocks, false;
     beam_search_512_u8 u8, 16 keys, 2 blocks, false;
     beam_search_512_i8 i8, 16 keys, 2 blocks, false;
-    beam_search_layer_f32 f32, 2 keys, 4 blocks, true;
+    beam_search_layer_f32 f32, 2 keys, 3 blocks, true;
     beam_search_layer_f16 f16, 2 keys, 4 blocks, true;
     beam_search_layer_u8 u8, 2 keys, 4 blocks, true;
     beam_search_layer_i8 i8, 2 keys, 4 blocks, true;

@@ -282,7 +282,12 @@ impl<T: Element> BeamWalk<T> {
 
             let new = room.new_count.get(0);
             let keys = room.keys.offset(if KEEP { computed as usize } else { 0 });
-            self.distances(point, room.ids, keys, new);
+            if KEEP {
+                // Paths have no registers for more loads.
+                self.distances::<false>(point, room.ids, keys, new);
+            } else {
+                self.distances::<true>(point, room.ids, keys, new);
+            }
             sync_threads();
             known += new;
             computed += new;
@@ -326,9 +331,16 @@ impl<T: Element> BeamWalk<T> {
         sync_threads();
     }
 
-    /// Computes the keys of `count` ids. The whole block calls this; a barrier follows.
+    /// Computes the keys of `count` ids, with more loads under way if `DEEP`. The whole block calls
+    /// this; a barrier follows.
     #[inline(always)]
-    fn distances(&self, point: &ListPoint<T>, ids: Shared<u32>, keys: Shared<Key>, count: u32) {
+    fn distances<const DEEP: bool>(
+        &self,
+        point: &ListPoint<T>,
+        ids: Shared<u32>,
+        keys: Shared<Key>,
+        count: u32,
+    ) {
         let (thread, lane) = (thread_idx_x(), warp::lane_id());
         let groups = block_dim_x() / GROUP;
         let mut first = thread / 32 * (32 / GROUP);
@@ -339,7 +351,7 @@ impl<T: Element> BeamWalk<T> {
             let (i, other) = (first + lane / GROUP, first + lane / GROUP + groups);
             let id = |i: u32| ids.get((if i < count { i } else { count - 1 }) as usize);
             let pair = [id(i), id(other)];
-            let distances = self.base.list_distances(point, pair);
+            let distances = self.base.list_distances::<2, DEEP>(point, pair);
             let (i, id, distance) = match lane % GROUP {
                 0 => (i, pair[0], distances[0]),
                 _ => (other, pair[1], distances[1]),
