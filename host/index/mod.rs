@@ -143,7 +143,7 @@ impl Index {
         }
         let degrees = rows.iter().map(|row| row.len() as u32).collect();
         let rows = PaddedRows { max_degree, degrees, neighbors };
-        let index = Self::owned(description, Fingerprint::of(base), rows, entries);
+        let index = Self::owned(description, Fingerprint::of(base)?, rows, entries);
         index.check_graph(&Progress::silent())?;
         Ok(index)
     }
@@ -231,7 +231,7 @@ impl Index {
     }
 
     /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
-    pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Self {
+    pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Result<Self> {
         let mut places = vec![0u32; base.len()];
         rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
         repeated.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
@@ -244,10 +244,10 @@ impl Index {
         });
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
-        let fingerprint = Fingerprint::of(base);
+        let fingerprint = Fingerprint::of(base)?;
         let rows = PaddedRows { max_degree: stride, degrees, neighbors };
         let index = Self::new(self.description, fingerprint, rows, entries);
-        Self { repeated, ..index }.with_layers(layers)
+        Ok(Self { repeated, ..index }.with_layers(layers))
     }
 
     /// The entry points and layers of a search.
@@ -306,7 +306,7 @@ impl Index {
     /// # Errors
     /// [`Error::Mismatch`] with the difference.
     pub fn check_base(&self, base: &Vectors) -> Result<()> {
-        self.fingerprint.check(&Fingerprint::of(base), &self.describe(), &base.describe())
+        self.fingerprint.check(&Fingerprint::of(base)?, &self.describe(), &base.describe())
     }
 
     /// Checks, once, that a search can follow every id.

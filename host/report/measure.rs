@@ -87,7 +87,7 @@ impl Measure {
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
-        let search = search(&engine, &base.select(&nodes), (&nodes, &truth), k, &by_index)?;
+        let search = search(&engine, &base.select(&nodes)?, (&nodes, &truth), k, &by_index)?;
         Ok((knn, Some(search)))
     }
 

@@ -44,6 +44,7 @@ pub(super) fn collect<T: CollectKernels>(
 mod tests {
     use super::super::Chunk;
     use super::*;
+    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::MemoryPlan;
@@ -55,7 +56,7 @@ mod tests {
 
     fn check<T: CollectKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);
-        let base = Base::upload(&gpu, space, rows).unwrap();
+        let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
         let lists = GpuLists::of(&gpu, graph).unwrap();
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();

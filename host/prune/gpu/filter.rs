@@ -89,6 +89,7 @@ mod tests {
 
     use super::super::Chunk;
     use super::*;
+    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::{Buffer, MemoryPlan};
@@ -145,7 +146,7 @@ mod tests {
             keys.truncate(if i == 3 { most - 1 } else { stride });
             candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
         }
-        let on_device = Base::upload(gpu, space, rows).unwrap();
+        let on_device = Base::upload(gpu, space, &Origin::Host(rows)).unwrap();
         let plan =
             MemoryPlan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
         let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
@@ -222,7 +223,7 @@ mod tests {
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };
         with_matrix!(space.rows(), rows => {
-            let base = Base::upload(&gpu, &space, rows).unwrap();
+            let base = Base::upload(&gpu, &space, &Origin::Host(rows)).unwrap();
             let from = Candidates::by_place(&chunk, &keys, 4);
             let error = filter(&gpu, &base, &Strategy::cagra(), from, &mut forward).unwrap_err();
             assert!(error.to_string().contains("rank"), "{error}");

@@ -88,6 +88,7 @@ pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::prune::gpu::testing::{cases, devices};
     use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
@@ -95,7 +96,7 @@ mod tests {
 
     fn check<T: MedoidKernels>(space: &Space<'_>, rows: Matrix<'_, T>) {
         for gpu in devices() {
-            let base = Base::upload(&gpu, space, rows).unwrap();
+            let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
             assert_eq!(
                 medoid(&gpu, space, &base).unwrap(),
                 space.medoid(&Progress::silent()).unwrap(),

@@ -1,5 +1,6 @@
 //! The launches of beam search.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use cuda_std::launch::Kernel;
@@ -16,9 +17,8 @@ use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
-use crate::vectors::Matrix;
-use crate::vectors::gpu::{Base, OnDevice, metric_number, stage_kernels, stride};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::gpu::{Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride};
+use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
 stage_kernels! {
@@ -89,6 +89,8 @@ struct Output<'a> {
 pub(super) struct Batch<T> {
     capacity: usize,
     k: usize,
+    /// Nodes carried from one layer to the next.
+    carried: usize,
     queries: Buffer<T>,
     lifts: Buffer<f32>,
     found: Buffer<Key>,
@@ -111,6 +113,7 @@ impl<T: OnDevice> Batch<T> {
         Ok(Self {
             capacity,
             k,
+            carried,
             queries: memory.buffer("queries")?,
             lifts: memory.buffer("query lifts")?,
             found: memory.buffer("found")?,
@@ -132,12 +135,31 @@ pub(in crate::search) struct Found {
     pub kernels: Vec<KernelTime>,
 }
 
+/// The queries of a search.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub count: usize,
+    /// The row of each query, if the queries are nodes of the base.
+    pub nodes: Option<&'a [u32]>,
+    /// Cosine: marks the rows that are zero vectors; empty if there are none.
+    pub zero: &'a [bool],
+}
+
+impl<'a> Asked<'a> {
+    /// The rows of some queries.
+    fn pick(&self, queries: Range<usize>) -> Pick<'a> {
+        self.nodes.map_or(Pick::Range(queries.clone()), |nodes| Pick::Ids(&nodes[queries]))
+    }
+}
+
 /// A search for a set of queries.
 pub(super) struct Task<'a> {
     pub on_gpu: &'a OnGpu,
     pub space: &'a Space<'a>,
-    pub queries: &'a Queries<'a>,
+    pub asked: Asked<'a>,
     pub limits: BatchLimits,
+    /// Where keys go that do not come to the host.
+    pub results: Option<&'a DeviceResults>,
     pub progress: &'a Progress,
 }
 
@@ -145,7 +167,7 @@ impl Task<'_> {
     pub(super) fn run<T: BeamKernels>(
         &self,
         resident: &Resident<T>,
-        rows: Matrix<'_, T>,
+        rows: &Origin<'_, T>,
         take: Option<Take<'_>>,
     ) -> Result<Found> {
         match self.limits.beam {
@@ -159,46 +181,48 @@ impl Task<'_> {
     fn run_with<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         &self,
         resident: &Resident<T>,
-        rows: Matrix<'_, T>,
+        rows: &Origin<'_, T>,
         mut take: Option<Take<'_>>,
     ) -> Result<Found> {
         let (gpu, dim) = (&self.on_gpu.gpu, self.space.dim());
         let BatchLimits { k, batch: at_once, .. } = self.limits;
-        let queries = self.queries.len();
+        let queries = self.asked.count;
         let capacity = queries.min(at_once);
-        let mut keys = vec![key::NONE; k * if take.is_some() { capacity } else { queries }];
-        if keys.is_empty() {
+        let on_host = if self.results.is_some() { 0 } else if take.is_some() { capacity } else { queries };
+        let mut keys = vec![key::NONE; k * on_host];
+        if queries * k == 0 {
             return Ok(Found { keys, computed: 0, kernels: Vec::new() });
         }
         let stage = self.progress.stage("search", queries as u64);
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch = match kept.take() {
-            Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
-            _ => {
-                let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
-                kept.insert(Batch::new(gpu, capacity, dim, k, carried)?)
-            }
+        let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
+        let fits =
+            |batch: &Batch<T>| batch.capacity >= capacity && batch.k >= k && batch.carried >= carried;
+        let batch = match kept.take().filter(fits) {
+            Some(batch) => kept.insert(batch),
+            None => kept.insert(Batch::new(gpu, capacity, dim, k, carried)?),
         };
         let measurement = gpu.measure()?;
         let mut total = 0;
         for first in (0..queries).step_by(at_once) {
             let count = at_once.min(queries - first);
-            batch.queries.upload_rows(count, stride::<T>(dim), |query| rows.row(first + query))?;
-            let zero = self.queries.zero();
+            let pick = self.asked.pick(first..first + count);
+            rows.copy(gpu, pick.clone(), &mut batch.queries, stride::<T>(dim))?;
+            let zero = self.asked.zero;
             if !zero.is_empty() {
-                let lifts: Vec<f32> =
-                    zero[first..][..count].iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
-                batch.lifts.upload(&lifts)?;
+                let lift = |place| if zero[pick.row(place)] { -1.0 } else { 0.0 };
+                batch.lifts.upload(&(0..count).map(lift).collect::<Vec<f32>>())?;
             }
             batch.computed.fill(0)?;
             self.launch::<T, K>(&resident.base, batch, count)?;
-            match &mut take {
-                Some(take) => {
+            match (&mut take, self.results) {
+                (_, Some(results)) => results.write(gpu, &batch.found, (first * k, count * k))?,
+                (Some(take), None) => {
                     batch.found.download(&mut keys[..count * k])?;
                     take(first, &keys[..count * k]);
                 }
-                None => batch.found.download(&mut keys[first * k..][..count * k])?,
+                (None, None) => batch.found.download(&mut keys[first * k..][..count * k])?,
             }
             let mut computed = [0; SEARCH_COUNTERS as usize];
             batch.computed.download(&mut computed)?;
@@ -281,7 +305,7 @@ impl Task<'_> {
                 lifts: queries.lifts.view(),
                 stride: stride::<T>(dim) as u32,
                 dim: dim as u32,
-                lifted: u32::from(!self.queries.zero().is_empty()),
+                lifted: u32::from(!self.asked.zero.is_empty()),
                 square: -1.0,
             },
             found: output.found.view_mut(),

@@ -2,6 +2,7 @@
 //! number of batches.
 
 mod launch;
+mod nodes;
 
 use std::sync::{Mutex, OnceLock};
 
@@ -12,15 +13,15 @@ use tagore_device::search::beam::walk::{least_slots, step_ids};
 
 #[cfg(test)]
 pub(crate) use launch::BeamKernels;
-use launch::{Batch, Found, Take, Task};
+use launch::{Asked, Batch, Found, Take, Task};
 pub(crate) use launch::{kernel, kernels};
+pub(crate) use nodes::NodeSearch;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
-use crate::vectors::gpu::{Base, OnDevice, as_bytes, bytes_of};
+use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Matrix, TypedRows};
-use crate::{Error, Progress, Result};
+use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = 512;
@@ -36,6 +37,14 @@ pub(super) struct BatchLimits {
     pub width: usize,
     /// Queries on the device at a time.
     pub batch: usize,
+}
+
+/// Where the keys of a search go.
+pub(super) enum KeysTo<'a> {
+    /// To the host, batch by batch.
+    Host(Take<'a>),
+    /// To memory of the device.
+    Device(&'a DeviceResults),
 }
 
 /// Most ids of a step: more exceed the shared memory of any block.
@@ -150,17 +159,15 @@ impl OnGpu {
         let mut entry_buffer: Buffer<u32> = memory.buffer("entries")?;
         entry_buffer.upload(entries)?;
         let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
-        let base = match space.rows() {
-            TypedRows::F32(rows) => match bytes_of(space, rows) {
-                Some(bytes) => {
-                    let rows = Matrix::new(&bytes, space.dim(), space.dim());
-                    AnyBase::Whole(Resident::new(&gpu, space, rows)?, OnceLock::new())
-                }
-                None => AnyBase::F32(Resident::new(&gpu, space, rows)?),
-            },
-            TypedRows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
-            TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
-            TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
+        let is_f32 = space.vectors().element_type() == ElementType::F32;
+        let base = match AnyOrigin::of_space(&gpu, space)? {
+            AnyOrigin::U8(rows) if is_f32 => {
+                AnyBase::Whole(Resident::new(&gpu, space, &rows)?, OnceLock::new())
+            }
+            AnyOrigin::F32(rows) => AnyBase::F32(Resident::new(&gpu, space, &rows)?),
+            AnyOrigin::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, &rows)?),
+            AnyOrigin::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, &rows)?),
+            AnyOrigin::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, &rows)?),
         };
         Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base })
     }
@@ -170,15 +177,42 @@ impl OnGpu {
         &self.gpu
     }
 
-    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `take`, if
-    /// it is given, batch by batch.
+    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `to`, if it
+    /// is given.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
         limits: BatchLimits,
-        (take, progress): (Option<Take<'_>>, &Progress),
+        (to, progress): (Option<KeysTo<'_>>, &Progress),
     ) -> Result<Found> {
+        self.check(space, limits)?;
+        let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
+        let (take, results) = match to {
+            None => (None, None),
+            Some(KeysTo::Host(take)) => (Some(take), None),
+            Some(KeysTo::Device(results)) => (None, Some(results)),
+        };
+        let task = Task { on_gpu: self, space, asked, limits, results, progress };
+        if let AnyBase::Whole(bytes, _) = &self.base
+            && let Some(rows) = narrowed(&self.gpu, queries.vectors())?
+        {
+            return task.run(bytes, &rows, take);
+        }
+        match (&self.base, AnyOrigin::own(&self.gpu, queries.vectors())?) {
+            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run(base, &rows, take),
+            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, take),
+            (AnyBase::U8(base), AnyOrigin::U8(rows)) => task.run(base, &rows, take),
+            (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, take),
+            (AnyBase::Whole(_, floats), AnyOrigin::F32(rows)) => {
+                task.run(self.floats(space, floats)?, &rows, take)
+            }
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }
+    }
+
+    /// Checks the limits of a search.
+    fn check(&self, space: &Space<'_>, limits: BatchLimits) -> Result<()> {
         let beam = limits.beam;
         if beam > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
@@ -190,18 +224,7 @@ impl OnGpu {
                 limits.width
             )));
         }
-        let task = Task { on_gpu: self, space, queries, limits, progress };
-        match (&self.base, queries.rows()) {
-            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows, take),
-            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows, take),
-            (AnyBase::U8(base), TypedRows::U8(rows)) => task.run(base, rows, take),
-            (AnyBase::I8(base), TypedRows::I8(rows)) => task.run(base, rows, take),
-            (AnyBase::Whole(bytes, floats), TypedRows::F32(rows)) => match as_bytes(rows, queries.len()) {
-                Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim()), take),
-                None => task.run(self.floats(space, floats)?, rows, take),
-            },
-            _ => unreachable!("queries are cast to the element type of the base"),
-        }
+        Ok(())
     }
 
     /// Checks that searches of the index and its layers fit the shared memory of a block.
@@ -233,14 +256,16 @@ impl OnGpu {
         if let Some(base) = floats.get() {
             return Ok(base);
         }
-        let TypedRows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
-        let base = Resident::new(&self.gpu, space, rows)?;
+        let AnyOrigin::F32(rows) = AnyOrigin::own(&self.gpu, space.vectors())? else {
+            unreachable!("only floats are held as bytes")
+        };
+        let base = Resident::new(&self.gpu, space, &rows)?;
         Ok(floats.get_or_init(|| Box::new(base)))
     }
 }
 
 impl<T: OnDevice> Resident<T> {
-    fn new(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
+    fn new(gpu: &Gpu, space: &Space<'_>, rows: &Origin<'_, T>) -> Result<Self> {
         Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
     }
 }
