@@ -50,6 +50,16 @@ impl Device {
         Ok(devices)
     }
 
+    /// The CUDA device whose memory holds an address, which is not read.
+    ///
+    /// # Errors
+    /// If there is no driver, or the address is not one of a device's memory.
+    pub fn holding(address: u64) -> Result<Self> {
+        Gpu::holding(address)?.map(Self::Cuda).ok_or_else(|| {
+            Error::argument("address", format_args!("{address:#x}"), "one in the memory of a CUDA device")
+        })
+    }
+
     /// Whether this is the kernel emulator.
     pub(crate) fn is_emulated(self) -> bool {
         matches!(self, Self::Emulated | Self::EmulatedAs(_))

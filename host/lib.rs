@@ -146,6 +146,7 @@ pub use search::{MAX_WIDTH, Neighbor, Search, SearchResult, SearchVectors, Searc
 pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
-    Component, DataShape, ElementType, Format, GroundTruth, IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind,
-    Repeated, Source, Synth, SynthKind, Vectors, start_seconds, with_mapped_file_at,
+    Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Format, GroundTruth, IdSet,
+    Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind, Vectors, start_seconds,
+    with_mapped_file_at,
 };

@@ -16,6 +16,7 @@ pub mod prune;
 pub mod random;
 pub mod search;
 pub mod sort;
+pub mod vectors;
 
 /// PTX of all kernels, for compute capability 8.0 and later, as checked in.
 #[cfg(not(target_os = "cuda"))]

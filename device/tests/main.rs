@@ -15,6 +15,7 @@ mod prune;
 mod reverse;
 mod sort;
 mod store;
+mod vectors;
 
 use cuda_std::memory::Plain;
 use emulator::{Allocation, Emulator};

@@ -1,9 +1,10 @@
 //! Layers above a graph, and the test that decides whether its searches need them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::key;
+use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::Builder;
@@ -13,6 +14,7 @@ use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::{Graph, Layer, Start};
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::exact::ExactSearch;
+use crate::search::gpu::NodeSearch;
 use crate::search::visited::Visited;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
@@ -56,6 +58,8 @@ pub(crate) struct Below<'a, G> {
     pub repeated: &'a Repeated,
     /// Most nodes of the lowest layer.
     pub most: usize,
+    /// Searches of the graph on the device that holds a base outside host memory.
+    pub on_device: Option<&'a Mutex<NodeSearch>>,
 }
 
 impl<G> Below<'_, G> {
@@ -85,16 +89,45 @@ fn astray(
             if distances.is_empty() {
                 return Ok(());
             }
-            let middle = distances.len() / 2;
-            let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
             let task = BeamTask { query: space.query(node), start, limits };
             search.run(space, graph, task, |_| ());
-            let nearest = search.found().next().map_or(f32::INFINITY, key::distance);
-            lost.fetch_add(usize::from(nearest > median), Ordering::Relaxed);
+            let nearest = search.found().next().unwrap_or(key::NONE);
+            lost.fetch_add(usize::from(is_lost(distances, nearest)), Ordering::Relaxed);
             Ok(())
         },
     )?;
     Ok(lost.into_inner())
+}
+
+/// [`astray`] on a device, for a base that is not in host memory.
+fn astray_on(
+    search: &mut NodeSearch,
+    (space, graph): (&Space<'_>, &impl Graph),
+    start: Start<'_>,
+    sample: &[u32],
+    progress: &Progress,
+) -> Result<usize> {
+    let linked: Vec<u32> = sample.iter().copied().filter(|&node| !graph.neighbors(node).is_empty()).collect();
+    let nearest = search.nearest(space, (start, &linked), (1, BEAM), progress)?;
+    let rows: Vec<u32> = linked.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
+    let part = space.part(&rows)?;
+    let (mut first, mut lost, mut distances) = (0, 0, Vec::new());
+    for (&node, nearest) in linked.iter().zip(nearest) {
+        let behind = first + 1 + graph.neighbors(node).len() as u32;
+        let places: Vec<u32> = (first + 1..behind).collect();
+        part.list_distances(part.query(first), &places, &mut distances);
+        lost += usize::from(is_lost(&mut distances, nearest));
+        first = behind;
+    }
+    Ok(lost)
+}
+
+/// Whether a search that found `nearest` went astray, given the distances to the neighbours.
+fn is_lost(distances: &mut [f32], nearest: Key) -> bool {
+    let middle = distances.len() / 2;
+    let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
+    let nearest = if nearest == key::NONE { f32::INFINITY } else { key::distance(nearest) };
+    nearest > median
 }
 
 /// The nodes of the layer above a graph, in ascending order. Every node has a random draw. A node
@@ -153,14 +186,20 @@ impl Builder {
         below: &Below<'_, impl Graph>,
         entries: &mut Vec<u32>,
     ) -> Result<Vec<Layer>> {
-        let &Below { base, space, graph, repeated, .. } = below;
+        let &Below { base, space, graph, repeated, on_device, .. } = below;
         let (n, progress) = (below.nodes(), &self.descent.progress);
         if n < LEAST {
             return Ok(Vec::new());
         }
         let mut sample = sampled(n, SAMPLE, self.descent.seed);
         sample.iter_mut().for_each(|node| *node = repeated.other(*node));
-        let lost = |start: Start<'_>| astray(space, graph, start, &sample, progress);
+        let lost = |start: Start<'_>| match on_device {
+            Some(search) => {
+                let mut search = search.lock().unwrap_or_else(PoisonError::into_inner);
+                astray_on(&mut search, (space, graph), start, &sample, progress)
+            }
+            None => astray(space, graph, start, &sample, progress),
+        };
         let without = lost(Start::at(entries))?;
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
         if without <= FEW && !self.stacked {
@@ -170,7 +209,7 @@ impl Builder {
         if nodes.len() < 2 {
             return Ok(Vec::new());
         }
-        let vectors = base.select(&nodes);
+        let vectors = base.select(&nodes)?;
         // The base has passed the check of values, so its rows need none.
         vectors.validated(0.0);
         let above = self.layer_over(&vectors)?;
@@ -288,7 +327,7 @@ mod tests {
         let base = Synth::new(n as usize, 2, 0).unwrap().base();
         let space = Space::unprepared(&base, Metric::L2);
         let above = |repeated: &Repeated, most: usize| {
-            let below = Below { base: &base, space: &space, graph: &rows, repeated, most };
+            let below = Below { base: &base, space: &space, graph: &rows, repeated, most, on_device: None };
             nodes_above(&below, 5, &Progress::silent()).unwrap()
         };
         let none = Repeated::default();

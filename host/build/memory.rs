@@ -1,5 +1,6 @@
 //! A build in memory.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{Below, BuildStats, Builder, Target, estimate};
@@ -8,6 +9,7 @@ use crate::gpu::Gpu;
 use crate::index::{Fingerprint, Index, Layer, PaddedRows};
 use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
+use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
@@ -74,6 +76,10 @@ impl Builder {
         }
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let gpu = self.gpu(base, k)?;
+        if gpu.is_none() {
+            base.on_host()?;
+            space.vectors().on_host()?;
+        }
         if let (Some(gpu), None) = (&gpu, graph) {
             self.check_fits(gpu, base, k)?;
         }
@@ -85,7 +91,7 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
         let (mut pruned, on_device) = pruning.prune(&space, graph)?;
-        let layers = finishing.finish(base, &space, &mut pruned)?;
+        let (layers, on_device) = finishing.finish(base, &space, &mut pruned, on_device)?;
 
         let Pruned { rows, entries, stats: prune } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
@@ -94,7 +100,7 @@ impl Builder {
         let mut description = self.description(k);
         let (join, refine) = stats.descent.iterations;
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
-        let base = Fingerprint::of(base);
+        let base = Fingerprint::of(base)?;
         let index = Index::new(description, base, rows, entries);
         Ok(Built { index: index.with_layers(layers), stats, on_device })
     }
@@ -118,8 +124,8 @@ impl Builder {
         let descent = descent.progress(self.descent.progress.clone());
         // No sample: its lists would lack the repeated rows.
         let builder = self.clone().descent(descent).grouped(false).sample(0);
-        let Built { index, stats, .. } = builder.build_and_keep(&base.select(&rows), None)?;
-        let index = index.expanded(base, &rows, repeated);
+        let Built { index, stats, .. } = builder.build_and_keep(&base.select_there(&rows)?, None)?;
+        let index = index.expanded(base, &rows, repeated)?;
         let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
         Ok(Built { index, stats, on_device: None })
     }
@@ -139,8 +145,8 @@ impl Builder {
         }
         let rows: Vec<u32> = among.iter().collect();
         // No sample: its lists would lack the rows left out.
-        let Built { index, stats, .. } = builder.sample(0).build_and_keep(&base.select(&rows), None)?;
-        let index = index.among(base, &rows, among.complement());
+        let Built { index, stats, .. } = builder.sample(0).build_and_keep(&base.select(&rows)?, None)?;
+        let index = index.among(base, &rows, among.complement())?;
         Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats }, on_device: None })
     }
 
@@ -190,13 +196,26 @@ impl Builder {
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer, if
     /// any.
-    fn finish(&self, base: &Vectors, space: &Space<'_>, pruned: &mut Pruned) -> Result<Vec<Layer>> {
+    fn finish(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        pruned: &mut Pruned,
+        on_device: Option<(Gpu, DeviceBase)>,
+    ) -> Result<(Vec<Layer>, Option<(Gpu, DeviceBase)>)> {
         let Pruned { rows, entries, stats } = pruned;
+        let (search, on_device) = match on_device {
+            Some((gpu, device_base)) if !space.vectors().is_readable() => {
+                (Some(Mutex::new(NodeSearch::new(gpu, device_base, rows.padded())?)), None)
+            }
+            other => (None, other),
+        };
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let layers = if self.layered {
             let (graph, repeated) = (&*rows, &Repeated::default());
-            self.layers_over(&Below { base, space, graph, repeated, most: usize::MAX }, entries)?
+            let (most, on_device) = (usize::MAX, search.as_ref());
+            self.layers_over(&Below { base, space, graph, repeated, most, on_device }, entries)?
         } else {
             Vec::new()
         };
@@ -209,13 +228,15 @@ impl Builder {
             (true, _, Entry::Medoid) => Some(&entries[..1]),
             (true, _, Entry::Random) => Some(&entries[..]),
         };
+        let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
         if let Some(from) = from {
-            stats.attached = reach::connect(space, rows, from, &self.descent.progress)? as u64;
+            let progress = &self.descent.progress;
+            stats.attached = reach::connect(space, rows, from, (search.as_mut(), progress))? as u64;
         }
         stage.advance(rows.len() as u64)?;
         stats.connect = began.elapsed().as_secs_f64();
         stats.seconds += stats.layers + stats.connect;
         stats.log();
-        Ok(layers)
+        Ok((layers, search.map(NodeSearch::into_base).or(on_device)))
     }
 }

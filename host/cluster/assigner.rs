@@ -6,7 +6,7 @@ use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
 use super::cpu::Centres;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet, Side};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, Side};
 use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
@@ -110,8 +110,8 @@ impl DeviceAssigner {
             .with::<u32>("largest norm", 1)
             .with::<u32>("nearest centres", CLUSTERS_PER_VECTOR * piece)
             .reserve(&gpu)?;
-        let all = RowSet { rows, count };
-        let rounding = Rounding::of(Metric::L2, all, all, |row| row);
+        let sample: Vec<&[f32]> = Rounding::places::<f32>(count).map(|row| rows.row(row)).collect();
+        let rounding = Rounding::of(Metric::L2, dim, &sample, &sample);
         let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
             (memory.buffer("mean")?, memory.buffer("largest norm")?);
         mean.upload(&rounding.mean)?;

@@ -87,6 +87,12 @@ impl KnnGraph {
         &self.distances[node * self.k..][..self.k]
     }
 
+    /// All neighbours as keys.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let pairs = self.ids.par_iter().zip(&self.distances);
+        pairs.map(|(&id, &distance)| key::pack(distance, id)).collect()
+    }
+
     /// All ids and distances, [`k`](Self::k) of each per node.
     pub fn into_parts(self) -> (Vec<u32>, Vec<f32>) {
         (self.ids, self.distances)

@@ -34,7 +34,7 @@ use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
 use crate::vectors::shape::{device_type, own_type, with_type};
 use crate::vectors::space::Space;
-use crate::{Device, Error, Metric, Progress, Result, Vectors};
+use crate::{Device, DeviceResults, Error, Metric, Progress, Result, Vectors};
 
 /// Default neighbours per node.
 pub const DEFAULT_KNN: usize = 96;
@@ -151,6 +151,27 @@ impl Descent {
     pub fn build(&self, base: &Vectors) -> Result<KnnGraph> {
         let k = self.k_for(base)?;
         self.build_in(&Space::new(base, self.metric, &self.progress)?, k)
+    }
+
+    /// As [`build`](Self::build), and leaves the graph in the memory of a device: ids and distances
+    /// of the k neighbours of each node, nearest first. A graph built on that device never comes to
+    /// the host. Returns once it is written.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), or if the device of the results cannot be opened or its memory
+    /// has too little room for them.
+    pub fn build_into(&self, base: &Vectors, results: &DeviceResults) -> Result<DescentStats> {
+        let k = self.k_for(base)?;
+        results.check(base.len() * k)?;
+        let space = Space::new(base, self.metric, &self.progress)?;
+        if let Some(gpu) = self.gpu(base.len())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
+            let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k)?;
+            results.write(&gpu, &lists.keys, (0, base.len() * k))?;
+            return Ok(stats);
+        }
+        let graph = self.build_in(&space, k)?;
+        results.write_keys(&graph.keys())?;
+        Ok(graph.stats().clone())
     }
 
     /// Plans the memory of a build of the graph of `base` on a GPU. Needs no GPU. Reads f32 values
@@ -305,7 +326,10 @@ impl Descent {
                 stats.measured(&gpu, measurement)?;
                 Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
             }
-            None => self.build_on_cpu(space, k),
+            None => {
+                space.vectors().on_host()?;
+                self.build_on_cpu(space, k)
+            }
         }
     }
 

@@ -152,7 +152,7 @@ impl<'a> TruthCheck<'a> {
         sample.extend(suspect);
         sample.sort_unstable();
         sample.dedup();
-        let queries = self.queries.select(&sample);
+        let queries = self.queries.select(&sample)?;
         let exact = ExactSearch::new(self.k).device(device).progress(progress.clone());
         let keys = exact.nearest_to(space, &space.queries(&queries, progress)?)?;
         let exact = Exact { queries: sample, k: self.k, keys };
@@ -222,9 +222,12 @@ impl<'a> TruthCheck<'a> {
         rest.sort_unstable();
         rest.dedup();
         let ids = [list, &rest].concat();
-        let Ok(space) = Space::owned(base.select(&ids), metric, &Progress::silent()) else { return false };
-        let queries = self.queries.select(&[query as u32]);
-        let Ok(queries) = space.queries(&queries, &Progress::silent()) else { return false };
+        let silent = Progress::silent();
+        let Ok(space) = base.select(&ids).and_then(|rows| Space::owned(rows, metric, &silent)) else {
+            return false;
+        };
+        let Ok(queries) = self.queries.select(&[query as u32]) else { return false };
+        let Ok(queries) = space.queries(&queries, &silent) else { return false };
         let mut distances = Vec::new();
         let all: Vec<u32> = (0..ids.len() as u32).collect();
         space.list_distances(queries.query(0), &all, &mut distances);
@@ -280,7 +283,7 @@ fn relative(element: ElementType) -> f64 {
 /// Error of |q|² + |x|² − 2⟨q, x⟩ in f32, where large terms cancel: a few roundings of the norms,
 /// however near x is.
 fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32], nearest: f32) -> f64 {
-    let own = square(queries.rows(), query);
+    let own = square(queries.vectors().rows(), query);
     let largest = ids.iter().map(|&id| square(space.rows(), id as usize)).fold(0.0, f64::max);
     let scale = match space.metric() {
         Metric::L2 => own + largest,

@@ -1,5 +1,6 @@
 //! Typed memory of a device.
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -30,6 +31,28 @@ pub(crate) struct Buffer<T> {
     of: PhantomData<T>,
 }
 
+/// Memory of another library on a device, for a while.
+pub(crate) struct Borrowed(Box<dyn Allocation>);
+
+impl Borrowed {
+    /// `bytes` bytes at `address`.
+    ///
+    /// # Safety
+    /// - The memory holds as many bytes of the device of `gpu`, of memory of the host for the
+    ///   emulator, and does not change while the value exists.
+    pub(crate) unsafe fn new(gpu: &Gpu, address: u64, bytes: usize) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        Ok(Self(unsafe { gpu.machine.borrow(address, bytes) }?))
+    }
+
+    /// The bytes as a kernel reads them. No launch may follow with the view once the value is
+    /// dropped.
+    pub(crate) fn view(&self) -> Global<u8> {
+        // SAFETY: the memory lives as long as the value. Callers of `launch` guarantee the rest.
+        unsafe { Global::new(self.0.address()) }
+    }
+}
+
 impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
@@ -39,6 +62,20 @@ impl<T> fmt::Debug for Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         self.gpu.counts.subtract_buffer(self.len * size_of::<T>());
+    }
+}
+
+impl<T: Pod + Send + Sync> Buffer<T> {
+    /// The buffer as memory of another library: its address, and the owner of the memory. On the
+    /// emulator that is a copy in memory of the host. Waits for all work.
+    pub(crate) fn lend(self) -> Result<(u64, Box<dyn Any + Send + Sync>)> {
+        self.gpu.synchronize()?;
+        if self.gpu.takes_ptx() {
+            return Ok((self.address(0), Box::new(self)));
+        }
+        let mut values = vec![T::zeroed(); self.len];
+        self.download(&mut values)?;
+        Ok((values.as_ptr().expose_provenance() as u64, Box::new(values)))
     }
 }
 
@@ -141,6 +178,20 @@ impl<T: Pod> Buffer<T> {
             let to = to.par_chunks_mut(COPY);
             to.zip(piece.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
         })
+    }
+
+    /// Copies the first `count` values to the address `to` in memory of another library, in the
+    /// order of the device's stream.
+    ///
+    /// # Safety
+    /// - That memory has room for them, and nothing else uses it until the stream is synchronised.
+    ///
+    /// # Panics
+    /// If `count` exceeds the buffer.
+    pub(crate) unsafe fn give(&self, count: usize, to: u64) -> Result<()> {
+        assert!(count <= self.len, "{count} values of {}", self.len);
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.machine.give(self.address(0), to, count * size_of::<T>()) }
     }
 
     /// Sets every byte to `byte`.

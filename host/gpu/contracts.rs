@@ -36,6 +36,10 @@ use tagore_device::search::exact::{
     ExactFilter, ExactSettle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
+use tagore_device::vectors::check::{vectors_check_f16, vectors_check_f32};
+use tagore_device::vectors::copy::{vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words};
+use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
+use tagore_device::vectors::split::vectors_split;
 
 use super::Capability;
 use crate::descent::MAX_KNN;
@@ -48,7 +52,7 @@ use crate::prune::collect::{HOP, PATH};
 use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};
 use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
-use crate::vectors::gpu::Side;
+use crate::vectors::gpu::{NormKernels, Side};
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
 /// Longest lists of descent.
@@ -118,6 +122,14 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<sort_count>();
     launched.constant::<sort_scan>();
     launched.constant::<sort_scatter>();
+    launched.constant::<vectors_copy_bytes>();
+    launched.constant::<vectors_copy_narrowed>();
+    launched.constant::<vectors_copy_words>();
+    launched.constant::<vectors_check_f16>();
+    launched.constant::<vectors_check_f32>();
+    launched.constant::<vectors_hash_bytes>();
+    launched.constant::<vectors_hash_words>();
+    launched.constant::<vectors_split>();
     for k in 1..=MAX_DESCENT_K {
         launched.kernel::<descent_merge>((MergeJoin { k, ..zeroed() },));
         launched.kernel::<cells_merge_proposals>((MergeProposals { k, ..zeroed() },));
@@ -134,12 +146,14 @@ fn of_lists(launched: &mut Launched) {
 }
 
 /// Kernels with shared memory by vectors.
-fn of_vectors<T: DescentKernels + PruneKernels + ListKernels>(launched: &mut Launched) {
+fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(launched: &mut Launched) {
     launched.constant::<T::Join>();
     launched.constant::<T::Pairs>();
     launched.constant::<T::Mean>();
     launched.constant::<T::MedoidSums>();
     launched.constant::<T::MedoidNearest>();
+    launched.constant::<T::Squares>();
+    launched.constant::<T::Unit>();
     for dim in 1..=MAX_DIM {
         let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
         let tiles = Tiles { units, ..zeroed() };

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_std::launch::Limits;
 use cust::error::CudaError;
 use cust::event::EventFlags;
-use cust::memory::{memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
+use cust::memory::{known_memory, memcpy_dtod_async, memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
+use cust::stream::synchronize_handle;
 
 use super::kernels::Programs;
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take};
@@ -96,6 +97,15 @@ impl Allocation for Memory {
     }
 }
 
+/// Memory of another library.
+struct Borrowed(u64);
+
+impl Allocation for Borrowed {
+    fn address(&self) -> u64 {
+        self.0
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         drop(self.buffer.take());
@@ -168,6 +178,14 @@ impl CudaMachine {
 
     fn with(device: Arc<OpenDevice>, stream: Stream) -> Self {
         Self { device, stream, staging: Mutex::default(), launches: Mutex::default() }
+    }
+
+    /// The number of the device whose memory holds `address`; none if it is other memory.
+    pub(crate) fn holding(address: u64) -> Result<Option<u32>> {
+        match known_memory(address) {
+            Ok(memory) => Ok(memory.filter(|memory| memory.is_device).map(|memory| memory.ordinal)),
+            Err(failure) => Err(Error::Device { device: "cuda".to_owned(), problem: failure.to_string() }),
+        }
     }
 
     /// Compiles all kernels of the program, on all threads.
@@ -334,6 +352,45 @@ impl Machine for CudaMachine {
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {
         // SAFETY: this machine allocated the range.
         self.check(unsafe { memset_d8_async(address, value, bytes, &self.stream) })
+    }
+
+    fn check_lent(&self, address: u64, bytes: usize) -> Result<()> {
+        let end = address.saturating_add(bytes as u64);
+        let ordinal = self.device.context.device().as_raw().unsigned_abs();
+        let mut at = address;
+        // An array may lie in several mappings of a range of addresses.
+        while at < end {
+            let memory = self.check(known_memory(at))?;
+            let kind = match memory {
+                Some(memory) if memory.is_device && memory.ordinal == ordinal && memory.end > at => {
+                    at = memory.end;
+                    continue;
+                }
+                Some(memory) if memory.is_device && memory.ordinal != ordinal => {
+                    format!("memory of cuda:{}", memory.ordinal)
+                }
+                Some(memory) if !memory.is_device => "host memory".to_owned(),
+                _ => "memory that CUDA does not know".to_owned(),
+            };
+            let found = format_args!("{address:#x}: {kind} from byte {} on", at - address);
+            let expected = format!("{bytes} bytes of memory of {}", self.device.name);
+            return Err(Error::argument("address", found, expected));
+        }
+        Ok(())
+    }
+
+    unsafe fn wait_for(&self, stream: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check(unsafe { synchronize_handle(&self.device.context, stream) })
+    }
+
+    unsafe fn borrow(&self, address: u64, _: usize) -> Result<Box<dyn Allocation>> {
+        Ok(Box::new(Borrowed(address)))
+    }
+
+    unsafe fn give(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
+        // SAFETY: this machine allocated the source; the caller's promise covers the target.
+        self.check(unsafe { memcpy_dtod_async(to, from, bytes, &self.stream) })
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {

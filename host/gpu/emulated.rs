@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
+use std::{ptr, slice};
 
 use cuda_std::launch::Limits;
 use emulator::{Emulator, Fault};
@@ -134,6 +135,32 @@ impl Machine for EmulatedMachine {
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {
         let (allocation, start) = self.find(address)?;
         self.check(allocation.upload(start, &vec![value; bytes]))
+    }
+
+    fn check_lent(&self, _: u64, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn wait_for(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn borrow(&self, address: u64, bytes: usize) -> Result<Box<dyn Allocation>> {
+        // SAFETY: the caller's promise: memory of other libraries is ordinary memory here.
+        let lent = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(address as usize), bytes) };
+        let allocation = self.allocate(bytes.max(1))?;
+        self.upload(allocation.address(), bytes, 1, &|offset, piece| {
+            piece.copy_from_slice(&lent[offset..][..piece.len()]);
+        })?;
+        Ok(allocation)
+    }
+
+    unsafe fn give(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
+        let to: *mut u8 = ptr::with_exposed_provenance_mut(to as usize);
+        // SAFETY: the caller's promise; offsets and lengths are those of the download.
+        self.download(from, bytes, &mut |offset, piece| unsafe {
+            ptr::copy_nonoverlapping(piece.as_ptr(), to.add(offset), piece.len());
+        })
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {

@@ -105,6 +105,27 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Sets `bytes` bytes to `value`.
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()>;
 
+    /// Checks that memory of another library is memory of this device, as far as can be told.
+    fn check_lent(&self, address: u64, bytes: usize) -> Result<()>;
+
+    /// Waits for a stream of another library, by the driver's handle.
+    ///
+    /// # Safety
+    /// - The handle is that of an existing stream of this device, or 0 to 2.
+    unsafe fn wait_for(&self, stream: u64) -> Result<()>;
+
+    /// Memory of another library as an allocation, which is not freed. The emulator copies it.
+    ///
+    /// # Safety
+    /// - The memory holds `bytes` bytes and does not change while the allocation exists.
+    unsafe fn borrow(&self, address: u64, bytes: usize) -> Result<Box<dyn Allocation>>;
+
+    /// Copies `bytes` bytes at `from` to the address `to` in memory of another library.
+    ///
+    /// # Safety
+    /// - That memory has room for them, and nothing else uses it until the copy is done.
+    unsafe fn give(&self, from: u64, to: u64, bytes: usize) -> Result<()>;
+
     /// Launches a kernel.
     ///
     /// # Safety

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use cuda_std::launch::{Arguments, Kernel};
 
-pub(crate) use buffer::Buffer;
+pub(crate) use buffer::{Borrowed, Buffer};
 pub use capability::{Capability, DeviceKind};
 pub use machine::KernelTime;
 use machine::{Launch, Machine};
@@ -66,6 +66,21 @@ impl Gpu {
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
         static OPENED: opened::Opened = opened::Opened::new();
         OPENED.get(ordinal, || Self::new(cuda::CudaMachine::open(ordinal)?).checked())
+    }
+
+    /// The number of the CUDA device whose memory holds `address`; none if it is other memory.
+    ///
+    /// # Errors
+    /// If there is no driver.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn holding(address: u64) -> Result<Option<u32>> {
+        cuda::CudaMachine::holding(address)
+    }
+
+    /// Fails: this build has no CUDA.
+    #[cfg(not(feature = "cuda"))]
+    pub(crate) fn holding(_: u64) -> Result<Option<u32>> {
+        Self::cuda(0).map(|_| None)
     }
 
     /// Fails: this build has no CUDA.
@@ -164,6 +179,24 @@ impl Gpu {
     /// allocate larger ones; see [`Buffer`].
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.machine.synchronize()
+    }
+
+    /// Checks that `bytes` bytes at an address of another library are memory of this device. The
+    /// emulator cannot tell.
+    ///
+    /// # Errors
+    /// If they are not: what they are.
+    pub(crate) fn check_lent(&self, address: u64, bytes: usize) -> Result<()> {
+        self.machine.check_lent(address, bytes)
+    }
+
+    /// Waits for a stream of another library, by the driver's handle.
+    ///
+    /// # Safety
+    /// - The handle is that of an existing stream of this device, or 0 to 2.
+    pub(crate) unsafe fn wait_for(&self, stream: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.machine.wait_for(stream) }
     }
 
     /// Waits for all earlier work and starts a measurement. The peak of memory restarts here, for

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::text::grouped;
-use crate::vectors::{spread_rows, with_matrix};
+use crate::vectors::with_matrix;
 use crate::{ElementType, Error, Result, Vectors};
 
 /// Identifies a data set by its shape and a hash of rows spread over it.
@@ -21,12 +21,16 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// Computes the fingerprint of `vectors`.
-    pub fn of(vectors: &Vectors) -> Self {
-        let rows = vectors.len();
+    ///
+    /// # Errors
+    /// If they lie on a device that fails.
+    pub fn of(vectors: &Vectors) -> Result<Self> {
+        let (some, rows) = vectors.spread()?;
         let hash_row =
-            |hash, row| with_matrix!(vectors.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
-        let hash = vectors.far_apart(|| spread_rows(rows).fold(0xcbf2_9ce4_8422_2325, hash_row));
-        Self { rows: rows as u64, dim: vectors.dim() as u32, element: vectors.element_type(), hash }
+            |hash, row| with_matrix!(some.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
+        let hash = vectors.far_apart(|| rows.into_iter().fold(0xcbf2_9ce4_8422_2325, hash_row));
+        let (rows, dim) = (vectors.len() as u64, vectors.dim() as u32);
+        Ok(Self { rows, dim, element: vectors.element_type(), hash })
     }
 
     /// Fails if `base`, the fingerprint of the data set `name`, differs from this one, of `index`.
@@ -67,7 +71,7 @@ mod tests {
         let of = |last: u8| {
             let mut values = vec![1u8; 5000 * 3];
             values[14_999] = last;
-            Fingerprint::of(&Vectors::from_u8(values, 3).unwrap())
+            Fingerprint::of(&Vectors::from_u8(values, 3).unwrap()).unwrap()
         };
         assert_eq!(of(7), of(7));
         assert_ne!(of(7).hash, of(8).hash);

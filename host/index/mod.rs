@@ -145,7 +145,7 @@ impl Index {
         }
         let degrees = rows.iter().map(|row| row.len() as u32).collect();
         let rows = PaddedRows { max_degree, degrees, neighbors };
-        let index = Self::owned(description, Fingerprint::of(base), rows, entries);
+        let index = Self::owned(description, Fingerprint::of(base)?, rows, entries);
         index.check_graph(&Progress::silent())?;
         Ok(index)
     }
@@ -244,20 +244,20 @@ impl Index {
     }
 
     /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
-    pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Self {
-        let index = self.renamed(base, rows, &repeated);
-        Self { absent: Absent { repeated, left_out: None }, ..index }
+    pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Result<Self> {
+        let index = self.renamed(base, rows, &repeated)?;
+        Ok(Self { absent: Absent { repeated, left_out: None }, ..index })
     }
 
     /// Extends an index over `rows` of `base`, ascending, by the other rows, which were `left_out`.
-    pub(crate) fn among(self, base: &Vectors, rows: &[u32], left_out: IdSet) -> Self {
+    pub(crate) fn among(self, base: &Vectors, rows: &[u32], left_out: IdSet) -> Result<Self> {
         let absent = Absent { repeated: self.repeated().renamed(rows), left_out: Some(left_out) };
-        Self { absent, ..self.renamed(base, rows, &Repeated::default()) }
+        Ok(Self { absent, ..self.renamed(base, rows, &Repeated::default())? })
     }
 
     /// This index with the ids of `rows` of `base`, ascending. Rows of `copies` get the neighbours
     /// of the first rows of their groups, the rest none.
-    fn renamed(self, base: &Vectors, rows: &[u32], copies: &Repeated) -> Self {
+    fn renamed(self, base: &Vectors, rows: &[u32], copies: &Repeated) -> Result<Self> {
         let mut places = vec![u32::MAX; base.len()];
         rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
         copies.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
@@ -271,9 +271,9 @@ impl Index {
         });
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
-        let fingerprint = Fingerprint::of(base);
+        let fingerprint = Fingerprint::of(base)?;
         let rows = PaddedRows { max_degree: stride, degrees, neighbors };
-        Self::new(self.description, fingerprint, rows, entries).with_layers(layers)
+        Ok(Self::new(self.description, fingerprint, rows, entries).with_layers(layers))
     }
 
     /// The entry points and layers of a search.
@@ -332,7 +332,7 @@ impl Index {
     /// # Errors
     /// [`Error::Mismatch`] with the difference.
     pub fn check_base(&self, base: &Vectors) -> Result<()> {
-        self.fingerprint.check(&Fingerprint::of(base), &self.describe(), &base.describe())
+        self.fingerprint.check(&Fingerprint::of(base)?, &self.describe(), &base.describe())
     }
 
     /// Checks, once, that a search can follow every id.

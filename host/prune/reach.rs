@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::key;
+use tagore_device::key::{self, Key};
 
 use super::rows::GraphRows;
 use crate::Result;
@@ -12,6 +12,7 @@ use crate::gpu::MemoryPlan;
 use crate::index::Start;
 use crate::progress::Progress;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
+use crate::search::gpu::NodeSearch;
 use crate::search::visited::Visited;
 use crate::vectors::Metric;
 use crate::vectors::space::Space;
@@ -56,22 +57,11 @@ pub(crate) fn connect(
     space: &Space<'_>,
     rows: &mut GraphRows,
     entries: &[u32],
-    progress: &Progress,
+    (on_device, progress): (Option<&mut NodeSearch>, &Progress),
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
     let tree = Tree::from_entries(rows, entries);
-    // Searches are reused, since each has a bit per node.
-    let searches = Mutex::new(Vec::new());
-    let free = || searches.lock().unwrap_or_else(PoisonError::into_inner);
-    let search = |rows: &GraphRows, node: u32| -> Vec<u32> {
-        let taken = free().pop();
-        let mut search = taken.unwrap_or_else(|| BeamSearch::new(nodes as usize));
-        let task = BeamTask { query: space.query(node), start: Start::at(entries), limits: NEAREST };
-        search.run(space, rows, task, |_| ());
-        let found = search.found().map(|key| key as u32).collect();
-        free().push(search);
-        found
-    };
+    let mut near = Near { space, entries, on_device, searches: Mutex::default(), progress };
     let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
     let left_out =
         |node: u32| listed.as_ref().is_some_and(|listed| !listed[node as usize]) && space.is_short(node);
@@ -81,8 +71,8 @@ pub(crate) fn connect(
             (first..nodes).filter(|&node| !tree.is_reached(node) && !left_out(node)).take(SEARCHES).collect();
         let Some(&last) = unreached.last() else { return Ok(attached) };
         first = last + 1;
-        let near: Vec<Vec<u32>> = unreached.par_iter().map(|&node| search(rows, node)).collect();
-        for (node, near) in unreached.into_iter().zip(near) {
+        let found = near.reached(rows, &unreached)?;
+        for (node, mut candidates) in unreached.into_iter().zip(found) {
             if tree.is_reached(node) {
                 continue;
             }
@@ -90,20 +80,62 @@ pub(crate) fn connect(
             // Earlier nodes of this round may have filled the nodes found, so a new search follows.
             // Its results may have edges of the tree alone, so the last attempt tries all reached
             // nodes: one has room.
-            let parent = attach(space, rows, &tree, node, near)
-                .or_else(|| {
-                    let near = search(rows, node);
-                    attach(space, rows, &tree, node, near)
-                })
-                .or_else(|| {
-                    let reached = (0..nodes).filter(|&id| tree.is_reached(id)).collect();
-                    attach(space, rows, &tree, node, reached)
-                });
-            if let Some(parent) = parent {
-                tree.reach(rows, node, parent);
+            for attempt in 0..3 {
+                if attempt == 1 {
+                    candidates = near.reached(rows, &[node])?.concat();
+                } else if attempt == 2 {
+                    candidates = (0..nodes).filter(|&id| tree.is_reached(id)).collect();
+                }
+                if let Some(parent) = attach(space, rows, &tree, node, &candidates)? {
+                    near.changed(rows, parent)?;
+                    tree.reach(rows, node, parent);
+                    break;
+                }
             }
             attached += 1;
         }
+    }
+}
+
+/// Searches for the reached nodes nearest to unreached ones.
+struct Near<'a> {
+    space: &'a Space<'a>,
+    entries: &'a [u32],
+    /// The graph on the device of a base outside host memory.
+    on_device: Option<&'a mut NodeSearch>,
+    /// Searches on the CPU are reused, since each has a bit per node.
+    searches: Mutex<Vec<BeamSearch>>,
+    progress: &'a Progress,
+}
+
+impl Near<'_> {
+    /// The nodes found for each of `nodes`, nearest first.
+    fn reached(&mut self, rows: &GraphRows, nodes: &[u32]) -> Result<Vec<Vec<u32>>> {
+        let start = Start::at(self.entries);
+        if let Some(search) = &mut self.on_device {
+            let beam = NEAREST.beam;
+            let keys =
+                search.nearest(self.space, (start, nodes), (beam, beam), &self.progress.unwatched())?;
+            let found =
+                |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
+            return Ok(keys.chunks_exact(beam).map(found).collect());
+        }
+        let free = || self.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        let search = |&node: &u32| {
+            let taken = free().pop();
+            let mut search = taken.unwrap_or_else(|| BeamSearch::new(rows.len()));
+            let task = BeamTask { query: self.space.query(node), start, limits: NEAREST };
+            search.run(self.space, rows, task, |_| ());
+            let found = search.found().map(|key| key as u32).collect();
+            free().push(search);
+            found
+        };
+        Ok(nodes.par_iter().map(search).collect())
+    }
+
+    /// Follows a change of the row of `node`.
+    fn changed(&mut self, rows: &GraphRows, node: u32) -> Result<()> {
+        self.on_device.as_mut().map_or(Ok(()), |search| search.set_row(node, rows.padded_row(node)))
     }
 }
 
@@ -115,27 +147,41 @@ fn listed(rows: &GraphRows) -> Vec<bool> {
 }
 
 /// Adds an edge to `node` from the nearest of `reached` that can take one, and returns that node.
-fn attach(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, node: u32, reached: Vec<u32>) -> Option<u32> {
+fn attach(
+    space: &Space<'_>,
+    rows: &mut GraphRows,
+    tree: &Tree,
+    node: u32,
+    reached: &[u32],
+) -> Result<Option<u32>> {
     let mut distances = Vec::new();
-    space.rule_distances(node, &reached, &mut distances);
+    space.fetched_rule_distances(node, reached, &mut distances)?;
     let mut keys: Vec<u64> = reached.iter().zip(&distances).map(|(&id, &d)| key::pack(d, id)).collect();
     keys.sort_unstable();
-    keys.into_iter()
-        .map(|key| key as u32)
-        .find(|&parent| rows.push(parent, node) || replace_longest(space, rows, tree, parent, node))
+    for parent in keys.into_iter().map(|key| key as u32) {
+        if rows.push(parent, node) || replace_longest(space, rows, tree, (parent, node))? {
+            return Ok(Some(parent));
+        }
+    }
+    Ok(None)
 }
 
 /// Replaces the longest edge of `parent` outside the tree by one to `node`; false if there is none.
-fn replace_longest(space: &Space<'_>, rows: &mut GraphRows, tree: &Tree, parent: u32, node: u32) -> bool {
+fn replace_longest(
+    space: &Space<'_>,
+    rows: &mut GraphRows,
+    tree: &Tree,
+    (parent, node): (u32, u32),
+) -> Result<bool> {
     let neighbors = rows.row(parent).to_vec();
     let mut distances = Vec::new();
-    space.rule_distances(parent, &neighbors, &mut distances);
+    space.fetched_rule_distances(parent, &neighbors, &mut distances)?;
     let free = (0..neighbors.len()).filter(|&slot| tree.parent(neighbors[slot]) != parent);
     let longest = free.max_by_key(|&slot| key::pack(distances[slot], neighbors[slot]));
-    longest.is_some_and(|slot| {
+    Ok(longest.is_some_and(|slot| {
         rows.replace(parent, slot, node);
         true
-    })
+    }))
 }
 
 struct Tree {
@@ -221,7 +267,7 @@ mod tests {
             edges(node).into_iter().for_each(|id| assert!(rows.push(node, id)));
         }
         let missing = n - reachable(&rows, entries);
-        let attached = connect(&space, &mut rows, entries, &Progress::silent()).unwrap();
+        let attached = connect(&space, &mut rows, entries, (None, &Progress::silent())).unwrap();
         assert_eq!(reachable(&rows, entries), n);
         assert!(attached <= missing && (attached > 0) == (missing > 0));
         for node in 0..n as u32 {
@@ -259,7 +305,7 @@ mod tests {
             for (from, to) in [(0, 1), (2, 3), (3, 2)] {
                 assert!(rows.push(from, to));
             }
-            connect(&space, &mut rows, &[0], &Progress::silent()).unwrap();
+            connect(&space, &mut rows, &[0], (None, &Progress::silent())).unwrap();
             // Rows 35 to 39 are long: 35² is 0.81 of 39².
             let expected = if metric == Metric::L2 { 40 } else { 4 + 5 };
             assert_eq!(reachable(&rows, &[0]), expected, "{metric:?}");
@@ -281,7 +327,7 @@ mod tests {
                 let mut rows = GraphRows::from_padded(ids.clone(), 5);
                 let tree = Tree::from_entries(&rows, &[7, 3]);
                 let parents: Vec<u32> = (0..n as u32).map(|node| tree.parent(node)).collect();
-                let attached = connect(&space, &mut rows, &[7, 3], &Progress::silent()).unwrap();
+                let attached = connect(&space, &mut rows, &[7, 3], (None, &Progress::silent())).unwrap();
                 assert_eq!(reachable(&rows, &[7, 3]), n as usize);
                 (parents, attached, rows.into_parts())
             })

@@ -48,6 +48,16 @@ impl GraphRows {
         self.ids[node as usize * self.stride + slot] = id;
     }
 
+    /// All rows, padded, and the ids of each.
+    pub(crate) fn padded(&self) -> (&[u32], usize) {
+        (&self.ids, self.stride)
+    }
+
+    /// A row, padded.
+    pub(crate) fn padded_row(&self, node: u32) -> &[u32] {
+        &self.ids[node as usize * self.stride..][..self.stride]
+    }
+
     /// The degrees and the padded rows.
     pub(crate) fn into_parts(self) -> (Vec<u32>, Vec<u32>) {
         (self.degrees, self.ids)

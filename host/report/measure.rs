@@ -74,7 +74,7 @@ impl Measure {
         let rows: Option<Vec<u32>> = index.left_out().map(|rows| rows.complement().iter().collect());
         let part = rows
             .as_ref()
-            .map(|rows| Space::owned(base.select(rows), index.metric(), &self.progress.unwatched()));
+            .map(|rows| Space::owned(base.select(rows)?, index.metric(), &self.progress.unwatched()));
         let part = part.transpose()?;
         let space = part.as_ref().unwrap_or(engine.space());
         let n = space.len();
@@ -99,7 +99,7 @@ impl Measure {
             Some(rows) => nodes.iter().map(|&node| rows[node as usize]).collect(),
             None => nodes,
         };
-        let search = search(&engine, &base.select(&nodes), (&nodes, &truth), k, &by_index)?;
+        let search = search(&engine, &base.select(&nodes)?, (&nodes, &truth), k, &by_index)?;
         Ok((knn, Some(search)))
     }
 

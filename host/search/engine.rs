@@ -7,7 +7,7 @@ use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
 use super::exact::{nearest_among, nearest_among_on};
-use super::gpu::{BatchLimits, MAX_BEAM, OnGpu};
+use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpu};
 use super::options::{Filter, Search, Way};
 use super::pool::{Pool, Scratch};
 use super::result::{Neighbor, SearchResult};
@@ -15,8 +15,8 @@ use super::vectors::SearchVectors;
 use crate::gpu::KernelTime;
 use crate::held::Held;
 use crate::index::Index;
-use crate::vectors::Access;
 use crate::vectors::space::{Queries, Space};
+use crate::vectors::{Access, DeviceResults};
 use crate::{Device, Error, Progress, Result, Vectors};
 
 /// Queries per batch on a GPU unless set.
@@ -160,13 +160,45 @@ impl<'a> Engine<'a> {
         search: Search<'_>,
         progress: &Progress,
     ) -> Result<SearchResult> {
+        let found = self.find(queries, search, progress)?;
+        Ok(SearchResult::new(search.k, &found.keys, found.computed, found.kernels))
+    }
+
+    /// Searches for each of `queries`, and leaves the results on a device: on that of the search
+    /// they do not pass the host, unless it has to pick them from those found.
+    pub(super) fn run_into(
+        &self,
+        queries: &Queries<'_>,
+        search: Search<'_>,
+        (results, progress): (&DeviceResults, &Progress),
+    ) -> Result<()> {
+        let Prepared { index, base, space, .. } = &*self.prepared;
+        search.check(base)?;
+        results.check(queries.len() * search.k)?;
+        let way = search.way(base.len());
+        let is_plain = Answer::new(&search, index.repeated()).is_plain();
+        match (way, self.gpu_for(&search, way)?) {
+            (Way::Walk(_), Some((on_gpu, limits))) if is_plain && results.is_on(on_gpu.gpu()) => {
+                let to = (Some(KeysTo::Device(results)), progress);
+                on_gpu.search(space, queries, limits, to).map(drop)
+            }
+            _ => results.write_keys(&self.find(queries, search, progress)?.keys),
+        }
+    }
+
+    /// Finds the keys of each of `queries`.
+    fn find(&self, queries: &Queries<'_>, search: Search<'_>, progress: &Progress) -> Result<Found> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         search.check(base)?;
         let (way, k) = (search.way(base.len()), search.k);
         let answer = Answer::new(&search, index.repeated());
         let on_gpu = self.gpu_for(&search, way)?;
         let mut found = match (way, on_gpu) {
-            (Way::Walk(beam), None) => self.prepared.walk_all(queries, &answer, beam, progress)?,
+            (Way::Walk(beam), None) => {
+                space.vectors().on_host()?;
+                queries.vectors().on_host()?;
+                self.prepared.walk_all(queries, &answer, beam, progress)?
+            }
             (Way::Walk(_), Some((on_gpu, limits))) => {
                 on_gpu.search_all(space, queries, (&answer, limits), progress)?
             }
@@ -181,7 +213,7 @@ impl<'a> Engine<'a> {
             let gpu = on_gpu.filter(|_| way == Way::Exact).map(|(on_gpu, _)| on_gpu);
             self.search_passing(queries, (filter, &answer), gpu, (&mut found, progress))?;
         }
-        Ok(SearchResult::new(k, &found.keys, found.computed, found.kernels))
+        Ok(found)
     }
 
     /// Answers the queries that are `short` by exact search over the rows that pass.
@@ -198,12 +230,16 @@ impl<'a> Engine<'a> {
         let keys = match gpu {
             Some(on_gpu) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
                 let measurement = on_gpu.gpu().measure()?;
-                let rows = Space::owned(base.select(&ids), space.metric(), progress)?;
+                let rows = Space::owned(base.select(&ids)?, space.metric(), progress)?;
                 let keys = nearest_among_on(on_gpu.gpu(), (&rows, &ids), queries, k, progress)?;
                 found.kernels.extend(measurement.end()?.kernels);
                 keys
             }
-            _ => nearest_among(space, (queries, &found.short), &ids, k, progress)?,
+            _ => {
+                space.vectors().on_host()?;
+                queries.vectors().on_host()?;
+                nearest_among(space, (queries, &found.short), &ids, k, progress)?
+            }
         };
         found.computed += found.short.len() as u64 * ids.len() as u64;
         for (&query, row) in found.short.iter().zip(keys.chunks_exact(k)) {
@@ -224,6 +260,7 @@ impl<'a> Engine<'a> {
             let found = self.run(&space.queries(&queries, &silent)?, search, &silent)?;
             return Ok(found.neighbors(0).collect());
         }
+        space.vectors().on_host()?;
         advised.call_once(|| {
             index.advise(Access::AtRandom);
             space.advise(Access::AtRandom);
@@ -287,7 +324,7 @@ impl OnGpu {
             let is_short: Vec<bool> = is_short.collect();
             short.extend((first as u32..).zip(is_short).filter(|pair| pair.1).map(|pair| pair.0));
         };
-        let found = self.search(space, queries, limits, (Some(&mut take), progress))?;
+        let found = self.search(space, queries, limits, (Some(KeysTo::Host(&mut take)), progress))?;
         Ok(Found { keys, short, computed: found.computed, kernels: found.kernels })
     }
 }

@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::{Neighbor, Search, SearchResult, SearchVectors};
 use crate::held::Held;
 use crate::index::Index;
-use crate::{Device, Error, Progress, Result, Vectors};
+use crate::{Device, DeviceResults, Error, Progress, Result, Vectors};
 
 /// Most nodes that a search on a GPU expands per step.
 pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
@@ -134,6 +134,25 @@ impl Searcher {
     /// the device lacks memory, or the work is cancelled.
     pub fn search(&self, queries: &Vectors, search: Search<'_>, progress: &Progress) -> Result<SearchResult> {
         self.engine.run(&self.engine.space().queries(queries, progress)?, search, progress)
+    }
+
+    /// As [`search`](Self::search), and leaves the results in the memory of a device: k ids and
+    /// distances per query. Where the search runs on that device and has neither filter nor radius,
+    /// and no rows are [repeated](Index::repeated), they never come to the host. Returns once they
+    /// are written.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search), or if the device of the results cannot be opened or its memory
+    /// has too little room for them.
+    pub fn search_into(
+        &self,
+        queries: &Vectors,
+        search: Search<'_>,
+        results: &DeviceResults,
+        progress: &Progress,
+    ) -> Result<()> {
+        let queries = self.engine.space().queries(queries, progress)?;
+        self.engine.run_into(&queries, search, (results, progress))
     }
 
     /// Finds the nearest rows of the base for one `query`, nearest first, on the calling thread or

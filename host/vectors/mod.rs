@@ -9,6 +9,9 @@ mod format;
 pub(crate) mod gpu;
 mod id_set;
 mod ids;
+mod lent;
+#[cfg(test)]
+mod lent_tests;
 mod mapped;
 mod metric;
 pub(crate) mod npy;
@@ -41,9 +44,10 @@ pub(crate) use advice::{Access, advise, far_apart};
 pub(crate) use element::Element;
 pub use element::{Component, ElementType};
 pub use format::Format;
-pub use gpu::start_seconds;
+pub use gpu::{DeviceMemory, DeviceResults, start_seconds};
 pub use id_set::IdSet;
 pub use ids::Ids;
+pub use lent::DeviceRows;
 pub(crate) use mapped::MappedFile;
 pub use mapped::with_mapped_file_at;
 pub use metric::Metric;
@@ -231,14 +235,45 @@ impl Vectors {
         }
     }
 
-    /// Copies the rows `ids`.
-    pub(crate) fn select(&self, ids: &[u32]) -> Self {
-        let storage = with_matrix!(self.rows(), m => {
-            Storage::owned(ids.iter().flat_map(|&id| m.row(id as usize)).copied().collect())
-        });
+    /// Copies the rows `ids` to host memory.
+    ///
+    /// # Errors
+    /// If they lie on a device that fails.
+    pub(crate) fn select(&self, ids: &[u32]) -> Result<Self> {
+        let storage = match self.lent() {
+            Some(lent) => Storage::owned(lent.fetch(ids)?),
+            None => with_matrix!(self.rows(), m => {
+                Storage::owned(ids.iter().flat_map(|&id| m.row(id as usize)).copied().collect())
+            }),
+        };
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // Values of a checked base need no second check.
-        Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() }
+        Ok(Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() })
+    }
+
+    /// Copies the rows `ids`, at least one, to the kind of memory that holds them.
+    ///
+    /// # Errors
+    /// If they lie on a device that lacks memory or fails.
+    pub(crate) fn select_there(&self, ids: &[u32]) -> Result<Self> {
+        let Some(lent) = self.lent() else { return self.select(ids) };
+        let lent = lent.select(ids)?;
+        let layout = lent.layout();
+        Ok(Self { largest: self.largest.clone(), ..Self::of_lent(lent, layout) })
+    }
+
+    /// At most 1,024 evenly spread rows in host memory, the first and the last included; all rows
+    /// if that is where they are.
+    ///
+    /// # Errors
+    /// If they lie on a device that fails.
+    pub(crate) fn spread(&self) -> Result<(Cow<'_, Self>, Vec<usize>)> {
+        let rows: Vec<usize> = spread_rows(self.len()).collect();
+        if self.lent().is_none() {
+            return Ok((Cow::Borrowed(self), rows));
+        }
+        let ids: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+        Ok((Cow::Owned(self.select(&ids)?), (0..rows.len()).collect()))
     }
 
     /// The name of these vectors in an error: their file, or `vectors`.
@@ -308,9 +343,10 @@ impl Vectors {
     /// # Errors
     /// As [`validate`](Self::validate).
     pub fn spot_check(&self) -> Result<()> {
+        let (vectors, rows) = self.spread()?;
         let largest = Largest::default();
-        let check = |row| self.check_rows(row..row + 1, None, &largest);
-        self.far_apart(|| spread_rows(self.len()).try_for_each(check))
+        let check = |row| vectors.check_rows(row..row + 1, None, &largest);
+        self.far_apart(|| rows.into_iter().try_for_each(check))
     }
 
     /// Runs `read`, which reads distant rows, without read-ahead.
@@ -332,10 +368,36 @@ impl Vectors {
         let all_are_sound = self.element_type().size() == 1 && !self.layout.prefixed;
         if !all_are_sound {
             let stage = progress.stage("check", self.len() as u64);
+            if let Some(lent) = self.lent() {
+                return self.check_lent(lent, metric);
+            }
             for_each_block(self.len(), &stage, |rows| self.check_rows(rows, metric, &largest))?;
         }
         self.validated(largest.get());
         Ok(largest.get())
+    }
+
+    /// [`check_all`](Self::check_all) on the device that holds the values.
+    fn check_lent(&self, lent: &gpu::Lent, metric: Option<Metric>) -> Result<f32> {
+        let is_f32 = self.element_type() == ElementType::F32;
+        // Every finite f16 is in range.
+        let most = if is_f32 { range::most(metric, self.dim()) } else { f32::MAX };
+        let checked = lent.check(most)?;
+        if let Some(row) = checked.faulty {
+            let vectors = self.select(&[row as u32])?;
+            let error = vectors.check_rows(0..1, metric, &Largest::default()).err();
+            return Err(match error {
+                Some(Error::Value { path, dim, value, expected, .. }) => {
+                    Error::Value { path, row, dim, value, expected }
+                }
+                // The values have changed since.
+                _ => self.bad_value(row, 0, "another", FINITE),
+            });
+        }
+        let largest = if is_f32 { checked.largest } else { 0.0 };
+        self.bytes.get_or_init(|| is_f32 && checked.bytes && shape::sums_are_exact(self.dim()));
+        self.validated(largest);
+        Ok(largest)
     }
 
     fn check_rows(&self, rows: Range<usize>, metric: Option<Metric>, largest: &Largest) -> Result<()> {

@@ -1,10 +1,12 @@
 //! Rows of a data set that repeat earlier rows.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::gpu::Lent;
 use super::space::{Space, normalise};
 use super::{Access, TypedRows, with_matrix};
 use crate::{ElementType, Metric, Progress, Result, Vectors};
@@ -17,6 +19,9 @@ const PLACES: usize = 4;
 
 /// Rows hashed between two checks for cancellation.
 const AT_A_TIME: usize = 4096;
+
+/// Bytes of rows that a device passes to the host at a time, except for long runs of equal rows.
+const FETCHED: usize = 64 << 20;
 
 /// Fewest rows of a run worth a thread.
 const COMPARED: usize = 1024;
@@ -52,7 +57,42 @@ impl Repeated {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn of(space: &Space<'_>, progress: &Progress) -> Result<Self> {
-        Self::by(hash, space, progress)
+        match space.vectors().lent() {
+            Some(lent) => Self::on_device(lent, space.zero(), progress),
+            None => Self::by(hash, space, progress),
+        }
+    }
+
+    /// [`of`](Self::of) for rows on a device, which hashes them. Rows of equal hashes alone are
+    /// copied to the host.
+    fn on_device(lent: &Lent, zero: &[bool], progress: &Progress) -> Result<Self> {
+        let is_zero = |row: u32| zero.get(row as usize) == Some(&true);
+        let hashed = lent.hashes()?.into_iter().zip(0u32..);
+        // Zeros may differ in sign.
+        let mut hashed: Vec<Hashed> =
+            hashed.map(|(hash, row)| (if is_zero(row) { 0 } else { hash }, row)).collect();
+        hashed.par_sort_unstable();
+        let hashed = shared(hashed);
+        let row_bytes = lent.layout().stride;
+        let (mut pairs, mut first) = (Vec::new(), 0);
+        while first < hashed.len() {
+            progress.check()?;
+            // Whole runs, at least one.
+            let least = (first + (FETCHED / row_bytes).max(1)).min(hashed.len());
+            let more = hashed[least..].iter().take_while(|pair| pair.0 == hashed[least - 1].0).count();
+            let runs = &hashed[first..least + more];
+            let ids: Vec<u32> = runs.iter().map(|pair| pair.1).collect();
+            let words = lent.fetch(&ids)?;
+            let rows: &[u8] = bytemuck::cast_slice(&words);
+            let places: HashMap<u32, usize> = ids.iter().copied().zip(0..).collect();
+            let bytes = |row: u32| {
+                let place = if is_zero(row) { None } else { places.get(&row) };
+                Cow::Borrowed(place.map_or(&[][..], |place| &rows[place * row_bytes..][..row_bytes]))
+            };
+            runs.chunk_by(|a, b| a.0 == b.0).for_each(|run| pairs.extend(pairs_of(run, bytes)));
+            first = least + more;
+        }
+        Ok(Self::from_pairs(pairs))
     }
 
     /// [`of`](Self::of) for a base that may be larger than memory. Takes [`PEAK_BYTES`] of memory

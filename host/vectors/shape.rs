@@ -45,6 +45,12 @@ impl DataShape {
     pub fn of(base: &Vectors, progress: &Progress) -> Result<Self> {
         let bytes = match base.bytes.get() {
             Some(&known) => known,
+            None if base.lent().is_some() => {
+                // The check of values tells; faulty values are an error of whoever needs them.
+                let checked = base.validate(progress);
+                progress.check()?;
+                matches!((checked, base.bytes.get()), (Ok(()), Some(true)))
+            }
             None => {
                 let found = are_bytes(base, progress);
                 // A cancelled pass proves nothing.
@@ -57,7 +63,9 @@ impl DataShape {
 
     /// The shape of `base`, as far as a sample of the rows tells.
     pub(crate) fn guess(base: &Vectors) -> Self {
-        let bytes = may_be_bytes(base);
+        let bytes = base.bytes.get().copied();
+        let bytes =
+            bytes.unwrap_or_else(|| base.spread().is_ok_and(|(some, rows)| may_be_bytes(&some, rows)));
         Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes }
     }
 
@@ -121,16 +129,16 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
 }
 
 /// Whether a sample of the rows holds f32 values that are bytes.
-fn may_be_bytes(base: &Vectors) -> bool {
+fn may_be_bytes(base: &Vectors, sample: impl IntoIterator<Item = usize>) -> bool {
     let TypedRows::F32(rows) = base.rows() else { return false };
     let is_byte = |row: usize| rows.row(row).iter().all(|&x| byte(x).is_some());
-    sums_are_exact(base.dim()) && base.far_apart(|| spread_rows(base.len()).all(is_byte))
+    sums_are_exact(base.dim()) && base.far_apart(|| sample.into_iter().all(is_byte))
 }
 
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
     let TypedRows::F32(rows) = base.rows() else { return false };
     let is_byte = |row: usize| !progress.is_cancelled() && rows.row(row).iter().all(|&x| byte(x).is_some());
-    may_be_bytes(base)
+    may_be_bytes(base, spread_rows(base.len()))
         && (base.len().saturating_mul(base.dim() * size_of::<f32>()) > READ
             || (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte))
 }

@@ -144,6 +144,11 @@ impl<'a> Space<'a> {
         self.largest
     }
 
+    /// The vectors of the rows for list distances: normalised under cosine.
+    pub(crate) fn vectors(&self) -> &Vectors {
+        &self.vectors
+    }
+
     /// The rows for list distances: normalised under cosine.
     pub(crate) fn rows(&self) -> TypedRows<'_> {
         self.vectors.rows()
@@ -247,6 +252,38 @@ impl<'a> Space<'a> {
                 }
             }
         }
+    }
+
+    /// Copies some rows to host memory, as a space with the distances of this one.
+    ///
+    /// # Errors
+    /// If the rows lie on a device that fails.
+    pub(crate) fn part(&self, ids: &[u32]) -> Result<Space<'static>> {
+        let vectors = Held::Shared(Arc::new(self.vectors.select(ids)?));
+        let lift = ids.iter().filter_map(|&id| self.lift.get(id as usize)).copied().collect();
+        let zero = ids.iter().filter_map(|&id| self.zero.get(id as usize)).copied().collect();
+        let &Self { metric, largest, square, raw, .. } = self;
+        Ok(Space { vectors, metric, largest, lift, square, zero, raw })
+    }
+
+    /// [`rule_distances`](Self::rule_distances); rows that lie on a device alone are fetched.
+    ///
+    /// # Errors
+    /// If that device fails.
+    pub(crate) fn fetched_rule_distances(&self, node: u32, ids: &[u32], out: &mut Vec<f32>) -> Result<()> {
+        const AT_A_TIME: usize = 1 << 14;
+        if self.vectors.is_readable() {
+            self.rule_distances(node, ids, out);
+            return Ok(());
+        }
+        out.clear();
+        let mut found = Vec::new();
+        for ids in ids.chunks(AT_A_TIME) {
+            let part = self.part(&[&[node], ids].concat())?;
+            part.rule_distances(0, &(1..=ids.len() as u32).collect::<Vec<_>>(), &mut found);
+            out.extend_from_slice(&found);
+        }
+        Ok(())
     }
 
     /// Order distances from `node` to the rows `ids`: the keys of its candidates and edges.
@@ -384,8 +421,9 @@ impl Queries<'_> {
         self.vectors.len()
     }
 
-    pub(crate) fn rows(&self) -> TypedRows<'_> {
-        self.vectors.rows()
+    /// The queries: in the element type of the space, normalised under cosine.
+    pub(crate) fn vectors(&self) -> &Vectors {
+        &self.vectors
     }
 
     /// Cosine: marks queries that are zero vectors; empty if there are none.
@@ -398,8 +436,16 @@ impl Queries<'_> {
     }
 }
 
-/// Normalised rows as f32, and the marks of zero vectors.
+/// Normalised rows as f32, and the marks of zero vectors; empty if there are none.
 fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bool>)> {
+    if let Some(lent) = vectors.lent() {
+        let norms: Vec<f64> = lent.squares()?.par_iter().map(|square| square.sqrt()).collect();
+        let zero: Vec<bool> = norms.iter().map(|&norm| norm <= 0.0).collect();
+        let unit = lent.unit(&norms)?;
+        let layout = unit.layout();
+        let zero = if zero.contains(&true) { zero } else { Vec::new() };
+        return Ok((Vectors::of_lent(unit, layout), zero));
+    }
     let dim = vectors.dim();
     let mut values = vec![0f32; vectors.len() * dim];
     let mut zero = vec![false; vectors.len()];
@@ -427,10 +473,14 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
 
 /// Inner product: the lift of each row, given the square of the largest norm.
 pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
+    let lift = |square: f64| (largest - square).max(0.0).sqrt() as f32;
+    if let Some(lent) = base.lent() {
+        return Ok(lent.squares()?.into_par_iter().map(lift).collect());
+    }
     let mut lifts = vec![0f32; base.len()];
-    lifts.par_iter_mut().enumerate().try_for_each(|(row, lift)| {
+    lifts.par_iter_mut().enumerate().try_for_each(|(row, to)| {
         progress.check()?;
-        *lift = (largest - square(base, row)).max(0.0).sqrt() as f32;
+        *to = lift(square(base, row));
         Ok(())
     })?;
     Ok(lifts)
@@ -443,6 +493,9 @@ fn square(base: &Vectors, row: usize) -> f64 {
 
 /// The square of the largest norm in `base`.
 pub(crate) fn largest_square(base: &Vectors, progress: &Progress) -> Result<f64> {
+    if let Some(lent) = base.lent() {
+        return Ok(lent.squares()?.into_par_iter().reduce(|| 0.0, f64::max));
+    }
     let square = |row| progress.check().map(|()| square(base, row));
     (0..base.len()).into_par_iter().map(square).try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }

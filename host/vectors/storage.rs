@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use super::lent::LentMemory;
 use super::mapped::MappedFile;
 
 /// Bytes kept alive by their owner. Clones share them.
@@ -19,6 +20,11 @@ pub(super) trait Memory: Any + Send + Sync {
 
     /// The mapped file of the bytes, for read-ahead.
     fn mapped(&self) -> Option<&MappedFile> {
+        None
+    }
+
+    /// The array of a device.
+    fn lent(&self) -> Option<&LentMemory> {
         None
     }
 }
@@ -66,6 +72,10 @@ impl Storage {
         self.0.mapped()
     }
 
+    pub(super) fn lent(&self) -> Option<&LentMemory> {
+        self.0.lent()
+    }
+
     /// The vector that holds the values, unless it is shared or they are held by another owner.
     pub(super) fn into_vec<T: Pod + Send + Sync>(self) -> Result<Vec<T>, Self> {
         if !(&*self.0 as &dyn Any).is::<Owner<T, Vec<T>>>() {
@@ -81,6 +91,9 @@ impl Storage {
 
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(lent) = self.lent() {
+            return lent.fmt(f);
+        }
         let kind = if self.mapped().is_some() { "mapped" } else { "in memory" };
         write!(f, "{} bytes {kind}", self.bytes().len())
     }

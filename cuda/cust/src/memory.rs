@@ -9,8 +9,8 @@ use std::{ptr, slice};
 pub use bytemuck::Pod as DeviceCopy;
 
 use crate::context::Context;
-use crate::driver::{DevicePtr, Table};
-use crate::error::{CudaResult, Failure, check};
+use crate::driver::{DevicePtr, Table, table};
+use crate::error::{CudaError, CudaResult, Failure, check};
 use crate::stream::Stream;
 
 /// A device address, as an argument of kernels.
@@ -392,6 +392,68 @@ pub unsafe fn memset_d8_async(target: u64, value: u8, bytes: usize, stream: &Str
     let table = stream.context().bind()?;
     // SAFETY: the caller's guarantee.
     check(unsafe { (table.memset_d8_async)(target, value, bytes, stream.as_raw()) }, "setting device memory")
+}
+
+/// Enqueues a copy of `bytes` bytes from the device address `source` to the device address
+/// `target`.
+///
+/// # Safety
+/// - Both are addresses of as many bytes of device memory, in the stream's context or of a library
+///   that uses the same device. The ranges do not overlap.
+///
+/// # Errors
+/// If the driver refuses.
+pub unsafe fn memcpy_dtod_async(target: u64, source: u64, bytes: usize, stream: &Stream) -> CudaResult<()> {
+    let table = stream.context().bind()?;
+    // SAFETY: the caller's guarantee.
+    let code = unsafe { (table.memcpy_dtod_async)(target, source, bytes, stream.as_raw()) };
+    check(code, "copying on a device")
+}
+
+/// A piece of memory that the driver knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownMemory {
+    /// Whether it is memory of a device; else memory of the host.
+    pub is_device: bool,
+    /// The device that owns it.
+    pub ordinal: u32,
+    /// The first address behind it.
+    pub end: u64,
+}
+
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`, `_DEVICE_ORDINAL`, `_RANGE_START_ADDR` and `_RANGE_SIZE`.
+const MEMORY_TYPE: i32 = 2;
+const DEVICE_ORDINAL: i32 = 9;
+const RANGE_START: i32 = 11;
+const RANGE_SIZE: i32 = 12;
+
+/// `CU_MEMORYTYPE_DEVICE`
+const TYPE_DEVICE: u32 = 2;
+
+/// The memory at an address of any library; none if the driver does not know it. The address is
+/// not dereferenced. No context need be current.
+///
+/// # Errors
+/// If there is no driver, or it fails in another way.
+pub fn known_memory(address: u64) -> CudaResult<Option<KnownMemory>> {
+    let table = table()?;
+    let (mut kind, mut ordinal, mut start, mut size) = (0u32, 0i32, 0u64, 0usize);
+    let asked: [(*mut c_void, i32); 4] = [
+        ((&raw mut kind).cast(), MEMORY_TYPE),
+        ((&raw mut ordinal).cast(), DEVICE_ORDINAL),
+        ((&raw mut start).cast(), RANGE_START),
+        ((&raw mut size).cast(), RANGE_SIZE),
+    ];
+    for (to, attribute) in asked {
+        // SAFETY: the pointers are to local variables of the attributes' types.
+        let code = unsafe { (table.pointer_get_attribute)(to, attribute, address) };
+        if code == CudaError::InvalidValue as u32 {
+            return Ok(None);
+        }
+        check(code, "asking for the memory at an address")?;
+    }
+    let (is_device, ordinal) = (kind == TYPE_DEVICE, ordinal.unsigned_abs());
+    Ok(Some(KnownMemory { is_device, ordinal, end: start.saturating_add(size as u64) }))
 }
 
 fn bytes<T>(len: usize) -> CudaResult<usize> {

@@ -83,6 +83,21 @@ impl Stream {
     }
 }
 
+/// Waits until all work on a stream of another library is done. `handle` is the driver's: also 0 or
+/// 1 for the default stream, and 2 for that of the calling thread.
+///
+/// # Safety
+/// - `handle` is one of these numbers, or an existing stream of the device of `context`.
+///
+/// # Errors
+/// If some of that work failed.
+pub unsafe fn synchronize_handle(context: &Context, handle: u64) -> CudaResult<()> {
+    let table = context.bind()?;
+    let raw = ptr::with_exposed_provenance_mut(handle as usize);
+    // SAFETY: the caller's guarantee.
+    check(unsafe { (table.stream_synchronize)(raw) }, "waiting for a stream of another library")
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(table) = self.context.bind() {

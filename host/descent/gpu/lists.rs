@@ -34,12 +34,7 @@ impl GpuLists {
 
     /// Copies a graph to the device.
     pub(crate) fn of(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
-        let pack = |node| {
-            let (ids, distances) = (graph.neighbors(node), graph.distances(node));
-            ids.par_iter().zip(distances).map(|(&id, &distance)| key::pack(distance, id))
-        };
-        let keys: Vec<Key> = (0..graph.len()).into_par_iter().flat_map(pack).collect();
-        Self::upload(gpu, &keys, graph.len(), graph.k(), graph.metric())
+        Self::upload(gpu, &graph.keys(), graph.len(), graph.k(), graph.metric())
     }
 
     /// Copies the keys to the host.

@@ -32,9 +32,8 @@ use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
-use crate::vectors::Matrix;
 use crate::vectors::gpu::{
-    Base, DeviceBase, OnDevice, Preparation, ROWS, Rounding, RowSet, Side, with_device_rows,
+    AnyOrigin, Base, DeviceBase, OnDevice, Origin, Pick, Preparation, ROWS, Rounding, Side, with_origin,
 };
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
@@ -98,8 +97,8 @@ pub(crate) struct DeviceGraph {
 impl DeviceGraph {
     /// Copies the rows of `space`, and a graph of them, to a device.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
-        with_device_rows!(space, rows => {
-            let base = OnDevice::device_base(Base::upload(gpu, space, rows)?);
+        with_origin!(AnyOrigin::of_space(gpu, space)?, rows => {
+            let base = OnDevice::device_base(Base::upload(gpu, space, &rows)?);
             Ok(Self { base, lists: GpuLists::of(gpu, graph)?, stats: graph.stats().clone() })
         })
     }
@@ -123,10 +122,10 @@ impl Build<'_> {
 
     /// Builds the graph and leaves it on the device.
     pub(super) fn run_on_device(&self) -> Result<DeviceGraph> {
-        with_device_rows!(self.space, rows => self.graph(rows))
+        with_origin!(AnyOrigin::of_space(self.gpu, self.space)?, rows => self.graph(&rows))
     }
 
-    fn graph<T: DescentKernels>(&self, rows: Matrix<'_, T>) -> Result<DeviceGraph> {
+    fn graph<T: DescentKernels>(&self, rows: &Origin<'_, T>) -> Result<DeviceGraph> {
         let start = self.shape().choose_start();
         if start != Start::AllPairs {
             let (base, lists, stats) = self.descend(rows, start)?;
@@ -172,7 +171,7 @@ impl Build<'_> {
 
     fn descend<T: DescentKernels>(
         &self,
-        rows: Matrix<'_, T>,
+        rows: &Origin<'_, T>,
         start: Start,
     ) -> Result<(Base<T>, GpuLists, DescentStats)> {
         self.shape().check::<T>(self.gpu)?;
@@ -212,16 +211,17 @@ impl Build<'_> {
     }
 
     /// Copies the vectors to the device, and chooses their rounding.
-    fn upload<T: OnDevice>(&self, rows: Matrix<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
+    fn upload<T: OnDevice>(&self, rows: &Origin<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let memory = self.shape().upload::<T>().reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-        let all = RowSet { rows, count: n };
-        let rounding = Rounding::of(self.space.metric(), all, all, |row| row);
+        let sample = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
+        let sample = sample.rows();
+        let rounding = Rounding::of(self.space.metric(), dim, &sample, &sample);
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let stride = side.stride;
-        side.values.upload_rows(n, stride, |row| rows.row(row))?;
+        rows.copy(self.gpu, Pick::Range(0..n), &mut side.values, stride)?;
         Ok((side, rounding, mean))
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::cluster::{self, ClusterKernels, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::outofcore::plan::ClusterGraph;
-use crate::vectors::gpu::{Preparation, ROWS, Rounding, RowSet, Side};
+use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::{Matrix, Vectors, with_matrix};
 use crate::{Device, Error, Metric, Progress, Result};
@@ -89,8 +89,8 @@ fn nearest_two<T: ClusterKernels>(
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;
     let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-    let all = RowSet { rows, count: n };
-    let rounding = Rounding::of(Metric::L2, all, all, |row| row);
+    let sample: Vec<&[T]> = Rounding::places::<T>(n).map(|row| rows.row(row)).collect();
+    let rounding = Rounding::of(Metric::L2, dim, &sample, &sample);
     let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
         (memory.buffer("mean")?, memory.buffer("largest norm")?);
     mean.upload(&rounding.mean)?;

@@ -170,7 +170,7 @@ impl OutOfCore {
     /// The data set and all parameters that decide the index.
     fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<BTreeMap<String, String>> {
         let Self { builder, order, plan, .. } = self;
-        let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base);
+        let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base)?;
         let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
         let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };
         let more = [

@@ -35,7 +35,7 @@ pub(super) fn warm(
         number: 0,
         ids: (0..rows as u32).collect(),
         others: vec![1; rows],
-        vectors: base.far_apart(|| base.select(&sample)),
+        vectors: base.far_apart(|| base.select(&sample))?,
     };
     let mean = vec![0.0; embedding.dim(base.dim())];
     let mut lists = LocalIndex::build(&builder, cluster, embedding, &mean, |_| true)?.lists;

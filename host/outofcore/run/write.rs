@@ -60,7 +60,7 @@ impl Run<'_> {
         for (name, value) in [("clusters", clusters), ("cluster-size", self.plan.cluster_size)] {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
-        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base), degree, ENTRIES)?;
+        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base)?, degree, ENTRIES)?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
         self.write_rows(&mut file, merged, &stage)?;
@@ -153,7 +153,7 @@ impl Run<'_> {
         graph.advise(Access::AtRandom);
         base.advise(Access::AtRandom);
         let space = &Space::unprepared(base, builder.descent.metric);
-        let below = Below { base, space, graph, repeated, most: plan.layer_nodes };
+        let below = Below { base, space, graph, repeated, most: plan.layer_nodes, on_device: None };
         let layers = builder.clone().device(devices[0]).layers_over(&below, entries);
         base.advise(Access::Somehow);
         layers

@@ -49,13 +49,14 @@ mod tests {
     use crate::gpu::MemoryPlan;
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
+    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
     use tagore_device::key::{self, Key};
 
     fn check<T: CollectKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);
-        let base = Base::upload(&gpu, space, rows).unwrap();
+        let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
         let lists = GpuLists::of(&gpu, graph).unwrap();
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();

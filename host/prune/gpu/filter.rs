@@ -93,6 +93,7 @@ mod tests {
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::{Buffer, MemoryPlan};
     use crate::prune::filter::Pruner;
+    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
     use crate::{Collect, Device};
@@ -145,7 +146,7 @@ mod tests {
             keys.truncate(if i == 3 { most - 1 } else { stride });
             candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
         }
-        let on_device = Base::upload(gpu, space, rows).unwrap();
+        let on_device = Base::upload(gpu, space, &Origin::Host(rows)).unwrap();
         let plan =
             MemoryPlan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
         let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
@@ -222,7 +223,7 @@ mod tests {
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };
         with_matrix!(space.rows(), rows => {
-            let base = Base::upload(&gpu, &space, rows).unwrap();
+            let base = Base::upload(&gpu, &space, &Origin::Host(rows)).unwrap();
             let from = Candidates::by_place(&chunk, &keys, 4);
             let error = filter(&gpu, &base, &Strategy::cagra(), from, &mut forward).unwrap_err();
             assert!(error.to_string().contains("rank"), "{error}");

@@ -90,12 +90,13 @@ mod tests {
     use super::*;
     use crate::Progress;
     use crate::prune::gpu::testing::{cases, devices};
+    use crate::vectors::gpu::Origin;
     use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
     use tagore_device::random::{Draws, Stage};
 
     fn check<T: MedoidKernels>(space: &Space<'_>, rows: Matrix<'_, T>) {
         for gpu in devices() {
-            let base = Base::upload(&gpu, space, rows).unwrap();
+            let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
             assert_eq!(
                 medoid(&gpu, space, &base).unwrap(),
                 space.medoid(&Progress::silent()).unwrap(),

@@ -68,6 +68,7 @@ mod tests {
     use crate::prune::collect::Collector;
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
+    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
     use tagore_device::key::{self, Key};
@@ -75,7 +76,7 @@ mod tests {
     fn check<T: PathKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
         let nodes: Vec<u32> = (0..space.len() as u32).rev().step_by(7).collect();
         for gpu in devices() {
-            let base = Base::upload(&gpu, space, rows).unwrap();
+            let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
             let lists = GpuLists::of(&gpu, graph).unwrap();
             let (order, entry_buffer) = (upload(&gpu, &nodes), upload(&gpu, entries));
             let chunk = Chunk { order: &order, range: 0..nodes.len() };

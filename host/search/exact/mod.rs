@@ -13,7 +13,7 @@ use gpu::{GpuSearch, QuerySet};
 use crate::gpu::{Gpu, KernelTime, Measurement};
 use crate::progress::Progress;
 use crate::vectors::space::{Queries, Query, Space};
-use crate::{Device, Error, GroundTruth, Metric, Result, Vectors};
+use crate::{Device, DeviceResults, Error, GroundTruth, Metric, Result, Vectors};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
 const TILE_BYTES: usize = 256 << 10;
@@ -100,6 +100,27 @@ impl ExactSearch {
     /// large or too small for the metric, the device is missing or lacks memory, or the work is
     /// cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
+        let (keys, stats) = self.keys(base, queries)?;
+        let ids = keys.par_iter().map(|&key| key as u32).collect();
+        let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
+        Ok((GroundTruth::new(self.k, ids, Some(distances))?, stats))
+    }
+
+    /// As [`run`](Self::run), and leaves the results in the memory of a device: k ids and distances
+    /// per query. Returns once they are written.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or if the device of the results cannot be opened or its memory has
+    /// too little room for them.
+    pub fn run_into(&self, base: &Vectors, queries: &Vectors, results: &DeviceResults) -> Result<ExactStats> {
+        results.check(queries.len().saturating_mul(self.k))?;
+        let (keys, stats) = self.keys(base, queries)?;
+        results.write_keys(&keys)?;
+        Ok(stats)
+    }
+
+    /// The keys of [`run`](Self::run).
+    fn keys(&self, base: &Vectors, queries: &Vectors) -> Result<(Vec<Key>, ExactStats)> {
         let k = self.k;
         if k == 0 || k > base.len() {
             let expected = format!("1 to the {} rows of {}", base.len(), base.describe());
@@ -111,8 +132,6 @@ impl ExactSearch {
         let gpu = self.gpu(&space, queries.len())?;
         let measurement = gpu.as_ref().map(Gpu::measure).transpose()?;
         let keys = self.nearest_on(gpu.as_ref(), &space, &queries)?;
-        let ids = keys.par_iter().map(|&key| key as u32).collect();
-        let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
         let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
         let stats = ExactStats {
             device: gpu.as_ref().map_or("cpu", Gpu::name).to_owned(),
@@ -120,7 +139,7 @@ impl ExactSearch {
             jit: measured.jit_seconds,
             kernels: measured.kernels,
         };
-        Ok((GroundTruth::new(k, ids, Some(distances))?, stats))
+        Ok((keys, stats))
     }
 
     /// The nearest rows of `space` for each of `queries`, `k` keys per query; `k` is at most the
@@ -133,6 +152,8 @@ impl ExactSearch {
         match gpu {
             Some(gpu) => self.on_gpu(gpu, space, &QuerySet::of_queries(queries)),
             None => {
+                space.vectors().on_host()?;
+                queries.vectors().on_host()?;
                 let query = |query| (queries.query(query), None);
                 nearest((space, None), queries.len(), query, self.k, &self.progress)
             }
@@ -143,7 +164,10 @@ impl ExactSearch {
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         match self.gpu(space, nodes.len())? {
             Some(gpu) if self.k > 0 => self.on_gpu(&gpu, space, &QuerySet::of_nodes(space, nodes)),
-            _ => neighbors_of(space, nodes, self.k, &self.progress),
+            _ => {
+                space.vectors().on_host()?;
+                neighbors_of(space, nodes, self.k, &self.progress)
+            }
         }
     }
 

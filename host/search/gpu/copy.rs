@@ -10,9 +10,9 @@ use super::rotation::Rotation;
 use crate::Result;
 use crate::gpu::Gpu;
 use crate::search::SearchVectors;
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::gpu::{Base, OnDevice, Origin};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Element, ElementType, Matrix, Metric, TypedRows, with_matrix};
+use crate::vectors::{Element, ElementType, Metric, TypedRows, with_matrix};
 
 /// Rows in the sample that decides the scale.
 const SAMPLE: usize = 16_384;
@@ -106,22 +106,24 @@ impl AnyCopy {
 
 impl<T: Code + BeamKernels> BaseCopy<T> {
     fn new(gpu: &Gpu, space: &Space<'_>) -> Result<Self> {
+        space.vectors().on_host()?;
         let (rows, n, dim) = (space.rows(), space.len(), space.dim());
         let metric = if space.metric() == Metric::InnerProduct { Metric::InnerProduct } else { Metric::L2 };
         let mean = if metric == Metric::L2 { mean(rows, n) } else { vec![0.0; dim] };
         let coding = Coding { mean, rotation: T::ROTATED.then(|| Rotation::new(dim)) };
         let scale = scale::<T>(coding.largest(rows, n));
-        let codes = coding.codes::<T>(rows, n, |_| scale);
-        let base = Base::plain(gpu, n, Matrix::new(&codes, dim, dim))?;
+        let codes = Origin::Converted(coding.codes::<T>(rows, n, |_| scale), dim);
+        let base = Base::plain(gpu, (n, dim), &codes)?;
         Ok(Self { resident: Resident::of(base), coding, scale, metric })
     }
 
     /// `queries` in the copy's form. Under inner product each has a scale of its own.
-    pub(super) fn queries(&self, queries: &Queries<'_>) -> Vec<T> {
-        self.coding.codes(queries.rows(), queries.len(), |values| match self.metric {
+    pub(super) fn queries(&self, queries: &Queries<'_>) -> Result<Vec<T>> {
+        queries.vectors().on_host()?;
+        Ok(self.coding.codes(queries.vectors().rows(), queries.len(), |values| match self.metric {
             Metric::InnerProduct => scale::<T>(magnitude(values)),
             Metric::L2 | Metric::Cosine => self.scale,
-        })
+        }))
     }
 }
 

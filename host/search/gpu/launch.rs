@@ -17,8 +17,9 @@ use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
-use crate::vectors::Matrix;
-use crate::vectors::gpu::{Base, OnDevice, metric_number, stage_kernels, stride};
+use crate::vectors::gpu::{
+    Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
+};
 use crate::{Metric, Progress, Result};
 
 /// Nodes that a search in two steps settles at a time: each warp computes 16 distances at once.
@@ -92,6 +93,8 @@ struct Output<'a> {
 pub(super) struct Batch<T> {
     capacity: usize,
     k: usize,
+    /// Nodes carried from one layer to the next.
+    carried: usize,
     queries: Buffer<T>,
     lifts: Buffer<f32>,
     found: Buffer<Key>,
@@ -114,6 +117,7 @@ impl<T: OnDevice> Batch<T> {
         Ok(Self {
             capacity,
             k,
+            carried,
             queries: memory.buffer("queries")?,
             lifts: memory.buffer("query lifts")?,
             found: memory.buffer("found")?,
@@ -122,13 +126,13 @@ impl<T: OnDevice> Batch<T> {
         })
     }
 
-    /// Copies the queries of `range` to the device, and clears the counters.
-    fn upload(&mut self, rows: Matrix<'_, T>, zero: &[bool], range: Range<usize>) -> Result<()> {
-        let stride = stride::<T>(rows.dim());
-        self.queries.upload_rows(range.len(), stride, |query| rows.row(range.start + query))?;
+    /// Copies the queries of `range`, which come from `rows`, here, and clears the counters.
+    fn load(&mut self, task: &Task<'_>, rows: &Origin<'_, T>, range: Range<usize>) -> Result<()> {
+        let (count, pick, zero) = (range.len(), task.asked.pick(range), task.asked.zero);
+        rows.copy(&task.on_gpu.gpu, pick.clone(), &mut self.queries, stride::<T>(task.dim))?;
         if !zero.is_empty() {
-            let lifts: Vec<f32> = zero[range].iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
-            self.lifts.upload(&lifts)?;
+            let lift = |place| if zero[pick.row(place)] { -1.0 } else { 0.0 };
+            self.lifts.upload(&(0..count).map(lift).collect::<Vec<f32>>())?;
         }
         self.computed.fill(0)
     }
@@ -153,17 +157,33 @@ pub(in crate::search) struct Found {
     pub kernels: Vec<KernelTime>,
 }
 
+/// The queries of a search.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub count: usize,
+    /// The row of each query, if the queries are nodes of the base.
+    pub nodes: Option<&'a [u32]>,
+    /// Cosine: marks the rows that are zero vectors; empty if there are none.
+    pub zero: &'a [bool],
+}
+
+impl<'a> Asked<'a> {
+    /// The rows of some queries.
+    fn pick(&self, queries: Range<usize>) -> Pick<'a> {
+        self.nodes.map_or(Pick::Range(queries.clone()), |nodes| Pick::Ids(&nodes[queries]))
+    }
+}
+
 /// A search for a set of queries.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
     pub on_gpu: &'a OnGpu,
     pub dim: usize,
     pub metric: Metric,
-    /// The number of queries.
-    pub queries: usize,
-    /// Marks queries that are zero vectors under cosine; empty if there are none.
-    pub zero: &'a [bool],
+    pub asked: Asked<'a>,
     pub limits: BatchLimits,
+    /// Where keys go that do not come to the host.
+    pub results: Option<&'a DeviceResults>,
     pub progress: &'a Progress,
 }
 
@@ -172,16 +192,16 @@ impl Task<'_> {
     pub(super) fn run<T: BeamKernels>(
         &self,
         resident: &Resident<T>,
-        rows: Matrix<'_, T>,
+        rows: &Origin<'_, T>,
         take: Option<Take<'_>>,
     ) -> Result<Found> {
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
         self.in_batches(take, |range, keys| {
-            batch.upload(rows, self.zero, range.clone())?;
+            batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
-            batch.found.download(keys)?;
+            self.hand_over(&batch.found, range, keys)?;
             let computed = batch.computed()?;
             self.count_rows::<T>(computed);
             Ok(computed)
@@ -192,68 +212,86 @@ impl Task<'_> {
     /// the exact distances from the queries `rows` to the nearest rows found.
     pub(super) fn run_in_two_steps<T: BeamKernels, E: BeamKernels>(
         &self,
-        (copy, copies, metric): (&Resident<T>, Matrix<'_, T>, Metric),
-        (exact, rows): (&Resident<E>, Matrix<'_, E>),
+        (copy, copies, metric): (&Resident<T>, &Origin<'_, T>, Metric),
+        (exact, rows): (&Resident<E>, &Origin<'_, E>),
         take: Option<Take<'_>>,
     ) -> Result<Found> {
         let BatchLimits { beam, k, rerank, .. } = self.limits;
-        let found = rerank.clamp(k, beam);
-        let walk = Task { metric, zero: &[], limits: BatchLimits { k: found, ..self.limits }, ..*self };
-        let limits = BatchLimits { beam: found, width: RERANK_WIDTH, ..self.limits };
+        let near = rerank.clamp(k, beam);
+        let asked = Asked { zero: &[], ..self.asked };
+        let walk = Task { metric, asked, limits: BatchLimits { k: near, ..self.limits }, ..*self };
+        let limits = BatchLimits { beam: near, width: RERANK_WIDTH, ..self.limits };
         let settle = Task { limits, ..*self };
         let mut kept = copy.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let near = walk.batch(&mut kept)?;
+        let walked = walk.batch(&mut kept)?;
         let mut kept = exact.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch = settle.batch(&mut kept)?;
+        let settled = settle.batch(&mut kept)?;
         self.in_batches(take, |range, keys| {
-            near.upload(copies, &[], range.clone())?;
-            walk.walk(&copy.base, near, range.len())?;
-            batch.upload(rows, self.zero, range.clone())?;
-            settle.settle(&exact.base, (&near.found, found), batch, range.len())?;
-            batch.found.download(keys)?;
-            let (walked, settled) = (near.computed()?, batch.computed()?);
-            walk.count_rows::<T>(walked);
-            settle.count_rows::<E>(settled);
-            Ok(walked + settled)
+            let count = range.len();
+            walked.load(&walk, copies, range.clone())?;
+            walk.walk(&copy.base, walked, count)?;
+            settled.load(self, rows, range.clone())?;
+            settle.settle(&exact.base, (&walked.found, near), settled, count)?;
+            self.hand_over(&settled.found, range, keys)?;
+            let computed = [walked.computed()?, settled.computed()?];
+            walk.count_rows::<T>(computed[0]);
+            settle.count_rows::<E>(computed[1]);
+            Ok(computed[0] + computed[1])
         })
     }
 
     /// The kept buffers, or new ones if those are too small.
     fn batch<'b, T: OnDevice>(&self, kept: &'b mut Option<Batch<T>>) -> Result<&'b mut Batch<T>> {
-        let (capacity, k) = (self.queries.min(self.limits.batch), self.limits.k);
-        Ok(match kept.take() {
-            Some(batch) if batch.capacity >= capacity && batch.k >= k => kept.insert(batch),
-            _ => {
-                let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
-                kept.insert(Batch::new(&self.on_gpu.gpu, capacity, self.dim, k, carried)?)
-            }
+        let (capacity, k) = (self.asked.count.min(self.limits.batch), self.limits.k);
+        let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
+        let fits = |batch: &Batch<T>| batch.capacity >= capacity && batch.k >= k && batch.carried >= carried;
+        Ok(match kept.take().filter(fits) {
+            Some(batch) => kept.insert(batch),
+            None => kept.insert(Batch::new(&self.on_gpu.gpu, capacity, self.dim, k, carried)?),
         })
     }
 
-    /// Calls `search` for ranges of the queries. It writes `k` keys per query, and returns the number
-    /// of distances computed.
+    /// Writes the keys of the queries of `range` to `keys`, or to the results on the device.
+    fn hand_over(&self, found: &Buffer<Key>, range: Range<usize>, keys: &mut [Key]) -> Result<()> {
+        let k = self.limits.k;
+        match self.results {
+            Some(results) => results.write(&self.on_gpu.gpu, found, (range.start * k, range.len() * k)),
+            None => found.download(keys),
+        }
+    }
+
+    /// Calls `search` for ranges of the queries, with room for `k` keys of each unless they stay on
+    /// the device. It returns the number of distances computed.
     fn in_batches(
         &self,
         mut take: Option<Take<'_>>,
         mut search: impl FnMut(Range<usize>, &mut [Key]) -> Result<u64>,
     ) -> Result<Found> {
         let BatchLimits { k, batch: at_once, .. } = self.limits;
-        let capacity = self.queries.min(at_once);
-        let mut keys = vec![key::NONE; k * if take.is_some() { capacity } else { self.queries }];
-        if keys.is_empty() {
+        let queries = self.asked.count;
+        let on_host = match (&take, self.results) {
+            (_, Some(_)) => 0,
+            (Some(_), None) => queries.min(at_once),
+            (None, None) => queries,
+        };
+        let mut keys = vec![key::NONE; k * on_host];
+        if queries * k == 0 {
             return Ok(Found { keys, computed: 0, kernels: Vec::new() });
         }
-        let stage = self.progress.stage("search", self.queries as u64);
+        let stage = self.progress.stage("search", queries as u64);
         let measurement = self.on_gpu.gpu.measure()?;
         let mut computed = 0;
-        for first in (0..self.queries).step_by(at_once) {
-            let range = first..self.queries.min(first + at_once);
+        for first in (0..queries).step_by(at_once) {
+            let range = first..queries.min(first + at_once);
             let count = range.len();
-            let place = if take.is_some() { 0 } else { first };
-            let keys = &mut keys[place * k..][..count * k];
-            computed += search(range, keys)?;
+            let room = match (&take, self.results) {
+                (_, Some(_)) => &mut [],
+                (Some(_), None) => &mut keys[..count * k],
+                (None, None) => &mut keys[first * k..][..count * k],
+            };
+            computed += search(range, room)?;
             if let Some(take) = &mut take {
-                take(first, keys);
+                take(first, room);
             }
             stage.advance(count as u64)?;
         }
@@ -370,7 +408,7 @@ impl Task<'_> {
                 lifts: queries.lifts.view(),
                 stride: stride::<T>(dim) as u32,
                 dim: dim as u32,
-                lifted: u32::from(!self.zero.is_empty()),
+                lifted: u32::from(!self.asked.zero.is_empty()),
                 square: -1.0,
             },
             found: output.found.view_mut(),

@@ -3,6 +3,7 @@
 
 mod copy;
 mod launch;
+mod nodes;
 mod rotation;
 
 use std::sync::{Mutex, OnceLock};
@@ -14,16 +15,16 @@ use tagore_device::search::beam::walk::{least_slots, step_ids};
 
 use copy::{AnyCopy, BaseCopy, Code};
 pub(crate) use launch::BeamKernels;
-use launch::{Batch, Found, Take, Task};
+use launch::{Asked, Batch, Found, Take, Task};
 pub(crate) use launch::{kernel, kernels};
+pub(crate) use nodes::NodeSearch;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
 use crate::search::SearchVectors;
-use crate::vectors::gpu::{Base, OnDevice, as_bytes, bytes_of};
+use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{ElementType, Matrix, TypedRows};
-use crate::{Error, Progress, Result};
+use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = 512;
@@ -41,6 +42,14 @@ pub(super) struct BatchLimits {
     pub batch: usize,
     /// Rows of a walk on a copy whose exact distances are computed, at least `k`.
     pub rerank: usize,
+}
+
+/// Where the keys of a search go.
+pub(super) enum KeysTo<'a> {
+    /// To the host, batch by batch.
+    Host(Take<'a>),
+    /// To memory of the device.
+    Device(&'a DeviceResults),
 }
 
 /// Most ids of a step: more exceed the shared memory of any block.
@@ -168,17 +177,15 @@ impl OnGpu {
         let mut entry_buffer: Buffer<u32> = memory.buffer("entries")?;
         entry_buffer.upload(entries)?;
         let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
-        let base = match space.rows() {
-            TypedRows::F32(rows) => match bytes_of(space, rows) {
-                Some(bytes) => {
-                    let rows = Matrix::new(&bytes, space.dim(), space.dim());
-                    AnyBase::Whole(Resident::new(&gpu, space, rows)?, OnceLock::new())
-                }
-                None => AnyBase::F32(Resident::new(&gpu, space, rows)?),
-            },
-            TypedRows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
-            TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
-            TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),
+        let is_f32 = space.vectors().element_type() == ElementType::F32;
+        let base = match AnyOrigin::of_space(&gpu, space)? {
+            AnyOrigin::U8(rows) if is_f32 => {
+                AnyBase::Whole(Resident::new(&gpu, space, &rows)?, OnceLock::new())
+            }
+            AnyOrigin::F32(rows) => AnyBase::F32(Resident::new(&gpu, space, &rows)?),
+            AnyOrigin::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, &rows)?),
+            AnyOrigin::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, &rows)?),
+            AnyOrigin::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, &rows)?),
         };
         let copy = AnyCopy::of(&gpu, space, base.element_type(), vectors)?;
         Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base, copy })
@@ -189,15 +196,48 @@ impl OnGpu {
         &self.gpu
     }
 
-    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `take`, if
-    /// it is given, batch by batch.
+    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `to`, if it
+    /// is given.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
         limits: BatchLimits,
-        (take, progress): (Option<Take<'_>>, &Progress),
+        (to, progress): (Option<KeysTo<'_>>, &Progress),
     ) -> Result<Found> {
+        self.check(space, limits)?;
+        let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
+        let (take, results) = match to {
+            None => (None, None),
+            Some(KeysTo::Host(take)) => (Some(take), None),
+            Some(KeysTo::Device(results)) => (None, Some(results)),
+        };
+        let (dim, metric) = (space.dim(), space.metric());
+        let task = Task { on_gpu: self, dim, metric, asked, limits, results, progress };
+        match &self.copy {
+            Some(AnyCopy::F16(copy)) => return self.search_copy(copy, queries, &task, take),
+            Some(AnyCopy::I8(copy)) => return self.search_copy(copy, queries, &task, take),
+            None => {}
+        }
+        if let AnyBase::Whole(bytes, _) = &self.base
+            && let Some(rows) = narrowed(&self.gpu, queries.vectors())?
+        {
+            return task.run(bytes, &rows, take);
+        }
+        match (&self.base, AnyOrigin::own(&self.gpu, queries.vectors())?) {
+            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run(base, &rows, take),
+            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, take),
+            (AnyBase::U8(base), AnyOrigin::U8(rows)) => task.run(base, &rows, take),
+            (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, take),
+            (AnyBase::Whole(_, floats), AnyOrigin::F32(rows)) => {
+                task.run(self.floats(space, floats)?, &rows, take)
+            }
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }
+    }
+
+    /// Checks the limits of a search.
+    fn check(&self, space: &Space<'_>, limits: BatchLimits) -> Result<()> {
         let beam = limits.beam;
         if beam > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
@@ -209,32 +249,7 @@ impl OnGpu {
                 limits.width
             )));
         }
-        let (dim, zero) = (space.dim(), queries.zero());
-        let task = Task {
-            on_gpu: self,
-            dim,
-            metric: space.metric(),
-            queries: queries.len(),
-            zero,
-            limits,
-            progress,
-        };
-        match &self.copy {
-            Some(AnyCopy::F16(copy)) => return self.search_copy(copy, queries, &task, take),
-            Some(AnyCopy::I8(copy)) => return self.search_copy(copy, queries, &task, take),
-            None => {}
-        }
-        match (&self.base, queries.rows()) {
-            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run(base, rows, take),
-            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run(base, rows, take),
-            (AnyBase::U8(base), TypedRows::U8(rows)) => task.run(base, rows, take),
-            (AnyBase::I8(base), TypedRows::I8(rows)) => task.run(base, rows, take),
-            (AnyBase::Whole(bytes, floats), TypedRows::F32(rows)) => match as_bytes(rows, queries.len()) {
-                Some(values) => task.run(bytes, Matrix::new(&values, space.dim(), space.dim()), take),
-                None => task.run(self.floats(space, floats)?, rows, take),
-            },
-            _ => unreachable!("queries are cast to the element type of the base"),
-        }
+        Ok(())
     }
 
     /// Walks on `copy`, then settles on the base.
@@ -245,11 +260,11 @@ impl OnGpu {
         task: &Task<'_>,
         take: Option<Take<'_>>,
     ) -> Result<Found> {
-        let codes = copy.queries(queries);
-        let walk = (&copy.resident, Matrix::new(&codes, task.dim, task.dim), copy.metric);
-        match (&self.base, queries.rows()) {
-            (AnyBase::F32(base), TypedRows::F32(rows)) => task.run_in_two_steps(walk, (base, rows), take),
-            (AnyBase::F16(base), TypedRows::F16(rows)) => task.run_in_two_steps(walk, (base, rows), take),
+        let codes = Origin::Converted(copy.queries(queries)?, task.dim);
+        let walk = (&copy.resident, &codes, copy.metric);
+        match (&self.base, AnyOrigin::own(&self.gpu, queries.vectors())?) {
+            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run_in_two_steps(walk, (base, &rows), take),
+            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run_in_two_steps(walk, (base, &rows), take),
             _ => unreachable!("only rows of floats have copies, and queries are cast to their type"),
         }
     }
@@ -283,14 +298,16 @@ impl OnGpu {
         if let Some(base) = floats.get() {
             return Ok(base);
         }
-        let TypedRows::F32(rows) = space.rows() else { unreachable!("only floats are held as bytes") };
-        let base = Resident::new(&self.gpu, space, rows)?;
+        let AnyOrigin::F32(rows) = AnyOrigin::own(&self.gpu, space.vectors())? else {
+            unreachable!("only floats are held as bytes")
+        };
+        let base = Resident::new(&self.gpu, space, &rows)?;
         Ok(floats.get_or_init(|| Box::new(base)))
     }
 }
 
 impl<T: OnDevice> Resident<T> {
-    fn new(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
+    fn new(gpu: &Gpu, space: &Space<'_>, rows: &Origin<'_, T>) -> Result<Self> {
         Ok(Self::of(Base::upload(gpu, space, rows)?))
     }
 

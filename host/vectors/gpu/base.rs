@@ -3,9 +3,8 @@
 use cuda_std::f16;
 use tagore_device::block::rows;
 
-use super::{OnDevice, stride};
+use super::{OnDevice, Origin, Pick, RowsAt, stride};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::vectors::Matrix;
 use crate::vectors::space::Space;
 use crate::{Metric, Result};
 
@@ -40,11 +39,11 @@ impl<T: OnDevice> Base<T> {
 
     /// Copies the rows of `space` to the device; `rows` are those of the space, or their values as
     /// bytes.
-    pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: Matrix<'_, T>) -> Result<Self> {
+    pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, rows: &Origin<'_, T>) -> Result<Self> {
         let stride = stride::<T>(space.dim());
         let memory = Self::values(space.len(), space.dim()).reserve(gpu)?;
         let mut values: Buffer<T> = memory.buffer("rows")?;
-        values.upload_rows(space.len(), stride, |row| rows.row(row))?;
+        rows.copy(gpu, Pick::Range(0..space.len()), &mut values, stride)?;
         Self::new(gpu, space, values, stride)
     }
 
@@ -58,12 +57,12 @@ impl<T: OnDevice> Base<T> {
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted, square })
     }
 
-    /// The first `n` of `rows`, without lifts: rows of no metric but L2 and the inner product.
-    pub(crate) fn plain(gpu: &Gpu, n: usize, rows: Matrix<'_, T>) -> Result<Self> {
-        let (dim, stride) = (rows.dim(), stride::<T>(rows.dim()));
+    /// The first `n` of `rows` of `dim` components, without lifts.
+    pub(crate) fn plain(gpu: &Gpu, (n, dim): (usize, usize), rows: &Origin<'_, T>) -> Result<Self> {
+        let stride = stride::<T>(dim);
         let memory = Self::plan(n, dim, Metric::L2).reserve(gpu)?;
         let (mut values, lifts) = (memory.buffer("rows")?, memory.buffer("lifts")?);
-        Buffer::upload_rows(&mut values, n, stride, |row| rows.row(row))?;
+        rows.copy(gpu, Pick::Range(0..n), &mut values, stride)?;
         Ok(Self { values, stride, dim, lifts, lifted: false, square: -1.0 })
     }
 
@@ -78,6 +77,14 @@ impl<T: OnDevice> Base<T> {
     /// Bytes from one vector to the next.
     pub(crate) fn row_bytes(&self) -> usize {
         self.stride * size_of::<T>()
+    }
+
+    /// The values as rows that copies read.
+    pub(crate) fn origin(&self) -> Origin<'_, T> {
+        let (values, stride) = (self.values.view().cast(), self.row_bytes());
+        let count = self.values.len() / self.stride;
+        let rows = RowsAt { values, stride, count, dim: self.dim, size: size_of::<T>() };
+        Origin::Device { rows, narrowed: false, _memory: None }
     }
 
     /// The rows as kernels read them.

@@ -2,7 +2,12 @@
 
 mod base;
 mod element;
+mod lent;
+pub(super) mod memory;
+mod origin;
+mod results;
 mod rounding;
+mod rows_at;
 mod side;
 mod start;
 
@@ -11,13 +16,19 @@ use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
-pub(crate) use rounding::{Rounding, RowSet};
+pub(crate) use lent::Lent;
+#[cfg(test)]
+pub(crate) use lent::NormKernels;
+pub use memory::DeviceMemory;
+pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
+pub use results::DeviceResults;
+pub(crate) use rounding::Rounding;
+pub(crate) use rows_at::{Pick, RowsAt};
 pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
 pub use start::start_seconds;
 
 use super::Matrix;
 use super::shape::{byte, sums_are_exact};
-use super::space::Space;
 use crate::Metric;
 
 /// Components from one vector of `dim` components to the next: rows begin at multiples of 16 bytes.
@@ -28,7 +39,7 @@ pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
 /// Converts f32 vectors of whole numbers from 0 to 255 to bytes, `dim` per row. Their distances
 /// have the same bits, in a quarter of the memory. None for other values, or if f32 rounds sums of
 /// `dim` terms.
-pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
+fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     let dim = rows.dim();
     if !sums_are_exact(dim) {
         return None;
@@ -39,33 +50,6 @@ pub(crate) fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     };
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
 }
-
-/// The rows of a space by [`as_bytes`]; none under cosine, where rows are unit vectors.
-pub(crate) fn bytes_of(space: &Space<'_>, rows: Matrix<'_, f32>) -> Option<Vec<u8>> {
-    if space.metric() == Metric::Cosine { None } else { as_bytes(rows, space.len()) }
-}
-
-/// Evaluates an expression with the rows of a space as a matrix of their element type on a device.
-macro_rules! with_device_rows {
-    ($space:expr, $rows:ident => $body:expr) => {
-        match $space.rows() {
-            $crate::vectors::TypedRows::F32(floats) => match $crate::vectors::gpu::bytes_of($space, floats) {
-                Some(bytes) => {
-                    let $rows = $crate::vectors::Matrix::new(&bytes, floats.dim(), floats.dim());
-                    $body
-                }
-                None => {
-                    let $rows = floats;
-                    $body
-                }
-            },
-            $crate::vectors::TypedRows::F16($rows) => $body,
-            $crate::vectors::TypedRows::U8($rows) => $body,
-            $crate::vectors::TypedRows::I8($rows) => $body,
-        }
-    };
-}
-pub(crate) use with_device_rows;
 
 /// The number of a metric that kernels take.
 pub(crate) fn metric_number(metric: Metric) -> u32 {

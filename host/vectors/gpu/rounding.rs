@@ -6,7 +6,6 @@ use tagore_device::search::exact::total_error;
 
 use super::OnDevice;
 use crate::Metric;
-use crate::vectors::Matrix;
 
 /// Rows in the sample that decides the rounding.
 const SAMPLE: usize = 16_384;
@@ -23,51 +22,42 @@ pub(crate) struct Rounding {
     pub error_limit: f32,
 }
 
-/// `count` rows, or queries.
-#[derive(Clone, Copy)]
-pub(crate) struct RowSet<'a, T> {
-    pub rows: Matrix<'a, T>,
-    pub count: usize,
-}
-
 impl Rounding {
-    /// Chooses the rounding from a sample of the rows and of the queries. `query` gives the row of
-    /// each query in its matrix.
-    pub(crate) fn of<T: OnDevice>(
-        metric: Metric,
-        rows: RowSet<'_, T>,
-        queries: RowSet<'_, T>,
-        query: impl Fn(usize) -> usize + Sync,
-    ) -> Self {
-        let (RowSet { rows, count: n }, RowSet { rows: queries, count }) = (rows, queries);
-        let dim = rows.dim();
+    /// The places among `count` vectors of type `T` of the sample that decides the rounding; none
+    /// where tiles need no rounding.
+    pub(crate) fn places<T: OnDevice>(count: usize) -> impl Iterator<Item = usize> {
+        let count = if T::ROUNDED { count } else { 0 };
+        (0..count).step_by(count.div_ceil(SAMPLE).max(1))
+    }
+
+    /// Chooses the rounding from a [sample](Self::places) of the rows and of the queries, of `dim`
+    /// components.
+    pub(crate) fn of<T: OnDevice>(metric: Metric, dim: usize, rows: &[&[T]], queries: &[&[T]]) -> Self {
         if !T::ROUNDED {
             return Self { mean: vec![0.0; dim], row_scale: 1.0, query_scale: 1.0, error_limit: 0.0 };
         }
-        let sample = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
         let product = metric == Metric::InnerProduct;
         let mut mean = vec![0f32; dim];
         if !product {
             let mut sums = vec![0f64; dim];
-            for row in sample(n) {
-                rows.row(row).iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x.to_f32()));
+            for row in rows {
+                row.iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x.to_f32()));
             }
-            let count = sample(n).count() as f64;
+            let count = rows.len() as f64;
             mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
         }
-        let magnitude = |row: &[T]| {
+        let magnitude = |row: &&[T]| {
             let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
             distances.fold(0f32, f32::max)
         };
         // Ignores a few outliers: f16 clamps them if need be, and their errors account for it.
-        let most = |mut magnitudes: Vec<f32>| {
+        let most = |sample: &[&[T]]| {
+            let mut magnitudes: Vec<f32> = sample.par_iter().map(magnitude).collect();
             magnitudes.sort_unstable_by(f32::total_cmp);
             let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
             magnitudes.get(place).copied().unwrap_or(0.0)
         };
-        let all = |count: usize| (0..count).into_par_iter().step_by(count.div_ceil(SAMPLE).max(1));
-        let of_rows = most(all(n).map(|row| magnitude(rows.row(row))).collect());
-        let of_queries = most(all(count).map(|index| magnitude(queries.row(query(index)))).collect());
+        let (of_rows, of_queries) = (most(rows), most(queries));
         let (row_scale, query_scale) = if product {
             (scale(of_rows), scale(of_queries))
         } else {
@@ -83,7 +73,7 @@ impl Rounding {
             }
             total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
-        let largest = sample(n).step_by(8).map(|row| error(rows.row(row))).fold(0f32, f32::max);
+        let largest = rows.iter().step_by(8).map(|row| error(row)).fold(0f32, f32::max);
         // Few rows exceed it if the sample is representative.
         Self { mean, row_scale, query_scale, error_limit: 1.25 * largest }
     }

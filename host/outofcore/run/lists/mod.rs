@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::vectors::embedding::Embedding;
-    use crate::vectors::gpu::{Base, with_device_rows};
+    use crate::vectors::gpu::{AnyOrigin, Base, with_origin};
     use crate::vectors::space::Space;
     use crate::{Builder, Device, Index, Metric, Progress, Strategy, Synth, Vectors};
 
@@ -75,8 +75,8 @@ mod tests {
     fn on_device(gpu: &Gpu, base: &Vectors, embedding: &Embedding, index: &Index) -> Box<dyn ClusterLists> {
         let space = Space::new(base, index.metric(), &Progress::silent()).unwrap();
         let lifts = embedding.lifts(base, &Progress::silent()).unwrap();
-        with_device_rows!(&space, rows => {
-            let there = Base::upload(gpu, &space, rows).unwrap();
+        with_origin!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
+            let there = Base::upload(gpu, &space, &rows).unwrap();
             Box::new(DeviceLists::new(gpu, there, lifts, index, members(base.len())).unwrap())
         })
     }

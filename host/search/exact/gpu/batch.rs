@@ -7,8 +7,7 @@ use tagore_device::search::exact::CLOSED;
 use super::GpuSearch;
 use crate::Result;
 use crate::gpu::Buffer;
-use crate::vectors::Matrix;
-use crate::vectors::gpu::{OnDevice, Side};
+use crate::vectors::gpu::{OnDevice, Origin, Pick, Side};
 
 /// A batch of queries on the device, with their lists, bounds and survivors.
 pub(super) struct Batch<T: OnDevice> {
@@ -29,12 +28,13 @@ impl<T: OnDevice> Batch<T> {
         &mut self,
         search: &GpuSearch<'_>,
         members: &[u32],
-        queries: Matrix<'_, T>,
+        queries: &Origin<'_, T>,
         keys: &[Key],
     ) -> Result<()> {
-        let row_of = |index: usize| search.queries.row_of(members[index] as usize);
+        let rows: Vec<u32> =
+            members.iter().map(|&member| search.queries.row_of(member as usize) as u32).collect();
         self.count = members.len();
-        self.side.values.upload_rows(self.count, self.side.stride, |index| queries.row(row_of(index)))?;
+        queries.copy(search.gpu, Pick::Ids(&rows), &mut self.side.values, self.side.stride)?;
         if let Some(nodes) = search.queries.nodes {
             self.excluded.upload_rows(self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
         }

@@ -18,10 +18,9 @@ use pass::Pass;
 pub(crate) use pass::{ExactKernels, kernels};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, RowSet, Side};
+use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side};
 use crate::vectors::space::{Queries, Space};
-use crate::vectors::{Matrix, TypedRows};
-use crate::{Error, Metric, Progress, Result};
+use crate::{Error, Metric, Progress, Result, Vectors};
 
 /// The largest k: a query's list and the keys merged into it share the memory of a block.
 pub(crate) const MAX_K: usize = 1024;
@@ -34,7 +33,7 @@ const LEAST_BATCH: usize = 1024;
 
 /// The queries of a search.
 pub(crate) struct QuerySet<'a> {
-    rows: TypedRows<'a>,
+    vectors: &'a Vectors,
     /// The row of each query, if the queries are nodes of the base; no node finds itself.
     nodes: Option<&'a [u32]>,
     zero: &'a [bool],
@@ -43,11 +42,11 @@ pub(crate) struct QuerySet<'a> {
 
 impl<'a> QuerySet<'a> {
     pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
-        Self { rows: queries.rows(), nodes: None, zero: queries.zero(), count: queries.len() }
+        Self { vectors: queries.vectors(), nodes: None, zero: queries.zero(), count: queries.len() }
     }
 
     pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
-        Self { rows: space.rows(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
+        Self { vectors: space.vectors(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
     }
 
     fn row_of(&self, query: usize) -> usize {
@@ -121,11 +120,15 @@ impl GpuSearch<'_> {
         if k == 0 || k > MAX_K {
             return Err(Error::argument("k", k, format_args!("1 to {MAX_K} on a GPU")));
         }
-        let mut keys = match (queries.rows, space.rows()) {
-            (TypedRows::F32(queries), TypedRows::F32(rows)) => self.run_as(queries, rows),
-            (TypedRows::F16(queries), TypedRows::F16(rows)) => self.run_as(queries, rows),
-            (TypedRows::U8(queries), TypedRows::U8(rows)) => self.run_as(queries, rows),
-            (TypedRows::I8(queries), TypedRows::I8(rows)) => self.run_as(queries, rows),
+        if queries.count == 0 {
+            return Ok(Vec::new());
+        }
+        let rows = AnyOrigin::own(self.gpu, space.vectors())?;
+        let mut keys = match (AnyOrigin::own(self.gpu, queries.vectors)?, rows) {
+            (AnyOrigin::F32(queries), AnyOrigin::F32(rows)) => self.run_as(&queries, &rows),
+            (AnyOrigin::F16(queries), AnyOrigin::F16(rows)) => self.run_as(&queries, &rows),
+            (AnyOrigin::U8(queries), AnyOrigin::U8(rows)) => self.run_as(&queries, &rows),
+            (AnyOrigin::I8(queries), AnyOrigin::I8(rows)) => self.run_as(&queries, &rows),
             _ => unreachable!("queries are cast to the element type of the base"),
         }?;
         add_zero_vectors(space, queries, k, &mut keys);
@@ -165,11 +168,8 @@ impl GpuSearch<'_> {
         Ok((queries, pieces.saturating_mul(side).min(n)))
     }
 
-    fn run_as<T: ExactKernels>(&self, queries: Matrix<'_, T>, rows: Matrix<'_, T>) -> Result<Vec<Key>> {
+    fn run_as<T: ExactKernels>(&self, queries: &Origin<'_, T>, rows: &Origin<'_, T>) -> Result<Vec<Key>> {
         let (count, n, k, dim) = (self.queries.count, self.space.len(), self.k, self.space.dim());
-        if count == 0 {
-            return Ok(Vec::new());
-        }
         let (batch, piece) = self.pieces::<T>()?;
         let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
@@ -183,13 +183,11 @@ impl GpuSearch<'_> {
             overflow: memory.buffer("overflow")?,
             count: 0,
         };
-        let row_of = |query: usize| self.queries.row_of(query);
-        let rounding = Rounding::of(
-            self.space.metric(),
-            RowSet { rows, count: n },
-            RowSet { rows: queries, count },
-            row_of,
-        );
+        let of_rows = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
+        let places = Rounding::places::<T>(count).map(|query| self.queries.row_of(query) as u32);
+        let of_queries = queries.sample(self.gpu, places.collect())?;
+        let rounding = Rounding::of(self.space.metric(), dim, &of_rows.rows(), &of_queries.rows());
+        drop((of_rows, of_queries));
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
@@ -202,7 +200,7 @@ impl GpuSearch<'_> {
         let mut keys = vec![key::NONE; count * k];
         for first in (0..n).step_by(piece) {
             let rows_here = piece.min(n - first);
-            side.values.upload_rows(rows_here, side.stride, |row| rows.row(first + row))?;
+            rows.copy(self.gpu, Pick::Range(first..first + rows_here), &mut side.values, side.stride)?;
             largest.fill(0)?;
             T::prepare(
                 self.gpu,

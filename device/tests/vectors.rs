@@ -1,0 +1,193 @@
+//! Passes over vectors of another library, on the emulator.
+
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use cuda_std::memory::Plain;
+use tagore_device::key;
+use tagore_device::vectors::check::*;
+use tagore_device::vectors::copy::*;
+use tagore_device::vectors::hash::*;
+use tagore_device::vectors::norms::*;
+use tagore_device::vectors::split::*;
+use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
+
+use crate::device::TestDevice;
+use crate::exact::{Value, rows};
+use crate::{SEEDS, integers};
+
+const SHAPES: [(usize, usize); 3] = [(1, 1), (13, 97), (20, 33)];
+
+fn strided<T: Plain>(device: &TestDevice, values: &[T], stride: usize, dim: usize) -> Strided<T> {
+    let count = (values.len() / stride) as u32;
+    Strided { values: device.input(values), stride: stride as u64, count, dim: dim as u32 }
+}
+
+fn blocks(count: usize) -> u32 {
+    (count as u32).div_ceil(VECTOR_ROWS)
+}
+
+/// The results for these values: first faulty row, bits of the largest magnitude, other values.
+fn checked<T: Plain, K: Kernel<Arguments = (Check<T>,)>>(
+    values: &[T],
+    (stride, dim): (usize, usize),
+) -> Vec<u32> {
+    let device = TestDevice::new(3);
+    let found = device.upload(&[u32::MAX, 0, 0]);
+    let rows = strided(&device, values, stride, dim);
+    let p = Check { rows, found: found.view(), most: 1000f32.to_bits(), padding: 0 };
+    device.launch::<K>(2, VECTOR_THREADS, (p,));
+    found.values().unwrap()
+}
+
+#[test]
+fn checks_find_the_first_faulty_row_and_values_that_are_no_bytes() {
+    let (count, stride, dim) = (40, 37, 35);
+    // Values between rows do not count.
+    let value = |i: usize| if i % stride < dim { (i % 256) as f32 } else { f32::NAN };
+    let whole: Vec<f32> = (0..count * stride).map(value).collect();
+    let check = |values: &[f32]| checked::<f32, vectors_check_f32>(values, (stride, dim));
+    assert_eq!(check(&whole), [u32::MAX, 255f32.to_bits(), 0]);
+    for (wrong, magnitude) in [(-0.0, 255.0), (0.5, 255.0), (256.0, 256.0), (-700.0f32, 700f32)] {
+        let mut values = whole.clone();
+        values[21 * stride + 34] = wrong;
+        assert_eq!(check(&values), [u32::MAX, magnitude.to_bits(), 1], "{wrong}");
+    }
+    for wrong in [f32::NAN, f32::INFINITY, -1001.0] {
+        let mut values = whole.clone();
+        values[39 * stride] = wrong;
+        values[17 * stride + 20] = wrong;
+        assert_eq!(check(&values), [17, 255f32.to_bits(), 1], "{wrong}");
+    }
+    let halves: Vec<f16> = whole.iter().map(|&x| f16::from_f32(x)).collect();
+    assert_eq!(checked::<f16, vectors_check_f16>(&halves, (stride, dim)), [u32::MAX, 255f32.to_bits(), 0]);
+}
+
+#[test]
+fn rows_are_copied_by_number_and_by_id() {
+    for (seed, (count, dim)) in SEEDS.into_iter().zip(SHAPES) {
+        let (stride, to_stride) = (dim + 3, dim + 5);
+        let values: Vec<u8> = integers(count * stride, 0, 255, seed).into_iter().map(|x| x as u8).collect();
+        let ids: Vec<u32> = integers(9, 0, count as i64 - 1, seed).into_iter().map(|x| x as u32).collect();
+        for by_ids in [false, true] {
+            let device = TestDevice::new(seed);
+            let first = count / 3;
+            let chosen: Vec<usize> =
+                if by_ids { ids.iter().map(|&id| id as usize).collect() } else { (first..count).collect() };
+            let to = device.room::<u8>(chosen.len() * to_stride);
+            let narrowed = device.room::<u8>(chosen.len() * to_stride);
+            let floats: Vec<f32> = values.iter().map(|&x| f32::from(x)).collect();
+            let p = CopyRows {
+                rows: strided(&device, &values, stride, dim),
+                ids: device.input(&ids),
+                to: to.view(),
+                to_stride: to_stride as u64,
+                count: chosen.len() as u32,
+                first: first as u32,
+                by_ids: u32::from(by_ids),
+                padding: 0,
+            };
+            device.launch::<vectors_copy_bytes>(blocks(chosen.len()), VECTOR_THREADS, (p,));
+            let of_floats = CopyRows {
+                rows: strided(&device, &floats, stride, dim),
+                ids: p.ids,
+                to: narrowed.view(),
+                to_stride: p.to_stride,
+                count: p.count,
+                first: p.first,
+                by_ids: p.by_ids,
+                padding: 0,
+            };
+            device.launch::<vectors_copy_narrowed>(blocks(chosen.len()), VECTOR_THREADS, (of_floats,));
+            let row = |&row: &usize| {
+                let mut row = values[row * stride..][..dim].to_vec();
+                row.resize(to_stride, 0);
+                row
+            };
+            let expected: Vec<u8> = chosen.iter().flat_map(row).collect();
+            assert_eq!(to.values::<u8>().unwrap(), expected, "{count} x {dim}, by ids: {by_ids}");
+            assert_eq!(narrowed.values::<u8>().unwrap(), expected, "{count} x {dim}, by ids: {by_ids}");
+        }
+    }
+}
+
+#[test]
+fn words_are_copied_and_hashed_as_bytes_are_by_content() {
+    let device = TestDevice::new(1);
+    let words: Vec<u32> = (0..60).map(|i| (i % 20) * 0x0102_0304).collect();
+    let to = device.room::<u32>(3 * 8);
+    // Rows of 6 of every 20 words: all equal.
+    let rows = strided(&device, &words, 20, 6);
+    let (ids, to_view) = (device.input(&[0]), to.view());
+    let p = CopyRows { rows, ids, to: to_view, to_stride: 8, count: 3, first: 0, by_ids: 0, padding: 0 };
+    device.launch::<vectors_copy_words>(1, VECTOR_THREADS, (p,));
+    let row: Vec<u32> = words[..6].iter().copied().chain([0, 0]).collect();
+    assert_eq!(to.values::<u32>().unwrap(), row.repeat(3));
+    let hashes = device.room::<u64>(3);
+    device.launch::<vectors_hash_words>(1, VECTOR_THREADS, (rows, hashes.view()));
+    let expected = (0..6).fold(0u64, |sum, i| sum.wrapping_add(term(i, words[i as usize])));
+    assert_eq!(hashes.values::<u64>().unwrap(), [expected; 3]);
+
+    // A value in another place has another hash.
+    let bytes = [7u8, 0, 0, 7, 7, 0];
+    let hashes = device.room::<u64>(3);
+    device.launch::<vectors_hash_bytes>(1, VECTOR_THREADS, (strided(&device, &bytes, 2, 2), hashes.view()));
+    let hashes = hashes.values::<u64>().unwrap();
+    assert!(hashes[0] == hashes[2] && hashes[0] != hashes[1], "{hashes:?}");
+}
+
+fn norms<T, S, U>()
+where
+    T: Value,
+    S: Kernel<Arguments = (Strided<T>, cuda_std::memory::GlobalMut<f64>)>,
+    U: Kernel<Arguments = (Unit<T>,)>,
+{
+    for (seed, (count, dim)) in SEEDS.into_iter().zip(SHAPES) {
+        let (stride, to_stride) = (dim + 2, dim + 1);
+        let mut values = rows::<T>(count, stride, seed);
+        values[(count - 1) * stride..][..dim].fill(T::of(0));
+        let device = TestDevice::new(seed);
+        let rows = strided(&device, &values, stride, dim);
+        let squares = device.room::<f64>(count);
+        device.launch::<S>(1, VECTOR_THREADS, (rows, squares.view()));
+        let row = |row: usize| values[row * stride..][..dim].iter().map(|x| x.exactly());
+        // The same additions in the same order: the same bits.
+        let expected: Vec<f64> = (0..count).map(|i| row(i).fold(0.0, |sum, x| sum + x * x)).collect();
+        assert_eq!(squares.values::<f64>().unwrap(), expected);
+
+        let norms: Vec<f64> = expected.iter().map(|x| x.sqrt()).collect();
+        let to = device.room::<f32>(count * to_stride);
+        let p = Unit { rows, norms: device.input(&norms), to: to.view(), to_stride: to_stride as u64 };
+        device.launch::<U>(blocks(count), VECTOR_THREADS, (p,));
+        let unit = |i: usize| {
+            let norm = if norms[i] > 0.0 { norms[i] } else { 1.0 };
+            row(i).map(move |x| (x / norm) as f32).chain([0.0]).collect::<Vec<_>>()
+        };
+        assert_eq!(to.values::<f32>().unwrap(), (0..count).flat_map(unit).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn norms_and_unit_vectors_have_the_bits_of_f64() {
+    norms::<f32, vectors_squares_f32, vectors_unit_f32>();
+    norms::<f16, vectors_squares_f16, vectors_unit_f16>();
+    norms::<u8, vectors_squares_u8, vectors_unit_u8>();
+    norms::<i8, vectors_squares_i8, vectors_unit_i8>();
+}
+
+#[test]
+fn keys_are_split_with_their_empty_slots() {
+    let neighbours = (0..600u32).map(|i| (i as f32 - 300.5, i * 7));
+    let keys: Vec<u64> =
+        neighbours.clone().map(|(distance, id)| key::pack(distance, id)).chain([key::NONE]).collect();
+    let device = TestDevice::new(2);
+    let (ids, distances) = (device.room::<u32>(keys.len()), device.room::<f32>(keys.len()));
+    let p = Split {
+        keys: device.input(&keys),
+        ids: ids.view(),
+        distances: distances.view(),
+        count: keys.len() as u64,
+    };
+    device.launch::<vectors_split>(2, VECTOR_THREADS, (p,));
+    let expected: (Vec<f32>, Vec<u32>) = neighbours.chain([(f32::INFINITY, u32::MAX)]).unzip();
+    assert_eq!((distances.values().unwrap(), ids.values().unwrap()), expected);
+}

@@ -1,0 +1,91 @@
+//! Searches for nodes of the base itself, in a graph under construction.
+
+use std::sync::Mutex;
+
+use tagore_device::key::Key;
+
+use super::launch::{Asked, Task};
+use super::{AnyBase, BatchLimits, LayerOnGpu, OnGpu, Resident};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::index::Start;
+use crate::vectors::gpu::{DeviceBase, OnDevice};
+use crate::vectors::space::Space;
+use crate::{Progress, Result};
+
+/// Nodes searched for at a time.
+const BATCH: usize = 1 << 16;
+
+/// A graph under construction on a device that holds its base, for builds whose vectors are not in
+/// host memory.
+pub(crate) struct NodeSearch(OnGpu);
+
+impl NodeSearch {
+    /// Takes over the base, and copies the padded rows of the graph, of `degree` ids each.
+    ///
+    /// # Errors
+    /// If the device lacks memory or fails.
+    pub(crate) fn new(gpu: Gpu, base: DeviceBase, (ids, degree): (&[u32], usize)) -> Result<Self> {
+        let base = match base {
+            DeviceBase::F32(base) => AnyBase::F32(Resident { base, batch: Mutex::default() }),
+            DeviceBase::F16(base) => AnyBase::F16(Resident { base, batch: Mutex::default() }),
+            DeviceBase::U8(base) => AnyBase::U8(Resident { base, batch: Mutex::default() }),
+            DeviceBase::I8(base) => AnyBase::I8(Resident { base, batch: Mutex::default() }),
+        };
+        let memory =
+            MemoryPlan::new().with::<u32>("edges", ids.len()).with::<u32>("entries", 1).reserve(&gpu)?;
+        let mut edges: Buffer<u32> = memory.buffer("edges")?;
+        edges.upload(ids)?;
+        let entries = memory.buffer("entries")?;
+        Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base, copy: None }))
+    }
+
+    /// Replaces the padded row of `node`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn set_row(&mut self, node: u32, row: &[u32]) -> Result<()> {
+        self.0.edges.upload_at(node as usize * self.0.degree, row)
+    }
+
+    /// The nearest `k` keys for each of `nodes`, from a beam of `beam`: those of the CPU.
+    ///
+    /// # Errors
+    /// If the device lacks memory or fails, or the work is cancelled.
+    pub(crate) fn nearest(
+        &mut self,
+        space: &Space<'_>,
+        (start, nodes): (Start<'_>, &[u32]),
+        (k, beam): (usize, usize),
+        progress: &Progress,
+    ) -> Result<Vec<Key>> {
+        let on_gpu = &mut self.0;
+        let memory = MemoryPlan::new().with::<u32>("entries", start.entries.len()).reserve(&on_gpu.gpu)?;
+        on_gpu.entries = memory.buffer("entries")?;
+        on_gpu.entries.upload(start.entries)?;
+        let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&on_gpu.gpu, space.len(), layer));
+        on_gpu.layers = layers.collect::<Result<_>>()?;
+        let limits = BatchLimits { k, beam, width: 1, batch: BATCH, rerank: k };
+        on_gpu.check(space, limits)?;
+        let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
+        let (dim, metric) = (space.dim(), space.metric());
+        let task = Task { on_gpu, dim, metric, asked, limits, results: None, progress };
+        let found = match &on_gpu.base {
+            AnyBase::F32(base) => task.run(base, &base.base.origin(), None),
+            AnyBase::F16(base) => task.run(base, &base.base.origin(), None),
+            AnyBase::U8(base) | AnyBase::Whole(base, _) => task.run(base, &base.base.origin(), None),
+            AnyBase::I8(base) => task.run(base, &base.base.origin(), None),
+        }?;
+        Ok(found.keys)
+    }
+
+    /// The device and the base.
+    pub(crate) fn into_base(self) -> (Gpu, DeviceBase) {
+        let base = match self.0.base {
+            AnyBase::F32(base) => f32::device_base(base.base),
+            AnyBase::F16(base) => OnDevice::device_base(base.base),
+            AnyBase::U8(base) | AnyBase::Whole(base, _) => u8::device_base(base.base),
+            AnyBase::I8(base) => i8::device_base(base.base),
+        };
+        (self.0.gpu, base)
+    }
+}

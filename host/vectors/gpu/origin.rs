@@ -1,0 +1,170 @@
+//! The rows that a device reads: in host memory, or in memory of the device itself.
+
+use std::borrow::Cow;
+
+use cuda_std::f16;
+
+use super::{OnDevice, Pick, RowsAt, as_bytes};
+use crate::gpu::{Borrowed, Buffer, Gpu};
+use crate::vectors::space::Space;
+use crate::vectors::{DataShape, Matrix, TypedRows, Vectors};
+use crate::{Metric, Progress, Result};
+
+/// Rows on the way to a device.
+pub(crate) enum Origin<'a, T> {
+    /// Rows in host memory.
+    Host(Matrix<'a, T>),
+    /// Rows that were converted, without gaps, and their dimension.
+    Converted(Vec<T>, usize),
+    /// Rows in memory of the device, with what keeps it there; as bytes if `narrowed`.
+    Device { rows: RowsAt, narrowed: bool, _memory: Option<Borrowed> },
+}
+
+/// Rows of any element type.
+pub(crate) enum AnyOrigin<'a> {
+    F32(Origin<'a, f32>),
+    F16(Origin<'a, f16>),
+    U8(Origin<'a, u8>),
+    I8(Origin<'a, i8>),
+}
+
+/// Some rows in host memory.
+pub(crate) struct Sample<'a, T: OnDevice> {
+    values: Cow<'a, [T]>,
+    stride: usize,
+    dim: usize,
+    places: Vec<u32>,
+}
+
+impl<'a, T: OnDevice> Sample<'a, T> {
+    /// The rows.
+    pub(crate) fn rows(&self) -> Vec<&[T]> {
+        let Self { values, stride, dim, places } = self;
+        places.iter().map(|&place| &values[place as usize * stride..][..*dim]).collect()
+    }
+}
+
+impl<'a, T: OnDevice> Origin<'a, T> {
+    /// Copies rows to the start of `to`, `stride` values apart, with zeros between them.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn copy(&self, gpu: &Gpu, pick: Pick<'_>, to: &mut Buffer<T>, stride: usize) -> Result<()> {
+        match self {
+            Self::Device { rows, narrowed, .. } => {
+                assert!(pick.len() * stride <= to.len(), "{} rows of {stride} to {}", pick.len(), to.len());
+                rows.copy(gpu, pick, (to.view_mut().cast(), stride * size_of::<T>()), *narrowed)
+            }
+            Self::Host(_) | Self::Converted(..) => {
+                let rows = self.matrix();
+                to.upload_rows(pick.len(), stride, |place| rows.row(pick.row(place)))
+            }
+        }
+    }
+
+    /// Some rows in host memory; rows there are not copied.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn sample(&self, gpu: &Gpu, ids: Vec<u32>) -> Result<Sample<'_, T>> {
+        let Self::Device { rows, .. } = self else {
+            let Matrix { data, stride, dim } = self.matrix();
+            return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
+        };
+        let (dim, count) = (rows.dim, ids.len());
+        let memory = crate::gpu::MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
+        let mut room: Buffer<T> = memory.buffer("sample")?;
+        self.copy(gpu, Pick::Ids(&ids), &mut room, dim)?;
+        let mut values = vec![T::zeroed(); count * dim];
+        room.download(&mut values)?;
+        Ok(Sample { values: Cow::Owned(values), stride: dim, dim, places: (0..count as u32).collect() })
+    }
+
+    /// The rows in host memory.
+    fn matrix(&self) -> Matrix<'_, T> {
+        match self {
+            Self::Host(rows) => *rows,
+            Self::Converted(values, dim) => Matrix::new(values, *dim, *dim),
+            Self::Device { .. } => unreachable!("rows of a device have no matrix"),
+        }
+    }
+}
+
+impl<'a> AnyOrigin<'a> {
+    /// The rows of `vectors` in their own type.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn own(gpu: &Gpu, vectors: &'a Vectors) -> Result<Self> {
+        let lent = vectors.lent().filter(|lent| lent.is_on(gpu));
+        let Some(lent) = lent else {
+            vectors.on_host()?;
+            return Ok(match vectors.rows() {
+                TypedRows::F32(rows) => Self::F32(Origin::Host(rows)),
+                TypedRows::F16(rows) => Self::F16(Origin::Host(rows)),
+                TypedRows::U8(rows) => Self::U8(Origin::Host(rows)),
+                TypedRows::I8(rows) => Self::I8(Origin::Host(rows)),
+            });
+        };
+        macro_rules! on_device {
+            ($variant:ident) => {{
+                let (memory, rows) = lent.at(gpu)?;
+                Self::$variant(Origin::Device { rows, narrowed: false, _memory: Some(memory) })
+            }};
+        }
+        Ok(match vectors.element_type() {
+            crate::ElementType::F32 => on_device!(F32),
+            crate::ElementType::F16 => on_device!(F16),
+            crate::ElementType::U8 => on_device!(U8),
+            crate::ElementType::I8 => on_device!(I8),
+        })
+    }
+
+    /// The rows of a space in the type that a device holds: f32 values that are bytes as bytes,
+    /// except under cosine, where rows are unit vectors.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn of_space(gpu: &Gpu, space: &'a Space<'_>) -> Result<Self> {
+        if space.metric() != Metric::Cosine
+            && let Some(bytes) = narrowed(gpu, space.vectors())?
+        {
+            return Ok(Self::U8(bytes));
+        }
+        Self::own(gpu, space.vectors())
+    }
+}
+
+/// The rows of f32 vectors as bytes; none for other types and values, or if f32 rounds sums of as
+/// many terms.
+///
+/// # Errors
+/// If the device fails.
+pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &Vectors) -> Result<Option<Origin<'a, u8>>> {
+    if vectors.element_type() != crate::ElementType::F32 {
+        return Ok(None);
+    }
+    let Some(lent) = vectors.lent().filter(|lent| lent.is_on(gpu)) else {
+        vectors.on_host()?;
+        let TypedRows::F32(rows) = vectors.rows() else { return Ok(None) };
+        return Ok(as_bytes(rows, vectors.len()).map(|bytes| Origin::Converted(bytes, rows.dim())));
+    };
+    if !DataShape::of(vectors, &Progress::silent())?.bytes {
+        return Ok(None);
+    }
+    let (memory, rows) = lent.at(gpu)?;
+    Ok(Some(Origin::Device { rows, narrowed: true, _memory: Some(memory) }))
+}
+
+/// Evaluates `$body` with `$rows` bound to the [`Origin`] of an [`AnyOrigin`].
+macro_rules! with_origin {
+    ($any:expr, $rows:ident => $body:expr) => {
+        match $any {
+            $crate::vectors::gpu::AnyOrigin::F32($rows) => $body,
+            $crate::vectors::gpu::AnyOrigin::F16($rows) => $body,
+            $crate::vectors::gpu::AnyOrigin::U8($rows) => $body,
+            $crate::vectors::gpu::AnyOrigin::I8($rows) => $body,
+        }
+    };
+}
+pub(crate) use with_origin;

@@ -1,0 +1,127 @@
+//! Results in the memory of a device that another library owns.
+
+use tagore_device::key::Key;
+use tagore_device::vectors::VECTOR_THREADS;
+use tagore_device::vectors::split::{Split, vectors_split};
+
+use super::memory::gpu;
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::{Device, Error, Result};
+
+/// Most keys that are split at a time.
+const PIECE: usize = 1 << 22;
+
+/// Room for the ids (u32) and distances (f32) of results in the memory of a GPU, such as two
+/// tensors of another library.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceResults {
+    ids: u64,
+    distances: u64,
+    device: Device,
+    stream: Option<u64>,
+}
+
+impl DeviceResults {
+    /// Room for results at two addresses in the memory of `device`: a [`Device::Cuda`]. For tests,
+    /// a [`Device::Emulated`] takes addresses of ordinary memory. Results lie without gaps: k per
+    /// query or node.
+    ///
+    /// # Safety
+    /// - Both have room for all results that they are used for, 4 bytes each, and nothing else uses
+    ///   that memory until the call that writes the results returns.
+    /// - For an emulator, the addresses are those of ordinary memory.
+    pub unsafe fn new(ids: u64, distances: u64, device: Device) -> Self {
+        Self { ids, distances, device, stream: None }
+    }
+
+    /// Sets the CUDA stream whose earlier work may still use the memory, by the driver's handle; 0
+    /// or 1 is the default stream, 2 that of the calling thread. Results are written after that
+    /// work.
+    ///
+    /// # Safety
+    /// - The stream exists and belongs to the device.
+    #[must_use]
+    pub unsafe fn stream(mut self, handle: u64) -> Self {
+        self.stream = Some(handle);
+        self
+    }
+
+    /// Whether `gpu` is the device.
+    pub(crate) fn is_on(&self, gpu: &Gpu) -> bool {
+        gpu.name() == self.device.to_string()
+    }
+
+    /// Checks the room for `count` results, and waits for the stream.
+    ///
+    /// # Errors
+    /// If the device is no GPU or cannot be opened, an address does not suit or is not one of as
+    /// much memory of the device, or work of the stream failed.
+    pub(crate) fn check(&self, count: usize) -> Result<()> {
+        let gpu = gpu(self.device)?;
+        for (name, address) in [("ids", self.ids), ("distances", self.distances)] {
+            if address == 0 || !address.is_multiple_of(4) {
+                let expected =
+                    format!("the address of {count} values of 4 bytes in memory of {}", self.device);
+                return Err(Error::argument(name, format_args!("{address:#x}"), expected));
+            }
+            gpu.check_lent(address, count * 4)?;
+        }
+        match self.stream {
+            // SAFETY: the promise of `stream`.
+            Some(stream) => unsafe { gpu.wait_for(stream) },
+            None => Ok(()),
+        }
+    }
+
+    /// Writes `count` keys from the start of `keys`, on `gpu`, as results from number `first` on,
+    /// and waits for them. `gpu` [is](Self::is_on) the device, and [`check`](Self::check) has seen
+    /// the room.
+    ///
+    /// # Errors
+    /// If the device lacks memory or fails.
+    pub(crate) fn write(&self, gpu: &Gpu, keys: &Buffer<Key>, (first, count): (usize, usize)) -> Result<()> {
+        let at_once = count.min(PIECE);
+        if at_once == 0 {
+            return Ok(());
+        }
+        let memory = MemoryPlan::new()
+            .with::<u32>("result ids", at_once)
+            .with::<f32>("result distances", at_once)
+            .reserve(gpu)?;
+        let (mut ids, mut distances): (Buffer<u32>, Buffer<f32>) =
+            (memory.buffer("result ids")?, memory.buffer("result distances")?);
+        for begin in (0..count).step_by(at_once) {
+            let here = at_once.min(count - begin);
+            let split = Split {
+                keys: keys.view().offset(begin),
+                ids: ids.view_mut(),
+                distances: distances.view_mut(),
+                count: here as u64,
+            };
+            let blocks = here.div_ceil(VECTOR_THREADS as usize) as u32;
+            let behind = ((first + begin) * 4) as u64;
+            // SAFETY: the buffers hold as many values, and the promise of `new` covers the room.
+            unsafe {
+                gpu.launch::<vectors_split>([blocks, 1, 1], VECTOR_THREADS, (split,))?;
+                ids.give(here, self.ids + behind)?;
+                distances.give(here, self.distances + behind)?;
+            }
+        }
+        gpu.synchronize()
+    }
+
+    /// Writes keys in host memory as all results.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn write_keys(&self, keys: &[Key]) -> Result<()> {
+        let gpu = gpu(self.device)?;
+        for (number, piece) in keys.chunks(PIECE).enumerate() {
+            let mut on_device: Buffer<Key> =
+                MemoryPlan::new().with::<Key>("results", piece.len()).reserve(&gpu)?.buffer("results")?;
+            on_device.upload(piece)?;
+            self.write(&gpu, &on_device, (number * PIECE, piece.len()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! Data sets in the memory of a device that another library owns.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use super::construct::{check_dim, check_rows};
+use super::gpu::{self, Lent};
+use super::storage::Storage;
+use super::{ElementType, Layout, Vectors};
+use crate::{Device, Error, Result};
+
+/// Rows in the memory of a GPU, such as a tensor of another library, for
+/// [`Vectors::from_device`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRows {
+    address: u64,
+    rows: usize,
+    dim: usize,
+    element: ElementType,
+    device: Device,
+    stride: Option<usize>,
+    stream: Option<u64>,
+}
+
+impl DeviceRows {
+    /// `rows` rows of `dim` values of type `element`, without gaps, from `address` on in the memory
+    /// of `device`: a [`Device::Cuda`]. For tests, a [`Device::Emulated`] takes an address of
+    /// ordinary memory.
+    pub fn new(address: u64, (rows, dim): (usize, usize), element: ElementType, device: Device) -> Self {
+        Self { address, rows, dim, element, device, stride: None, stream: None }
+    }
+
+    /// Sets the bytes from one row to the next, as in the first columns of a wider array.
+    #[must_use]
+    pub fn stride(mut self, bytes: usize) -> Self {
+        self.stride = Some(bytes);
+        self
+    }
+
+    /// Sets the CUDA stream whose work writes the values, by the driver's handle; 0 or 1 is the
+    /// default stream, 2 that of the calling thread. [`Vectors::from_device`] waits for it. Without
+    /// a stream the values must be there already.
+    #[must_use]
+    pub fn stream(mut self, handle: u64) -> Self {
+        self.stream = Some(handle);
+        self
+    }
+}
+
+/// An array of another library on a device, its values on the host once something asks for them.
+pub(super) struct LentMemory {
+    pub array: Lent,
+    /// The rows without gaps; words, so that every type is aligned.
+    mirror: OnceLock<Vec<u64>>,
+}
+
+impl LentMemory {
+    pub(super) fn new(array: Lent) -> Self {
+        Self { array, mirror: OnceLock::new() }
+    }
+
+    /// Copies the rows to the host, once.
+    fn mirror(&self) -> Result<&[u64]> {
+        if let Some(mirror) = self.mirror.get() {
+            return Ok(mirror);
+        }
+        tracing::debug!(rows = self.array.rows(), "the rows of a device are copied to the host");
+        let words = self.array.download()?;
+        self.array.mirrored().store(true, Ordering::Relaxed);
+        Ok(self.mirror.get_or_init(|| words))
+    }
+}
+
+impl super::storage::Memory for LentMemory {
+    #[expect(clippy::expect_used, reason = "fallible callers ask for the values beforehand")]
+    fn bytes(&self) -> &[u8] {
+        let words = self.mirror().expect("the device of the vectors has failed");
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        &bytes[..self.array.bytes()]
+    }
+
+    fn lent(&self) -> Option<&LentMemory> {
+        Some(self)
+    }
+}
+
+impl fmt::Debug for LentMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes on {}", self.array.bytes(), self.array.device())
+    }
+}
+
+impl Vectors {
+    /// A data set whose values lie in the memory of a GPU, where another library keeps them.
+    /// Builds and searches on that GPU read them there. All else, such as a build on the CPU, copies
+    /// them to the host once. `owner` is kept until the last clone of the data set is dropped.
+    ///
+    /// The address is checked: it must be memory of that device, with room for all rows.
+    ///
+    /// ```no_run
+    /// use tagore::{Device, DeviceRows, ElementType, Vectors};
+    /// # let (address, stream, tensor) = (0, 0, ());
+    /// let rows = DeviceRows::new(address, (1_000_000, 128), ElementType::F32, Device::Cuda(0));
+    /// // SAFETY: `tensor` keeps the memory, and nothing writes to it.
+    /// let base = unsafe { Vectors::from_device(rows.stream(stream), tensor) }?;
+    /// # Ok::<(), tagore::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// - `owner` keeps the rows in memory, and they do not change while the data set exists.
+    /// - The stream, if any, exists and belongs to the device.
+    /// - For an emulator, the address is one of ordinary memory.
+    ///
+    /// # Errors
+    /// If the device is no GPU or cannot be opened, `dim` is not in 1..=4096, there are more than
+    /// [`MAX_ROWS`](super::MAX_ROWS) rows, address or stride do not suit the type, the address is
+    /// not one of the device's memory or that memory is too small, or work of the stream failed.
+    pub unsafe fn from_device(rows: DeviceRows, owner: impl Any + Send + Sync) -> Result<Self> {
+        let DeviceRows { address, rows, dim, element, device, stride, stream } = rows;
+        check_dim(dim)?;
+        check_rows(rows)?;
+        let (size, row) = (element.size(), dim * element.size());
+        let stride = stride.unwrap_or(row);
+        if stride < row || !stride.is_multiple_of(size) {
+            let expected = format!("a multiple of {size} bytes, at least the {row} of a row");
+            return Err(Error::argument("stride", stride, expected));
+        }
+        if !address.is_multiple_of(size as u64) {
+            let expected = format!("a multiple of {size}, the bytes of {element}");
+            return Err(Error::argument("address", format_args!("{address:#x}"), expected));
+        }
+        let gpu = gpu::memory::gpu(device)?;
+        let layout = Layout::dense(element, rows, dim);
+        if rows == 0 {
+            return Ok(Self::new(Storage::owned(Vec::<u64>::new()), layout, None));
+        }
+        let needed = (rows - 1).checked_mul(stride).and_then(|gaps| gaps.checked_add(row));
+        let needed = needed.filter(|&needed| address.checked_add(needed as u64).is_some());
+        let needed = needed.ok_or_else(|| {
+            Error::argument("rows", rows, format_args!("those of memory, {stride} bytes each"))
+        })?;
+        if address == 0 {
+            return Err(Error::argument(
+                "address",
+                "null",
+                format_args!("that of {needed} bytes of {device}"),
+            ));
+        }
+        gpu.check_lent(address, needed)?;
+        if let Some(stream) = stream {
+            // SAFETY: the caller's promise.
+            unsafe { gpu.wait_for(stream) }?;
+        }
+        // SAFETY: the caller's promise.
+        let array = unsafe { Lent::new(gpu, device, address, (layout, stride), Box::new(owner)) };
+        Ok(Self::of_lent(array, layout))
+    }
+
+    pub(super) fn of_lent(array: Lent, layout: Layout) -> Self {
+        Self::new(Storage::new(LentMemory::new(array)), layout, None)
+    }
+
+    /// The GPU whose memory holds the values; none for host memory and files.
+    pub fn device(&self) -> Option<Device> {
+        self.storage.lent().map(|memory| memory.array.device())
+    }
+
+    /// Whether the values of a [device](Self::device), or unit vectors made of them, have been
+    /// copied to the host.
+    pub fn is_mirrored(&self) -> bool {
+        self.lent().is_some_and(|lent| lent.mirrored().load(Ordering::Relaxed))
+    }
+
+    /// The array on a device that holds the values.
+    pub(crate) fn lent(&self) -> Option<&Lent> {
+        self.storage.lent().map(|memory| &memory.array)
+    }
+
+    /// Whether the values are in host memory, if not there alone.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.storage.lent().is_none_or(|memory| memory.mirror.get().is_some())
+    }
+
+    /// Copies values of a device to the host, once, so that reading them cannot fail.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn on_host(&self) -> Result<()> {
+        self.storage.lent().map_or(Ok(()), |memory| memory.mirror().map(drop))
+    }
+}

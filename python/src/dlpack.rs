@@ -1,0 +1,182 @@
+//! DLPack: capsules with arrays, read and made.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
+use tagore::{Device, ElementType};
+
+use crate::device_array::{CAPSULE, Values, pointer};
+
+/// `kDLCPU`
+pub(crate) const CPU: i32 = 1;
+
+/// `kDLCUDA`
+pub(crate) const CUDA: i32 = 2;
+
+/// `kDLUInt` and `kDLFloat`; `kDLInt` is 0.
+const UINT: u8 = 1;
+const FLOAT: u8 = 2;
+
+/// The name of a capsule of version 1.0 or later.
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// The default stream, whose work comes before the use of an array.
+const DEFAULT_STREAM: u64 = 1;
+
+/// `DLTensor`
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: (i32, i32),
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`
+#[repr(C)]
+struct ManagedVersioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// An array that another library lends.
+pub(crate) struct Lent {
+    pub address: u64,
+    pub shape: Vec<i64>,
+    /// Bytes; none without gaps.
+    pub strides: Option<Vec<Option<i64>>>,
+    /// None for a type that vectors do not have.
+    pub values: Option<Values>,
+    pub device: Device,
+    pub stream: Option<u64>,
+}
+
+/// The array in a capsule that nobody has taken, which keeps it; none for another capsule, or an
+/// array that is not on a CUDA device.
+pub(crate) fn read(capsule: &Bound<'_, PyCapsule>) -> Option<Lent> {
+    let named = |name: &CStr| capsule.pointer_checked(Some(name)).ok();
+    // SAFETY: capsules of these names hold these structs, as DLPack has it, and keep them.
+    let tensor = unsafe {
+        match (named(CAPSULE), named(VERSIONED)) {
+            (Some(managed), _) => &managed.cast::<Managed>().as_ref().tensor,
+            (None, Some(managed)) => {
+                let managed = managed.cast::<ManagedVersioned>().as_ref();
+                if managed.major != 1 {
+                    return None;
+                }
+                &managed.tensor
+            }
+            (None, None) => return None,
+        }
+    };
+    let (kind, number) = tensor.device;
+    let device = Device::Cuda(u32::try_from(number).ok().filter(|_| kind == CUDA)?);
+    let ndim = usize::try_from(tensor.ndim).ok()?;
+    // SAFETY: DLPack's arrays have `ndim` numbers.
+    let numbers = |first: *mut i64| {
+        NonNull::new(first).map(|first| unsafe { std::slice::from_raw_parts(first.as_ptr(), ndim) }.to_vec())
+    };
+    let (size, lanes) = (i64::from(tensor.bits) / 8, tensor.lanes);
+    let values = match (tensor.code, tensor.bits, lanes) {
+        (FLOAT, 32, 1) => Some(Values::Vectors(ElementType::F32)),
+        (FLOAT, 16, 1) => Some(Values::Vectors(ElementType::F16)),
+        (UINT, 8, 1) => Some(Values::Vectors(ElementType::U8)),
+        (0, 8, 1) => Some(Values::Vectors(ElementType::I8)),
+        _ => None,
+    };
+    let strides = numbers(tensor.strides)
+        .map(|strides| strides.iter().map(|stride| stride.checked_mul(size)).collect());
+    let address = tensor.data.expose_provenance() as u64;
+    let address = address.checked_add(tensor.byte_offset)?;
+    let shape = if ndim == 0 { Vec::new() } else { numbers(tensor.shape)? };
+    Some(Lent { address, shape, strides, values, device, stream: Some(DEFAULT_STREAM) })
+}
+
+/// What a capsule made here holds.
+#[repr(C)]
+struct Own {
+    /// First, so that the addresses are the same.
+    managed: Managed,
+    shape: [i64; 2],
+    strides: [i64; 2],
+    _array: Py<PyAny>,
+}
+
+// SAFETY: the pointers are to the struct itself and to memory of a device; `Py` may be dropped on
+// any thread.
+unsafe impl Send for Own {}
+
+/// Frees an array that was taken from a capsule.
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    // SAFETY: the taker calls this once, with the pointer of `make`.
+    drop(unsafe { Box::from_raw(managed.cast::<Own>()) });
+}
+
+/// Frees an array that nobody has taken from its capsule.
+unsafe extern "C" fn destroy(capsule: *mut pyo3::ffi::PyObject) {
+    // SAFETY: a capsule of `make`; a taker has given it another name.
+    unsafe {
+        if pyo3::ffi::PyCapsule_IsValid(capsule, CAPSULE.as_ptr()) == 1 {
+            delete(pyo3::ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr()).cast());
+        }
+    }
+}
+
+/// A capsule with the array at `address` of `array`, which it keeps.
+pub(crate) fn make<'py>(
+    array: Bound<'py, PyAny>,
+    (address, (kind, number)): (u64, (i32, u32)),
+    (shape, strides): ((usize, usize), (usize, usize)),
+    (type_kind, size): (char, usize),
+) -> PyResult<Bound<'py, PyCapsule>> {
+    let py = array.py();
+    let code = match type_kind {
+        'f' => FLOAT,
+        'u' => UINT,
+        _ => 0,
+    };
+    let tensor = Tensor {
+        data: pointer(address),
+        device: (kind, number as i32),
+        ndim: 2,
+        code,
+        bits: 8 * size as u8,
+        lanes: 1,
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
+    let (shape, strides) = ([shape.0 as i64, shape.1 as i64], [strides.0 as i64, strides.1 as i64]);
+    let own = Box::into_raw(Box::new(Own { managed, shape, strides, _array: array.unbind() }));
+    // SAFETY: `own` came from a box; the capsule's destructor or the taker frees it.
+    unsafe {
+        (*own).managed.tensor.shape = (&raw mut (*own).shape).cast();
+        (*own).managed.tensor.strides = (&raw mut (*own).strides).cast();
+        let capsule = pyo3::ffi::PyCapsule_New(own.cast(), CAPSULE.as_ptr(), Some(destroy));
+        if capsule.is_null() {
+            delete(own.cast());
+            return Err(PyErr::fetch(py));
+        }
+        Ok(Bound::from_owned_ptr(py, capsule).cast_into_unchecked())
+    }
+}
