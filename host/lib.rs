@@ -142,7 +142,7 @@ pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQual
 #[cfg(feature = "plots")]
 pub use report::{Point, Series, recall_qps_plot, timeline_plot};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{MAX_WIDTH, Neighbor, Search, SearchResult, SearchVectors, Searcher, prepare_search};
+pub use search::{MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, prepare_search};
 pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{

@@ -20,7 +20,6 @@ mod reference;
 mod repeated;
 mod report;
 mod search;
-mod search_vectors;
 mod skip;
 mod source;
 mod storage;

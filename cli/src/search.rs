@@ -1,13 +1,10 @@
 //! `tagore search`
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{
-    Device, GroundTruth, Index, Progress, Search, SearchVectors, Searcher, Vectors, prepare_search,
-};
+use tagore::{Device, GroundTruth, Index, Progress, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
@@ -30,13 +27,6 @@ pub(crate) struct Searched {
     /// give lower latency
     #[arg(long, default_value_t = 1, value_name = "W")]
     width: usize,
-    /// Vectors that searches on a GPU walk on: stored, or a copy in f16 or int8, which is faster;
-    /// exact distances of the nearest rows found decide
-    #[arg(long, default_value_t, value_name = "TYPE")]
-    vectors: SearchVectors,
-    /// Nearest rows of a copy whose exact distances are computed [default: 2k, at least 32]
-    #[arg(long, value_name = "N")]
-    rerank: Option<NonZeroUsize>,
 }
 
 impl Searched {
@@ -52,12 +42,7 @@ impl Searched {
     }
 
     pub(crate) fn searcher(&self, index: Index, base: Vectors, progress: &Progress) -> Result<Searcher> {
-        let searcher = Searcher::new(index, base, progress)?.width(self.width)?.vectors(self.vectors)?;
-        let searcher = match self.rerank {
-            Some(rows) => searcher.rerank(rows.get()),
-            None => searcher,
-        };
-        Ok(searcher.device(self.device)?)
+        Ok(Searcher::new(index, base, progress)?.width(self.width)?.device(self.device)?)
     }
 }
 
@@ -87,8 +72,7 @@ impl Args {
         let beam = self.beam.unwrap_or(BEAM.max(2 * self.k));
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
-        let _preparation =
-            prepare_search(self.searched.device, &index, &base, &[beam], self.searched.vectors);
+        let _preparation = prepare_search(self.searched.device, &index, &base, &[beam]);
         let searcher = self.searched.searcher(index, base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
@@ -114,7 +98,7 @@ impl Args {
         ));
         output.event(&json!({
             "event": "search", "queries": count as u64, "k": self.k, "beam": beam,
-            "vectors": self.searched.vectors.name(), "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
+            "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
             "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
         }));
         Ok(())

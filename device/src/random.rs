@@ -24,8 +24,6 @@ pub enum Stage {
     Cells = 7,
     /// Random order of clusters.
     Dispatch = 8,
-    /// Rotation of vectors.
-    Rotate = 9,
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

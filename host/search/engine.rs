@@ -11,7 +11,6 @@ use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpu};
 use super::options::{Filter, Search, Way};
 use super::pool::{Pool, Scratch};
 use super::result::{Neighbor, SearchResult};
-use super::vectors::SearchVectors;
 use crate::gpu::KernelTime;
 use crate::held::Held;
 use crate::index::Index;
@@ -21,9 +20,6 @@ use crate::{Device, Error, Progress, Result, Vectors};
 
 /// Queries per batch on a GPU unless set.
 const BATCH: usize = 1 << 16;
-
-/// Fewest rows settled after a walk on a copy, unless set.
-pub(super) const RERANK: usize = 32;
 
 /// An index and its base, checked and prepared.
 pub(super) struct Prepared<'a> {
@@ -44,10 +40,6 @@ pub(crate) struct Engine<'a> {
     pub(super) width: usize,
     /// Queries per batch on a GPU.
     pub(super) batch: usize,
-    /// What searches on a GPU walk on.
-    vectors: SearchVectors,
-    /// Rows settled after a walk on a copy; none: twice k, at least [`RERANK`].
-    pub(super) rerank: Option<usize>,
 }
 
 /// Results of a batch.
@@ -77,33 +69,17 @@ impl<'a> Engine<'a> {
         let space = Space::of(base.clone(), index.metric(), progress)?;
         let pool = Pool::new(index.len());
         let prepared = Arc::new(Prepared { index, base, space, pool, advised: Once::new() });
-        Ok(Self {
-            prepared,
-            device: Device::Cpu,
-            on_gpu: None,
-            width: 1,
-            batch: BATCH,
-            vectors: SearchVectors::Stored,
-            rerank: None,
-        })
+        Ok(Self { prepared, device: Device::Cpu, on_gpu: None, width: 1, batch: BATCH })
     }
 
     /// [`Searcher::device`](super::Searcher::device).
     pub(crate) fn device(mut self, device: Device) -> Result<Self> {
         let Prepared { index, space, .. } = &*self.prepared;
         let gpu = device.gpu_for_graph(index.len())?;
-        let on_gpu = |gpu| OnGpu::new(gpu, space, index, self.vectors).map(Arc::new);
+        let on_gpu = |gpu| OnGpu::new(gpu, space, index).map(Arc::new);
         self.on_gpu = gpu.map(on_gpu).transpose()?;
         self.device = device;
         Ok(self)
-    }
-
-    /// [`Searcher::vectors`](super::Searcher::vectors).
-    pub(super) fn vectors(mut self, vectors: SearchVectors) -> Result<Self> {
-        let is_new = self.vectors != vectors;
-        self.vectors = vectors;
-        let device = self.device;
-        if is_new && self.on_gpu.take().is_some() { self.device(device) } else { Ok(self) }
     }
 
     pub(crate) fn runs_on(&self) -> &str {
@@ -137,8 +113,7 @@ impl<'a> Engine<'a> {
         };
         // The host picks the answer of a filtered search from the whole beam.
         let k = if search.filter.is_some() { beam } else { search.k };
-        let rerank = self.rerank.unwrap_or(RERANK.max(2 * search.k)).max(k);
-        let limits = BatchLimits { k, beam, width: self.width, batch: self.batch, rerank };
+        let limits = BatchLimits { k, beam, width: self.width, batch: self.batch };
         if way != Way::Exact {
             if self.device == Device::Auto && !on_gpu.supports(space, limits) {
                 return Ok(None);

@@ -11,7 +11,6 @@ mod pool;
 mod prepare;
 mod result;
 mod searcher;
-mod vectors;
 pub(crate) mod visited;
 
 pub(crate) use engine::Engine;
@@ -19,4 +18,3 @@ pub use options::Search;
 pub use prepare::prepare_search;
 pub use result::{Neighbor, SearchResult};
 pub use searcher::{MAX_WIDTH, Searcher};
-pub use vectors::SearchVectors;

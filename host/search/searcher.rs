@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tagore_device::search::beam::search::SEARCH_THREADS;
 
 use super::engine::Engine;
-use super::{Neighbor, Search, SearchResult, SearchVectors};
+use super::{Neighbor, Search, SearchResult};
 use crate::held::Held;
 use crate::index::Index;
 use crate::{Device, DeviceResults, Error, Progress, Result, Vectors};
@@ -78,23 +78,6 @@ impl Searcher {
         }
         self.engine.width = width;
         Ok(self)
-    }
-
-    /// Sets the vectors that searches on a GPU walk on: the base, or a smaller copy of it on the
-    /// device. A CPU walks on the base in any case.
-    ///
-    /// # Errors
-    /// As [`device`](Self::device), if that was called before.
-    pub fn vectors(self, vectors: SearchVectors) -> Result<Self> {
-        Ok(Self { engine: self.engine.vectors(vectors)? })
-    }
-
-    /// Sets the nearest rows of a walk on a copy whose exact distances decide the answer: at least
-    /// k and at most the beam, twice k and at least 32 unless set. More find more true neighbours.
-    #[must_use]
-    pub fn rerank(mut self, rows: usize) -> Self {
-        self.engine.rerank = Some(rows);
-        self
     }
 
     /// Sets the queries per batch on a GPU: at least 1, 65,536 unless set. At 1 each query is

@@ -1,12 +1,11 @@
 //! `tagore bench search`
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Device, Evaluation, Format, GroundTruth, Index, SearchVectors, Searcher, Target, TestQueries};
+use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
@@ -42,12 +41,6 @@ pub(crate) struct Args {
     /// Queries per batch on a GPU [default: all]
     #[arg(long, value_delimiter = ',', value_name = "N,..")]
     batches: Option<Vec<usize>>,
-    /// Vectors that searches on a GPU walk on: stored, f16, int8
-    #[arg(long, value_delimiter = ',', default_value = "stored", value_name = "TYPE,..")]
-    vectors: Vec<SearchVectors>,
-    /// Nearest rows of a copy whose exact distances are computed [default: 2k, at least 32]
-    #[arg(long, value_name = "N")]
-    rerank: Option<NonZeroUsize>,
     /// Device of searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
@@ -68,20 +61,16 @@ impl Args {
         let on_gpu = Target::of(self.device, base.len())?.gpu.is_some();
         let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
         output.say(format_args!(
-            "{:<10} {:<7} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
-            "index", "vectors", "width", "batch", "beam", "distances", "QPS"
+            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
+            "index", "width", "batch", "beam", "distances", "QPS"
         ));
         let mut events = Vec::new();
         for path in &self.index {
             let index = Index::open(path)?;
-            let mut searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
-            if let Some(rows) = self.rerank {
-                searcher = searcher.rerank(rows.get());
-            }
+            let searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
             let mut searcher = searcher.device(self.device)?;
-            for &vectors in &self.vectors {
-                searcher = searcher.vectors(vectors)?;
-                for (width, batch) in self.widths.iter().flat_map(|&w| batches.iter().map(move |&b| (w, b))) {
+            for &width in &self.widths {
+                for &batch in &batches {
                     let renamed = |error| Error::from(error).renamed("width", "widths");
                     searcher = searcher.width(width).map_err(renamed)?.batch(batch);
                     let progress = output.progress();
@@ -91,7 +80,7 @@ impl Args {
                         evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?
                     {
                         let share = bandwidth(&evaluation, searcher.device_name());
-                        let run = Run { searcher: &searcher, vectors, width, batch, evaluation, share };
+                        let run = Run { searcher: &searcher, width, batch, evaluation, share };
                         run.say(output);
                         let event = run.event();
                         output.event(&event);
@@ -110,10 +99,9 @@ fn bandwidth(evaluation: &Evaluation, device_name: Option<&str>) -> Option<f64> 
     evaluation.device_bytes.zip(rates).map(|(bytes, rates)| bytes / rates.bytes)
 }
 
-/// The searches of one index on one kind of vectors with one beam, width and batch.
+/// The searches of one index with one beam, width and batch.
 struct Run<'a> {
     searcher: &'a Searcher,
-    vectors: SearchVectors,
     width: usize,
     batch: usize,
     evaluation: Evaluation,
@@ -123,14 +111,13 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn say(&self, output: &Output) {
-        let Self { searcher, vectors, width, batch, evaluation, share } = self;
+        let Self { searcher, width, batch, evaluation, share } = self;
         let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
         let kind = searcher.index().kind();
         let on_device = device_qps.map_or(String::new(), |qps| grouped(qps.round()));
         let share = share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
         let line = format!(
-            "{kind:<10} {:<7} {width:>5} {batch:>7} {beam:>5} {recall:>11.4} {:>10} {:>11} {on_device:>11} {share:>9}",
-            vectors.name(),
+            "{kind:<10} {width:>5} {batch:>7} {beam:>5} {recall:>11.4} {:>10} {:>11} {on_device:>11} {share:>9}",
             grouped(distances.round()),
             grouped(qps.round())
         );
@@ -139,14 +126,14 @@ impl Run<'_> {
 
     /// The run as a JSON line.
     fn event(&self) -> Value {
-        let Self { searcher, vectors, width, batch, evaluation, share } = self;
+        let Self { searcher, width, batch, evaluation, share } = self;
         let (index, base) = (searcher.index(), searcher.base());
         let Evaluation { beam, k, recall, recall_ids, qps, device_qps, device_bytes, distances } = evaluation;
         json!({
             "event": "bench search", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
             "index": index.kind(), "metric": index.metric().to_string(), "degree": index.max_degree(),
             "device": searcher.runs_on(), "device_name": searcher.device_name(),
-            "vectors": vectors.name(), "k": k, "beam": beam, "width": width, "batch": batch,
+            "k": k, "beam": beam, "width": width, "batch": batch,
             "recall": recall, "recall_ids": recall_ids, "distances": distances, "qps": qps,
             "device_qps": device_qps, "device_bytes_per_second": device_bytes, "bandwidth_share": share,
         })

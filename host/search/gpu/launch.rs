@@ -22,9 +22,6 @@ use crate::vectors::gpu::{
 };
 use crate::{Metric, Progress, Result};
 
-/// Nodes that a search in two steps settles at a time: each warp computes 16 distances at once.
-const RERANK_WIDTH: usize = 2;
-
 stage_kernels! {
     /// Kernels of beam search: of beams of up to 64 to 512 nodes, and of layers.
     pub(crate) trait BeamKernels {
@@ -208,38 +205,6 @@ impl Task<'_> {
         })
     }
 
-    /// Searches in two steps: walks on a copy of the base for the queries `copies`, then computes
-    /// the exact distances from the queries `rows` to the nearest rows found.
-    pub(super) fn run_in_two_steps<T: BeamKernels, E: BeamKernels>(
-        &self,
-        (copy, copies, metric): (&Resident<T>, &Origin<'_, T>, Metric),
-        (exact, rows): (&Resident<E>, &Origin<'_, E>),
-        take: Option<Take<'_>>,
-    ) -> Result<Found> {
-        let BatchLimits { beam, k, rerank, .. } = self.limits;
-        let near = rerank.clamp(k, beam);
-        let asked = Asked { zero: &[], ..self.asked };
-        let walk = Task { metric, asked, limits: BatchLimits { k: near, ..self.limits }, ..*self };
-        let limits = BatchLimits { beam: near, width: RERANK_WIDTH, ..self.limits };
-        let settle = Task { limits, ..*self };
-        let mut kept = copy.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let walked = walk.batch(&mut kept)?;
-        let mut kept = exact.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = settle.batch(&mut kept)?;
-        self.in_batches(take, |range, keys| {
-            let count = range.len();
-            walked.load(&walk, copies, range.clone())?;
-            walk.walk(&copy.base, walked, count)?;
-            settled.load(self, rows, range.clone())?;
-            settle.settle(&exact.base, (&walked.found, near), settled, count)?;
-            self.hand_over(&settled.found, range, keys)?;
-            let computed = [walked.computed()?, settled.computed()?];
-            walk.count_rows::<T>(computed[0]);
-            settle.count_rows::<E>(computed[1]);
-            Ok(computed[0] + computed[1])
-        })
-    }
-
     /// The kept buffers, or new ones if those are too small.
     fn batch<'b, T: OnDevice>(&self, kept: &'b mut Option<Batch<T>>) -> Result<&'b mut Batch<T>> {
         let (capacity, k) = (self.asked.count.min(self.limits.batch), self.limits.k);
@@ -318,23 +283,6 @@ impl Task<'_> {
             entries = Entries::Found(next, beam);
         }
         let stage = Stage { edges, places: None, degree: *degree, entries, limits: self.limits };
-        self.launch_beam(base, &stage, &queries, Output { found, computed })
-    }
-
-    /// Computes the exact distances to the `near` rows of each query, and keeps the nearest `k`: a
-    /// search that enters at these rows, of a graph without edges.
-    fn settle<T: BeamKernels>(
-        &self,
-        base: &Base<T>,
-        (near, entries): (&Buffer<Key>, usize),
-        batch: &mut Batch<T>,
-        count: usize,
-    ) -> Result<()> {
-        let entries = Entries::Found(near, entries);
-        let stage =
-            Stage { edges: &self.on_gpu.edges, places: None, degree: 0, entries, limits: self.limits };
-        let Batch { queries, lifts, found, computed, .. } = batch;
-        let queries = QueryBuffers { values: queries, lifts, count };
         self.launch_beam(base, &stage, &queries, Output { found, computed })
     }
 

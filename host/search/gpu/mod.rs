@@ -1,10 +1,8 @@
 //! Beam search on a GPU (`device/src/search/beam/`). Index and base are copied to it once, for any
 //! number of batches.
 
-mod copy;
 mod launch;
 mod nodes;
-mod rotation;
 
 use std::sync::{Mutex, OnceLock};
 
@@ -13,7 +11,7 @@ use tagore_device::key;
 use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
 
-use copy::{AnyCopy, BaseCopy, Code};
+#[cfg(test)]
 pub(crate) use launch::BeamKernels;
 use launch::{Asked, Batch, Found, Take, Task};
 pub(crate) use launch::{kernel, kernels};
@@ -21,7 +19,6 @@ pub(crate) use nodes::NodeSearch;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
-use crate::search::SearchVectors;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::space::{Queries, Space};
 use crate::{ElementType, Error, Progress, Result};
@@ -40,8 +37,6 @@ pub(super) struct BatchLimits {
     pub width: usize,
     /// Queries on the device at a time.
     pub batch: usize,
-    /// Rows of a walk on a copy whose exact distances are computed, at least `k`.
-    pub rerank: usize,
 }
 
 /// Where the keys of a search go.
@@ -96,8 +91,6 @@ pub(super) struct OnGpu {
     /// The layers, highest first.
     layers: Vec<LayerOnGpu>,
     base: AnyBase,
-    /// The copy that searches walk on; none if they walk on the base.
-    copy: Option<AnyCopy>,
 }
 
 /// A layer of an index on a device.
@@ -140,17 +133,6 @@ enum AnyBase {
     Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
 }
 
-impl AnyBase {
-    fn element_type(&self) -> ElementType {
-        match self {
-            Self::F32(_) => ElementType::F32,
-            Self::F16(_) => ElementType::F16,
-            Self::U8(_) | Self::Whole(..) => ElementType::U8,
-            Self::I8(_) => ElementType::I8,
-        }
-    }
-}
-
 /// The base, and query buffers reused by later batches.
 struct Resident<T: OnDevice> {
     base: Base<T>,
@@ -159,7 +141,7 @@ struct Resident<T: OnDevice> {
 
 impl OnGpu {
     /// Copies index and base to the device.
-    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index, vectors: SearchVectors) -> Result<Self> {
+    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index) -> Result<Self> {
         let (n, degree, entries) = (index.len(), index.max_degree(), index.entries());
         if n as u64 >= key::MAX_NODES {
             let expected = format!("fewer than {} on a GPU", key::MAX_NODES);
@@ -187,8 +169,7 @@ impl OnGpu {
             AnyOrigin::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, &rows)?),
             AnyOrigin::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, &rows)?),
         };
-        let copy = AnyCopy::of(&gpu, space, base.element_type(), vectors)?;
-        Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base, copy })
+        Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base })
     }
 
     /// The device.
@@ -214,11 +195,6 @@ impl OnGpu {
         };
         let (dim, metric) = (space.dim(), space.metric());
         let task = Task { on_gpu: self, dim, metric, asked, limits, results, progress };
-        match &self.copy {
-            Some(AnyCopy::F16(copy)) => return self.search_copy(copy, queries, &task, take),
-            Some(AnyCopy::I8(copy)) => return self.search_copy(copy, queries, &task, take),
-            None => {}
-        }
         if let AnyBase::Whole(bytes, _) = &self.base
             && let Some(rows) = narrowed(&self.gpu, queries.vectors())?
         {
@@ -250,23 +226,6 @@ impl OnGpu {
             )));
         }
         Ok(())
-    }
-
-    /// Walks on `copy`, then settles on the base.
-    fn search_copy<T: Code + BeamKernels>(
-        &self,
-        copy: &BaseCopy<T>,
-        queries: &Queries<'_>,
-        task: &Task<'_>,
-        take: Option<Take<'_>>,
-    ) -> Result<Found> {
-        let codes = Origin::Converted(copy.queries(queries)?, task.dim);
-        let walk = (&copy.resident, &codes, copy.metric);
-        match (&self.base, AnyOrigin::own(&self.gpu, queries.vectors())?) {
-            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run_in_two_steps(walk, (base, &rows), take),
-            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run_in_two_steps(walk, (base, &rows), take),
-            _ => unreachable!("only rows of floats have copies, and queries are cast to their type"),
-        }
     }
 
     /// Checks that searches of the index and its layers fit the shared memory of a block.
@@ -308,11 +267,7 @@ impl OnGpu {
 
 impl<T: OnDevice> Resident<T> {
     fn new(gpu: &Gpu, space: &Space<'_>, rows: &Origin<'_, T>) -> Result<Self> {
-        Ok(Self::of(Base::upload(gpu, space, rows)?))
-    }
-
-    fn of(base: Base<T>) -> Self {
-        Self { base, batch: Mutex::default() }
+        Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
     }
 }
 

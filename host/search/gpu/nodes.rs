@@ -36,7 +36,7 @@ impl NodeSearch {
         let mut edges: Buffer<u32> = memory.buffer("edges")?;
         edges.upload(ids)?;
         let entries = memory.buffer("entries")?;
-        Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base, copy: None }))
+        Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base }))
     }
 
     /// Replaces the padded row of `node`.
@@ -64,7 +64,7 @@ impl NodeSearch {
         on_gpu.entries.upload(start.entries)?;
         let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&on_gpu.gpu, space.len(), layer));
         on_gpu.layers = layers.collect::<Result<_>>()?;
-        let limits = BatchLimits { k, beam, width: 1, batch: BATCH, rerank: k };
+        let limits = BatchLimits { k, beam, width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
         let (dim, metric) = (space.dim(), space.metric());

@@ -57,15 +57,6 @@ impl<T: OnDevice> Base<T> {
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted, square })
     }
 
-    /// The first `n` of `rows` of `dim` components, without lifts.
-    pub(crate) fn plain(gpu: &Gpu, (n, dim): (usize, usize), rows: &Origin<'_, T>) -> Result<Self> {
-        let stride = stride::<T>(dim);
-        let memory = Self::plan(n, dim, Metric::L2).reserve(gpu)?;
-        let (mut values, lifts) = (memory.buffer("rows")?, memory.buffer("lifts")?);
-        rows.copy(gpu, Pick::Range(0..n), &mut values, stride)?;
-        Ok(Self { values, stride, dim, lifts, lifted: false, square: -1.0 })
-    }
-
     /// Replaces the lifts under inner product: one per row, with the squared norm of all lifted
     /// rows.
     pub(crate) fn lift(&mut self, lifts: &[f32], square: f32) -> Result<()> {
