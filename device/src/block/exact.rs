@@ -75,7 +75,7 @@ impl<T: Element> ExactQuery<T> {
         // SAFETY: with no components, nothing is read.
         let none = || unsafe { Global::new(0) };
         let dim = if row.is_some() { self.dim } else { 0 };
-        self.sums::<1, false>(metric, [row.unwrap_or_else(none)], dim)[0]
+        self.sums::<1, true>(metric, [row.unwrap_or_else(none)], dim)[0]
     }
 
     /// The [distances](Self::distance) of `N` rows per group, whose loads are under way at once,

@@ -240,7 +240,7 @@ fn each_word(keys: Shared<Key>, count: u32, mut with: impl FnMut(u32)) {
 }
 
 macro_rules! path_kernels {
-    ($($name:ident $type:ty;)*) => {$(
+    ($($name:ident $type:ty, $blocks:literal blocks;)*) => {$(
         /// Collects candidates by paths (see [`Paths`] and the module).
         ///
         /// Launch: a block of [`PATH_THREADS`] per node; [`path_shared_bytes`].
@@ -250,7 +250,7 @@ macro_rules! path_kernels {
         #[kernel(
             block = PATH_THREADS,
             shared = path_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.entry_count, p.walk.expansions),
-            blocks_per_multiprocessor = 9
+            blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: Paths<$type>) {
             path(&p);
@@ -259,8 +259,8 @@ macro_rules! path_kernels {
 }
 
 path_kernels! {
-    prune_path_f32 f32;
-    prune_path_f16 f16;
-    prune_path_u8 u8;
-    prune_path_i8 i8;
+    prune_path_f32 f32, 6 blocks;
+    prune_path_f16 f16, 8 blocks;
+    prune_path_u8 u8, 9 blocks;
+    prune_path_i8 i8, 9 blocks;
 }

@@ -282,12 +282,7 @@ impl<T: Element> BeamWalk<T> {
 
             let new = room.new_count.get(0);
             let keys = room.keys.offset(if KEEP { computed as usize } else { 0 });
-            if KEEP {
-                // Paths have no registers for more loads.
-                self.distances::<false>(point, room.ids, keys, new);
-            } else {
-                self.distances::<true>(point, room.ids, keys, new);
-            }
+            self.distances::<true>(point, room.ids, keys, new);
             sync_threads();
             known += new;
             computed += new;
