@@ -146,6 +146,7 @@ pub use search::{IdSet, MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, pre
 pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
-    Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Format, GroundTruth, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind,
-    Repeated, Source, Synth, SynthKind, Vectors, start_seconds, with_mapped_file_at,
+    Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Format, GroundTruth, Ids,
+    MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind, Vectors, start_seconds,
+    with_mapped_file_at,
 };

@@ -27,7 +27,10 @@ fn blocks(count: usize) -> u32 {
 }
 
 /// The results for these values: first faulty row, bits of the largest magnitude, other values.
-fn checked<T: Plain, K: Kernel<Arguments = (Check<T>,)>>(values: &[T], (stride, dim): (usize, usize)) -> Vec<u32> {
+fn checked<T: Plain, K: Kernel<Arguments = (Check<T>,)>>(
+    values: &[T],
+    (stride, dim): (usize, usize),
+) -> Vec<u32> {
     let device = TestDevice::new(3);
     let found = device.upload(&[u32::MAX, 0, 0]);
     let rows = strided(&device, values, stride, dim);
@@ -115,8 +118,7 @@ fn words_are_copied_and_hashed_as_bytes_are_by_content() {
     // Rows of 6 of every 20 words: all equal.
     let rows = strided(&device, &words, 20, 6);
     let (ids, to_view) = (device.input(&[0]), to.view());
-    let p =
-        CopyRows { rows, ids, to: to_view, to_stride: 8, count: 3, first: 0, by_ids: 0, padding: 0 };
+    let p = CopyRows { rows, ids, to: to_view, to_stride: 8, count: 3, first: 0, by_ids: 0, padding: 0 };
     device.launch::<vectors_copy_words>(1, VECTOR_THREADS, (p,));
     let row: Vec<u32> = words[..6].iter().copied().chain([0, 0]).collect();
     assert_eq!(to.values::<u32>().unwrap(), row.repeat(3));

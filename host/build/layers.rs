@@ -107,11 +107,9 @@ fn astray_on(
     sample: &[u32],
     progress: &Progress,
 ) -> Result<usize> {
-    let linked: Vec<u32> =
-        sample.iter().copied().filter(|&node| !graph.neighbors(node).is_empty()).collect();
+    let linked: Vec<u32> = sample.iter().copied().filter(|&node| !graph.neighbors(node).is_empty()).collect();
     let nearest = search.nearest(space, (start, &linked), (1, BEAM), progress)?;
-    let rows: Vec<u32> =
-        linked.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
+    let rows: Vec<u32> = linked.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
     let part = space.part(&rows)?;
     let (mut first, mut lost, mut distances) = (0, 0, Vec::new());
     for (&node, nearest) in linked.iter().zip(nearest) {

@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_std::launch::Limits;
 use cust::error::CudaError;
 use cust::event::EventFlags;
-use cust::memory::{
-    known_memory, memcpy_dtoh_async, memcpy_htod_async, memset_d8_async,
-};
+use cust::memory::{known_memory, memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
 use cust::stream::synchronize_handle;
 

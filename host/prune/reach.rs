@@ -116,7 +116,8 @@ impl Near<'_> {
             let beam = NEAREST.beam;
             let keys =
                 search.nearest(self.space, (start, nodes), (beam, beam), &self.progress.unwatched())?;
-            let found = |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
+            let found =
+                |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
             return Ok(keys.chunks_exact(beam).map(found).collect());
         }
         let free = || self.searches.lock().unwrap_or_else(PoisonError::into_inner);

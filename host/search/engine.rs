@@ -14,8 +14,8 @@ use super::result::{Neighbor, SearchResult};
 use crate::gpu::KernelTime;
 use crate::held::Held;
 use crate::index::Index;
-use crate::vectors::{Access, DeviceResults};
 use crate::vectors::space::{Queries, Space};
+use crate::vectors::{Access, DeviceResults};
 use crate::{Device, Error, Progress, Result, Vectors};
 
 /// Queries per batch on a GPU unless set.

@@ -138,10 +138,15 @@ impl Vectors {
         }
         let needed = (rows - 1).checked_mul(stride).and_then(|gaps| gaps.checked_add(row));
         let needed = needed.filter(|&needed| address.checked_add(needed as u64).is_some());
-        let needed = needed
-            .ok_or_else(|| Error::argument("rows", rows, format_args!("those of memory, {stride} bytes each")))?;
+        let needed = needed.ok_or_else(|| {
+            Error::argument("rows", rows, format_args!("those of memory, {stride} bytes each"))
+        })?;
         if address == 0 {
-            return Err(Error::argument("address", "null", format_args!("that of {needed} bytes of {device}")));
+            return Err(Error::argument(
+                "address",
+                "null",
+                format_args!("that of {needed} bytes of {device}"),
+            ));
         }
         gpu.check_lent(address, needed)?;
         if let Some(stream) = stream {

@@ -7,8 +7,8 @@ use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::search::{Search, Searcher};
 use crate::vectors::with_matrix;
 use crate::{
-    Builder, Descent, Device, DeviceMemory, DeviceResults, DeviceRows, ElementType, ExactSearch, Index, Metric, Progress, Start, Strategy,
-    Synth, SynthKind, Vectors,
+    Builder, Descent, Device, DeviceMemory, DeviceResults, DeviceRows, ElementType, ExactSearch, Index,
+    Metric, Progress, Start, Strategy, Synth, SynthKind, Vectors,
 };
 
 /// Devices to test: the emulator, and a GPU where there is one.
@@ -146,8 +146,9 @@ fn faulty_values_on_a_device_are_named_as_those_in_host_memory() {
 fn searches_take_bases_and_queries_on_a_device() {
     let synth = Synth::new(300, 12, 4).unwrap();
     let (base, queries) = (synth.base(), synth.queries(9));
-    for (metric, device) in
-        [Metric::L2, Metric::Cosine, Metric::InnerProduct].into_iter().flat_map(|m| devices().into_iter().map(move |d| (m, d)))
+    for (metric, device) in [Metric::L2, Metric::Cosine, Metric::InnerProduct]
+        .into_iter()
+        .flat_map(|m| devices().into_iter().map(move |d| (m, d)))
     {
         let index = Builder::new(Strategy::cagra()).metric(metric).device(Device::Cpu).build(&base).unwrap();
         let there = (lent(&base, device, 16), lent(&queries, device, 4));

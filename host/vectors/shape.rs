@@ -64,7 +64,8 @@ impl DataShape {
     /// The shape of `base`, as far as a sample of the rows tells.
     pub(crate) fn guess(base: &Vectors) -> Self {
         let bytes = base.bytes.get().copied();
-        let bytes = bytes.unwrap_or_else(|| base.spread().is_ok_and(|(some, rows)| may_be_bytes(&some, rows)));
+        let bytes =
+            bytes.unwrap_or_else(|| base.spread().is_ok_and(|(some, rows)| may_be_bytes(&some, rows)));
         Self { rows: base.len(), dim: base.dim(), element: base.element_type(), bytes }
     }
 

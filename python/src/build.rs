@@ -114,10 +114,7 @@ pub(crate) fn open(path: &Path, format: Option<tagore::Format>) -> tagore::Resul
 
 /// Builds the k-NN graph of the rows of `x`.
 #[pyfunction]
-pub(crate) fn knn_graph<'py>(
-    x: &Bound<'py, PyAny>,
-    options: &Bound<'py, PyDict>,
-) -> PyResult<Pair<'py>> {
+pub(crate) fn knn_graph<'py>(x: &Bound<'py, PyAny>, options: &Bound<'py, PyDict>) -> PyResult<Pair<'py>> {
     let (py, options) = (x.py(), Options(options));
     let base = array::vectors(x, "x")?;
     let descent = options.descent("k")?.device(options.device()?);
@@ -143,9 +140,7 @@ pub(crate) fn knn_graph_on_device(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDi
     let call = options.call(Names { vectors: "x", renamed: &[("knn", "k")] })?;
     call.run(py, |progress| {
         process().ran_on(&device.to_string());
-        left(device, (base.len(), k), |to| {
-            descent.progress(progress.clone()).build_into(&base, to).map(drop)
-        })
+        left(device, (base.len(), k), |to| descent.progress(progress.clone()).build_into(&base, to).map(drop))
     })
 }
 

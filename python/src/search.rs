@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
 use tagore::{
-    Device, DeviceMemory, DeviceResults, ElementType, GroundTruth, IdSet, Neighbor, Progress, Search, Searcher,
-    TestQueries, Vectors,
+    Device, DeviceMemory, DeviceResults, ElementType, GroundTruth, IdSet, Neighbor, Progress, Search,
+    Searcher, TestQueries, Vectors,
 };
 
 use crate::array::Pair;

@@ -44,12 +44,12 @@ pub(super) fn collect<T: CollectKernels>(
 mod tests {
     use super::super::Chunk;
     use super::*;
-    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::MemoryPlan;
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
+    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
     use tagore_device::key::{self, Key};

@@ -89,11 +89,11 @@ mod tests {
 
     use super::super::Chunk;
     use super::*;
-    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::{Buffer, MemoryPlan};
     use crate::prune::filter::Pruner;
+    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
     use crate::{Collect, Device};

@@ -88,9 +88,9 @@ pub(super) fn medoid<T: MedoidKernels>(gpu: &Gpu, space: &Space<'_>, base: &Base
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::prune::gpu::testing::{cases, devices};
+    use crate::vectors::gpu::Origin;
     use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
     use tagore_device::random::{Draws, Stage};
 

@@ -62,13 +62,13 @@ pub(super) fn path<T: PathKernels>(
 mod tests {
     use super::super::Chunk;
     use super::*;
-    use crate::vectors::gpu::Origin;
     use crate::Progress;
     use crate::descent::KnnGraph;
     use crate::gpu::MemoryPlan;
     use crate::prune::collect::Collector;
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
+    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
     use tagore_device::key::{self, Key};

@@ -17,7 +17,9 @@ use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
-use crate::vectors::gpu::{Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride};
+use crate::vectors::gpu::{
+    Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
+};
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -188,7 +190,13 @@ impl Task<'_> {
         let BatchLimits { k, batch: at_once, .. } = self.limits;
         let queries = self.asked.count;
         let capacity = queries.min(at_once);
-        let on_host = if self.results.is_some() { 0 } else if take.is_some() { capacity } else { queries };
+        let on_host = if self.results.is_some() {
+            0
+        } else if take.is_some() {
+            capacity
+        } else {
+            queries
+        };
         let mut keys = vec![key::NONE; k * on_host];
         if queries * k == 0 {
             return Ok(Found { keys, computed: 0, kernels: Vec::new() });
@@ -197,8 +205,7 @@ impl Task<'_> {
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
-        let fits =
-            |batch: &Batch<T>| batch.capacity >= capacity && batch.k >= k && batch.carried >= carried;
+        let fits = |batch: &Batch<T>| batch.capacity >= capacity && batch.k >= k && batch.carried >= carried;
         let batch = match kept.take().filter(fits) {
             Some(batch) => kept.insert(batch),
             None => kept.insert(Batch::new(gpu, capacity, dim, k, carried)?),

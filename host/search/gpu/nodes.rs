@@ -31,7 +31,8 @@ impl NodeSearch {
             DeviceBase::U8(base) => AnyBase::U8(Resident { base, batch: Mutex::default() }),
             DeviceBase::I8(base) => AnyBase::I8(Resident { base, batch: Mutex::default() }),
         };
-        let memory = MemoryPlan::new().with::<u32>("edges", ids.len()).with::<u32>("entries", 1).reserve(&gpu)?;
+        let memory =
+            MemoryPlan::new().with::<u32>("edges", ids.len()).with::<u32>("entries", 1).reserve(&gpu)?;
         let mut edges: Buffer<u32> = memory.buffer("edges")?;
         edges.upload(ids)?;
         let entries = memory.buffer("entries")?;

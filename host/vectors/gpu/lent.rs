@@ -116,7 +116,8 @@ impl Lent {
         let bytes = (rows - 1) * self.stride + row;
         // SAFETY: the promise of `new`.
         let memory = unsafe { Borrowed::new(gpu, self.address, bytes) }?;
-        let rows_at = RowsAt { values: memory.view(), stride: self.stride, count: rows, dim, size: element.size() };
+        let rows_at =
+            RowsAt { values: memory.view(), stride: self.stride, count: rows, dim, size: element.size() };
         Ok((memory, rows_at))
     }
 

@@ -19,8 +19,8 @@ pub(crate) use element::{OnDevice, stage_kernels};
 pub(crate) use lent::Lent;
 #[cfg(test)]
 pub(crate) use lent::NormKernels;
-pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
 pub use memory::DeviceMemory;
+pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
 pub use results::DeviceResults;
 pub(crate) use rounding::Rounding;
 pub(crate) use rows_at::{Pick, RowsAt};

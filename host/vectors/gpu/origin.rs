@@ -72,8 +72,7 @@ impl<'a, T: OnDevice> Origin<'a, T> {
             return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
         };
         let (dim, count) = (rows.dim, ids.len());
-        let memory =
-            crate::gpu::MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
+        let memory = crate::gpu::MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
         let mut room: Buffer<T> = memory.buffer("sample")?;
         self.copy(gpu, Pick::Ids(&ids), &mut room, dim)?;
         let mut values = vec![T::zeroed(); count * dim];

@@ -60,7 +60,8 @@ impl DeviceResults {
         let gpu = gpu(self.device)?;
         for (name, address) in [("ids", self.ids), ("distances", self.distances)] {
             if address == 0 || !address.is_multiple_of(4) {
-                let expected = format!("the address of {count} values of 4 bytes in memory of {}", self.device);
+                let expected =
+                    format!("the address of {count} values of 4 bytes in memory of {}", self.device);
                 return Err(Error::argument(name, format_args!("{address:#x}"), expected));
             }
             gpu.check_lent(address, count * 4)?;

@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use cuda_std::memory::{Global, GlobalMut};
-use tagore_device::vectors::copy::{
-    CopyRows, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words,
-};
+use tagore_device::vectors::copy::{CopyRows, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words};
 use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
 use crate::Result;
