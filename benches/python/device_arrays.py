@@ -106,7 +106,7 @@ def seconds(work, count):
 
 def tagore(*arguments):
     """Runs the command; returns its lines of JSON."""
-    command = [sys.executable, "-m", "tagore_ann", *map(str, arguments)]
+    command = [sys.executable, "-m", "tagore_ann", "--json", *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
@@ -193,7 +193,7 @@ def main():
     # The library: the command's own measurements.
     lines = tagore("bench", "prune", "-i", at("base.fbin"), "--indexes", given.kind, "--device", "cuda:0")
     print(json.dumps(lines))
-    tagore("groundtruth", "-i", at("base.fbin"), "--queries", at("query.fbin"), "-o", at("truth.bin"), "-k", 10)
+    tagore("groundtruth", "--base", at("base.fbin"), "--queries", at("query.fbin"), "-o", at("truth.bin"), "-k", 10)
     for batch in [len(queries), 1]:
         [line] = tagore(
             "bench", "search", "-i", at("base.fbin"), "--queries", at("query.fbin"), "--groundtruth", at("truth.bin"),
