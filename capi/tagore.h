@@ -78,7 +78,7 @@ typedef int32_t tagore_status;
 typedef int32_t tagore_element;
 
 /**
- * The kind of memory of a pointer. Host memory is the only one so far.
+ * The kind of memory of a pointer: TAGORE_HOST or TAGORE_CUDA.
  */
 typedef int32_t tagore_memory;
 
@@ -111,9 +111,22 @@ typedef struct {
      */
     tagore_element element;
     /**
-     * The kind of memory: TAGORE_HOST.
+     * The kind of memory.
      */
     tagore_memory memory;
+    /**
+     * Of TAGORE_CUDA: the cudaStream_t or CUstream whose work writes the vectors, which the call
+     * waits for; null for the default stream.
+     */
+    void *stream;
+    /**
+     * Of TAGORE_CUDA: the number of the device.
+     */
+    int32_t device;
+    /**
+     * 0
+     */
+    int32_t reserved;
 } tagore_matrix;
 
 /**
@@ -214,6 +227,46 @@ typedef struct {
      */
     void *context;
 } tagore_progress;
+
+/**
+ * Room for the answers of a search: k slots per query, nearest first. A query that finds fewer
+ * rows has the id UINT32_MAX and the distance infinity in its last slots. A call that fails leaves
+ * the arrays as they are.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_results)
+     */
+    size_t size;
+    /**
+     * Rows of the base.
+     */
+    uint32_t *ids;
+    /**
+     * Their distances to the query; may be null. They order rows: squared under L2, 1 - cos under
+     * cosine, the negative inner product.
+     */
+    float *distances;
+    /**
+     * Slots of each array: at least queries x k.
+     */
+    size_t slots;
+    /**
+     * The kind of memory of both arrays. A search on the device that holds them leaves its answers
+     * there.
+     */
+    tagore_memory memory;
+    /**
+     * Of TAGORE_CUDA: the number of the device.
+     */
+    int32_t device;
+    /**
+     * Of TAGORE_CUDA: the cudaStream_t or CUstream whose earlier work may use the arrays, which
+     * the call waits for; null for the default stream. The answers are there when the call
+     * returns.
+     */
+    void *stream;
+} tagore_results;
 
 /**
  * A metric: one of TAGORE_L2, TAGORE_INNER_PRODUCT, TAGORE_COSINE.
@@ -413,39 +466,6 @@ typedef struct {
 } tagore_search_options;
 
 /**
- * Room for the answers of a search: k slots per query, nearest first. A query that finds fewer
- * rows has the id UINT32_MAX and the distance infinity in its last slots. A call that fails leaves
- * the arrays as they are.
- */
-typedef struct {
-    /**
-     * sizeof(tagore_results)
-     */
-    size_t size;
-    /**
-     * Rows of the base.
-     */
-    uint32_t *ids;
-    /**
-     * Their distances to the query; may be null. They order rows: squared under L2, 1 - cos under
-     * cosine, the negative inner product.
-     */
-    float *distances;
-    /**
-     * Slots of each array: at least queries x k.
-     */
-    size_t slots;
-    /**
-     * The kind of memory: TAGORE_HOST.
-     */
-    tagore_memory memory;
-    /**
-     * 0
-     */
-    int32_t reserved;
-} tagore_results;
-
-/**
  * Options of an exact search. Zero is the default of each but `k`.
  */
 typedef struct {
@@ -556,6 +576,12 @@ typedef struct {
 #define TAGORE_HOST 0
 
 /**
+ * Memory of a CUDA device, as of cudaMalloc. Builds and searches on that device use it there; all
+ * else copies it to the host.
+ */
+#define TAGORE_CUDA 1
+
+/**
  * Squared Euclidean distance.
  */
 #define TAGORE_L2 0
@@ -602,7 +628,8 @@ const char *tagore_last_error(void);
 void tagore_text_free(char *text);
 
 /**
- * A data set of vectors in the program's memory, which is neither copied nor changed. It must stay
+ * A data set of vectors in the program's memory, of the host or of a device, which is neither
+ * copied nor changed. It must stay
  * as it is until `release` is called, when the last handle that uses it is freed: this one, and
  * every searcher made from it. A null `release` is not called. A call that fails takes nothing,
  * and does not call `release`.
@@ -636,7 +663,7 @@ tagore_status tagore_vectors_save(const tagore_vectors *vectors,
 
 /**
  * The rows of a data set where they lie: `matrix->size` is set before, all other fields after. The
- * pointer is valid as long as the handle.
+ * pointer is valid as long as the handle. Vectors of a device are copied to the host.
  */
 tagore_status tagore_vectors_matrix(const tagore_vectors *vectors, tagore_matrix *matrix);
 
@@ -700,6 +727,16 @@ tagore_status tagore_builder_knn_graph(const tagore_builder *builder,
                                        const tagore_vectors *vectors,
                                        const tagore_progress *progress,
                                        tagore_knn_graph **out);
+
+/**
+ * Builds the k-NN graph of `vectors` into arrays of the program: for each row as many slots as the
+ * builder's "knn" says, or its default for these vectors, nearest first. A graph that is built on
+ * the device of the arrays stays there.
+ */
+tagore_status tagore_builder_knn_graph_into(const tagore_builder *builder,
+                                            const tagore_vectors *vectors,
+                                            const tagore_progress *progress,
+                                            const tagore_results *results);
 
 /**
  * Frees a handle, as tagore_vectors_free does.

@@ -35,7 +35,7 @@ environment tools ruff auditwheel
 tools=$work/tools/bin
 
 part "format and lints"
-code=(. ../examples/python ../benches/peers)
+code=(. ../examples/python ../benches/peers ../benches/python)
 "$tools/ruff" format --check --quiet --config pyproject.toml "${code[@]}"
 "$tools/ruff" check --quiet --config pyproject.toml "${code[@]}"
 

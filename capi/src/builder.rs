@@ -12,6 +12,7 @@ use crate::index::{Built, tagore_index};
 use crate::knn_graph::tagore_knn_graph;
 use crate::pointers::{handle, make_text, required, text};
 use crate::progress::{tagore_progress, watched};
+use crate::search::{Room, tagore_results};
 use crate::status::{Result, call, free, make, tagore_status};
 use crate::vectors::{element_of, tagore_element, tagore_vectors};
 
@@ -133,6 +134,32 @@ pub extern "C" fn tagore_builder_knn_graph(
     make(out, || {
         let builder = required(builder, "builder")?.with(progress)?;
         Ok(tagore_knn_graph(builder.knn_graph(&required(vectors, "vectors")?.0)?))
+    })
+}
+
+/// Builds the k-NN graph of `vectors` into arrays of the program: for each row as many slots as the
+/// builder's "knn" says, or its default for these vectors, nearest first. A graph that is built on
+/// the device of the arrays stays there.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_builder_knn_graph_into(
+    builder: Option<&tagore_builder>,
+    vectors: Option<&tagore_vectors>,
+    progress: *const tagore_progress,
+    results: *const tagore_results,
+) -> tagore_status {
+    call(|| {
+        let builder = required(builder, "builder")?.with(progress)?;
+        let base = &required(vectors, "vectors")?.0;
+        let mut room = match Room::of(results, base.len(), builder.k_for(base)?)? {
+            Room::Host(room) => room,
+            Room::Device(room) => return Ok(builder.knn_graph_into(base, &room.results).map(drop)?),
+        };
+        let graph = builder.knn_graph(base)?;
+        for node in 0..graph.len() {
+            let pairs = graph.neighbors(node).iter().zip(graph.distances(node));
+            room.fill(node * graph.k(), graph.k(), pairs.map(|(&id, &distance)| (id, distance)));
+        }
+        Ok(())
     })
 }
 

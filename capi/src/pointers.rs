@@ -220,10 +220,12 @@ mod tests {
     #[test]
     fn structs_can_grow() {
         type Pointer = *const c_void;
-        assert!(is_tight!(tagore_matrix, memory: i32) && is_tight!(tagore_source, spool_folder: Pointer));
+        assert!(is_tight!(tagore_matrix, reserved: i32) && is_tight!(tagore_source, spool_folder: Pointer));
         assert!(is_tight!(tagore_progress, context: Pointer) && is_tight!(tagore_update, fraction: f64));
         assert!(is_tight!(tagore_limits, reserved: i32) && is_tight!(tagore_row_sink, context: Pointer));
-        assert!(is_tight!(tagore_export_options, reserved: i32) && is_tight!(tagore_results, reserved: i32));
+        assert!(
+            is_tight!(tagore_export_options, reserved: i32) && is_tight!(tagore_results, stream: Pointer)
+        );
         assert!(is_tight!(tagore_searcher_options, batch: usize));
         assert!(is_tight!(tagore_search_options, among: Pointer));
         assert!(is_tight!(tagore_exact_options, reserved: i32));

@@ -1,17 +1,17 @@
 //! Searches: by index, and exact.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use tagore::{Device, ExactSearch, Search, Searcher, Vectors};
+use tagore::{Device, DeviceMemory, DeviceResults, ExactSearch, Search, Searcher, Vectors};
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
 use crate::pointers::{Context, handle, read, read_if, required, slots, structs, text_if, values};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
-use crate::vectors::{check_memory, lent, tagore_matrix, tagore_memory, tagore_vectors};
+use crate::vectors::{device_of, lent, tagore_matrix, tagore_memory, tagore_vectors};
 
 /// An index and its vectors, checked and prepared. Any number of threads search one at the same
 /// time. It lives on without the handles it was made from.
@@ -68,7 +68,7 @@ pub struct tagore_exact_options {
 
 /// Room for the answers of a search: k slots per query, nearest first. A query that finds fewer
 /// rows has the id UINT32_MAX and the distance infinity in its last slots. A call that fails leaves
-/// the arrays as they are.
+/// arrays of the host as they are, and undefined values in those of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tagore_results {
@@ -81,35 +81,79 @@ pub struct tagore_results {
     pub distances: *mut f32,
     /// Slots of each array: at least queries x k.
     pub slots: usize,
-    /// The kind of memory: TAGORE_HOST.
+    /// The kind of memory of both arrays. A search on the device that holds them leaves its answers
+    /// there.
     pub memory: tagore_memory,
-    /// 0
-    pub reserved: i32,
+    /// Of TAGORE_CUDA: the number of the device.
+    pub device: i32,
+    /// Of TAGORE_CUDA: the cudaStream_t or CUstream whose earlier work may use the arrays, which
+    /// the call waits for; null for the default stream. The answers are there when the call
+    /// returns.
+    pub stream: *mut c_void,
 }
 
 structs!(tagore_searcher_options, tagore_search_options, tagore_exact_options, tagore_results);
 
-/// The answers' arrays, with room for all of them.
-struct Room<'a> {
+/// Where answers go.
+pub(crate) enum Room<'a> {
+    Host(HostRoom<'a>),
+    Device(DeviceRoom),
+}
+
+/// The answers' arrays in memory of a device.
+pub(crate) struct DeviceRoom {
+    pub results: DeviceResults,
+    /// The distances, if the caller wants none.
+    _unwanted: Option<DeviceMemory>,
+}
+
+/// The answers' arrays in host memory, with room for all of them.
+pub(crate) struct HostRoom<'a> {
     ids: &'a mut [MaybeUninit<u32>],
     distances: Option<&'a mut [MaybeUninit<f32>]>,
 }
 
 impl Room<'_> {
     /// Room for `k` rows for each of `queries` queries.
-    fn of(results: *const tagore_results, queries: usize, k: usize) -> Result<Self> {
-        let tagore_results { ids, distances, slots: found, memory, .. } = read(results)?;
-        check_memory(memory)?;
+    pub(crate) fn of(results: *const tagore_results, queries: usize, k: usize) -> Result<Self> {
+        let results = read(results)?;
+        let found = results.slots;
         let Some(needed) = queries.checked_mul(k).filter(|&needed| needed <= found) else {
             return Err(Failure::argument("slots", found, format_args!("at least {queries} x {k}")));
         };
+        match device_of(results.memory, results.device)? {
+            Some(device) => DeviceRoom::of(&results, device, needed).map(Self::Device),
+            None => HostRoom::of(&results, needed).map(Self::Host),
+        }
+    }
+}
+
+impl DeviceRoom {
+    fn of(results: &tagore_results, device: Device, needed: usize) -> Result<Self> {
+        let &tagore_results { ids, distances, stream, .. } = results;
+        if ids.is_null() {
+            return Err(Failure::null("ids"));
+        }
+        let unwanted = if distances.is_null() { Some(DeviceMemory::new(device, needed)?) } else { None };
+        let distances = unwanted.as_ref().map_or(distances.addr() as u64, DeviceMemory::address);
+        // SAFETY: the caller's arrays have as many slots, and the caller names a stream of the
+        // device.
+        let results =
+            unsafe { DeviceResults::new(ids.addr() as u64, distances, device).stream(stream.addr() as u64) };
+        Ok(Self { results, _unwanted: unwanted })
+    }
+}
+
+impl HostRoom<'_> {
+    fn of(results: &tagore_results, needed: usize) -> Result<Self> {
+        let &tagore_results { ids, distances, .. } = results;
         let ids = slots(ids, needed, "ids")?;
         let distances = if distances.is_null() { None } else { Some(slots(distances, needed, "distances")?) };
         Ok(Self { ids, distances })
     }
 
     /// Fills the slots of a query.
-    fn fill(&mut self, first: usize, k: usize, found: impl Iterator<Item = (u32, f32)>) {
+    pub(crate) fn fill(&mut self, first: usize, k: usize, found: impl Iterator<Item = (u32, f32)>) {
         let mut found = found.chain(std::iter::repeat((u32::MAX, f32::INFINITY)));
         for slot in first..first + k {
             let (id, distance) = found.next().unwrap_or((u32::MAX, f32::INFINITY));
@@ -188,8 +232,14 @@ pub extern "C" fn tagore_search(
     call(|| {
         let tagore_searcher(searcher) = required(searcher, "searcher")?;
         let (queries, options) = (lent_queries(queries)?, read(options)?);
-        let mut room = Room::of(results, queries.len(), options.k)?;
-        let found = searcher.search(&queries, options.search()?, &watched(progress)?)?;
+        let progress = watched(progress)?;
+        let mut room = match Room::of(results, queries.len(), options.k)? {
+            Room::Host(room) => room,
+            Room::Device(room) => {
+                return Ok(searcher.search_into(&queries, options.search()?, &room.results, &progress)?);
+            }
+        };
+        let found = searcher.search(&queries, options.search()?, &progress)?;
         for query in 0..queries.len() {
             let pairs = found.ids(query).iter().zip(found.distances(query));
             room.fill(query * options.k, options.k, pairs.map(|(&id, &distance)| (id, distance)));
@@ -211,7 +261,9 @@ pub extern "C" fn tagore_search_one(
     call(|| {
         let tagore_searcher(searcher) = required(searcher, "searcher")?;
         let (query, options) = (values(query, dim, "query")?, read(options)?);
-        let mut room = Room::of(results, 1, options.k)?;
+        let Room::Host(mut room) = Room::of(results, 1, options.k)? else {
+            return Err(Failure::argument("memory", "TAGORE_CUDA", "TAGORE_HOST: call tagore_search"));
+        };
         let found = searcher.search_one(query, options.search()?)?;
         room.fill(0, options.k, found.iter().map(|found| (found.id, found.distance)));
         Ok(())
@@ -231,12 +283,16 @@ pub extern "C" fn tagore_exact_search(
         let tagore_vectors(base) = required(vectors, "vectors")?;
         let (queries, options) = (lent_queries(queries)?, read(options)?);
         let tagore_exact_options { k, device_memory, .. } = options;
-        let mut room = Room::of(results, queries.len(), k)?;
+        let room = Room::of(results, queries.len(), k)?;
         let mut search = ExactSearch::new(k).metric(metric_of(options.metric)?).progress(watched(progress)?);
         search = search.device(device(options.device, Device::Auto)?);
         if device_memory > 0 {
             search = search.device_memory(device_memory);
         }
+        let mut room = match room {
+            Room::Host(room) => room,
+            Room::Device(room) => return Ok(search.run_into(base, &queries, &room.results).map(drop)?),
+        };
         let (truth, _) = search.run(base, &queries)?;
         for query in 0..queries.len() {
             let distances = truth.distances(query).unwrap_or_default();

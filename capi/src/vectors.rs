@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::f16;
-use tagore::{Component, ElementType, Format, Source, StoreError, Vectors};
+use tagore::{Component, Device, DeviceRows, ElementType, Format, Source, StoreError, Vectors};
 
 use crate::pointers::{Context, path, read, required, structs, text_if, values, write};
 use crate::progress::{tagore_progress, watched};
@@ -28,11 +28,14 @@ pub const TAGORE_U8: tagore_element = 2;
 /// int8_t
 pub const TAGORE_I8: tagore_element = 3;
 
-/// The kind of memory of a pointer. Host memory is the only one so far.
+/// The kind of memory of a pointer: TAGORE_HOST or TAGORE_CUDA.
 pub type tagore_memory = i32;
 
 /// Memory of the CPU.
 pub const TAGORE_HOST: tagore_memory = 0;
+/// Memory of a CUDA device, as of cudaMalloc. Builds and searches on that device use it there; all
+/// else copies it to the host.
+pub const TAGORE_CUDA: tagore_memory = 1;
 
 /// Vectors in memory, one per row.
 #[repr(C)]
@@ -50,8 +53,15 @@ pub struct tagore_matrix {
     pub stride: usize,
     /// The type of the components.
     pub element: tagore_element,
-    /// The kind of memory: TAGORE_HOST.
+    /// The kind of memory.
     pub memory: tagore_memory,
+    /// Of TAGORE_CUDA: the cudaStream_t or CUstream whose work writes the vectors, which the call
+    /// waits for; null for the default stream.
+    pub stream: *mut c_void,
+    /// Of TAGORE_CUDA: the number of the device.
+    pub device: i32,
+    /// 0
+    pub reserved: i32,
 }
 
 /// Writes rows `first_row`, `first_row` + 1 and so on to `out`: `rows` rows of the dimension and
@@ -136,11 +146,15 @@ fn name_of(element: ElementType) -> tagore_element {
     }
 }
 
-/// Refuses memory that the CPU cannot read.
-pub(crate) fn check_memory(memory: tagore_memory) -> Result<()> {
+/// The device of a kind of memory; none for host memory.
+pub(crate) fn device_of(memory: tagore_memory, number: i32) -> Result<Option<Device>> {
     match memory {
-        TAGORE_HOST => Ok(()),
-        _ => Err(Failure::argument("memory", memory, "TAGORE_HOST: memory of a device must be copied first")),
+        TAGORE_HOST => Ok(None),
+        TAGORE_CUDA => match u32::try_from(number) {
+            Ok(number) => Ok(Some(Device::Cuda(number))),
+            Err(_) => Err(Failure::argument("device", number, "the number of a CUDA device, from 0")),
+        },
+        _ => Err(Failure::argument("memory", memory, "TAGORE_HOST or TAGORE_CUDA")),
     }
 }
 
@@ -148,6 +162,11 @@ pub(crate) fn check_memory(memory: tagore_memory) -> Result<()> {
 struct Lent<T> {
     values: *const T,
     len: usize,
+    _release: Release,
+}
+
+/// What gives memory back to the caller on drop.
+struct Release {
     release: tagore_release,
     context: Context,
     /// Whether the library owes the caller the call of `release`.
@@ -166,7 +185,7 @@ impl<T> AsRef<[T]> for Lent<T> {
     }
 }
 
-impl<T> Drop for Lent<T> {
+impl Drop for Release {
     fn drop(&mut self) {
         if let (Some(release), true) = (self.release, self.is_taken.load(Ordering::Acquire)) {
             // SAFETY: nothing uses the values any more, and this is the only call.
@@ -181,7 +200,9 @@ pub(crate) fn lent(
     (release, context): (tagore_release, Context),
 ) -> Result<Vectors> {
     let matrix = read(matrix)?;
-    check_memory(matrix.memory)?;
+    if let Some(device) = device_of(matrix.memory, matrix.device)? {
+        return lent_there(&matrix, device, (release, context));
+    }
     with_component!(element_of(matrix.element)?, T => lent_as::<T>(&matrix, (release, context)))
 }
 
@@ -197,13 +218,33 @@ fn lent_as<T: Component>(
     let len = if rows == 0 { 0 } else { gaps.checked_add(dim).ok_or_else(too_many)? };
     let is_taken = Arc::new(AtomicBool::new(false));
     let values = values(data.cast::<T>(), len, "data")?.as_ptr();
-    let owner = Lent { values, len, release, context, is_taken: Arc::clone(&is_taken) };
-    let vectors = Vectors::from_strided(owner, (rows, dim), stride)?;
+    let release = Release { release, context, is_taken: Arc::clone(&is_taken) };
+    let vectors = Vectors::from_strided(Lent { values, len, _release: release }, (rows, dim), stride)?;
     is_taken.store(true, Ordering::Release);
     Ok(vectors)
 }
 
-/// A data set of vectors in the program's memory, which is neither copied nor changed. It must stay
+/// The rows of the caller in the memory of a device.
+fn lent_there(
+    matrix: &tagore_matrix,
+    device: Device,
+    (release, context): (tagore_release, Context),
+) -> Result<Vectors> {
+    let &tagore_matrix { data, rows, dim, stride, element, stream, .. } = matrix;
+    let element = element_of(element)?;
+    let lent = DeviceRows::new(data.addr() as u64, (rows, dim), element, device).stream(stream.addr() as u64);
+    let stride = if stride == 0 { dim } else { stride };
+    let lent = lent.stride(stride.saturating_mul(element.size()));
+    let is_taken = Arc::new(AtomicBool::new(false));
+    let owner = Release { release, context, is_taken: Arc::clone(&is_taken) };
+    // SAFETY: the caller keeps the vectors until the release, and names a stream of the device.
+    let vectors = unsafe { Vectors::from_device(lent, owner) }?;
+    is_taken.store(true, Ordering::Release);
+    Ok(vectors)
+}
+
+/// A data set of vectors in the program's memory, of the host or of a device, which is neither
+/// copied nor changed. It must stay
 /// as it is until `release` is called, when the last handle that uses it is freed: this one, and
 /// every searcher made from it. A null `release` is not called. A call that fails takes nothing,
 /// and does not call `release`.
@@ -322,7 +363,7 @@ pub extern "C" fn tagore_vectors_save(
 }
 
 /// The rows of a data set where they lie: `matrix->size` is set before, all other fields after. The
-/// pointer is valid as long as the handle.
+/// pointer is valid as long as the handle. Vectors of a device are copied to the host.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_matrix(
     vectors: Option<&tagore_vectors>,
@@ -338,7 +379,18 @@ pub extern "C" fn tagore_vectors_matrix(
             (first.unwrap_or(std::ptr::null()).cast::<c_void>(), stride)
         });
         let (rows, dim, element) = (vectors.len(), vectors.dim(), name_of(vectors.element_type()));
-        write(matrix, |size| tagore_matrix { size, data, rows, dim, stride, element, memory: TAGORE_HOST })
+        write(matrix, |size| tagore_matrix {
+            size,
+            data,
+            rows,
+            dim,
+            stride,
+            element,
+            memory: TAGORE_HOST,
+            stream: std::ptr::null_mut(),
+            device: 0,
+            reserved: 0,
+        })
     })
 }
 

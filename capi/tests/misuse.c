@@ -146,8 +146,20 @@ static void matrices(void) {
     wrong.element = -1;
     FAILS(ARGUMENT, "element", tagore_vectors_from_memory(&wrong, release, NULL, &out));
     wrong = good;
-    wrong.memory = 1;
-    FAILS(ARGUMENT, "TAGORE_HOST", tagore_vectors_from_memory(&wrong, release, NULL, &out));
+    wrong.memory = 2;
+    FAILS(ARGUMENT, "TAGORE_HOST or TAGORE_CUDA", tagore_vectors_from_memory(&wrong, release, NULL, &out));
+    wrong.memory = TAGORE_CUDA;
+    wrong.device = -1;
+    FAILS(ARGUMENT, "device: found -1", tagore_vectors_from_memory(&wrong, release, NULL, &out));
+    wrong.device = 0;
+    wrong.dim = 0;
+    FAILS(ARGUMENT, "dim: found 0", tagore_vectors_from_memory(&wrong, release, NULL, &out));
+    wrong.dim = DIM;
+    wrong.stride = DIM - 1;
+    FAILS(ARGUMENT, "stride: found 28", tagore_vectors_from_memory(&wrong, release, NULL, &out));
+    wrong.stride = 0;
+    wrong.device = 1 << 20;
+    FAILS(DEVICE, "cuda:1048576", tagore_vectors_from_memory(&wrong, release, NULL, &out));
     HOLDS(released == 0 && out == NULL);
 
     /* A newer program's longer struct is taken if the library knows all that it uses. */
@@ -287,6 +299,32 @@ static void files(void) {
     tagore_index_free(opened);
 }
 
+/* A k-NN graph into arrays of the program. */
+static void lists_into(void) {
+    static uint32_t ids[ROWS * 16];
+    static float distances[ROWS * 16];
+    const uint32_t *expected = NULL;
+    const float *far = NULL;
+    size_t count = 0;
+    SIZED(tagore_results, results);
+    results.ids = ids;
+    results.distances = distances;
+    results.slots = ROWS * 16;
+    WORKS(tagore_builder_knn_graph_into(builder, vectors, NULL, &results));
+    WORKS(tagore_knn_graph_neighbors(graph, ROWS - 1, &expected, &far, &count));
+    HOLDS(count == 16 && memcmp(ids + (ROWS - 1) * 16, expected, 16 * sizeof *ids) == 0);
+    HOLDS(memcmp(distances + (ROWS - 1) * 16, far, 16 * sizeof *far) == 0);
+    FAILS(ARGUMENT, "builder", tagore_builder_knn_graph_into(NULL, vectors, NULL, &results));
+    FAILS(ARGUMENT, "vectors", tagore_builder_knn_graph_into(builder, NULL, NULL, &results));
+    FAILS(ARGUMENT, "tagore_results", tagore_builder_knn_graph_into(builder, vectors, NULL, NULL));
+    results.memory = TAGORE_CUDA;
+    results.device = 1 << 20;
+    FAILS(DEVICE, "cuda:1048576", tagore_builder_knn_graph_into(builder, vectors, NULL, &results));
+    results.memory = TAGORE_HOST;
+    results.slots--;
+    FAILS(ARGUMENT, "slots: found 4799", tagore_builder_knn_graph_into(builder, vectors, NULL, &results));
+}
+
 static void builders(void) {
     tagore_builder *out = builder;
     tagore_index *built = NULL;
@@ -321,6 +359,7 @@ static void builders(void) {
     FAILS(ARGUMENT, "out", tagore_builder_build(builder, vectors, NULL, NULL, NULL));
     FAILS(MISMATCH, "k-NN graph", tagore_builder_build(builder, others, graph, NULL, &built));
     FAILS(ARGUMENT, "vectors", tagore_builder_knn_graph(builder, NULL, NULL, &lists));
+    lists_into();
     WORKS(tagore_builder_create("nsg", &out));
     WORKS(tagore_builder_set(out, "knn", "300"));
     FAILS(ARGUMENT, "knn: found 300", tagore_builder_build(out, vectors, NULL, NULL, &built));
@@ -447,11 +486,18 @@ static void searches(void) {
     room = results;
     room.memory = 2;
     FAILS(ARGUMENT, "memory: found 2", tagore_search(searcher, &queries, &options, NULL, &room));
+    room.memory = TAGORE_CUDA;
+    FAILS(ARGUMENT, "call tagore_search", tagore_search_one(searcher, asked, DIM, &options, &room));
+    room.device = 1 << 20;
+    FAILS(DEVICE, "cuda:1048576", tagore_search(searcher, &queries, &options, NULL, &room));
+    room.ids = NULL;
+    FAILS(ARGUMENT, "ids", tagore_search(searcher, &queries, &options, NULL, &room));
     few.dim = DIM - 1;
     FAILS(MISMATCH, "7", tagore_search(searcher, &few, &options, NULL, &results));
     few = queries;
-    few.memory = 1;
-    FAILS(ARGUMENT, "memory", tagore_search(searcher, &few, &options, NULL, &results));
+    few.memory = TAGORE_CUDA;
+    few.device = -1;
+    FAILS(ARGUMENT, "device: found -1", tagore_search(searcher, &few, &options, NULL, &results));
     options.k = 0;
     FAILS(ARGUMENT, "k: found 0", tagore_search(searcher, &queries, &options, NULL, &results));
     options.k = SIZE_MAX;

@@ -10,7 +10,7 @@ use crate::prune::gpu::Pruning;
 use crate::prune::{Pruned, cpu};
 use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
-use crate::{Result, Vectors};
+use crate::{DeviceResults, Result, Vectors};
 
 /// A k-NN graph on the device that prunes it.
 pub(super) enum Graph<'a> {
@@ -57,6 +57,15 @@ impl Builder {
     /// As [`Descent::build`](crate::Descent::build).
     pub fn knn_graph(&self, base: &Vectors) -> Result<KnnGraph> {
         self.descent.clone().knn(self.k_for(base)?).build(base)
+    }
+
+    /// As [`knn_graph`](Self::knn_graph), and leaves the graph in the memory of a device; see
+    /// [`Descent::build_into`](crate::Descent::build_into).
+    ///
+    /// # Errors
+    /// As [`Descent::build_into`](crate::Descent::build_into).
+    pub fn knn_graph_into(&self, base: &Vectors, results: &DeviceResults) -> Result<DescentStats> {
+        self.descent.clone().knn(self.k_for(base)?).build_into(base, results)
     }
 
     /// Builds the k-NN graph on `gpu` or on the CPU, or copies the given graph there.

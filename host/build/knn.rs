@@ -38,8 +38,12 @@ impl Builder {
         self.clone().descent(self.descent.clone().or_knn(default, nodes))
     }
 
-    /// The neighbours per node of a build of `base` in memory.
-    pub(super) fn k_for(&self, base: &Vectors) -> Result<usize> {
+    /// The neighbours per node of a build of `base` in memory: those set by [`knn`](Self::knn), or
+    /// the default.
+    ///
+    /// # Errors
+    /// If `base` is empty or the number is out of its range, or the device cannot be opened.
+    pub fn k_for(&self, base: &Vectors) -> Result<usize> {
         let on_gpu = self.descent.gpu(base.len())?.is_some();
         self.with_knn(on_gpu, base.len()).descent.k_for(base)
     }

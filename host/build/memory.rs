@@ -90,8 +90,8 @@ impl Builder {
         let graph = descending.graph_on(&space, k, gpu, graph)?;
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
-        let (mut pruned, on_device) = pruning.prune(&space, graph)?;
-        let (layers, on_device) = finishing.finish(base, &space, &mut pruned, on_device)?;
+        let (mut pruned, mut on_device) = pruning.prune(&space, graph)?;
+        let layers = finishing.finish(base, &space, &mut pruned, &mut on_device)?;
 
         let Pruned { rows, entries, stats: prune } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
@@ -201,15 +201,13 @@ impl Builder {
         base: &Vectors,
         space: &Space<'_>,
         pruned: &mut Pruned,
-        on_device: Option<(Gpu, DeviceBase)>,
-    ) -> Result<(Vec<Layer>, Option<(Gpu, DeviceBase)>)> {
+        on_device: &mut Option<(Gpu, DeviceBase)>,
+    ) -> Result<Vec<Layer>> {
         let Pruned { rows, entries, stats } = pruned;
-        let (search, on_device) = match on_device {
-            Some((gpu, device_base)) if !space.vectors().is_readable() => {
-                (Some(Mutex::new(NodeSearch::new(gpu, device_base, rows.padded())?)), None)
-            }
-            other => (None, other),
-        };
+        // Rows outside host memory are searched where they are.
+        let search = on_device.take_if(|_| !space.vectors().is_readable());
+        let search = search.map(|(gpu, base)| NodeSearch::new(gpu, base, rows.padded()).map(Mutex::new));
+        let search = search.transpose()?;
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let layers = if self.layered {
@@ -237,6 +235,7 @@ impl Builder {
         stats.connect = began.elapsed().as_secs_f64();
         stats.seconds += stats.layers + stats.connect;
         stats.log();
-        Ok((layers, search.map(NodeSearch::into_base).or(on_device)))
+        *on_device = search.map(NodeSearch::into_base).or(on_device.take());
+        Ok(layers)
     }
 }

@@ -51,6 +51,21 @@ impl Borrowed {
         // SAFETY: the memory lives as long as the value. Callers of `launch` guarantee the rest.
         unsafe { Global::new(self.0.address()) }
     }
+
+    /// The bytes as a kernel writes them, as of [`view`](Self::view).
+    pub(crate) fn view_mut(&mut self) -> GlobalMut<u8> {
+        // SAFETY: as above.
+        unsafe { GlobalMut::new(self.0.address()) }
+    }
+
+    /// Ends the use of memory at `address` that kernels have written: all its `bytes`.
+    ///
+    /// # Safety
+    /// - The value was made of this memory, which nothing else uses.
+    pub(crate) unsafe fn give_back(self, gpu: &Gpu, address: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { gpu.machine.give_back(&*self.0, address, bytes) }
+    }
 }
 
 impl<T> fmt::Debug for Buffer<T> {
@@ -67,9 +82,9 @@ impl<T> Drop for Buffer<T> {
 
 impl<T: Pod + Send + Sync> Buffer<T> {
     /// The buffer as memory of another library: its address, and the owner of the memory. On the
-    /// emulator that is a copy in memory of the host. Waits for all work.
+    /// emulator that is a copy in memory of the host. Other streams must wait for the work that
+    /// writes it.
     pub(crate) fn lend(self) -> Result<(u64, Box<dyn Any + Send + Sync>)> {
-        self.gpu.synchronize()?;
         if self.gpu.takes_ptx() {
             return Ok((self.address(0), Box::new(self)));
         }
@@ -178,20 +193,6 @@ impl<T: Pod> Buffer<T> {
             let to = to.par_chunks_mut(COPY);
             to.zip(piece.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
         })
-    }
-
-    /// Copies the first `count` values to the address `to` in memory of another library, in the
-    /// order of the device's stream.
-    ///
-    /// # Safety
-    /// - That memory has room for them, and nothing else uses it until the stream is synchronised.
-    ///
-    /// # Panics
-    /// If `count` exceeds the buffer.
-    pub(crate) unsafe fn give(&self, count: usize, to: u64) -> Result<()> {
-        assert!(count <= self.len, "{count} values of {}", self.len);
-        // SAFETY: the caller's promise.
-        unsafe { self.gpu.machine.give(self.address(0), to, count * size_of::<T>()) }
     }
 
     /// Sets every byte to `byte`.

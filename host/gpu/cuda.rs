@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_std::launch::Limits;
 use cust::error::CudaError;
 use cust::event::EventFlags;
-use cust::memory::{known_memory, memcpy_dtod_async, memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
+use cust::memory::{known_memory, memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
 use cust::prelude::*;
 use cust::stream::synchronize_handle;
 
@@ -388,9 +388,8 @@ impl Machine for CudaMachine {
         Ok(Box::new(Borrowed(address)))
     }
 
-    unsafe fn give(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
-        // SAFETY: this machine allocated the source; the caller's promise covers the target.
-        self.check(unsafe { memcpy_dtod_async(to, from, bytes, &self.stream) })
+    unsafe fn give_back(&self, _: &dyn Allocation, _: u64, _: usize) -> Result<()> {
+        Ok(())
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {

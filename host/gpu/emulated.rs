@@ -155,10 +155,10 @@ impl Machine for EmulatedMachine {
         Ok(allocation)
     }
 
-    unsafe fn give(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
-        let to: *mut u8 = ptr::with_exposed_provenance_mut(to as usize);
+    unsafe fn give_back(&self, borrowed: &dyn Allocation, address: u64, bytes: usize) -> Result<()> {
+        let to: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
         // SAFETY: the caller's promise; offsets and lengths are those of the download.
-        self.download(from, bytes, &mut |offset, piece| unsafe {
+        self.download(borrowed.address(), bytes, &mut |offset, piece| unsafe {
             ptr::copy_nonoverlapping(piece.as_ptr(), to.add(offset), piece.len());
         })
     }

@@ -120,11 +120,12 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// - The memory holds `bytes` bytes and does not change while the allocation exists.
     unsafe fn borrow(&self, address: u64, bytes: usize) -> Result<Box<dyn Allocation>>;
 
-    /// Copies `bytes` bytes at `from` to the address `to` in memory of another library.
+    /// Ends the use of `bytes` bytes of borrowed memory at `address` that kernels have written as
+    /// `borrowed`. The emulator copies them back.
     ///
     /// # Safety
-    /// - That memory has room for them, and nothing else uses it until the copy is done.
-    unsafe fn give(&self, from: u64, to: u64, bytes: usize) -> Result<()>;
+    /// - The memory has room for them, and nothing else uses it.
+    unsafe fn give_back(&self, borrowed: &dyn Allocation, address: u64, bytes: usize) -> Result<()>;
 
     /// Launches a kernel.
     ///

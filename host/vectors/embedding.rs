@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::space::{Space, largest_square, lift};
+use super::norms::{largest_square, lift};
+use super::space::Space;
 use crate::{Metric, Progress, Result, Vectors};
 
 /// The embedding of a base: unit vectors under cosine, lifted rows under inner product, the vectors

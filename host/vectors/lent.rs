@@ -93,9 +93,9 @@ impl fmt::Debug for LentMemory {
 }
 
 impl Vectors {
-    /// A data set whose values lie in the memory of a GPU, where another library keeps them.
-    /// Builds and searches on that GPU read them there. All else, such as a build on the CPU, copies
-    /// them to the host once. `owner` is kept until the last clone of the data set is dropped.
+    /// A data set whose values lie in the memory of a GPU, where another library keeps them. Builds
+    /// and searches on that GPU read them there. All else, such as a build on the CPU, copies them
+    /// to the host once. `owner` is kept until the last clone of the data set is dropped.
     ///
     /// The address is checked: it must be memory of that device, with room for all rows.
     ///

@@ -28,6 +28,7 @@ fn lent(vectors: &Vectors, device: Device, gap: usize) -> Vectors {
     with_matrix!(vectors.rows(), rows => {
         array.upload_rows(vectors.len(), stride, |row| bytemuck::cast_slice(rows.row(row))).unwrap();
     });
+    gpu.synchronize().unwrap();
     let (address, owner) = array.lend().unwrap();
     let rows = DeviceRows::new(address, (vectors.len(), vectors.dim()), vectors.element_type(), device);
     // SAFETY: the owner keeps the array; an emulator's is in ordinary memory.

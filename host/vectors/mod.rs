@@ -14,6 +14,7 @@ mod lent;
 mod lent_tests;
 mod mapped;
 mod metric;
+pub(crate) mod norms;
 pub(crate) mod npy;
 mod open;
 mod pair;

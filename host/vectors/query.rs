@@ -2,8 +2,9 @@
 
 use half::f16;
 
+use super::norms::normalise;
 use super::range::{most, products_last};
-use super::space::{Query, Space, normalise};
+use super::space::{Query, Space};
 use super::{Element, ElementType, Matrix, Metric, TypedRows, Vectors, magnitude_bits};
 use crate::{Error, Progress, Result};
 

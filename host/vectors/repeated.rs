@@ -7,7 +7,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::gpu::Lent;
-use super::space::{Space, normalise};
+use super::norms::normalise;
+use super::space::Space;
 use super::{Access, TypedRows, with_matrix};
 use crate::{ElementType, Metric, Progress, Result, Vectors};
 

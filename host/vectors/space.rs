@@ -23,6 +23,7 @@ use tagore_device::block::rows::lifted_distance;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
+use super::norms::{largest_square, lift, normalise, normalised};
 use super::{Access, Element, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
@@ -434,70 +435,6 @@ impl Queries<'_> {
     pub(crate) fn query(&self, index: usize) -> Query<'_> {
         Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
-}
-
-/// Normalised rows as f32, and the marks of zero vectors; empty if there are none.
-fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bool>)> {
-    if let Some(lent) = vectors.lent() {
-        let norms: Vec<f64> = lent.squares()?.par_iter().map(|square| square.sqrt()).collect();
-        let zero: Vec<bool> = norms.iter().map(|&norm| norm <= 0.0).collect();
-        let unit = lent.unit(&norms)?;
-        let layout = unit.layout();
-        let zero = if zero.contains(&true) { zero } else { Vec::new() };
-        return Ok((Vectors::of_lent(unit, layout), zero));
-    }
-    let dim = vectors.dim();
-    let mut values = vec![0f32; vectors.len() * dim];
-    let mut zero = vec![false; vectors.len()];
-    values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().try_for_each(|(index, (out, zero))| {
-        progress.check()?;
-        out.copy_from_slice(&vectors.row(index));
-        *zero = !normalise(out);
-        Ok(())
-    })?;
-    if !zero.contains(&true) {
-        zero.clear();
-    }
-    Ok((Vectors::from_f32(values, dim)?, zero))
-}
-
-/// Normalises a row. Returns false for a zero vector, which is left as it is.
-pub(crate) fn normalise(row: &mut [f32]) -> bool {
-    // In f64 the squares of the smallest and the largest f32 neither vanish nor overflow.
-    let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    if norm > 0.0 {
-        row.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
-    }
-    norm > 0.0
-}
-
-/// Inner product: the lift of each row, given the square of the largest norm.
-pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
-    let lift = |square: f64| (largest - square).max(0.0).sqrt() as f32;
-    if let Some(lent) = base.lent() {
-        return Ok(lent.squares()?.into_par_iter().map(lift).collect());
-    }
-    let mut lifts = vec![0f32; base.len()];
-    lifts.par_iter_mut().enumerate().try_for_each(|(row, to)| {
-        progress.check()?;
-        *to = lift(square(base, row));
-        Ok(())
-    })?;
-    Ok(lifts)
-}
-
-/// The squared norm of a row.
-fn square(base: &Vectors, row: usize) -> f64 {
-    with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
-}
-
-/// The square of the largest norm in `base`.
-pub(crate) fn largest_square(base: &Vectors, progress: &Progress) -> Result<f64> {
-    if let Some(lent) = base.lent() {
-        return Ok(lent.squares()?.into_par_iter().reduce(|| 0.0, f64::max));
-    }
-    let square = |row| progress.check().map(|()| square(base, row));
-    (0..base.len()).into_par_iter().map(square).try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use numpy::{
 use pyo3::prelude::*;
 use tagore::{Component, ElementType, Error, MAX_DIM, Vectors};
 
+use crate::device_array::DeviceArray;
 use crate::errors::{self, Names};
 
 /// Values of an array, which lives as long as they do.
@@ -29,13 +30,19 @@ impl<T> AsRef<[T]> for Values<T> {
     }
 }
 
-/// The vectors of a 2-D array, without a copy. `name` is its parameter.
+/// The vectors of a 2-D array of NumPy or on a device, without a copy. `name` is its parameter.
 ///
 /// # Errors
 /// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, u8 or i8.
-pub(crate) fn vectors(array: &Bound<'_, PyUntypedArray>, name: &'static str) -> PyResult<Vectors> {
+pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vectors> {
     let py = array.py();
     let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
+    if let Ok(array) = array.cast::<DeviceArray>() {
+        return DeviceArray::vectors(array, name);
+    }
+    let Ok(array) = array.cast::<PyUntypedArray>() else {
+        return wrong(format!("a {}", array.get_type()), "an array of NumPy");
+    };
     if array.ndim() != 2 {
         return wrong(format!("{} dimensions", array.ndim()), "2: rows and columns");
     }

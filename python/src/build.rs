@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
@@ -14,10 +13,11 @@ use crate::errors::Names;
 use crate::index::{Built, Index};
 use crate::options::Options;
 use crate::process::process;
+use crate::search::{Left, left};
 
 /// Builds an index of the rows of `x`.
 #[pyfunction]
-pub(crate) fn build(x: &Bound<'_, PyUntypedArray>, options: &Bound<'_, PyDict>) -> PyResult<Index> {
+pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Index> {
     let (py, options) = (x.py(), Options(options));
     let base = array::vectors(x, "x")?;
     let device = options.device()?;
@@ -114,10 +114,7 @@ pub(crate) fn open(path: &Path, format: Option<tagore::Format>) -> tagore::Resul
 
 /// Builds the k-NN graph of the rows of `x`.
 #[pyfunction]
-pub(crate) fn knn_graph<'py>(
-    x: &Bound<'py, PyUntypedArray>,
-    options: &Bound<'py, PyDict>,
-) -> PyResult<Pair<'py>> {
+pub(crate) fn knn_graph<'py>(x: &Bound<'py, PyAny>, options: &Bound<'py, PyDict>) -> PyResult<Pair<'py>> {
     let (py, options) = (x.py(), Options(options));
     let base = array::vectors(x, "x")?;
     let descent = options.descent("k")?.device(options.device()?);
@@ -130,6 +127,21 @@ pub(crate) fn knn_graph<'py>(
     let k = graph.k();
     let (ids, distances) = graph.into_parts();
     array::pair(py, k, ids, distances)
+}
+
+/// Builds the k-NN graph of the rows of `x` on a GPU, and leaves it there.
+#[pyfunction]
+pub(crate) fn knn_graph_on_device(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Left> {
+    let (py, options) = (x.py(), Options(options));
+    let base = array::vectors(x, "x")?;
+    let device = options.device()?;
+    let descent = options.descent("k")?.device(device);
+    let k = options.count("k")?.unwrap_or(0);
+    let call = options.call(Names { vectors: "x", renamed: &[("knn", "k")] })?;
+    call.run(py, |progress| {
+        process().ran_on(&device.to_string());
+        left(device, (base.len(), k), |to| descent.progress(progress.clone()).build_into(&base, to).map(drop))
+    })
 }
 
 /// The format of a name, or else of the extension of `path`.

@@ -92,11 +92,14 @@ pub(crate) fn array_of_interface(
     let py = interface.py();
     let wrong = |found: String, expected: &str| errors::argument(py, name, found, expected);
     let field = |key: &str| Ok::<_, PyErr>(interface.get_item(key)?.filter(|value| !value.is_none()));
-    let broken = |key: &str| wrong(format!("a CUDA array without {key}"), "__cuda_array_interface__ of version 2 or 3");
+    let broken = |key: &str| {
+        wrong(format!("a CUDA array without {key}"), "__cuda_array_interface__ of version 2 or 3")
+    };
     let shape: Vec<i64> = field("shape")?.and_then(|x| number(&x)).ok_or_else(|| broken("shape"))?;
     let typestr: String = field("typestr")?.and_then(|x| number(&x)).ok_or_else(|| broken("typestr"))?;
     let (address, _): (u64, bool) = field("data")?.and_then(|x| number(&x)).ok_or_else(|| broken("data"))?;
-    let strides: Option<Vec<i64>> = field("strides")?.map(|x| number(&x).ok_or_else(|| broken("strides"))).transpose()?;
+    let strides: Option<Vec<i64>> =
+        field("strides")?.map(|x| number(&x).ok_or_else(|| broken("strides"))).transpose()?;
     if field("mask")?.is_some() {
         return Err(wrong("a mask".to_owned(), "an array without one"));
     }
@@ -130,8 +133,9 @@ pub(crate) fn array_of_interface(
 #[pyfunction]
 pub(crate) fn array_of_capsule(capsule: &Bound<'_, PyCapsule>, name: &str) -> PyResult<DeviceArray> {
     let py = capsule.py();
-    let lent = dlpack::read(capsule)
-        .ok_or_else(|| errors::argument(py, name, "a capsule", "one of DLPack, with an array on a CUDA device"))?;
+    let lent = dlpack::read(capsule).ok_or_else(|| {
+        errors::argument(py, name, "a capsule", "one of DLPack, with an array on a CUDA device")
+    })?;
     DeviceArray::of(py, lent, capsule.clone().into_any().unbind(), name)
 }
 
@@ -166,13 +170,22 @@ impl DeviceArray {
         let stride = match strides.as_deref() {
             None => Some(dense),
             Some(&[Some(stride), Some(step)]) if step == size as i64 || dim < 2 => {
-                if rows < 2 { Some(dense) } else { usize::try_from(stride).ok().filter(|&stride| stride >= dense) }
+                if rows < 2 {
+                    Some(dense)
+                } else {
+                    usize::try_from(stride).ok().filter(|&stride| stride >= dense)
+                }
             }
             Some(_) => None,
         };
         let Some(stride) = stride else {
             let strides: Vec<i64> = strides.into_iter().flatten().flatten().collect();
-            return wrong(format!("strides of {strides:?} bytes"), &format!("rows one after another: call {name}.contiguous() or cupy.ascontiguousarray({name})"));
+            return wrong(
+                format!("strides of {strides:?} bytes"),
+                &format!(
+                    "rows one after another: call {name}.contiguous() or cupy.ascontiguousarray({name})"
+                ),
+            );
         };
         let owner = Owner::Python { _array: owner };
         Ok(Self { address, shape: (rows, dim), stride, values, device, stream, owner })

@@ -91,9 +91,10 @@ pub(crate) fn read(capsule: &Bound<'_, PyCapsule>) -> Option<Lent> {
     let (kind, number) = tensor.device;
     let device = Device::Cuda(u32::try_from(number).ok().filter(|_| kind == CUDA)?);
     let ndim = usize::try_from(tensor.ndim).ok()?;
-    // SAFETY: DLPack's arrays have `ndim` numbers.
     let numbers = |first: *mut i64| {
-        NonNull::new(first).map(|first| unsafe { std::slice::from_raw_parts(first.as_ptr(), ndim) }.to_vec())
+        // SAFETY: DLPack's arrays have `ndim` numbers.
+        let slice = |first: NonNull<i64>| unsafe { std::slice::from_raw_parts(first.as_ptr(), ndim) };
+        NonNull::new(first).map(|first| slice(first).to_vec())
     };
     let (size, lanes) = (i64::from(tensor.bits) / 8, tensor.lanes);
     let values = match (tensor.code, tensor.bits, lanes) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tagore::{Component, ElementType, GroundTruth, Vectors};
@@ -49,11 +49,7 @@ fn viewed<'py, T: Component + Element>(owner: &Bound<'py, Mapped>) -> PyResult<B
 
 /// Writes the rows of `x`.
 #[pyfunction]
-pub(crate) fn write(
-    path: PathBuf,
-    x: &Bound<'_, PyUntypedArray>,
-    options: &Bound<'_, PyDict>,
-) -> PyResult<()> {
+pub(crate) fn write(path: PathBuf, x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<()> {
     let options = Options(options);
     let (vectors, format) = (array::vectors(x, "x")?, options.named("format")?);
     options.call(Names::default())?.run(x.py(), |progress| {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArray};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
@@ -107,7 +107,7 @@ impl Index {
 pub(crate) fn open(
     py: Python<'_>,
     path: PathBuf,
-    base: Option<&Bound<'_, PyUntypedArray>>,
+    base: Option<&Bound<'_, PyAny>>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Index> {
     let options = Options(options);

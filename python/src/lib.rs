@@ -3,6 +3,8 @@
 
 mod array;
 mod build;
+mod device_array;
+mod dlpack;
 mod errors;
 mod events;
 mod files;
@@ -30,13 +32,14 @@ mod _tagore {
 
     #[pymodule_export]
     use super::{
-        build::{build, build_file, knn_graph},
+        build::{build, build_file, knn_graph, knn_graph_on_device},
         command,
+        device_array::{DeviceArray, array_of_capsule, array_of_interface},
         files::{read, read_truth, write, write_truth},
         index::{Index, open},
         plan::plan,
         process::forked,
-        search::{evaluate, exact, search, search_one},
+        search::{evaluate, exact, exact_on_device, search, search_on_device, search_one},
     };
 
     #[pymodule_init]

@@ -25,6 +25,11 @@ impl<'py> Options<'_, 'py> {
         Ok(self.0.get_item(name)?.filter(|value| !value.is_none()))
     }
 
+    /// Whether an option is given.
+    pub(crate) fn is_given(self, name: &str) -> PyResult<bool> {
+        Ok(self.value(name)?.is_some())
+    }
+
     fn refused(self, name: &str, value: &Bound<'py, PyAny>, expected: &str) -> PyErr {
         let found = value.repr().map_or_else(|_| "a value".to_owned(), |text| text.to_string());
         errors::argument(self.0.py(), name, found, expected)
@@ -101,13 +106,9 @@ impl<'py> Options<'_, 'py> {
         let Some(value) = self.value("device")?.filter(|value| value.extract::<String>().is_err()) else {
             return Ok(vec![self.device()?]);
         };
-        let expected = "a device, such as \"cuda:1\", or a list of devices";
+        let expected = "a device, such as \"cuda:1\", or a list of devices, each once";
         let names: Vec<String> = value.extract().map_err(|_| self.refused("device", &value, expected))?;
-        let devices: Vec<Device> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        if names.is_empty() || devices.len() < names.len() {
-            return Err(self.refused("device", &value, expected));
-        }
-        Ok(devices)
+        Device::list(&names.join(",")).map_err(|_| self.refused("device", &value, expected))
     }
 
     /// How the call runs: `threads` and `progress`.

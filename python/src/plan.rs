@@ -5,7 +5,7 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 use tagore::gpu::DeviceKind;
 use tagore::outofcore::{ClusterPlan, Limits};
-use tagore::{BuildPlan, DataShape, Device, ElementType, PlannedStage, Target};
+use tagore::{DataShape, Device, ElementType, Target};
 
 use crate::errors::{self, Names};
 use crate::options::Options;
@@ -43,7 +43,7 @@ pub(crate) fn plan(
             _ => Vec::new(),
         };
         let remedies: Vec<String> = remedies.iter().map(errors::remedy).collect();
-        let mut planned = described(&plan);
+        let mut planned = json!(plan);
         planned["on_gpu"] = target.gpu.is_some().into();
         planned["remedies"] = remedies.into();
         planned["out_of_core"] = clusters.map_or(Value::Null, |clusters| {
@@ -61,18 +61,4 @@ pub(crate) fn plan(
         Ok(planned.to_string())
     };
     planned().map_err(|error| errors::of(py, error, &names))
-}
-
-fn described(plan: &BuildPlan) -> Value {
-    let stages = |stages: &[PlannedStage]| -> Map<String, Value> {
-        stages.iter().map(|stage| (stage.name.to_owned(), stage.buffers.bytes().into())).collect()
-    };
-    let seconds: Map<String, Value> =
-        plan.seconds.iter().map(|&(stage, seconds)| (stage.to_owned(), seconds.into())).collect();
-    json!({
-        "knn": plan.k, "dtype": plan.element.name(), "device_bytes": plan.device_bytes(),
-        "host_bytes": plan.peak_host_bytes(), "disk_bytes": plan.disk.bytes(),
-        "seconds": plan.total_seconds(), "stages": seconds, "device_stages": stages(&plan.device),
-        "host_stages": stages(&plan.host),
-    })
 }

@@ -1,12 +1,16 @@
 //! Searches: by an index, and exact.
 
-use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
-use tagore::{Device, GroundTruth, IdSet, Neighbor, Progress, Search, Searcher, TestQueries};
+use tagore::{
+    Device, DeviceMemory, DeviceResults, ElementType, GroundTruth, IdSet, Neighbor, Progress, Search,
+    Searcher, TestQueries, Vectors,
+};
 
 use crate::array::Pair;
+use crate::device_array::{DeviceArray, Values};
 use crate::errors::{self, Names};
 use crate::index::Index;
 use crate::options::Options;
@@ -70,12 +74,84 @@ fn named<'py>(index: &Index, py: Python<'py>, rows: &[u32]) -> Own<'py> {
     Some(PyArray1::from_iter(py, rows.iter().map(|&row| ids.get(row).unwrap_or(u64::MAX))))
 }
 
+/// The searcher of the device of a search, made by the first search on it.
+fn searcher(
+    py: Python<'_>,
+    index: &Index,
+    settings: &Settings,
+    options: Options<'_, '_>,
+) -> PyResult<Searcher> {
+    if let Some(searcher) = index.known(settings.device) {
+        return Ok(searcher);
+    }
+    let call = options.call(Names { vectors: "base", renamed: &[] })?;
+    call.run(py, |progress| index.searcher(settings.device, progress))
+}
+
+/// Ids and distances on a device.
+pub(crate) type Left = (DeviceArray, DeviceArray);
+
+/// Memory of `device` for `rows` x `k` results, filled by `write`.
+pub(crate) fn left(
+    device: Device,
+    (rows, k): (usize, usize),
+    write: impl FnOnce(&DeviceResults) -> tagore::Result<()>,
+) -> tagore::Result<Left> {
+    let count = rows.saturating_mul(k);
+    let (ids, distances) = (DeviceMemory::new(device, count)?, DeviceMemory::new(device, count)?);
+    // SAFETY: both have room for all results, and nothing else knows them.
+    write(&unsafe { DeviceResults::new(ids.address(), distances.address(), device) })?;
+    let floats = Values::Vectors(ElementType::F32);
+    Ok((DeviceArray::results(ids, k, Values::Ids), DeviceArray::results(distances, k, floats)))
+}
+
+/// Most queries that a GPU is searched for on the calling thread: a few milliseconds, in which no
+/// signal has to be looked for.
+const FEW: usize = 1 << 14;
+
+/// Searches for each row of `q` on a GPU, and leaves ids and distances there.
+#[pyfunction]
+pub(crate) fn search_on_device(
+    index: &Bound<'_, Index>,
+    q: &Bound<'_, PyAny>,
+    k: usize,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Left> {
+    let (py, options, index) = (q.py(), Options(options), index.get());
+    let queries = array::vectors(q, "q")?;
+    let settings = Settings::of(index, k, options)?;
+    let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
+    let searcher = searcher(py, index, &settings, options)?;
+    let device = searcher.runs_on().parse::<Device>().unwrap_or_default();
+    if device == Device::Cpu {
+        let expected = "a GPU: pass device=\"cuda\", or output=\"numpy\"";
+        return Err(errors::argument(py, "device", "a search on the CPU", expected));
+    }
+    let work = |progress: &Progress| search_there(&settings, &searcher, (&queries, device), progress);
+    if queries.len() <= FEW && settings.filter.is_none() && !is_watched {
+        return py.detach(|| work(&Progress::silent())).map_err(|error| errors::of(py, error, &QUERIES));
+    }
+    call.run(py, work)
+}
+
+fn search_there(
+    settings: &Settings,
+    searcher: &Searcher,
+    (queries, device): (&Vectors, Device),
+    progress: &Progress,
+) -> tagore::Result<Left> {
+    let searcher = settings.wide(searcher.clone())?;
+    left(device, (queries.len(), settings.k), |to| {
+        searcher.search_into(queries, settings.search(), to, progress)
+    })
+}
+
 /// Searches for each row of `q`: ids and distances, own ids in the same order, and the number of
 /// distances computed.
 #[pyfunction]
 pub(crate) fn search<'py>(
     index: &Bound<'_, Index>,
-    q: &Bound<'py, PyUntypedArray>,
+    q: &Bound<'py, PyAny>,
     k: usize,
     options: &Bound<'py, PyDict>,
 ) -> PyResult<(Pair<'py>, Own<'py>, u64)> {
@@ -83,12 +159,7 @@ pub(crate) fn search<'py>(
     let queries = array::vectors(q, "q")?;
     let settings = Settings::of(index, k, options)?;
     let call = options.call(QUERIES)?;
-    let searcher = match index.known(settings.device) {
-        Some(searcher) => searcher,
-        None => options
-            .call(Names { vectors: "base", renamed: &[] })?
-            .run(py, |progress| index.searcher(settings.device, progress))?,
-    };
+    let searcher = searcher(py, index, &settings, options)?;
     let found =
         call.run(py, |progress| settings.wide(searcher)?.search(&queries, settings.search(), progress))?;
     let computed = found.computed();
@@ -108,12 +179,7 @@ pub(crate) fn search_one<'py>(
     let (py, options, index) = (q.py(), Options(options), index.get());
     let query = q.readonly().as_array().to_vec();
     let settings = Settings::of(index, k, options)?;
-    let searcher = match index.known(settings.device) {
-        Some(searcher) => searcher,
-        None => options
-            .call(Names { vectors: "base", renamed: &[] })?
-            .run(py, |progress| index.searcher(settings.device, progress))?,
-    };
+    let searcher = searcher(py, index, &settings, options)?;
     let search = || settings.wide(searcher)?.search_one(&query, settings.search());
     let found = if settings.filter.is_some() {
         // Exact search may take its place, on all threads.
@@ -131,7 +197,7 @@ pub(crate) fn search_one<'py>(
 #[pyfunction]
 pub(crate) fn evaluate(
     index: &Bound<'_, Index>,
-    q: &Bound<'_, PyUntypedArray>,
+    q: &Bound<'_, PyAny>,
     truth: &Bound<'_, numpy::PyArray2<u32>>,
     beams: Vec<usize>,
     options: &Bound<'_, PyDict>,
@@ -154,8 +220,8 @@ pub(crate) fn evaluate(
 /// Finds the exact nearest rows of `base` for each row of `q`.
 #[pyfunction]
 pub(crate) fn exact<'py>(
-    base: &Bound<'py, PyUntypedArray>,
-    q: &Bound<'py, PyUntypedArray>,
+    base: &Bound<'py, PyAny>,
+    q: &Bound<'py, PyAny>,
     k: usize,
     options: &Bound<'py, PyDict>,
 ) -> PyResult<Pair<'py>> {
@@ -170,4 +236,25 @@ pub(crate) fn exact<'py>(
     })?;
     let (k, ids, distances) = truth.into_parts();
     array::pair(py, k, ids, distances.unwrap_or_default())
+}
+
+/// Finds the exact nearest rows of `base` for each row of `q`, and leaves them on the device.
+#[pyfunction]
+pub(crate) fn exact_on_device(
+    base: &Bound<'_, PyAny>,
+    q: &Bound<'_, PyAny>,
+    k: usize,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Left> {
+    let (py, options) = (base.py(), Options(options));
+    let (base, queries) = (array::vectors(base, "base")?, array::vectors(q, "q")?);
+    let device = options.device()?;
+    let search = options.exact(k, &Progress::silent(), device)?;
+    let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
+    call.run(py, |progress| {
+        process().ran_on(&device.to_string());
+        left(device, (queries.len(), k), |to| {
+            search.progress(progress.clone()).run_into(&base, &queries, to).map(drop)
+        })
+    })
 }

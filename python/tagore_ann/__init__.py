@@ -28,6 +28,8 @@ from ._progress import Update
 
 __version__: str = _tagore.__version__
 
+DeviceArray = _tagore.DeviceArray
+
 MISSING: int = _tagore.MISSING
 """The id of an empty slot: 2**32 - 1."""
 
@@ -37,6 +39,7 @@ if hasattr(_os, "register_at_fork"):
 __all__ = [
     "MISSING",
     "ArgumentError",
+    "DeviceArray",
     "DeviceError",
     "Error",
     "FileError",

@@ -1,11 +1,12 @@
-"""Arrays of other libraries as arrays of NumPy, without a copy."""
+"""Arrays of other libraries, without a copy: in host memory as arrays of NumPy, or on a GPU."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ._errors import ArgumentError, refused
+from . import _tagore
+from ._errors import ArgumentError, Error, refused
 
 # The device types of DLPack whose memory the CPU reads.
 _HOST = (1, 3)
@@ -24,6 +25,75 @@ def _device(x: Any) -> str | None:
         return None
     kind, number = place()
     return None if int(kind) in _HOST else f"device {int(number)} of DLPack type {int(kind)}"
+
+
+# The device type of DLPack of CUDA memory.
+_CUDA = 2
+
+Rows = Array | _tagore.DeviceArray
+
+Output = Literal["numpy", "device"]
+
+
+def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
+    """The array ``x`` in the memory of a CUDA device, or None if it is elsewhere."""
+    if isinstance(x, _tagore.DeviceArray):
+        return x
+    if isinstance(x, np.ndarray):
+        return None
+    try:
+        place = getattr(x, "__dlpack_device__", None)
+        if place is not None:
+            if int(place()[0]) != _CUDA:
+                return None
+            # The default stream waits for the work that writes x.
+            return _tagore.array_of_capsule(x.__dlpack__(stream=1), name)
+        if hasattr(x, "__array_interface__"):
+            return None
+        interface = getattr(x, "__cuda_array_interface__", None)
+        if interface is None:
+            return None
+        if not isinstance(interface, dict):
+            raise TypeError(f"__cuda_array_interface__ is a {type(interface).__name__}")
+        return _tagore.array_of_interface(interface, x, name)
+    except Error:
+        raise
+    except Exception as error:
+        remedy = "one that DLPack can lend: call x.detach(), or x.float() for another type"
+        raise refused(name, f"a {type(x).__name__} ({error})", remedy) from error
+
+
+def on(device: str, **arrays: Any) -> str:
+    """``device``; for ``auto``, the device of the arrays that lie on one.
+
+    Raises:
+        ArgumentError: if it is another GPU than that of an array.
+    """
+    for name, array in arrays.items():
+        if not isinstance(array, _tagore.DeviceArray):
+            continue
+        if device == "auto":
+            device = array.device
+        named = "cuda:0" if device == "cuda" else device
+        if isinstance(named, str) and named.startswith("cuda") and named != array.device:
+            expected = f"{array.device}, whose memory holds {name}, or cpu"
+            raise refused("device", repr(device), expected)
+    return device
+
+
+def leaves_on(device: str, output: str) -> bool:
+    """Whether results stay on the device, which must then be a GPU.
+
+    Raises:
+        ArgumentError: if it may be the CPU, or the output is unknown.
+    """
+    if output == "numpy":
+        return False
+    if output != "device":
+        raise refused("output", repr(output), '"numpy" or "device"')
+    if device in ("auto", "cpu"):
+        raise refused("device", f'{device!r} with output="device"', 'a GPU, such as "cuda"')
+    return True
 
 
 def host_array(x: Any, name: str) -> Array:
@@ -52,11 +122,15 @@ def host_array(x: Any, name: str) -> Array:
     raise refused(name, f"a {kind}", expected)
 
 
-def rows(x: Any, name: str, convert: bool = False) -> Array:
+def rows(x: Any, name: str, convert: bool = False) -> Rows:
     """The rows of ``x``, shape (n, dim), as the native module takes them.
 
-    With ``convert`` other types become float32, and other orders are copied.
+    With ``convert`` other types become float32, and other orders are copied. Arrays on a GPU stay
+    as they are.
     """
+    there = device_array(x, name)
+    if there is not None:
+        return there
     if convert:
         try:
             array = np.asarray(x if isinstance(x, np.ndarray) or not _device(x) else host_array(x, name))

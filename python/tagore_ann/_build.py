@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import own_ids, rows, whole
+from ._arrays import Output, leaves_on, on, own_ids, rows, whole
 from ._errors import refused
 from ._index import Index, Metric, Path, _path, given
 from ._progress import Progress, reporting
@@ -57,9 +57,9 @@ def build(
 
     Args:
         x: vectors, shape (n, dim) with dim at most 4,096: float32, float16, uint8 or int8, of NumPy
-            or
-            anything with ``__array_interface__`` or DLPack in host memory. They are not copied, and
-            must not change while the index is used.
+            or anything with ``__array_interface__`` or DLPack, in host memory or on a GPU (also
+            ``__cuda_array_interface__``). They are not copied, and must not change while the index
+            is used.
         kind: the kind of index (docs/data.md says which for which data).
         metric: ``l2`` (squared), ``ip`` (inner product) or ``cosine``.
         knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
@@ -100,6 +100,7 @@ def build(
     (2000, 24)
     """
     array = rows(x, "x", convert)
+    device = on(device, x=array)
     own = None if ids is None else ids if isinstance(ids, str) else own_ids(ids)
     with reporting(progress) as callback:
         options = given(
@@ -210,6 +211,7 @@ def knn_graph(
     nodes_per_cell: int | None = None,
     probes: int | None = None,
     clusterings: int | None = None,
+    output: Output = "numpy",
 ) -> Pair:
     """Builds the k-NN graph of the rows of x: of each row its k nearest others.
 
@@ -228,10 +230,12 @@ def knn_graph(
         nodes_per_cell: nodes per cell of a start from cells.
         probes: cells that each node probes, 1 to 32.
         clusterings: clusterings into cells, 1 to 16.
+        output: ``numpy``, or ``device`` for results in the memory of the device, which names a GPU.
 
     Returns:
         Rows and distances of the neighbours, shape (n, k) each, nearest first, without the row
         itself. Distances are squared under l2, 1 - cos under cosine and minus the product under ip.
+        On a device: two `DeviceArray`.
 
     Raises:
         ArgumentError: if an argument is out of its range, or a value of x is not finite.
@@ -245,12 +249,16 @@ def knn_graph(
     ([49, 51], [8.0, 8.0])
     """
     array = rows(x, "x", convert)
+    device = on(device, x=array)
+    to_device = leaves_on(device, output)
     with reporting(progress) as callback:
         options = given(
             k=whole(k, "k"), metric=metric, device=device, seed=seed, threads=threads,
             progress=callback, iterations=iterations, start=start, expand=expand,
             nodes_per_cell=nodes_per_cell, probes=probes, clusterings=clusterings,
         )  # fmt: skip
+        if to_device:
+            return cast(Pair, _tagore.knn_graph_on_device(array, options))
         return _tagore.knn_graph(array, options)
 
 
@@ -264,6 +272,7 @@ def exact(
     threads: int | None = None,
     progress: Progress = None,
     convert: bool = False,
+    output: Output = "numpy",
 ) -> Pair:
     """Finds the exact k nearest rows of the base for each query: a ground truth.
 
@@ -276,6 +285,7 @@ def exact(
         threads: threads of the call; one per core unless given.
         progress: True for a bar, or a callable that takes each `Update`.
         convert: convert float64 and other orders, by a copy.
+        output: as of `knn_graph`.
 
     Returns:
         Rows and distances, shape (m, k) each, nearest first, ties by row. Distances as of
@@ -291,8 +301,12 @@ def exact(
     (array([[0, 1]], dtype=uint32), array([[0., 2.]], dtype=float32))
     """
     array, queries = rows(base, "base", convert), rows(q, "q", convert)
+    device = on(device, base=array, q=queries)
+    to_device = leaves_on(device, output)
     with reporting(progress) as callback:
         options = given(metric=metric, device=device, threads=threads, progress=callback)
+        if to_device:
+            return cast(Pair, _tagore.exact_on_device(array, queries, whole(k, "k"), options))
         return _tagore.exact(array, queries, whole(k, "k"), options)
 
 
@@ -328,9 +342,11 @@ def plan(
         cluster_size: as of `build_file`.
 
     Returns:
-        A dict: ``knn``, ``on_gpu``, ``device_bytes``, ``host_bytes`` (without the vectors),
-        ``disk_bytes``, estimated ``seconds`` and their ``stages``, ``out_of_core`` (clusters and
-        bytes of a build cluster by cluster, or None if the build fits memory), and ``remedies``.
+        A dict with the keys of ``tagore plan --json``: ``knn``, ``device_bytes``, ``host_bytes``
+        (without the vectors), ``disk_bytes``, the buffers of each stage (``stages`` on a GPU,
+        ``host_stages``), and estimated ``seconds`` by stage and in ``total``. Also ``on_gpu``,
+        ``out_of_core`` (clusters and bytes of a build cluster by cluster, or None if the build fits
+        memory), and ``remedies``.
 
     Raises:
         ArgumentError: if an argument is out of its range.

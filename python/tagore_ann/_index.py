@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Array, host_array, own_ids, passing, rows, whole
+from ._arrays import Array, Output, host_array, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import Error, refused
 from ._progress import Progress, reporting
 
@@ -44,7 +44,8 @@ class Found(tuple[Array, npt.NDArray[np.float32]]):
     """Results of a search: a pair of ids and distances.
 
     Attributes:
-        computed: distances computed for all queries together; None for a single query.
+        computed: distances computed for all queries together; None for a single query and for
+            results on a device.
     """
 
     computed: int | None
@@ -213,6 +214,8 @@ class Index:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is None:
             raise Error("index: found no file, expected index.save(path) before it is pickled")
+        if isinstance(self._base, _tagore.DeviceArray):
+            raise Error("index: found a base on a device, expected one in host memory to be pickled")
         return _reopened, (self._path, self._base, self._ids)
 
     # --- Searches
@@ -230,7 +233,7 @@ class Index:
         threads: int | None = None,
         progress: Progress = None,
         convert: bool = False,
-        output: Literal["numpy", "device"] = "numpy",
+        output: Output = "numpy",
     ) -> Found:
         """Finds the k nearest rows of the base for each query.
 
@@ -246,14 +249,16 @@ class Index:
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
             convert: convert float64 and other orders, by a copy.
-            output: ``numpy``. Results on the device are not there yet.
+            output: ``numpy``, or ``device`` for results in the memory of the device: a GPU, by name
+                or by ``auto`` for queries or a base that lie on one.
 
         Returns:
             A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared
             under l2, 1 - cos under cosine and minus the product under ip. Empty slots, behind fewer
             than k rows found, have the id `MISSING` (of own ids: the largest of an unsigned type,
             -1 of a signed one) and the distance infinity. For one query: shape (found,) each,
-            without empty slots.
+            without empty slots. On a device: two `DeviceArray` of shape (m, k), for rows of
+            queries; ids are rows of the base, so the index must have no own ids.
 
         Raises:
             ArgumentError: if an argument is out of its range, or q does not fit the base.
@@ -267,16 +272,23 @@ class Index:
         ((2, 3), [5000, 5001])
         """
         k = whole(k, "k")
-        if output != "numpy":
-            raise refused("output", repr(output), '"numpy": results on the device are not there yet')
         if beam is None:
             beam = max(64, 2 * k)
+        array = rows(q, "q", convert)
+        device = on(device, q=array, base=self._base)
+        to_device = leaves_on(device, output)
         options = given(
             beam=beam, filter=None if filter is None else passing(filter), radius=radius, device=device,
             width=width, threads=threads,
         )  # fmt: skip
-        array = rows(q, "q", convert)
-        if array.ndim == 1:
+        if to_device:
+            if self._ids is not None:
+                raise refused("output", repr(output), '"numpy": own ids are in host memory')
+            with reporting(progress) as callback:
+                left: Any = _tagore.search_on_device(self._native, array, k, options | given(progress=callback))
+            ids, distances = left
+            return _found(ids, distances, None)
+        if isinstance(array, np.ndarray) and array.ndim == 1:
             if array.dtype not in (np.float32, np.float16, np.uint8, np.int8):
                 raise refused("q", f"values of {array.dtype}", "float32, float16, uint8 or int8")
             one = np.ascontiguousarray(array, dtype=np.float32)
@@ -341,6 +353,7 @@ class Index:
                 progress=callback,
             )
             array = rows(q, "q")
+            options["device"] = on(device, q=array, base=self._base)
             found = _tagore.evaluate(self._native, array, ids.astype(np.uint32), beams, options)
         return list(json.loads(found))
 

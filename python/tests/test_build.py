@@ -93,6 +93,11 @@ def test_a_report_is_a_dict_and_a_page(index):
 
 def test_a_plan_needs_no_data():
     plan = tagore_ann.plan(1_000_000, 128, np.uint8, "nsg", device="cpu")
-    assert plan["out_of_core"] is None and plan["host_bytes"] > 1 << 28 and plan["seconds"] > 0
+    assert plan["out_of_core"] is None and plan["host_bytes"] > 1 << 28 and plan["seconds"]["total"] > 0
     small = tagore_ann.plan(1_000_000, 128, "float32", device="cpu", host_memory=1 << 28)
     assert small["out_of_core"]["clusters"] > 1
+
+
+def test_a_list_of_devices_names_each_once(tmp_path):
+    with pytest.raises(tagore_ann.ArgumentError, match="or a list of devices, each once"):
+        tagore_ann.build_file("x.fbin", tmp_path / "x.tagore", device=["cpu", "cpu"])

@@ -64,7 +64,7 @@ def test_one_query_is_a_row_of_many(index, q):
         ({"radius": float("nan")}, "radius: found NaN"),
         ({"device": "gpu"}, "device: found gpu"),
         ({"device": "cuda:7"}, "cuda:7"),
-        ({"output": "device"}, "output: found 'device'"),
+        ({"output": "device"}, "device: found 'auto' with output"),
         ({"threads": 0}, "threads: found 0, expected 1 to 1024"),
         ({"progress": 3}, "progress: found 3"),
     ],

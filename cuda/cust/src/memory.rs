@@ -394,22 +394,6 @@ pub unsafe fn memset_d8_async(target: u64, value: u8, bytes: usize, stream: &Str
     check(unsafe { (table.memset_d8_async)(target, value, bytes, stream.as_raw()) }, "setting device memory")
 }
 
-/// Enqueues a copy of `bytes` bytes from the device address `source` to the device address
-/// `target`.
-///
-/// # Safety
-/// - Both are addresses of as many bytes of device memory, in the stream's context or of a library
-///   that uses the same device. The ranges do not overlap.
-///
-/// # Errors
-/// If the driver refuses.
-pub unsafe fn memcpy_dtod_async(target: u64, source: u64, bytes: usize, stream: &Stream) -> CudaResult<()> {
-    let table = stream.context().bind()?;
-    // SAFETY: the caller's guarantee.
-    let code = unsafe { (table.memcpy_dtod_async)(target, source, bytes, stream.as_raw()) };
-    check(code, "copying on a device")
-}
-
 /// A piece of memory that the driver knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownMemory {

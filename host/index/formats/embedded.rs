@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::bytes::Bytes;
 use super::export::Export;
 use super::import::Source;
-use crate::vectors::space::normalise;
+use crate::vectors::norms::normalise;
 use crate::{Error, Metric, Result, Vectors};
 
 /// Largest difference of a component of a normalised vector: other programs round differently.

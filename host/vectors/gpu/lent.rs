@@ -79,6 +79,7 @@ impl Lent {
 
     /// Rows made of these, in a buffer of the library, `stride` bytes apart.
     fn made<T: Pod + Send + Sync>(&self, rows: Buffer<T>, (layout, stride): (Layout, usize)) -> Result<Self> {
+        self.gpu.synchronize()?;
         let (address, owner) = rows.lend()?;
         let (gpu, mirrored) = (self.gpu.clone(), Arc::clone(&self.mirrored));
         Ok(Self { gpu, device: self.device, address, layout, stride, mirrored, _owner: owner })

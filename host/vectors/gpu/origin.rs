@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use cuda_std::f16;
 
 use super::{OnDevice, Pick, RowsAt, as_bytes};
-use crate::gpu::{Borrowed, Buffer, Gpu};
+use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
 use crate::vectors::space::Space;
 use crate::vectors::{DataShape, Matrix, TypedRows, Vectors};
-use crate::{Metric, Progress, Result};
+use crate::{ElementType, Metric, Progress, Result};
 
 /// Rows on the way to a device.
 pub(crate) enum Origin<'a, T> {
@@ -72,7 +72,7 @@ impl<'a, T: OnDevice> Origin<'a, T> {
             return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
         };
         let (dim, count) = (rows.dim, ids.len());
-        let memory = crate::gpu::MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
+        let memory = MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
         let mut room: Buffer<T> = memory.buffer("sample")?;
         self.copy(gpu, Pick::Ids(&ids), &mut room, dim)?;
         let mut values = vec![T::zeroed(); count * dim];
@@ -113,10 +113,10 @@ impl<'a> AnyOrigin<'a> {
             }};
         }
         Ok(match vectors.element_type() {
-            crate::ElementType::F32 => on_device!(F32),
-            crate::ElementType::F16 => on_device!(F16),
-            crate::ElementType::U8 => on_device!(U8),
-            crate::ElementType::I8 => on_device!(I8),
+            ElementType::F32 => on_device!(F32),
+            ElementType::F16 => on_device!(F16),
+            ElementType::U8 => on_device!(U8),
+            ElementType::I8 => on_device!(I8),
         })
     }
 
@@ -141,7 +141,7 @@ impl<'a> AnyOrigin<'a> {
 /// # Errors
 /// If the device fails.
 pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &Vectors) -> Result<Option<Origin<'a, u8>>> {
-    if vectors.element_type() != crate::ElementType::F32 {
+    if vectors.element_type() != ElementType::F32 {
         return Ok(None);
     }
     let Some(lent) = vectors.lent().filter(|lent| lent.is_on(gpu)) else {

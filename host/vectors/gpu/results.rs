@@ -5,7 +5,7 @@ use tagore_device::vectors::VECTOR_THREADS;
 use tagore_device::vectors::split::{Split, vectors_split};
 
 use super::memory::gpu;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
 use crate::{Device, Error, Result};
 
 /// Most keys that are split at a time.
@@ -84,27 +84,24 @@ impl DeviceResults {
         if at_once == 0 {
             return Ok(());
         }
-        let memory = MemoryPlan::new()
-            .with::<u32>("result ids", at_once)
-            .with::<f32>("result distances", at_once)
-            .reserve(gpu)?;
-        let (mut ids, mut distances): (Buffer<u32>, Buffer<f32>) =
-            (memory.buffer("result ids")?, memory.buffer("result distances")?);
         for begin in (0..count).step_by(at_once) {
             let here = at_once.min(count - begin);
-            let split = Split {
-                keys: keys.view().offset(begin),
-                ids: ids.view_mut(),
-                distances: distances.view_mut(),
-                count: here as u64,
-            };
+            let (behind, bytes) = (((first + begin) * 4) as u64, here * 4);
+            let (to_ids, to_distances) = (self.ids + behind, self.distances + behind);
             let blocks = here.div_ceil(VECTOR_THREADS as usize) as u32;
-            let behind = ((first + begin) * 4) as u64;
-            // SAFETY: the buffers hold as many values, and the promise of `new` covers the room.
+            // SAFETY: the promise of `new` covers the room; `keys` holds as many.
             unsafe {
+                let mut ids = Borrowed::new(gpu, to_ids, bytes)?;
+                let mut distances = Borrowed::new(gpu, to_distances, bytes)?;
+                let split = Split {
+                    keys: keys.view().offset(begin),
+                    ids: ids.view_mut().cast(),
+                    distances: distances.view_mut().cast(),
+                    count: here as u64,
+                };
                 gpu.launch::<vectors_split>([blocks, 1, 1], VECTOR_THREADS, (split,))?;
-                ids.give(here, self.ids + behind)?;
-                distances.give(here, self.distances + behind)?;
+                ids.give_back(gpu, to_ids, bytes)?;
+                distances.give_back(gpu, to_distances, bytes)?;
             }
         }
         gpu.synchronize()
