@@ -10,6 +10,7 @@ use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metri
 
 use crate::array::{self, Pair};
 use crate::errors::Names;
+use crate::filter;
 use crate::index::{Built, Index};
 use crate::options::Options;
 use crate::process::process;
@@ -25,6 +26,9 @@ pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResu
     let (graph, metric) = (options.path("graph")?, options.named("metric")?.unwrap_or_default());
     let call = options.call(Names::default())?;
     let ids = Index::ids_of(options, base.len())?;
+    let among = options.value("among")?;
+    let among = among.map(|rows| filter::id_set(("among", &rows), base.len(), ids.as_ref())).transpose()?;
+    let builder = builder.among(among);
     let built = call.run(py, |progress| {
         let graph = graph.as_deref().map(|path| (path, metric));
         in_memory(builder, &base, graph, progress)

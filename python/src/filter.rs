@@ -1,4 +1,4 @@
-//! Filters of searches: a mask, or ids.
+//! Sets of rows, for searches and builds: a mask, or ids.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -6,10 +6,14 @@ use tagore::{IdSet, Ids};
 
 use crate::errors::{self, Names};
 
-/// The rows that `filter` lets pass: an array of bools, one per row, or of ids as u64.
-pub(crate) fn id_set(filter: &Bound<'_, PyAny>, rows: usize, ids: Option<&Ids>) -> PyResult<IdSet> {
+/// The rows of a set, the argument `name`: an array of bools, one per row, or of ids as u64.
+pub(crate) fn id_set(
+    (name, filter): (&str, &Bound<'_, PyAny>),
+    rows: usize,
+    ids: Option<&Ids>,
+) -> PyResult<IdSet> {
     let py = filter.py();
-    let wrong = |found: String, expected: &str| Err(errors::argument(py, "filter", found, expected));
+    let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
     if let Ok(mask) = filter.cast::<PyArray1<bool>>() {
         let mask = mask.readonly();
         let mask = mask.as_array();

@@ -145,6 +145,7 @@ impl Index {
             "kind": description.kind, "metric": description.metric, "seed": description.seed,
             "parameters": description.parameters, "n": index.len(), "dim": base.dim, "dtype": base.element,
             "degree": index.max_degree(), "entries": index.entries(), "repeated": index.repeated().len(),
+            "left_out": index.left_out().map_or(0, tagore::IdSet::len),
             "layers": index.layers().len(),
         })
         .to_string()

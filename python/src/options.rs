@@ -21,7 +21,7 @@ pub(crate) struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
 const WHOLE: &str = "a whole number from 0";
 
 impl<'py> Options<'_, 'py> {
-    fn value(self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub(crate) fn value(self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.0.get_item(name)?.filter(|value| !value.is_none()))
     }
 

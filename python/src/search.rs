@@ -39,7 +39,9 @@ impl Settings {
             radius: options.float("radius")?,
             width: options.count("width")?,
             device: options.device()?,
-            filter: filter.map(|filter| filter::id_set(&filter, rows, index.ids.as_ref())).transpose()?,
+            filter: filter
+                .map(|filter| filter::id_set(("filter", &filter), rows, index.ids.as_ref()))
+                .transpose()?,
         })
     }
 

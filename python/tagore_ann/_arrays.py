@@ -158,22 +158,22 @@ def own_ids(ids: Any) -> Array:
     return array.astype(np.uint64)
 
 
-def passing(filter: Any) -> Array:
-    """A filter as the native module takes it: bools, or ids of uint64."""
-    if isinstance(filter, (set, frozenset, list, tuple, range)):
-        values = list(filter)
+def passing(rows: Any, name: str = "filter") -> Array:
+    """A set of rows as the native module takes it: bools, or ids of uint64."""
+    if isinstance(rows, (set, frozenset, list, tuple, range)):
+        values = list(rows)
         try:
             array = np.asarray(values, dtype=None if values else np.int64)
         except Exception as error:
-            raise refused("filter", f"a {type(filter).__name__}", "ids") from error
+            raise refused(name, f"a {type(rows).__name__}", "ids") from error
     else:
-        array = host_array(filter, "filter")
+        array = host_array(rows, name)
     if array.ndim != 1 or array.dtype.kind not in "biu":
-        raise refused("filter", f"{array.ndim}-D {array.dtype}", "a 1-D array of bools or of ids")
+        raise refused(name, f"{array.ndim}-D {array.dtype}", "a 1-D array of bools or of ids")
     if array.dtype.kind == "b":
         return array
     if array.dtype.kind == "i" and array.size > 0 and array.min() < 0:
-        raise refused("filter", f"the id {array.min()}", "ids of at least 0")
+        raise refused(name, f"the id {array.min()}", "ids of at least 0")
     return array.astype(np.uint64)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Output, leaves_on, on, own_ids, rows, whole
+from ._arrays import Output, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import refused
 from ._index import Index, Metric, Path, _path, given
 from ._progress import Progress, reporting
@@ -33,6 +33,7 @@ def build(
     device: str = "auto",
     seed: int = 0,
     ids: Any = None,
+    among: Any = None,
     threads: int | None = None,
     progress: Progress = None,
     convert: bool = False,
@@ -68,6 +69,8 @@ def build(
         seed: the same seed gives the same index.
         ids: the caller's own ids of the rows, shape (n,), integers of at least 0; searches return
             them. Or the path of a file of u64 (npy or u64bin).
+        among: rows to build over, the others left out: an array of n bools, or ids. No search returns
+            a row that was left out; all ids stay.
         threads: threads of the call, 1 to 1,024; one per core unless given.
         progress: True for a bar of tqdm, or a callable that takes each `Update`.
         convert: convert float64 and other orders, by a copy.
@@ -102,10 +105,11 @@ def build(
     array = rows(x, "x", convert)
     device = on(device, x=array)
     own = None if ids is None else ids if isinstance(ids, str) else own_ids(ids)
+    some = None if among is None else passing(among, "among")
     with reporting(progress) as callback:
         options = given(
             kind=kind, metric=metric, knn=knn, degree=degree, device=device, seed=seed, ids=own,
-            threads=threads, progress=callback, candidates=candidates, collect=collect, filter=filter,
+            among=some, threads=threads, progress=callback, candidates=candidates, collect=collect, filter=filter,
             alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
             iterations=iterations, start=start, expand=expand, nodes_per_cell=nodes_per_cell,
             probes=probes, clusterings=clusterings, graph=graph, layers=layers, verify=verify,

@@ -87,3 +87,18 @@ def test_an_index_on_the_emulator_gives_the_same_answer(x, q):
     cpu = index.search(q[:4], k=3, device="cpu")
     emulated = index.search(q[:4], k=3, device="emulated")
     assert np.array_equal(cpu[0], emulated[0]) and np.array_equal(cpu[1], emulated[1])
+
+
+def test_rows_left_out_of_a_build_are_not_found():
+    x = np.random.default_rng(5).standard_normal((500, 16), dtype=np.float32)
+    deleted = np.arange(500) % 3 == 0
+    index = tagore_ann.build(x, among=~deleted, device="cpu")
+    ids, _ = index.search(x[:50], k=10)
+    assert len(index) == 500 and not deleted[ids].any()
+    assert index.neighbors(0).size == 0 and index.neighbors(1).size > 0
+    keys = np.arange(1000, 1500)
+    named = tagore_ann.build(x, ids=keys, among=keys[~deleted], device="cpu")
+    assert (named.search(x[:50], k=10)[0] == ids + 1000).all()
+    for among, message in ((np.zeros(3, bool), "among: found 3 bools"), ([9999], "among: found the id 9999")):
+        with pytest.raises(tagore_ann.Error, match=message):
+            tagore_ann.build(x, among=among, device="cpu")
