@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskStage, TaskWorker, Worked};
-use tagore::{Builder, Device, Error, Format, Index, Metric, Strategy, Synth, Vectors};
+use tagore::{Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, Vectors};
 
 use super::plan;
 use super::quality::{separated, ten_times};
@@ -21,9 +21,10 @@ struct Case {
 impl Case {
     fn new(builder: Builder, base: &Vectors, size: usize, order: Order) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (file, index) = (folder.path().join("base"), folder.path().join("one"));
+        let (name, format) = format(base);
+        let (file, index) = (folder.path().join(name), folder.path().join("one"));
         base.save(&file).unwrap();
-        let base = Vectors::open_as(&file, Format::of_type(base.element_type())).unwrap();
+        let base = Vectors::open_as(&file, format).unwrap();
         let mut plan = plan(&builder, &base, size);
         plan.cache = 3;
         let build = OutOfCore::new(builder, plan).order(order);
@@ -37,8 +38,8 @@ impl Case {
     }
 
     fn files(&self) -> TaskFiles {
-        let format = Format::of_type(self.base.element_type());
-        TaskFiles { base: self.path("base"), format, output: self.path("index"), range_rows: 1024 }
+        let (name, format) = format(&self.base);
+        TaskFiles { base: self.path(name), format, output: self.path("index"), range_rows: 1024 }
     }
 
     fn plan(&self) -> TaskFolder {
@@ -62,14 +63,11 @@ impl Case {
     }
 }
 
-trait OfType {
-    fn of_type(element: tagore::ElementType) -> Format;
-}
-
-impl OfType for Format {
-    /// The format of big-ann-benchmarks for a type.
-    fn of_type(element: tagore::ElementType) -> Format {
-        format!("{element}bin").replace("f32bin", "fbin").parse().unwrap()
+/// The extension and the format of a file of vectors of a type.
+fn format(base: &Vectors) -> (&'static str, Format) {
+    match base.element_type() {
+        ElementType::U8 => ("base.u8bin", Format::U8bin),
+        _ => ("base.fbin", Format::Fbin),
     }
 }
 
@@ -194,16 +192,13 @@ fn damaged_and_missing_objects_are_named_and_made_again() {
         assert_eq!(missing, [task], "{name}");
         assert_eq!(worker.run(task).unwrap(), Worked::Made, "{name}");
     }
-    // A run of a task that reads it names it.
+    // A run of a task that reads it names it. The last byte is of the last cluster.
+    let last = TaskId { stage: TaskStage::Build, number: folder.clusters() as u32 - 1 };
     flip(id("write-0"));
-    fs::remove_file(object(id("build-1"))).unwrap();
-    let error = error("build-1");
-    assert!(
-        error.ends_with(
-            "found damage, or no file, expected an intact object: run the task write-0 again, then build-1"
-        ),
-        "{error}"
-    );
+    fs::remove_file(object(last)).unwrap();
+    let error = worker.run(last).unwrap_err().to_string();
+    let expected = format!("expected an intact object: run the task write-0 again, then {last}");
+    assert!(error.ends_with(&format!("found damage, or no file, {expected}")), "{error}");
     // A worker makes it again by itself, and all that is missing.
     fs::remove_file(case.path("index")).unwrap();
     fs::remove_file(object(id("merge-1"))).unwrap();
@@ -238,9 +233,9 @@ fn a_changed_base_another_plan_and_a_damaged_plan_are_refused() {
     // A row that the fingerprint leaves out, changed between two tasks.
     let worker = case.worker(&folder);
     worker.run_stages(&[TaskStage::Assign, TaskStage::Place], |_| ()).unwrap();
-    let (file, mut bytes) = (case.path("base"), fs::read(case.path("base")).unwrap());
+    let (file, mut bytes) = (case.path("base.fbin"), fs::read(case.path("base.fbin")).unwrap());
     let sound = bytes.clone();
-    let place = 8 + 1500 * 48 + 4;
+    let place = 8 + 1502 * 48 + 4;
     bytes[place] ^= 1;
     fs::write(&file, &bytes).unwrap();
     let worker = case.worker(&folder);
