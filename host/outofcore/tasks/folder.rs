@@ -117,6 +117,11 @@ impl TaskFolder {
         Vectors::open_as(&self.plan.base, self.plan.format)
     }
 
+    /// The number of rows of the data set.
+    pub fn rows(&self) -> u64 {
+        self.plan.fingerprint.rows
+    }
+
     /// The file of the index.
     pub fn output(&self) -> &Path {
         &self.plan.output
