@@ -262,9 +262,16 @@ fn devices_of_another_kind_are_refused_unless_allowed() {
         Case::new(Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu), &base, 120, Order::Cluster);
     let folder = case.plan();
     let open = || folder.open_base().unwrap();
-    let error = folder.worker(open(), Device::Emulated, false).err().unwrap().to_string();
-    assert!(error.starts_with("device: found emulated, expected cpu, the plan's"), "{error}");
-    case.worker(&folder).run_stages(&TaskStage::ALL[..3], |_| ()).unwrap();
+    let emulated = folder.worker(open(), Device::Emulated, false).unwrap();
+    let refused = |task: &str| {
+        let error = emulated.run(task.parse().unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("device: found emulated, expected cpu, the plan's"), "{error}");
+    };
+    refused("assign-0");
+    case.worker(&folder).run_stages(&[TaskStage::Assign], |_| ()).unwrap();
+    // These make the same bytes on any device.
+    emulated.run_stages(&[TaskStage::Place, TaskStage::Write], |_| ()).unwrap();
+    refused("build-1");
     let worker = folder.worker(open(), Device::Emulated, true).unwrap();
     worker.run("build-1".parse().unwrap()).unwrap();
     case.worker(&folder).run_stages(&TaskStage::ALL, |_| ()).unwrap();

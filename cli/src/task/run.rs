@@ -65,32 +65,32 @@ impl Args {
             Some(path) => open(path, self.format)?,
             None => folder.open_base()?,
         };
-        let worker = folder.worker(base, self.device, self.any_device).map_err(with_flag)?;
-        let worker = worker.progress(output.progress().clone());
-        let mut events = Events { began: Instant::now(), output };
-        match &self.which {
-            Which { all: true, .. } => {
-                worker.run_stages(&TaskStage::ALL, |task| events.end(task, Worked::Made))?
-            }
-            Which { stage: Some(stage), .. } => {
-                worker.run_stages(&[*stage], |task| events.end(task, Worked::Made))?;
-            }
-            Which { next: true, .. } => match worker.run_next()? {
-                Some(task) => events.end(task, Worked::Made),
-                None => output.say("no task is ready: all have run, or run elsewhere"),
-            },
-            Which { tasks, .. } => run_each(&worker, tasks, &mut events)?,
-        }
+        let worker = folder.worker(base, self.device, self.any_device)?.progress(output.progress().clone());
+        self.which.run(&worker, Events { began: Instant::now(), output }).map_err(with_flag)?;
         say_index(&folder, output)
     }
 }
 
-fn run_each(worker: &TaskWorker, tasks: &[TaskId], events: &mut Events<'_>) -> Result<()> {
-    for &task in tasks {
-        let worked = worker.run(task)?;
-        events.end(task, worked);
+impl Which {
+    fn run(&self, worker: &TaskWorker, mut events: Events<'_>) -> Result<(), LibraryError> {
+        if self.all {
+            return worker.run_stages(&TaskStage::ALL, |task| events.end(task, Worked::Made));
+        }
+        if let Some(stage) = self.stage {
+            return worker.run_stages(&[stage], |task| events.end(task, Worked::Made));
+        }
+        if self.next {
+            match worker.run_next()? {
+                Some(task) => events.end(task, Worked::Made),
+                None => events.output.say("no task is ready: all have run, or run elsewhere"),
+            }
+        }
+        for &task in &self.tasks {
+            let worked = worker.run(task)?;
+            events.end(task, worked);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Prints a line for each task that ends.

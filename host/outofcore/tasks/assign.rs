@@ -34,6 +34,8 @@ pub(super) struct Assigned {
 pub(super) struct Placed {
     /// Rows in the clusters.
     nodes: u64,
+    /// Kinds of devices that assigned the rows.
+    pub devices: Vec<String>,
 }
 
 // Pieces of `place` after those of the ranges: shared nodes of pairs of clusters, the mean of all
@@ -105,12 +107,16 @@ impl Context<'_> {
         let (centres, dim) = (&shared.centres, embedding.dim(base.dim()));
         let mut filling = Filling::new(plan.clusters, plan.limits.cluster_size);
         let (mut mean, mut largest, mut nodes) = (vec![0f64; dim], 0f32, 0);
+        let mut devices = Vec::new();
         let mut moved: Vec<Vec<[u32; 3]>> = vec![Vec::new(); plan.ranges()];
         let stage = builder.descent.progress.stage("place", plan.ranges() as u64);
         for range in 0..plan.ranges() as u32 {
             let input = self.assigned(range)?;
             largest = largest.max(f32::from_bits(input.more.largest));
             add_blocks(&mut mean, &input.numbers(SUMS)?);
+            if !devices.contains(&input.device) {
+                devices.push(input.device.clone());
+            }
             let pairs: Vec<[u32; 3]> = input.numbers(PAIRS)?;
             if pairs.iter().any(|&[a, b, _]| a >= b || b as usize >= plan.clusters) {
                 return Err(input.lost());
@@ -145,7 +151,7 @@ impl Context<'_> {
         pieces.push((SHARED, bytemuck::cast_slice(&pairs)));
         pieces.push((MEAN, bytemuck::cast_slice(&mean)));
         pieces.push((ORDER, bytemuck::cast_slice(&order)));
-        self.put(TaskId::PLACE, Placed { nodes }, &pieces)
+        self.put(TaskId::PLACE, Placed { nodes, devices }, &pieces)
     }
 
     /// Writes the rows of a range to their clusters: a piece of records for each cluster.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::assign::Placed;
 use super::context::{Context, Input, Outcome};
 use super::id::{TaskId, TaskStage};
 use super::store::{sync, unique};
@@ -29,7 +30,7 @@ pub struct FinishedIndex {
     pub unreachable: u64,
     /// Repeated rows.
     pub repeated: u64,
-    /// Kinds of devices that the objects were made on. More than one give up equal bytes.
+    /// Kinds of devices of `assign` and `build`. More than one give up equal bytes.
     pub devices: Vec<String>,
 }
 
@@ -71,7 +72,8 @@ impl Context<'_> {
     /// Writes the index to `output`.
     pub(super) fn finish(&self, output: &Path) -> Outcome<()> {
         let Self { base, builder, embedding, plan, shared, device, .. } = *self;
-        let (mut entries, mut central, mut devices) = (Vec::new(), CentralNode::NONE, Vec::new());
+        let (mut entries, mut central) = (Vec::new(), CentralNode::NONE);
+        let mut devices = self.open::<Placed>(TaskId::PLACE)?.more.devices;
         for cluster in 0..plan.clusters as u32 {
             let built = self.built(cluster)?;
             entries.extend(built.more.entry);
@@ -90,7 +92,6 @@ impl Context<'_> {
                 return Err(input.lost());
             }
             append_rows(&mut file, &rows, degree)?;
-            devices.push(input.device);
             stage.advance(1)?;
         }
         let reached = Reached { clusters: &entries, central: central.node };

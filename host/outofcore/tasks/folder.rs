@@ -8,7 +8,7 @@ use super::id::{TaskId, TaskStage};
 use super::plan::{PLAN_OBJECT, Plan, TaskFiles};
 use super::store::ObjectStore;
 use crate::outofcore::run::OutOfCore;
-use crate::{Format, Result, Vectors};
+use crate::{Error, Format, Result, Vectors};
 
 /// The folder of a build in tasks, which any number of processes share.
 ///
@@ -85,6 +85,9 @@ impl TaskFolder {
     /// As [`OutOfCore::build`]; or if the folder has another plan, the rule of the filter is not
     /// built in, or `range_rows` is no multiple of 1,024.
     pub fn create(path: &Path, build: &OutOfCore, base: &Vectors, files: &TaskFiles) -> Result<Self> {
+        if path.exists() && !path.is_dir() {
+            return Err(Error::file(path, "a file", "a folder, or none"));
+        }
         let (plan, shared) = Plan::new(build, base, files)?;
         let store = plan.save(path, &shared)?;
         Ok(Self { plan, store })
@@ -214,7 +217,9 @@ impl TaskFolder {
                 [vec![place(), one(TaskStage::Build)], of(TaskStage::Write, Some(number)), before].concat()
             }
             TaskStage::Assemble => of(TaskStage::Merge, Some(number)),
-            TaskStage::Finish => [of(TaskStage::Build, None), of(TaskStage::Assemble, None)].concat(),
+            TaskStage::Finish => {
+                [vec![place()], of(TaskStage::Build, None), of(TaskStage::Assemble, None)].concat()
+            }
         });
         Ok(inputs)
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -150,7 +151,7 @@ impl Plan {
     /// Saves the plan in `folder`. A folder with another plan is refused.
     pub(super) fn save(&self, folder: &Path, shared: &Shared) -> Result<ObjectStore> {
         match fs::create_dir(folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 return Err(Error::io(folder)(error));
             }
             _ => (),
@@ -174,7 +175,12 @@ impl Plan {
     /// Opens the plan of `folder`, and its objects.
     pub(super) fn open(folder: &Path) -> Result<(Self, ObjectStore)> {
         let path = folder.join(PLAN);
-        let content = fs::read(&path).map_err(Error::io(&path))?;
+        let content = fs::read(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                Error::file(folder, format_args!("no {PLAN}"), "the folder of a plan: plan first")
+            }
+            _ => Error::io(&path)(error),
+        })?;
         let damaged =
             || Error::file(&path, "damage", "the plan of a build in tasks: plan again in another folder");
         let Sealed { plan, hash }: Sealed<Self> = serde_json::from_slice(&content).map_err(|_| damaged())?;

@@ -50,35 +50,30 @@ pub struct TaskWorker {
     embedding: Embedding,
     device: Device,
     kind: String,
+    any_device: bool,
     output: PathBuf,
 }
 
 impl TaskFolder {
     /// A worker with the data set `base` on `device`.
     ///
-    /// A device of another kind than the plan's is refused, unless `any_device` is set. Then the
-    /// index is as good, but its bytes are not those of a build on one kind of device.
+    /// `assign` and `build` refuse a device of another kind than the plan's, unless `any_device` is
+    /// set. Then the index is as good, but its bytes are not those of a build on one kind of
+    /// device. All other tasks make the same bytes on any device.
     ///
     /// # Errors
-    /// If the data set is not the plan's, the device is missing or of another kind, or the object
-    /// of the plan is damaged.
+    /// If the data set is not the plan's, the device is missing, or the object of the plan is
+    /// damaged.
     pub fn worker(&self, base: Vectors, device: Device, any_device: bool) -> Result<TaskWorker> {
         let plan = &self.plan;
         plan.check_base(&base)?;
         let device = device.for_graph(plan.limits.cluster_size)?;
         let kind = device_kind(device)?;
-        if kind != plan.device && !any_device {
-            let expected = format!(
-                "{}, the plan's: other devices make other bytes, unless any_device is set",
-                plan.device
-            );
-            return Err(Error::argument("device", kind, expected));
-        }
         let shared = Shared::read(plan, &self.store)?;
         let builder = plan.builder()?.device(device);
         let embedding = plan.embedding(&builder);
         let (folder, output) = (self.clone(), plan.output.clone());
-        Ok(TaskWorker { folder, shared, base, builder, embedding, device, kind, output })
+        Ok(TaskWorker { folder, shared, base, builder, embedding, device, kind, any_device, output })
     }
 
     /// The clusters before `number` that share nodes with it; `None` before `place` has run.
@@ -157,6 +152,14 @@ impl TaskWorker {
     /// Runs a task.
     fn make(&self, task: TaskId) -> Outcome<()> {
         let TaskFolder { plan, store } = &self.folder;
+        let depends = matches!(task.stage, TaskStage::Assign | TaskStage::Build);
+        if depends && self.kind != plan.device && !self.any_device {
+            let expected = format!(
+                "{}, the plan's, for {task}: others make other bytes, unless any_device is set",
+                plan.device
+            );
+            return Err(Error::argument("device", &self.kind, expected).into());
+        }
         let Self { shared, base, builder, embedding, device, kind, output, .. } = self;
         let context = Context { plan, shared, store, base, builder, embedding, device: *device, kind };
         let number = task.number;
