@@ -110,8 +110,8 @@ impl Partition {
     }
 }
 
-/// Rows of a chunk of `dim` embedded components: a quarter of the memory of the partition holds rows
-/// with their centres, the rest holds records.
+/// Rows of a chunk, of `dim` embedded components each: a quarter of the memory of the partition
+/// holds rows with their centres, the rest holds records.
 pub(crate) fn chunk_rows(plan: &ClusterPlan, dim: usize) -> usize {
     let rows = plan.partition_bytes / (4 * CHUNKS * (4 * dim + size_of::<[u32; 2]>()));
     (rows / CHUNK_STEP * CHUNK_STEP).clamp(CHUNK_STEP, MOST_ROWS)

@@ -11,7 +11,7 @@ use super::store::ObjectStore;
 use crate::Error;
 use crate::cluster::assigner::{Assigner, AssignerRoom};
 use crate::outofcore::partition::{Assigning, BlockSums, Filling, add_blocks, chunk_rows, write_records};
-use crate::outofcore::plan::{ClusterGraph, Dispatcher};
+use crate::outofcore::plan::{ClusterGraph, Dispatcher, RECORD_HEAD};
 use crate::outofcore::store::rows_crc;
 use crate::vectors::Access;
 
@@ -170,7 +170,7 @@ impl Context<'_> {
         }
         let mut sizes = vec![0; plan.clusters];
         pairs.iter().flatten().for_each(|&cluster| sizes[cluster as usize] += 1);
-        let record = crate::outofcore::plan::RECORD_HEAD + base.dim() * base.element_type().size();
+        let record = RECORD_HEAD + base.dim() * base.element_type().size();
         let mut records: Vec<Vec<u8>> =
             sizes.into_iter().map(|size: usize| Vec::with_capacity(size * record)).collect();
         base.advise(Access::InOrder);
@@ -211,7 +211,7 @@ pub(super) fn read_clusters(plan: &Plan, store: &ObjectStore) -> Outcome<Cluster
         && pairs.iter().all(is_pair)
         && nodes == u128::from(input.more.nodes)
         && nodes <= u128::from(plan.fingerprint.rows)
-        && !mean.is_empty();
+        && mean.len() == plan.embedded_dim();
     if !sound {
         return Err(input.lost());
     }

@@ -9,6 +9,7 @@ use super::assign::{Clusters, read_clusters};
 use super::context::{Context, Input, Outcome, TaskFault};
 use super::id::{TaskId, TaskStage};
 use crate::outofcore::partition::{Cluster, ClusterShape, MemberRecords};
+use crate::outofcore::plan::RECORD_HEAD;
 use crate::outofcore::run::{ClusterLists, HostLists, LocalIndex, Members, WaitingLists, parcels};
 use crate::outofcore::store::CentralNode;
 use crate::{Error, Result};
@@ -32,8 +33,8 @@ struct WrittenMembers<'a> {
 
 impl WrittenMembers<'_> {
     fn read_pieces<R>(&self, mut room: impl FnMut(usize) -> R, take: impl Fn(&[u8], R)) -> Outcome<()> {
-        let record = crate::outofcore::plan::RECORD_HEAD
-            + self.context.base.dim() * self.context.base.element_type().size();
+        let base = self.context.base;
+        let record = RECORD_HEAD + base.dim() * base.element_type().size();
         for range in 0..self.context.plan.ranges() {
             self.context.builder.descent.progress.check()?;
             let input: Input<()> = self.context.open(TaskId::new(TaskStage::Write, range))?;
@@ -98,7 +99,12 @@ impl Context<'_> {
     }
 
     pub(super) fn built(&self, cluster: u32) -> Outcome<Input<BuiltCluster>> {
-        self.open(TaskId::new(TaskStage::Build, cluster as usize))
+        let built: Input<BuiltCluster> = self.open(TaskId::new(TaskStage::Build, cluster as usize))?;
+        let BuiltCluster { members, central, entry } = built.more;
+        let is_node = |node: u32| (node as usize) < self.base.len();
+        let sound =
+            if members == 0 { entry.is_none() } else { entry.is_some_and(is_node) && is_node(central.node) };
+        if sound { Ok(built) } else { Err(built.lost()) }
     }
 
     /// Reads the lists of `cluster` for the nodes that it shares with `other`: keys of ids.

@@ -88,7 +88,8 @@ impl Context<'_> {
         for range in 0..plan.ranges() {
             let input: Input<()> = self.open(TaskId::new(TaskStage::Assemble, range))?;
             let rows: Vec<u32> = input.numbers(ROWS)?;
-            if rows.len() != plan.rows(range as u32).len() * degree {
+            let is_id = |&id: &u32| (id as usize) < base.len() || id == u32::MAX;
+            if rows.len() != plan.rows(range as u32).len() * degree || !rows.iter().all(is_id) {
                 return Err(input.lost());
             }
             append_rows(&mut file, &rows, degree)?;
@@ -102,11 +103,13 @@ impl Context<'_> {
         stage.advance(1)?;
         let (bytes, header) = beginning(&part.0).map_err(Error::io(&part.0))?;
         fs::rename(&part.0, output).map_err(Error::io(output))?;
-        part.sync_and_clean()?;
+        part.sync()?;
         devices.sort();
         devices.dedup();
         let repeated = shared.repeated.len() as u64;
         self.put(TaskId::FINISH, FinishedIndex { bytes, header, unreachable, repeated, devices }, &[])?;
+        // Others that finish now find the object, and so do not miss the files removed here.
+        part.clean()?;
         Ok(self.store.clean()?)
     }
 }
@@ -120,13 +123,21 @@ impl Part {
         Self(output.with_file_name(format!(".{name}.{plan:016x}.{}.part", unique())))
     }
 
-    /// Waits until the index is on disk under its name, and removes the parts of stopped runs.
-    fn sync_and_clean(&self) -> Result<()> {
-        let folder = match self.0.parent() {
+    fn folder(&self) -> &Path {
+        match self.0.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
-        };
-        sync(folder)?;
+        }
+    }
+
+    /// Waits until the index is on disk under its name.
+    fn sync(&self) -> Result<()> {
+        sync(self.folder())
+    }
+
+    /// Removes the parts of stopped runs.
+    fn clean(&self) -> Result<()> {
+        let folder = self.folder();
         let own = self.0.file_name().unwrap_or_default().to_string_lossy();
         // Up to the hash of the plan.
         let Some((stem, _)) = own.trim_end_matches(".part").rsplit_once('.') else { return Ok(()) };

@@ -79,7 +79,8 @@ impl TaskFolder {
     /// Plans the tasks of `build` in the folder at `path`, which is made if it is absent: finds
     /// repeated rows and the centres of clusters, and writes `plan.json`.
     ///
-    /// The same plan may be made again. Work folder, checkpoints and `resume` of `build` are unused.
+    /// The same plan may be made again. Work folder, checkpoints and `resume` of `build` have no
+    /// effect.
     ///
     /// # Errors
     /// As [`OutOfCore::build`]; or if the folder has another plan, the rule of the filter is not
@@ -212,7 +213,11 @@ impl TaskFolder {
                         let id = |other| TaskId { stage: TaskStage::Build, number: other };
                         before.into_iter().map(|other| input(id(other), Some(number))).collect()
                     }
-                    None => of(TaskStage::Build, None),
+                    None => {
+                        let mut others = of(TaskStage::Build, None);
+                        others.retain(|input| input.task != Some(TaskId { stage: TaskStage::Build, number }));
+                        others
+                    }
                 };
                 [vec![place(), one(TaskStage::Build)], of(TaskStage::Write, Some(number)), before].concat()
             }

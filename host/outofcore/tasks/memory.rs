@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use super::id::TaskStage;
 use crate::outofcore::partition::chunk_rows;
-use crate::outofcore::plan::{ClusterPlan, RECORD_HEAD, SAMPLE_PER_CLUSTER};
+use crate::outofcore::plan::{ClusterPlan, RECORD_HEAD};
 use crate::vectors::repeated::KEPT_BYTES;
 use crate::{Builder, DataShape, Metric, Result, Target};
 
-/// Bytes of a node in a count of pairs of clusters: an entry of a hash table and of the graph.
+/// Bytes of a pair of clusters: entries of a hash table and of the graph.
 const PAIR_BYTES: usize = 96;
 
-/// Host memory of a task of each stage in bytes, the mapped base aside, for this number of clusters,
-/// rows of a range and repeated rows.
+/// Host memory of a task of each stage in bytes, without the mapped base: for this number of
+/// clusters, rows of a range and repeated rows.
 pub(super) fn task_memory(
     builder: &Builder,
     data: &DataShape,
@@ -35,12 +35,10 @@ pub(super) fn task_memory(
     let lists = size * 8 * degree;
     let process = build.process.bytes() as usize + centres + 2 * KEPT_BYTES * repeated;
     let finished = 4 + 4 * degree;
-    // Pieces of a bin of finished rows, all of them rows of one cluster.
-    let sample = SAMPLE_PER_CLUSTER;
     let bytes = |stage: TaskStage| match stage {
         TaskStage::Assign => chunk + range * 24 + PAIR_BYTES * (clusters * clusters / 2).min(range),
         TaskStage::Place => pairs + range * 8 + chunk,
-        TaskStage::Write => range * (2 * record + 24) + chunk + sample,
+        TaskStage::Write => range * (2 * record + 24) + chunk,
         TaskStage::Build => build.peak_of_stages() as usize + members + 3 * lists + pairs,
         TaskStage::Merge => members + 3 * lists + 3 * size * finished + pairs,
         TaskStage::Assemble => range * (4 * degree + 1) + size.min(range) * finished,

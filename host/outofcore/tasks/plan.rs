@@ -19,7 +19,10 @@ use crate::outofcore::plan::{ClusterPlan, Order};
 use crate::outofcore::run::OutOfCore;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::range::check_smallest;
-use crate::{Builder, DataShape, Device, Error, Fingerprint, Format, Repeated, Result, Strategy, Vectors};
+use crate::{
+    Builder, DataShape, Device, Error, Fingerprint, Format, MAX_ROWS, Metric, Repeated, Result, Strategy,
+    Vectors,
+};
 
 /// The name of the plan's file.
 pub(super) const PLAN: &str = "plan.json";
@@ -104,10 +107,7 @@ impl Plan {
     pub(super) fn new(build: &OutOfCore, base: &Vectors, files: &TaskFiles) -> Result<(Self, Shared)> {
         let OutOfCore { builder, plan: limits, .. } = build;
         let TaskFiles { base: path, format, output, range_rows } = files.clone();
-        if range_rows == 0 || !range_rows.is_multiple_of(SUM_ROWS) || range_rows > u32::MAX as usize {
-            let expected = format!("a multiple of {SUM_ROWS}");
-            return Err(Error::argument("range_rows", range_rows, expected));
-        }
+        check_range(range_rows)?;
         builder.descent.k_for(base)?;
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
         builder.check_for(&data)?;
@@ -194,6 +194,8 @@ impl Plan {
             let expected = format!("{}: run the program that made the plan", of(&version));
             return Err(Error::file(&path, of(&plan.version), expected));
         }
+        check_range(plan.range_rows)?;
+        plan.limits.check(plan.fingerprint.rows as usize)?;
         Ok((plan, ObjectStore::new(folder, found)))
     }
 
@@ -216,7 +218,7 @@ impl Plan {
 
     /// The builder of the plan's parameters.
     pub(super) fn builder(&self) -> Result<Builder> {
-        let strategy: Strategy = self.parameters["index"].parse()?;
+        let strategy: Strategy = self.parameter("index")?.parse()?;
         let (filter, rest): (Vec<_>, Vec<_>) = (self.parameters.iter())
             .filter(|(name, _)| !OTHERS.contains(&name.as_str()))
             .partition(|(name, _)| *name == "filter");
@@ -229,7 +231,18 @@ impl Plan {
 
     /// The order of clusters.
     pub(super) fn order(&self) -> Result<Order> {
-        self.parameters["order"].parse()
+        self.parameter("order")?.parse()
+    }
+
+    fn parameter(&self, name: &str) -> Result<&str> {
+        let value = self.parameters.get(name).map(String::as_str);
+        value.ok_or_else(|| Error::argument("parameter", format_args!("no {name}"), "a plan with it"))
+    }
+
+    /// Components of an embedded row.
+    pub(super) fn embedded_dim(&self) -> usize {
+        let lifted = self.parameter("metric").is_ok_and(|metric| metric == Metric::InnerProduct.to_string());
+        self.fingerprint.dim as usize + usize::from(lifted)
     }
 
     pub(super) fn embedding(&self, builder: &Builder) -> Embedding {
@@ -290,6 +303,13 @@ impl Shared {
         let shared = Self { centres: Centres::from_values(centres, dim), rounding, repeated };
         if shared.crc() == plan.content { Ok(shared) } else { Err(damaged()) }
     }
+}
+
+/// Checks the rows of a range.
+fn check_range(rows: usize) -> Result<()> {
+    let sound = rows > 0 && rows.is_multiple_of(SUM_ROWS) && rows <= MAX_ROWS;
+    let expected = format_args!("a multiple of {SUM_ROWS}");
+    if sound { Ok(()) } else { Err(Error::argument("range_rows", rows, expected)) }
 }
 
 /// Checks the largest magnitude of the base.

@@ -198,6 +198,7 @@ impl TaskWorker {
         let mut search = Search::default();
         let mut repairs = 0;
         for &stage in stages {
+            self.check_stage(stage)?;
             while let Some(task) = self.next(stage, &mut search)? {
                 let Some(task) = task else {
                     thread::sleep(WAIT);
@@ -217,6 +218,17 @@ impl TaskWorker {
                     }
                 }
                 search.made.insert(task);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the objects of earlier stages exist that the first task of `stage` without an
+    /// object reads.
+    fn check_stage(&self, stage: TaskStage) -> Result<()> {
+        for task in self.folder.tasks_of(stage) {
+            if !self.folder.is_made(task, &self.output, false)? {
+                return self.check_inputs(task);
             }
         }
         Ok(())
