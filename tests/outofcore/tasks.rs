@@ -161,6 +161,39 @@ fn every_task_twice_at_once_and_workers_side_by_side_make_the_same_bytes() {
     case.ends("three workers");
 }
 
+/// Copies the part of an input that its task reads; the other bytes are zeros.
+fn fetch(folder: &TaskFolder, input: &TaskInput, to: &Path) {
+    let content = fs::read(folder.path().join(&input.object)).unwrap();
+    assert!(folder.bytes_of(input, &content[..39]).unwrap().is_none(), "too few bytes");
+    let ObjectBytes { length, ranges } = folder.bytes_of(input, &content).unwrap().unwrap();
+    assert_eq!(length, content.len() as u64);
+    let mut copy = vec![0; content.len()];
+    for range in ranges {
+        let range = range.start as usize..range.end as usize;
+        copy[range.clone()].copy_from_slice(&content[range]);
+    }
+    fs::write(to.join(&input.object), copy).unwrap();
+}
+
+#[test]
+fn a_task_runs_in_a_folder_of_the_named_parts_of_its_inputs() {
+    let case = small();
+    let folder = case.plan();
+    for task in folder.tasks() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::copy(folder.path().join("plan.json"), scratch.path().join("plan.json")).unwrap();
+        folder.inputs(task).unwrap().iter().for_each(|input| fetch(&folder, input, scratch.path()));
+        let there = TaskFolder::open(scratch.path()).unwrap();
+        assert_eq!(case.worker(&there).run(task).unwrap(), Worked::Made, "{task}");
+        let object = there.object(task);
+        fs::copy(scratch.path().join(&object), folder.path().join(&object)).unwrap();
+    }
+    let foreign =
+        folder.bytes_of(&folder.inputs(TaskId { stage: TaskStage::Place, number: 0 }).unwrap()[0], &[7; 99]);
+    assert!(foreign.unwrap_err().to_string().contains("found no object of this plan"));
+    case.ends("scratch folders");
+}
+
 #[test]
 fn damaged_and_missing_objects_are_named_and_made_again() {
     let case = small();

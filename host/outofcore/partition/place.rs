@@ -89,8 +89,8 @@ impl Placing<'_> {
 
 /// Passes the two records of row `id` to `append`: for each cluster of `pair` the parts of a record
 /// of the id, the other cluster, and the vector.
-pub(crate) fn write_records<'a>(
-    base: &'a Vectors,
+pub(crate) fn write_records(
+    base: &Vectors,
     id: u32,
     [a, b]: [u32; 2],
     mut append: impl FnMut(usize, [&[u8]; 2]) -> Result<()>,

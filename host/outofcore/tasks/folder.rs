@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::context::Described;
 use super::finish::FinishedIndex;
 use super::id::{TaskId, TaskStage};
+use super::object::{ObjectBytes, ObjectPart, bytes_of};
 use super::plan::{PLAN_OBJECT, Plan, TaskFiles};
 use super::store::ObjectStore;
 use crate::outofcore::run::OutOfCore;
@@ -48,15 +49,15 @@ pub struct TaskFolder {
     pub(super) store: ObjectStore,
 }
 
-/// An input of a task: an object, or one piece of it.
+/// An input of a task: an object, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskInput {
     /// The task that makes the object; none for the object of the plan.
     pub task: Option<TaskId>,
     /// The name of the object.
     pub object: String,
-    /// The key of the only piece that the task reads beside the head; none if it reads several.
-    pub piece: Option<u32>,
+    /// The part that the task reads.
+    pub part: ObjectPart,
 }
 
 /// The progress of a stage.
@@ -194,39 +195,46 @@ impl TaskFolder {
     /// # Errors
     /// If the object of `place` cannot be read.
     pub fn inputs(&self, task: TaskId) -> Result<Vec<TaskInput>> {
+        use ObjectPart::{Head, Piece, Whole};
         let number = task.number;
-        let input = |id: TaskId, piece| TaskInput { task: Some(id), object: self.object(id), piece };
-        let of = |stage, piece: Option<u32>| {
-            self.tasks_of(stage).map(move |id| input(id, piece)).collect::<Vec<_>>()
-        };
-        let one = |stage| input(TaskId { stage, number }, None);
-        let place = || input(TaskId::PLACE, None);
-        let mut inputs = vec![TaskInput { task: None, object: self.store.name(PLAN_OBJECT), piece: None }];
+        let input = |id: TaskId, part| TaskInput { task: Some(id), object: self.object(id), part };
+        let of = |stage, part| self.tasks_of(stage).map(move |id| input(id, part)).collect::<Vec<_>>();
+        let one = |stage| input(TaskId { stage, number }, Whole);
+        let place = |part| input(TaskId::PLACE, part);
+        let mut inputs = vec![TaskInput { task: None, object: self.store.name(PLAN_OBJECT), part: Whole }];
         inputs.extend(match task.stage {
             TaskStage::Assign => Vec::new(),
-            TaskStage::Place => of(TaskStage::Assign, None),
-            TaskStage::Write => vec![one(TaskStage::Assign), place()],
-            TaskStage::Build => [vec![place()], of(TaskStage::Write, Some(number))].concat(),
+            TaskStage::Place => of(TaskStage::Assign, Whole),
+            TaskStage::Write => vec![one(TaskStage::Assign), place(Piece(number))],
+            TaskStage::Build => [vec![place(Whole)], of(TaskStage::Write, Piece(number))].concat(),
             TaskStage::Merge => {
-                let before: Vec<TaskInput> = match self.before(number)? {
-                    Some(before) => {
-                        let id = |other| TaskId { stage: TaskStage::Build, number: other };
-                        before.into_iter().map(|other| input(id(other), Some(number))).collect()
-                    }
-                    None => {
-                        let mut others = of(TaskStage::Build, None);
-                        others.retain(|input| input.task != Some(TaskId { stage: TaskStage::Build, number }));
-                        others
-                    }
+                let before: Vec<u32> = match self.before(number)? {
+                    Some(before) => before,
+                    None => (0..self.clusters() as u32).filter(|&other| other != number).collect(),
                 };
-                [vec![place(), one(TaskStage::Build)], of(TaskStage::Write, Some(number)), before].concat()
+                let build = |other| input(TaskId { stage: TaskStage::Build, number: other }, Piece(number));
+                let before = before.into_iter().map(build).collect();
+                [vec![place(Whole), one(TaskStage::Build)], of(TaskStage::Write, Piece(number)), before]
+                    .concat()
             }
-            TaskStage::Assemble => of(TaskStage::Merge, Some(number)),
+            TaskStage::Assemble => of(TaskStage::Merge, Piece(number)),
             TaskStage::Finish => {
-                [vec![place()], of(TaskStage::Build, None), of(TaskStage::Assemble, None)].concat()
+                [vec![place(Head)], of(TaskStage::Build, Head), of(TaskStage::Assemble, Whole)].concat()
             }
         });
         Ok(inputs)
+    }
+
+    /// The bytes of an input that its task reads, by the first bytes `begin` of the object: for
+    /// ranged reads from a store into a folder. `None` if `begin` is too short to tell; 64 KiB are
+    /// enough for 2,000 clusters or ranges. Other bytes of the copy may be holes.
+    ///
+    /// # Errors
+    /// If the object is none of this plan, or damaged.
+    pub fn bytes_of(&self, input: &TaskInput, begin: &[u8]) -> Result<Option<ObjectBytes>> {
+        let path = self.path().join(&input.object);
+        let expected = "an intact object of this plan: run its task again";
+        bytes_of(input.part, self.store.plan, begin).map_err(|found| Error::file(&path, found, expected))
     }
 
     /// The finished index, if the task `finish` has run and its file is in place.

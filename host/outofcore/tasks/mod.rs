@@ -19,5 +19,6 @@ mod worker;
 pub use self::finish::FinishedIndex;
 pub use self::folder::{StageStatus, TaskFolder, TaskInput};
 pub use self::id::{TaskId, TaskStage};
+pub use self::object::{ObjectBytes, ObjectPart};
 pub use self::plan::TaskFiles;
 pub use self::worker::{TaskWorker, Worked};

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytemuck::{Pod, Zeroable};
@@ -86,6 +87,56 @@ fn crc(head: &Head, index: &[Entry], description: &[u8]) -> u32 {
     hasher.update(bytemuck::cast_slice(index));
     hasher.update(description);
     hasher.finalize()
+}
+
+/// The part of an object that a task reads. Each begins with the head, the index and the
+/// description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectPart {
+    /// No pieces.
+    Head,
+    /// The piece with this key.
+    Piece(u32),
+    /// All pieces.
+    Whole,
+}
+
+/// Byte ranges of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectBytes {
+    /// Bytes of the object.
+    pub length: u64,
+    /// The ranges, ascending.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// The bytes of `part` of an object of the plan with this hash, by its first bytes `begin`; `None`
+/// if `begin` ends before the index, and an error in the words of [`Error::File`] if it is no such
+/// object.
+pub(super) fn bytes_of(
+    part: ObjectPart,
+    plan: u64,
+    begin: &[u8],
+) -> Result<Option<ObjectBytes>, &'static str> {
+    let Some((head, rest)) = begin.split_at_checked(size_of::<Head>()) else { return Ok(None) };
+    let head: Head = bytemuck::pod_read_unaligned(head);
+    if (head.magic, head.version, head.plan) != (MAGIC, VERSION, plan) {
+        return Err("no object of this plan");
+    }
+    let entries = head.pieces as usize * size_of::<Entry>();
+    let Some(index) = rest.get(..entries) else { return Ok(None) };
+    let index: Vec<Entry> = bytemuck::pod_collect_to_vec(index);
+    let length = head.bytes;
+    let heading = 0..(size_of::<Head>() + entries) as u64 + u64::from(head.description);
+    let first = if part == ObjectPart::Whole { 0..length } else { heading };
+    let piece = match part {
+        ObjectPart::Piece(key) => index.iter().find(|entry| entry.key == key && entry.bytes > 0),
+        ObjectPart::Head | ObjectPart::Whole => None,
+    };
+    let piece = piece.map(|entry| entry.offset..entry.offset.saturating_add(entry.bytes));
+    let ranges: Vec<Range<u64>> = std::iter::once(first).chain(piece).collect();
+    let is_inside = |range: &Range<u64>| range.end <= length;
+    if ranges.iter().all(is_inside) { Ok(Some(ObjectBytes { length, ranges })) } else { Err("damage") }
 }
 
 /// An open object. Its head is sound and its length is right.
