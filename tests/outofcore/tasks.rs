@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskStage, TaskWorker, Worked};
+use tagore::outofcore::{
+    ObjectBytes, Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage, TaskWorker, Worked,
+};
 use tagore::{Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, Vectors};
 
 use super::plan;
