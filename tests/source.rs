@@ -163,7 +163,7 @@ fn imports_follow_the_order_in_architecture_md() {
 }
 
 /// The folders of `host/outofcore/`, lowest first.
-const OUT_OF_CORE: [&str; 4] = ["plan", "store", "partition", "run"];
+const OUT_OF_CORE: [&str; 5] = ["plan", "store", "partition", "run", "tasks"];
 
 #[test]
 fn folders_out_of_core_import_those_below() {

@@ -27,6 +27,7 @@ mod shell;
 mod signals;
 mod spool;
 mod synth;
+mod task;
 mod tasks;
 mod timeline;
 mod usage;
@@ -92,6 +93,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Estimate memory, disk and time of a build
     Plan(plan::Args),
+    /// Build out of core as tasks on a shared folder: on a cluster of machines
+    Task(task::Args),
     /// Run benchmarks of single stages
     Bench(bench::Args),
     /// Describe the CPU and GPUs of this machine
@@ -163,6 +166,7 @@ impl Command {
             Self::Convert(args) => args.run(output),
             Self::Inspect(args) => args.run(output),
             Self::Plan(args) => args.run(output),
+            Self::Task(args) => args.run(output),
             Self::Bench(args) => args.run(output),
             Self::Doctor(args) => args.run(output),
             Self::Demo(args) => args.run(output),

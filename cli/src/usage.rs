@@ -24,6 +24,8 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
         _ => None,
     };
     let flag = context(ContextKind::InvalidArg).map(|name| name.split(' ').next().unwrap_or(name));
+    // A positional argument, such as `[TASK]...`.
+    let flag = flag.map(|name| name.trim_matches(['[', ']', '.']));
     let found = context(ContextKind::InvalidValue).filter(|value| !value.is_empty());
     match (error.kind(), flag, found) {
         (ErrorKind::ValueValidation, Some(flag), Some(found)) => {

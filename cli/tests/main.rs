@@ -21,6 +21,7 @@ mod signals;
 #[cfg(target_os = "linux")]
 mod sparse;
 mod synth;
+mod task;
 mod truth;
 mod wrong;
 

@@ -10,6 +10,7 @@ const LINES: &str = include_str!("wrong.txt");
 fn session() -> Session {
     let s = Session::new();
     s.succeeds("knn -i base.fbin --knn 20 -o graph.bin");
+    s.succeeds("task plan -i base.fbin -o t.tagore --index vamana --knn 20 --device cpu --cluster-size 200 --dir tasks");
     s.succeeds("synth -o dim9.fbin --n 500 --dim 9");
     std::fs::write(s.path("rows.csv"), "1.5,2.5\n3.5,4.5\n").unwrap();
     s

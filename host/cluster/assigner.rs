@@ -29,6 +29,27 @@ pub(crate) struct AssignerRoom {
     pub centres: usize,
 }
 
+/// Rounding of vectors to f16 on a device: `(x - mean) * scale`.
+#[derive(Clone)]
+pub(crate) struct RowRounding {
+    /// One value per component.
+    pub mean: Vec<f32>,
+    pub scale: f32,
+}
+
+impl RowRounding {
+    /// The rounding for vectors like those of `sample`.
+    ///
+    /// # Errors
+    /// If `sample` is not f32.
+    pub(crate) fn of(sample: &Vectors) -> Result<Self> {
+        let rows = floats(sample)?;
+        let all: Vec<&[f32]> = Rounding::places::<f32>(sample.len()).map(|row| rows.row(row)).collect();
+        let Rounding { mean, row_scale: scale, .. } = Rounding::of(Metric::L2, sample.dim(), &all, &all);
+        Ok(Self { mean, scale })
+    }
+}
+
 /// An assigner with its present centres.
 pub(crate) struct Nearest<'a> {
     assigner: &'a mut Assigner,
@@ -36,15 +57,14 @@ pub(crate) struct Nearest<'a> {
 }
 
 impl Assigner {
-    /// An assigner on `gpu`, or on the CPU if none. `sample` gives the dimension and the rounding
-    /// of the f32 vectors.
+    /// An assigner on `gpu`, or on the CPU if none, of vectors rounded by `rounding`.
     ///
     /// # Errors
-    /// If `sample` is not f32, or the device lacks memory.
-    pub(crate) fn new(gpu: Option<Gpu>, sample: &Vectors, room: AssignerRoom) -> Result<Self> {
+    /// If the device lacks memory.
+    pub(crate) fn new(gpu: Option<Gpu>, rounding: &RowRounding, room: AssignerRoom) -> Result<Self> {
         Ok(match gpu {
             None => Self::Cpu,
-            Some(gpu) => Self::Device(Box::new(DeviceAssigner::new(gpu, sample, room)?)),
+            Some(gpu) => Self::Device(Box::new(DeviceAssigner::new(gpu, rounding, room)?)),
         })
     }
 
@@ -101,17 +121,15 @@ pub(crate) struct DeviceAssigner {
 }
 
 impl DeviceAssigner {
-    fn new(gpu: Gpu, sample: &Vectors, room: AssignerRoom) -> Result<Self> {
+    fn new(gpu: Gpu, rounding: &RowRounding, room: AssignerRoom) -> Result<Self> {
         let AssignerRoom { piece, centres } = room;
-        let (rows, count, dim) = (floats(sample)?, sample.len(), sample.dim());
+        let dim = rounding.mean.len();
         let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim);
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
             .with::<u32>("nearest centres", CLUSTERS_PER_VECTOR * piece)
             .reserve(&gpu)?;
-        let sample: Vec<&[f32]> = Rounding::places::<f32>(count).map(|row| rows.row(row)).collect();
-        let rounding = Rounding::of(Metric::L2, dim, &sample, &sample);
         let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
             (memory.buffer("mean")?, memory.buffer("largest norm")?);
         mean.upload(&rounding.mean)?;
@@ -120,7 +138,7 @@ impl DeviceAssigner {
             piece,
             vectors: Side::new(&memory, QUERIES, dim)?,
             centres: Side::new(&memory, ROWS, dim)?,
-            rounded: Rounded { mean, largest, scale: rounding.row_scale, dim },
+            rounded: Rounded { mean, largest, scale: rounding.scale, dim },
             nearest: memory.buffer("nearest centres")?,
             gpu,
         })
@@ -211,8 +229,9 @@ mod tests {
         let mut centres = Centres::none(vectors.dim());
         (0..vectors.len()).step_by(every).for_each(|row| centres.push(&vectors.row(row)));
         [None, Some(Gpu::emulated(2))].map(|gpu| {
-            let mut assigner =
-                Assigner::new(gpu, vectors, AssignerRoom { piece, centres: centres.count() }).unwrap();
+            let rounding = RowRounding::of(vectors).unwrap();
+            let room = AssignerRoom { piece, centres: centres.count() };
+            let mut assigner = Assigner::new(gpu, &rounding, room).unwrap();
             assigner.with(&centres).unwrap().two(vectors, &stage).unwrap()
         })
     }

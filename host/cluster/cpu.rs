@@ -73,6 +73,16 @@ impl Centres {
         Self { values: Vec::new(), dim }
     }
 
+    /// Centres of `dim` components each, one after another.
+    pub(crate) fn from_values(values: Vec<f32>, dim: usize) -> Self {
+        Self { values, dim }
+    }
+
+    /// The components of all centres, one centre after another.
+    pub(crate) fn values(&self) -> &[f32] {
+        &self.values
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.values.len() / self.dim
     }

@@ -5,12 +5,13 @@
 //! earlier, the list is written to disk and read again. Clusters that share many nodes should
 //! therefore be in the cache together.
 //!
-//! The code is in four folders. Each imports only the folders before it:
+//! The code is in five folders. Each imports only the folders before it:
 //!
 //! 1. `plan`: cluster sizes within memory limits, the cluster graph, dispatch orders.
 //! 2. `store`: work files, checkpoints, checksums, damage.
 //! 3. `partition`: cluster centres, and the pass that writes vectors to their clusters.
 //! 4. `run`: the build from end to end: reading, building and merging clusters, writing the index.
+//! 5. `tasks`: the same build as tasks on files, for many machines.
 //!
 //! ```
 //! use tagore::outofcore::{ClusterGraph, Dispatcher, Order};
@@ -30,9 +31,14 @@ mod partition;
 mod plan;
 mod run;
 mod store;
+mod tasks;
 
 pub use partition::OverlapStats;
 pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits, Order};
 #[cfg(test)]
 pub(crate) use run::ListKernels;
 pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};
+pub use tasks::{
+    FinishedIndex, ObjectBytes, ObjectPart, StageStatus, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage,
+    TaskWorker, Worked,
+};

@@ -25,6 +25,16 @@ impl Embedding {
         Ok(Self { metric, largest })
     }
 
+    /// The embedding of a base whose largest squared norm is `largest` under inner product, else 0.
+    pub(crate) fn of(metric: Metric, largest: f64) -> Self {
+        Self { metric, largest }
+    }
+
+    /// The square of the largest norm under inner product, else 0.
+    pub(crate) fn largest_square(&self) -> f64 {
+        self.largest
+    }
+
     pub(crate) fn metric(&self) -> Metric {
         self.metric
     }

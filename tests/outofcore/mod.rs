@@ -4,6 +4,7 @@ mod errors;
 mod quality;
 mod resume;
 mod shapes;
+mod tasks;
 mod work_files;
 
 use std::fs;

@@ -7,7 +7,7 @@ use tagore_device::random::{Draws, Stage};
 use super::PartitionInput;
 use crate::Result;
 use crate::cluster::ROUNDS;
-use crate::cluster::assigner::{Assigner, AssignerRoom};
+use crate::cluster::assigner::{Assigner, AssignerRoom, RowRounding};
 use crate::cluster::cpu::{CentreSample, Centres};
 use crate::outofcore::plan::SAMPLE_PER_CLUSTER;
 use crate::vectors::Access;
@@ -15,14 +15,23 @@ use crate::vectors::Access;
 /// Maximum rounds of splitting clusters that the sample predicts too large.
 const SPLITS: u32 = 4;
 
+/// Cluster centres of a base.
+pub(crate) struct Found {
+    pub centres: Centres,
+    /// The rounding of vectors that are compared with the centres on a device.
+    pub rounding: RowRounding,
+    /// Compares vectors with centres, up to a chunk of vectors at a time.
+    pub assigner: Assigner,
+}
+
 /// Finds cluster centres of all rows except the repeated ones, by k-means on a sample.
 ///
-/// A cluster that the sample predicts larger than the plan allows is split. Also returns the
-/// assigner that compares vectors with centres, up to `chunk_rows` vectors at a time.
-pub(super) fn centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Result<(Centres, Assigner)> {
+/// A cluster that the sample predicts larger than the plan allows is split.
+pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Result<Found> {
     let PartitionInput { base, repeated, embedding, plan, device, seed, progress } = *input;
     let n = base.len() - repeated.len();
-    let count = (plan.clusters * SAMPLE_PER_CLUSTER).min(n);
+    let clusters = if repeated.is_empty() { plan.clusters } else { plan.clusters_for(n) };
+    let count = (clusters * SAMPLE_PER_CLUSTER).min(n);
     let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
     base.advise(Access::AtRandom);
     let row_of = |i: u32| repeated.other(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
@@ -32,16 +41,12 @@ pub(super) fn centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Result<(
     let unwatched = progress.unwatched();
     let stage = unwatched.stage("partition", 0);
     // A round of splits at most doubles the number of centres.
-    let room = AssignerRoom { piece: chunk_rows, centres: plan.clusters << SPLITS };
-    let mut assigner = Assigner::new(device.gpu()?, &sample, room)?;
+    let room = AssignerRoom { piece: chunk_rows, centres: clusters << SPLITS };
+    let rounding = RowRounding::of(&sample)?;
+    let mut assigner = Assigner::new(device.gpu()?, &rounding, room)?;
     let mut nearest = |centres: &Centres| assigner.with(centres)?.two(&sample, &stage);
-    let mut centres = Centres::find(
-        &sample,
-        plan.clusters,
-        CentreSample { count, row_of: |index| index },
-        seed,
-        &mut nearest,
-    )?;
+    let mut centres =
+        Centres::find(&sample, clusters, CentreSample { count, row_of: |index| index }, seed, &mut nearest)?;
     for split in 0..SPLITS {
         let pairs = nearest(&centres)?;
         let room = plan.cluster_size * count / n;
@@ -62,5 +67,5 @@ pub(super) fn centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Result<(
             centres.set_means(&sample, &pairs, |row| row, empty);
         }
     }
-    Ok((centres, assigner))
+    Ok(Found { centres, rounding, assigner })
 }

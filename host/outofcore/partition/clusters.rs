@@ -85,19 +85,57 @@ impl Partition {
 
     /// Reads a cluster. Fails with [`Damage::Clusters`] if it is damaged.
     pub(crate) fn read(&self, number: u32) -> Attempt<Cluster> {
+        let &Self { ref graph, rows, element, dim, .. } = self;
+        let cluster = ClusterShape { graph, number, rows, element, dim }.read(&MembersOf(self, number))?;
+        cluster.ok_or(Fault::Damage(Damage::Clusters))
+    }
+}
+
+/// The records of a cluster's members, in pieces of whole records.
+pub(crate) trait MemberRecords {
+    /// Reads all pieces, maybe on several threads. `room` gets the bytes of each piece in ascending
+    /// order of ids, and returns its destination. `take` copies the piece there. Returns false if a
+    /// piece is damaged.
+    fn read<R: Send>(&self, room: impl FnMut(usize) -> R, take: impl Fn(&[u8], R) + Sync) -> Result<bool>;
+}
+
+/// A cluster of a partition on disk.
+struct MembersOf<'a>(&'a Partition, u32);
+
+impl MemberRecords for MembersOf<'_> {
+    fn read<R: Send>(&self, room: impl FnMut(usize) -> R, take: impl Fn(&[u8], R) + Sync) -> Result<bool> {
+        self.0.files.read_into(self.1 as usize, room, take)
+    }
+}
+
+/// A cluster to be read: its number, and the shape of the base.
+#[derive(Clone, Copy)]
+pub(crate) struct ClusterShape<'a> {
+    pub graph: &'a ClusterGraph,
+    pub number: u32,
+    /// Rows of the base.
+    pub rows: usize,
+    pub element: ElementType,
+    pub dim: usize,
+}
+
+impl ClusterShape<'_> {
+    /// Reads the cluster from its records; `None` if they are damaged.
+    pub(crate) fn read(self, records: &impl MemberRecords) -> Result<Option<Cluster>> {
         match self.element {
-            ElementType::F32 => self.read_as(number, Vectors::from_f32),
-            ElementType::F16 => self.read_as::<f16>(number, Vectors::from_f16),
-            ElementType::U8 => self.read_as(number, Vectors::from_u8),
-            ElementType::I8 => self.read_as(number, Vectors::from_i8),
+            ElementType::F32 => self.read_as(records, Vectors::from_f32),
+            ElementType::F16 => self.read_as::<f16>(records, Vectors::from_f16),
+            ElementType::U8 => self.read_as(records, Vectors::from_u8),
+            ElementType::I8 => self.read_as(records, Vectors::from_i8),
         }
     }
 
     fn read_as<T: Element>(
-        &self,
-        number: u32,
+        self,
+        records: &impl MemberRecords,
         vectors: impl FnOnce(Vec<T>, usize) -> Result<Vectors>,
-    ) -> Attempt<Cluster> {
+    ) -> Result<Option<Cluster>> {
+        let Self { number, .. } = self;
         let row = self.dim * size_of::<T>();
         let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
         let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
@@ -111,7 +149,7 @@ impl Partition {
                 of_values.split_off_mut(..count * self.dim).unwrap_or_default(),
             )
         };
-        let sound = self.files.read_into(number as usize, room, |piece, (ids, others, values)| {
+        let sound = records.read(room, |piece, (ids, others, values)| {
             let records = piece.chunks_exact(RECORD_HEAD + row).zip(values.chunks_exact_mut(self.dim));
             for ((record, values), (id, other)) in records.zip(ids.iter_mut().zip(others)) {
                 *id = pod_read_unaligned(&record[..4]);
@@ -119,22 +157,22 @@ impl Partition {
                 bytemuck::cast_slice_mut(values).copy_from_slice(&record[RECORD_HEAD..]);
             }
         })?;
-        if !sound || !self.are_members(number, &ids, &others) {
-            return Err(Fault::Damage(Damage::Clusters));
+        if !sound || !self.are_members(&ids, &others) {
+            return Ok(None);
         }
         let vectors = vectors(values, self.dim)?;
         // Checked already, as rows of the base. Small values are fine beside its largest values.
         vectors.validated(0.0);
-        Ok(Cluster { number, ids, others, vectors })
+        Ok(Some(Cluster { number, ids, others, vectors }))
     }
 
-    /// Checks the members of cluster `number`.
+    /// Checks the members.
     ///
     /// `ids` must ascend strictly and stay below the number of rows. `others`, the other cluster of
     /// each member, must agree with the weights of the cluster graph.
-    fn are_members(&self, number: u32, ids: &[u32], others: &[u32]) -> bool {
+    fn are_members(self, ids: &[u32], others: &[u32]) -> bool {
         let mut left = vec![0u64; self.graph.clusters()];
-        self.graph.neighbours(number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);
+        self.graph.neighbours(self.number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);
         let mut take = |other: u32| {
             let left = left.get_mut(other as usize)?;
             *left = left.checked_sub(1)?;

@@ -8,16 +8,13 @@
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
-use rayon::prelude::*;
-
 use super::Partition;
-use super::centres::centres;
-use super::place::{Chunk, Placing, SharedNodes};
-use crate::cluster::assigner::Nearest;
+use super::assign::{Assigning, BlockSums, CHUNK_STEP, Chunk, add_blocks};
+use super::centres::{Found, find_centres};
+use super::place::{Filling, Placing, SharedNodes};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan};
 use crate::outofcore::store::{Bins, Gather, Log, RepeatedFile, Summing};
 use crate::parallel::{join, spawn};
-use crate::progress::StageProgress;
 use crate::vectors::Access;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::range::check_smallest;
@@ -25,9 +22,6 @@ use crate::{Device, Error, Progress, Repeated, Result, Vectors};
 
 /// Maximum rows of a chunk.
 const MOST_ROWS: usize = 1 << 14;
-
-/// Rows of a partial sum. Chunks are multiples of it, so the size of chunks changes no sum.
-const BLOCK: usize = 64;
 
 /// Chunks in memory: one compared, one waiting, one gathered.
 const CHUNKS: usize = 3;
@@ -58,17 +52,13 @@ struct FullBuffer {
     records: Vec<u8>,
 }
 
-/// Compares chunks of rows with the centres, and takes sums over the whole base.
-struct Assigning<'a> {
-    input: PartitionInput<'a>,
-    nearest: Nearest<'a>,
+/// Assigns all rows in their order, and takes sums over the whole base.
+struct Pass<'a> {
+    assigning: Assigning<'a>,
     chunk_rows: usize,
-    stage: &'a StageProgress<'a>,
     checksums: Summing,
     /// The sum of all embedded rows.
     sums: Vec<f64>,
-    /// The largest magnitude of a value.
-    largest: f32,
 }
 
 impl Partition {
@@ -77,16 +67,11 @@ impl Partition {
     pub(crate) fn new(input: &PartitionInput<'_>, log: Log, repeated_log: Log) -> Result<Self> {
         let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
         let nodes = base.len() - repeated.len();
-        let clusters = if repeated.is_empty() { plan.clusters } else { plan.clusters_for(nodes) };
-        let plan = &ClusterPlan { clusters, ..*plan };
-        let input = &PartitionInput { plan, ..*input };
         let stage = progress.stage("partition", nodes as u64);
         let repeated = RepeatedFile::write(repeated_log, repeated, base.len())?;
         let dim = embedding.dim(base.dim());
-        // A quarter of the memory holds rows with their centres, the rest holds records.
-        let rows = plan.partition_bytes / (4 * CHUNKS * (4 * dim + size_of::<[u32; 2]>()));
-        let chunk_rows = (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS);
-        let (centres, mut assigner) = centres(input, chunk_rows)?;
+        let chunk_rows = chunk_rows(plan, dim);
+        let Found { centres, mut assigner, .. } = find_centres(input, chunk_rows)?;
         let nearest = assigner.with(&centres)?;
         let clusters = centres.count();
         let buffer = (plan.partition_bytes / 4 * 3 / (clusters + WRITING)).clamp(4 << 10, 1 << 20);
@@ -94,33 +79,29 @@ impl Partition {
         let placing = Placing {
             base,
             centres: &centres,
-            most: plan.cluster_size,
-            sizes: vec![0; clusters],
-            shared: SharedNodes::new(),
+            filling: Filling::new(clusters, plan.cluster_size),
             records: Gather::new(clusters, buffer),
         };
-        let mut assigning = Assigning {
-            input: *input,
-            nearest,
-            chunk_rows,
-            stage: &stage,
-            checksums: Summing::default(),
-            sums: vec![0f64; dim],
-            largest: 0.0,
-        };
+        let (sums, stage) = (BlockSums::new(dim), &stage);
+        let repeated_rows = input.repeated;
+        let assigning =
+            Assigning { base, repeated: repeated_rows, embedding, nearest, stage, sums, largest: 0.0 };
+        let (checksums, sums) = (Summing::default(), vec![0f64; dim]);
+        let mut pass = Pass { assigning, chunk_rows, checksums, sums };
         let (files, shared) = thread::scope(|scope| {
             let (send_chunk, chunks) = sync_channel(CHUNKS - 2);
             let (send_full, full) = sync_channel(WRITING - 2);
             let (send_empty, empty) = channel();
             let writing = spawn(scope, move || write_buffers(files, full, &send_empty))?;
             let placing = spawn(scope, move || place_chunks(placing, chunks, &send_full, &empty))?;
-            let assigned = assigning.run(send_chunk);
+            let assigned = pass.run(send_chunk);
             let files = join(writing)?;
             let shared = join(placing)?;
             assigned.map(|()| (files, shared))
         })?;
-        let Assigning { checksums, sums: mut mean, largest, .. } = assigning;
+        let Pass { assigning: Assigning { sums, largest, .. }, checksums, sums: mut mean, .. } = pass;
         base.validated(largest);
+        add_blocks(&mut mean, &sums.finish());
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         let checksums = checksums.finish();
@@ -129,32 +110,32 @@ impl Partition {
     }
 }
 
-impl Assigning<'_> {
+/// Rows of a chunk, of `dim` embedded components each: a quarter of the memory of the partition
+/// holds rows with their centres, the rest holds records.
+pub(crate) fn chunk_rows(plan: &ClusterPlan, dim: usize) -> usize {
+    let rows = plan.partition_bytes / (4 * CHUNKS * (4 * dim + size_of::<[u32; 2]>()));
+    (rows / CHUNK_STEP * CHUNK_STEP).clamp(CHUNK_STEP, MOST_ROWS)
+}
+
+impl Pass<'_> {
     /// Sends all chunks in the order of their rows.
     fn run(&mut self, chunks: SyncSender<Chunk>) -> Result<()> {
-        let PartitionInput { base, repeated, embedding, .. } = self.input;
+        let Assigning { base, embedding, .. } = self.assigning;
         let (n, chunk_rows) = (base.len(), self.chunk_rows);
         base.advise(Access::InOrder);
         base.prefetch(0..AHEAD * chunk_rows);
         for first in (0..n).step_by(chunk_rows) {
             base.prefetch(first + AHEAD * chunk_rows..first + (AHEAD + 1) * chunk_rows);
             let end = n.min(first + chunk_rows);
-            let checked = (first..end).into_par_iter().with_min_len(1024);
-            self.largest = self.largest.max(base.validate_rows(checked, embedding.metric())?);
+            let chunk = self.assigning.assign(first..end)?;
             self.checksums.add(base, end);
-            let ids = repeated.others(first..end);
-            if ids.is_empty() {
-                continue;
-            }
-            let rows = embedding.rows(base, ids.len(), |index| ids[index] as usize);
-            let nearest = self.nearest.two(&rows, self.stage)?;
-            add_sums(&rows, &mut self.sums);
+            add_blocks(&mut self.sums, &self.assigning.sums.take());
             // A closed channel means that another thread has failed.
-            if chunks.send(Chunk { ids, rows, nearest }).is_err() {
+            if chunk.is_some_and(|chunk| chunks.send(chunk).is_err()) {
                 break;
             }
         }
-        check_smallest(base, self.largest, embedding.metric())
+        check_smallest(base, self.assigning.largest, embedding.metric())
     }
 }
 
@@ -174,7 +155,7 @@ fn place_chunks(
         placing.place(&chunk, &mut write)?;
     }
     placing.records.finish(write)?;
-    Ok(placing.shared)
+    Ok(placing.filling.shared)
 }
 
 /// Writes full buffers and returns them empty.
@@ -186,21 +167,6 @@ fn write_buffers(mut files: Bins, full: Receiver<FullBuffer>, empty: &Sender<Vec
         let _ = empty.send(records);
     }
     Ok(files)
-}
-
-/// Adds all rows to `sums`, in the same order for any number of threads.
-fn add_sums(rows: &Vectors, sums: &mut [f64]) {
-    let sum_of = |block: usize| {
-        let mut sum = vec![0f64; rows.dim()];
-        for row in block * BLOCK..((block + 1) * BLOCK).min(rows.len()) {
-            sum.iter_mut().zip(rows.row(row).iter()).for_each(|(sum, &x)| *sum += f64::from(x));
-        }
-        sum
-    };
-    let blocks: Vec<Vec<f64>> = (0..rows.len().div_ceil(BLOCK)).into_par_iter().map(sum_of).collect();
-    for block in blocks {
-        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
-    }
 }
 
 #[cfg(test)]

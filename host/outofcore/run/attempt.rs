@@ -7,24 +7,21 @@ use std::thread;
 use std::time::Instant;
 
 use super::build::OutOfCore;
-use super::entries::spread;
+use super::entries::{Reached, entry_points};
 use super::merge::{Merged, Merger};
 use super::pipeline::{Merging, Pipeline, Step};
 use super::stats::OutOfCoreStats;
 use super::trace::{TaskKind, Trace};
 use super::warm::warm;
-use crate::index::random_entries;
-use crate::outofcore::partition::{Partition, PartitionInput, Table};
+use crate::outofcore::partition::{Partition, PartitionInput, Table, find_repeated};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
     Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS,
     Pair, REPEATED, ROWS, TABLE, WorkFolder, changed, save,
 };
 use crate::parallel::spawn;
-use crate::prune::Entry;
 use crate::vectors::embedding::Embedding;
-use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
-use crate::{Device, Progress, Repeated, Result, Vectors};
+use crate::{Device, Progress, Result, Vectors};
 
 /// The constants of a build, shared by its attempts.
 pub(super) struct Run<'a> {
@@ -81,14 +78,10 @@ impl Run<'_> {
         let repeated = partition.repeated()?;
         stats.repeated = repeated.len() as u64;
         self.copy_rows(&mut merged, &repeated)?;
-        let mut entries = match builder.strategy.entry {
-            Entry::Medoid => spread(base, &embedding, &merged),
-            Entry::Random => {
-                let places = random_entries(base.len() - repeated.len(), builder.descent.seed);
-                places.into_iter().map(|place| repeated.other(place)).collect()
-            }
-        };
-        stats.layers = self.write(&merged, &repeated, &mut entries)?;
+        let Merged { entries: clusters, central, .. } = &merged;
+        let nodes = Reached { clusters, central: *central };
+        let entries = entry_points(builder, base, &embedding, &repeated, nodes);
+        stats.layers = self.write(&merged, &repeated, entries)?;
         task.end(merged.rows.bytes());
         stats.write += began.elapsed().as_secs_f64();
         Ok(checkpoints.wait()?)
@@ -151,7 +144,7 @@ impl Run<'_> {
                 });
             }
             let (seed, progress) = (builder.descent.seed, &self.progress.partition);
-            let repeated = &self.repeated()?;
+            let repeated = &find_repeated(builder, base, plan, progress)?;
             let device = devices[0];
             let input = PartitionInput { base, repeated, embedding, plan, device, seed, progress };
             Partition::new(&input, log, repeated_log)
@@ -164,26 +157,6 @@ impl Run<'_> {
         save(&folder.state(TABLE), &partition.table()?)?;
         task.end(partition.bytes());
         Ok(partition)
-    }
-
-    /// Finds the repeated rows of the base; none if the search is off, or would not pay.
-    fn repeated(&self) -> Result<Repeated> {
-        let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
-        if !builder.grouped {
-            return Ok(Repeated::default());
-        }
-        if !plan.groups {
-            let needed = (PEAK_BYTES * base.len()).max(8 * KEPT_BYTES * base.len());
-            tracing::warn!(needed, "too little host memory to group equal rows; indexing all rows");
-            return Ok(Repeated::default());
-        }
-        let repeated = Repeated::of_base(base, builder.descent.metric, &self.progress.partition)?;
-        if !repeated.pay(base.len()) {
-            return Ok(Repeated::default());
-        }
-        let (rows, repeated_rows) = (base.len() - repeated.len(), repeated.len());
-        tracing::info!(rows, repeated = repeated_rows, "equal rows are one node of the graph");
-        Ok(repeated)
     }
 
     /// Loads the last checkpoint, and computes the steps of all clusters.

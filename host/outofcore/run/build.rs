@@ -32,8 +32,8 @@ use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Target, Vect
 /// ```
 #[derive(Clone, Debug)]
 pub struct OutOfCore {
-    pub(super) builder: Builder,
-    plan: ClusterPlan,
+    pub(in crate::outofcore) builder: Builder,
+    pub(in crate::outofcore) plan: ClusterPlan,
     pub(super) order: Order,
     work: Option<PathBuf>,
     resume: bool,
@@ -168,7 +168,11 @@ impl OutOfCore {
     }
 
     /// The data set and all parameters that decide the index.
-    fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<BTreeMap<String, String>> {
+    pub(in crate::outofcore) fn parameters(
+        &self,
+        base: &Vectors,
+        devices: &[Device],
+    ) -> Result<BTreeMap<String, String>> {
         let Self { builder, order, plan, .. } = self;
         let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base)?;
         let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);

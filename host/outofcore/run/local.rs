@@ -13,7 +13,7 @@ use crate::vectors::gpu::with_base;
 use crate::{BuildStats, Builder, Result};
 
 /// The index of a cluster.
-pub(super) struct LocalIndex {
+pub(crate) struct LocalIndex {
     pub cluster: u32,
     /// One parcel for each other cluster of the members. Parcels for later clusters come first.
     pub parcels: Vec<ParcelPlaces>,
@@ -27,7 +27,7 @@ pub(super) struct LocalIndex {
 
 /// The members that a cluster shares with another one.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ParcelPlaces {
+pub(crate) struct ParcelPlaces {
     pub other: u32,
     /// Their places in the order of [`Members`].
     pub places: Range<usize>,
@@ -36,7 +36,7 @@ pub(super) struct ParcelPlaces {
 impl LocalIndex {
     /// Builds the index of a non-empty cluster. `mean` is the mean of the base. `is_to_come` tells
     /// whether another cluster is built later.
-    pub(super) fn build(
+    pub(crate) fn build(
         builder: &Builder,
         cluster: Cluster,
         embedding: &Embedding,
@@ -82,7 +82,7 @@ impl LocalIndex {
 
 /// Groups members by their other cluster, clusters to come first. Returns the places of each group,
 /// and the member at each place. Members of a group ascend.
-fn parcels(others: &[u32], is_to_come: impl Fn(u32) -> bool) -> (Vec<ParcelPlaces>, Vec<u32>) {
+pub(crate) fn parcels(others: &[u32], is_to_come: impl Fn(u32) -> bool) -> (Vec<ParcelPlaces>, Vec<u32>) {
     let clusters = others.iter().max().map_or(0, |&most| most as usize + 1);
     let mut counts = vec![0; clusters];
     others.iter().for_each(|&other| counts[other as usize] += 1);

@@ -15,7 +15,11 @@ mod warm;
 mod write;
 
 pub use self::build::OutOfCore;
+pub(crate) use self::entries::{Reached, entry_points};
 #[cfg(test)]
 pub(crate) use self::lists::ListKernels;
+pub(crate) use self::lists::{ClusterLists, HostLists, Members, WaitingLists};
+pub(crate) use self::local::{LocalIndex, parcels};
 pub use self::stats::OutOfCoreStats;
 pub use self::trace::{Task, TaskKind};
+pub(crate) use self::write::{Ending, RowRange, append_rows};

@@ -1,5 +1,7 @@
 //! Writing the index: finished rows in the order of their ids, then layers.
 
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -14,12 +16,13 @@ use super::turns::Turns;
 use crate::build::Below;
 use crate::index::{IndexFile, Start};
 use crate::memory::zeros;
+use crate::outofcore::plan::ClusterPlan;
 use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
 use crate::progress::StageProgress;
 use crate::vectors::Access;
 use crate::vectors::space::Space;
-use crate::{Fingerprint, Layer, Repeated, Result};
+use crate::{Builder, Device, Fingerprint, Layer, Repeated, Result, Vectors};
 
 /// Threads that sort finished rows, one range each.
 const SORTERS: usize = 4;
@@ -52,23 +55,18 @@ impl Run<'_> {
     }
 
     /// Writes the index range by range, then its layers. Returns the seconds of the layers.
-    pub(super) fn write(&self, merged: &Merged, repeated: &Repeated, entries: &mut Vec<u32>) -> Attempt<f64> {
-        let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
-        let degree = builder.strategy.max_degree();
-        let mut description = builder.description(builder.descent.k_for(base)?);
-        let clusters = merged.entries.len();
-        for (name, value) in [("clusters", clusters), ("cluster-size", self.plan.cluster_size)] {
-            description.parameters.insert(name.to_owned(), value.to_string());
-        }
-        let mut file = IndexFile::create(self.output, &description, Fingerprint::of(base)?, degree, ENTRIES)?;
+    pub(super) fn write(&self, merged: &Merged, repeated: &Repeated, entries: Vec<u32>) -> Attempt<f64> {
+        let Self { settings: OutOfCore { builder, stale, .. }, base, plan, .. } = *self;
+        let ending = Ending { builder, base, plan, repeated };
+        let mut file = ending.create(self.output, merged.entries.len())?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
         self.write_rows(&mut file, merged, &stage)?;
         let began = Instant::now();
-        let layers = self.layers(&mut file, repeated, entries)?;
+        let layers = ending.layers(&mut file, entries, self.devices[0])?;
         let seconds = began.elapsed().as_secs_f64();
         stage.advance(1)?;
-        file.commit(Start { entries, layers: &layers }, repeated.words(), &self.settings.stale)?;
+        ending.commit(file, &layers, stale)?;
         Ok(seconds)
     }
 
@@ -99,9 +97,7 @@ impl Run<'_> {
             drop(send);
             for range in ranges {
                 let range = range?;
-                let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
-                let degrees: Vec<u32> = range.par_chunks_exact(degree).map(degree_of).collect();
-                file.append(&degrees, &range)?;
+                append_rows(file, &range, degree)?;
                 stage.advance(1)?;
             }
             Ok(())
@@ -116,46 +112,114 @@ impl Run<'_> {
         let Merged { rows, nodes_per_bin, .. } = merged;
         let (n, degree) = (self.base.len(), self.settings.builder.strategy.max_degree());
         let first = bin * nodes_per_bin;
-        let nodes = n.saturating_sub(first).min(*nodes_per_bin);
-        let mut sorted: Vec<u32> = zeros(nodes * degree);
-        sorted.fill(u32::MAX);
-        let mut missing = vec![true; nodes];
-        let mut complete = true;
-        let sound = rows.read(bin, |piece| {
-            for record in piece.chunks_exact(4 + 4 * degree) {
-                let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
-                let place = (node as usize).wrapping_sub(first);
-                if !missing.get_mut(place).is_some_and(std::mem::take) {
-                    complete = false;
-                    continue;
-                }
-                let row = &mut sorted[place * degree..][..degree];
-                bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
-                complete &= row.iter().all(|&id| (id as usize) < n || id == u32::MAX);
-            }
-        })?;
-        let complete = sound && complete && !missing.contains(&true);
-        if complete { Ok(sorted) } else { Err(Fault::Damage(Damage::Rows)) }
+        let mut range = RowRange::new(first..n.min(first + nodes_per_bin), n, degree);
+        let sound = rows.read(bin, |piece| range.add(piece))?;
+        range.finish().filter(|_| sound).ok_or(Fault::Damage(Damage::Rows))
+    }
+}
+
+/// Appends padded rows of `degree` ids to the index.
+pub(crate) fn append_rows(file: &mut IndexFile, rows: &[u32], degree: usize) -> Result<()> {
+    let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
+    let degrees: Vec<u32> = rows.par_chunks_exact(degree).map(degree_of).collect();
+    file.append(&degrees, rows)
+}
+
+/// The rows of a range of ids, assembled from finished rows in any order.
+pub(crate) struct RowRange {
+    ids: Range<usize>,
+    /// Nodes of the index.
+    nodes: usize,
+    degree: usize,
+    rows: Vec<u32>,
+    missing: Vec<bool>,
+    sound: bool,
+}
+
+impl RowRange {
+    /// The empty range `ids` of an index of `nodes` nodes.
+    pub(crate) fn new(ids: Range<usize>, nodes: usize, degree: usize) -> Self {
+        let mut rows: Vec<u32> = zeros(ids.len() * degree);
+        rows.fill(u32::MAX);
+        let missing = vec![true; ids.len()];
+        Self { ids, nodes, degree, rows, missing, sound: true }
     }
 
-    /// Builds the layers that the index needs. All of its rows must be in `file`.
-    fn layers(
-        &self,
+    /// Adds finished rows: records of an id and `degree` ids.
+    pub(crate) fn add(&mut self, records: &[u8]) {
+        let Self { ids, nodes, degree, rows, missing, sound } = self;
+        for record in records.chunks_exact(4 + 4 * *degree) {
+            let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
+            let place = (node as usize).wrapping_sub(ids.start);
+            if !missing.get_mut(place).is_some_and(std::mem::take) {
+                *sound = false;
+                continue;
+            }
+            let row = &mut rows[place * *degree..][..*degree];
+            bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
+            *sound &= row.iter().all(|&id| (id as usize) < *nodes || id == u32::MAX);
+        }
+    }
+
+    /// The padded rows in the order of their ids; `None` unless each node had exactly one row of
+    /// valid ids.
+    pub(crate) fn finish(self) -> Option<Vec<u32>> {
+        (self.sound && !self.missing.contains(&true)).then_some(self.rows)
+    }
+}
+
+/// The end of a build, when all lists are merged.
+#[derive(Clone, Copy)]
+pub(crate) struct Ending<'a> {
+    pub builder: &'a Builder,
+    pub base: &'a Vectors,
+    pub plan: &'a ClusterPlan,
+    pub repeated: &'a Repeated,
+}
+
+/// The layers of an index, and its entry points.
+pub(crate) struct Layered {
+    pub entries: Vec<u32>,
+    pub layers: Vec<Layer>,
+}
+
+impl Ending<'_> {
+    /// Starts the file of an index built in `clusters` clusters.
+    pub(crate) fn create(self, output: &Path, clusters: usize) -> Result<IndexFile> {
+        let Self { builder, base, plan, .. } = self;
+        let mut description = builder.description(builder.descent.k_for(base)?);
+        for (name, value) in [("clusters", clusters), ("cluster-size", plan.cluster_size)] {
+            description.parameters.insert(name.to_owned(), value.to_string());
+        }
+        let degree = builder.strategy.max_degree();
+        IndexFile::create(output, &description, Fingerprint::of(base)?, degree, ENTRIES)
+    }
+
+    /// Builds the layers that the index needs above its `entries`. All of its rows must be in
+    /// `file`.
+    pub(crate) fn layers(
+        self,
         file: &mut IndexFile,
-        repeated: &Repeated,
-        entries: &mut Vec<u32>,
-    ) -> Result<Vec<Layer>> {
-        let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
+        mut entries: Vec<u32>,
+        device: Device,
+    ) -> Result<Layered> {
+        let Self { builder, base, plan, repeated } = self;
         if !builder.layered || plan.layer_nodes < 2 {
-            return Ok(Vec::new());
+            return Ok(Layered { entries, layers: Vec::new() });
         }
         let graph = &file.rows()?;
         graph.advise(Access::AtRandom);
         base.advise(Access::AtRandom);
         let space = &Space::unprepared(base, builder.descent.metric);
         let below = Below { base, space, graph, repeated, most: plan.layer_nodes, on_device: None };
-        let layers = builder.clone().device(devices[0]).layers_over(&below, entries);
+        let layers = builder.clone().device(device).layers_over(&below, &mut entries);
         base.advise(Access::Somehow);
-        layers
+        Ok(Layered { layers: layers?, entries })
+    }
+
+    /// Puts the complete index in place, and deletes `stale` files just before.
+    pub(crate) fn commit(self, file: IndexFile, layered: &Layered, stale: &[PathBuf]) -> Result<()> {
+        let Layered { entries, layers } = layered;
+        file.commit(Start { entries, layers }, self.repeated.words(), stale)
     }
 }

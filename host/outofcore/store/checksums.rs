@@ -93,6 +93,11 @@ impl Summing {
     }
 }
 
+/// The CRC-32 of a range of rows.
+pub(crate) fn rows_crc(base: &Vectors, rows: Range<usize>) -> u32 {
+    hash(base, rows).finalize()
+}
+
 /// The CRC-32 of a range of rows, as a hasher.
 fn hash(base: &Vectors, rows: Range<usize>) -> Hasher {
     let of_part = |first: usize| {

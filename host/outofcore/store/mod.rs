@@ -9,7 +9,7 @@ mod repeated;
 mod work;
 
 pub(crate) use self::checkpoint::{CentralNode, Checkpoint, CheckpointShape, Checkpoints};
-pub(crate) use self::checksums::{Checksums, Summing, changed};
+pub(crate) use self::checksums::{Checksums, Summing, changed, rows_crc};
 pub(crate) use self::fault::{Attempt, Damage, Fault};
 #[cfg(test)]
 pub(crate) use self::folder::Folder;

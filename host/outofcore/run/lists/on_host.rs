@@ -41,6 +41,11 @@ impl HostLists {
         Ok(Self { degree, members, space, keys })
     }
 
+    /// Lists with keys of members, in the order of the members, of `degree` keys each.
+    pub(crate) fn of_keys(space: Space<'static>, degree: usize, members: Members, keys: Vec<Key>) -> Self {
+        Self { degree, members, space, keys }
+    }
+
     fn lists(&self, places: &Range<usize>) -> &[Key] {
         &self.keys[places.start * self.degree..places.end * self.degree]
     }
@@ -76,6 +81,16 @@ impl Members {
     /// Converts a key of a member to a key of its id.
     pub(super) fn of_base(&self, key: Key) -> Key {
         if key == key::NONE { key } else { key >> 32 << 32 | u64::from(self.ids[key as u32 as usize]) }
+    }
+
+    /// Turns a key of an id into a key of the member; false if the id is of no member.
+    pub(crate) fn to_member(&self, key: &mut Key) -> bool {
+        if *key == key::NONE {
+            return true;
+        }
+        let member = self.member(*key as u32);
+        *key = *key >> 32 << 32 | u64::from(member.unwrap_or(0));
+        member.is_some()
     }
 
     /// The member with this id, if any.

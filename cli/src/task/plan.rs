@@ -1,0 +1,108 @@
+//! `tagore task plan`
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskStage};
+use tagore::{Builder, Format, Strategy, path_text};
+
+use super::{Shared, names};
+use crate::build::PruneOptions;
+use crate::error::{Error, Result};
+use crate::files::{Files, Kind};
+use crate::limits::{LimitOptions, clusters_event};
+use crate::options::{DescentOptions, open};
+use crate::output::{Output, grouped, sized};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Data set, at this path on all machines: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    #[arg(short, long, value_name = "BASE")]
+    input: PathBuf,
+    /// Format of the data set [default: by its extension]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// File of the index, at this path on the machine that runs the last task
+    #[arg(short, long, value_name = "INDEX")]
+    output: PathBuf,
+    #[command(flatten)]
+    shared: Shared,
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
+    #[arg(long = "index", value_name = "KIND")]
+    strategy: Strategy,
+    #[command(flatten)]
+    descent: DescentOptions,
+    #[command(flatten)]
+    prune: PruneOptions,
+    #[command(flatten)]
+    limits: LimitOptions,
+    /// Order of clusters: sequential, random, gorder or cluster
+    #[arg(long, default_value = "cluster", help_heading = "Out of core")]
+    order: Order,
+    /// Rows of a task of assign, write and assemble: a multiple of 1024
+    #[arg(long, value_name = "N", default_value_t = 262_144, help_heading = "Out of core")]
+    range_rows: usize,
+}
+
+impl Args {
+    pub(super) fn run(self, output: &Output) -> Result<()> {
+        let strategy = self.prune.apply(self.strategy.clone())?;
+        Files::read([&self.input]).write(Kind::Index, [&self.output]).check()?;
+        let base = open(&self.input, self.format)?;
+        let format = match self.format {
+            Some(format) => format,
+            None => Format::of(&self.input)?,
+        };
+        let builder =
+            Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
+        let Some(plan) = self.limits.plan(&builder, &base)? else {
+            let expected =
+                "a build out of core: lower --cluster-size or --host-memory, or use `tagore build`";
+            return Err(Error::usage(format!("the build fits the memory limits, expected {expected}")));
+        };
+        let files = TaskFiles {
+            base: absolute(&self.input)?,
+            format,
+            output: absolute(&self.output)?,
+            range_rows: self.range_rows,
+        };
+        let build = OutOfCore::new(builder, plan).order(self.order);
+        let folder = TaskFolder::create(self.shared.path(), &build, &base, &files)?;
+        say(&folder, output);
+        let stages: Vec<_> = (TaskStage::ALL.into_iter())
+            .map(|stage| {
+                json!({
+                    "stage": stage.name(), "tasks": folder.count(stage), "host_bytes": folder.memory(stage),
+                })
+            })
+            .collect();
+        output.event(&json!({
+            "event": "tasks", "dir": self.shared.path(), "n": base.len(), "dim": base.dim(),
+            "device": folder.device(), "clusters": folder.clusters(), "ranges": folder.ranges(),
+            "device_bytes": folder.device_memory(), "stages": stages, "out_of_core": clusters_event(&plan),
+        }));
+        Ok(())
+    }
+}
+
+fn say(folder: &TaskFolder, output: &Output) {
+    output.say(format_args!(
+        "{}: {} clusters, {} ranges of rows, on {}",
+        path_text(&folder.path().join("plan.json")),
+        grouped(folder.clusters()),
+        grouped(folder.ranges()),
+        folder.device()
+    ));
+    for stage in TaskStage::ALL {
+        let (name, memory) = (stage.name(), sized(folder.memory(stage)));
+        output.say(format_args!("{name:<9} {:<28} {memory} of host memory each", names(folder, stage)));
+    }
+    if folder.device_memory() > 0 {
+        output.say(format_args!("build takes {} of device memory too", sized(folder.device_memory())));
+    }
+}
+
+/// The path from the root, since workers run in other folders.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| tagore::Error::Io { path: path.to_owned(), source }.into())
+}

@@ -1,0 +1,152 @@
+//! Assignment of rows to their nearest centres, chunk by chunk. A chunk depends on its rows and on
+//! the centres alone.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::cluster::assigner::Nearest;
+use crate::progress::StageProgress;
+use crate::vectors::embedding::Embedding;
+use crate::{Repeated, Result, Vectors};
+
+/// Rows of a partial sum. Chunks are multiples of it.
+pub(crate) const CHUNK_STEP: usize = 64;
+
+/// Rows of the base whose sum is added to the sum of the base as one. Ranges of rows are multiples
+/// of it, so neither chunks nor ranges change the mean.
+pub(crate) const SUM_ROWS: usize = 1024;
+
+/// Embedded rows of the base in ascending order of ids, with their two nearest centres.
+pub(crate) struct Chunk {
+    pub ids: Vec<u32>,
+    pub rows: Vectors,
+    pub nearest: Vec<[u32; 2]>,
+}
+
+/// Finds the two nearest centres of rows, and takes sums over them.
+pub(crate) struct Assigning<'a> {
+    pub base: &'a Vectors,
+    /// Rows that enter no cluster.
+    pub repeated: &'a Repeated,
+    pub embedding: &'a Embedding,
+    pub nearest: Nearest<'a>,
+    pub stage: &'a StageProgress<'a>,
+    pub sums: BlockSums,
+    /// The largest magnitude of a value.
+    pub largest: f32,
+}
+
+impl Assigning<'_> {
+    /// Checks the values of a range of rows and assigns them; `None` if all of them are repeated.
+    /// Ranges must come in order, and begin at multiples of [`CHUNK_STEP`].
+    ///
+    /// # Errors
+    /// If a value cannot be used, the device fails, or the work is cancelled.
+    pub(crate) fn assign(&mut self, rows: Range<usize>) -> Result<Option<Chunk>> {
+        let Self { base, embedding, .. } = *self;
+        let checked = rows.clone().into_par_iter().with_min_len(1024);
+        self.largest = self.largest.max(base.validate_rows(checked, embedding.metric())?);
+        let ids = self.repeated.others(rows);
+        if ids.is_empty() {
+            return Ok(None);
+        }
+        let rows = embedding.rows(base, ids.len(), |index| ids[index] as usize);
+        let nearest = self.nearest.two(&rows, self.stage)?;
+        self.sums.add(&ids, &rows);
+        Ok(Some(Chunk { ids, rows, nearest }))
+    }
+}
+
+/// Sums of embedded rows by blocks of [`SUM_ROWS`] rows of the base.
+pub(crate) struct BlockSums {
+    /// The number and the sum of the last block.
+    last: (usize, Vec<f64>),
+    /// Sums of complete blocks, one after another.
+    complete: Vec<f64>,
+}
+
+impl BlockSums {
+    /// Sums of rows of `dim` components.
+    pub(crate) fn new(dim: usize) -> Self {
+        Self { last: (0, vec![0.0; dim]), complete: Vec::new() }
+    }
+
+    /// Adds rows, later ones than before. The sum is the same for any number of threads.
+    fn add(&mut self, ids: &[u32], rows: &Vectors) {
+        let parts: Vec<Range<usize>> = ids
+            .chunk_by(|&a, &b| a as usize / CHUNK_STEP == b as usize / CHUNK_STEP)
+            .scan(0, |end, part| {
+                *end += part.len();
+                Some(*end - part.len()..*end)
+            })
+            .collect();
+        let sum_of = |part: &Range<usize>| {
+            let mut sum = vec![0f64; rows.dim()];
+            for row in part.clone() {
+                sum.iter_mut().zip(rows.row(row).iter()).for_each(|(sum, &x)| *sum += f64::from(x));
+            }
+            sum
+        };
+        let sums: Vec<Vec<f64>> = parts.par_iter().map(sum_of).collect();
+        for (part, sum) in parts.iter().zip(sums) {
+            let block = ids[part.start] as usize / SUM_ROWS;
+            if block != self.last.0 {
+                self.complete.extend_from_slice(&self.last.1);
+                self.last = (block, vec![0.0; sum.len()]);
+            }
+            self.last.1.iter_mut().zip(sum).for_each(|(sum, x)| *sum += x);
+        }
+    }
+
+    /// Takes the sums of the complete blocks.
+    pub(crate) fn take(&mut self) -> Vec<f64> {
+        std::mem::take(&mut self.complete)
+    }
+
+    /// Takes the sums of all blocks.
+    pub(crate) fn finish(mut self) -> Vec<f64> {
+        self.complete.append(&mut self.last.1);
+        self.complete
+    }
+}
+
+/// Adds the sums of blocks to `total`, one after another.
+pub(crate) fn add_blocks(total: &mut [f64], blocks: &[f64]) {
+    for block in blocks.chunks_exact(total.len()) {
+        total.iter_mut().zip(block).for_each(|(total, x)| *total += x);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Synth;
+
+    #[test]
+    fn neither_chunks_nor_ranges_change_the_sum() {
+        let base = Synth::new(5000, 3, 1).unwrap().base();
+        // Every seventh row is repeated.
+        let ids = |rows: Range<usize>| -> Vec<u32> {
+            rows.map(|row| row as u32).filter(|row| row % 7 > 0).collect()
+        };
+        let total = |range: usize, chunk: usize| {
+            let mut total = vec![0.0; 3];
+            for first in (0..5000).step_by(range) {
+                let mut sums = BlockSums::new(3);
+                let end = 5000.min(first + range);
+                for first in (first..end).step_by(chunk) {
+                    let ids = ids(first..end.min(first + chunk));
+                    sums.add(&ids, &base.select(&ids));
+                    add_blocks(&mut total, &sums.take());
+                }
+                add_blocks(&mut total, &sums.finish());
+            }
+            total.iter().map(|x: &f64| x.to_bits()).collect::<Vec<_>>()
+        };
+        let expected = total(8192, 8192);
+        for (range, chunk) in [(1024, 64), (2048, 1024), (4096, 192), (8192, 64)] {
+            assert_eq!(total(range, chunk), expected, "ranges of {range}, chunks of {chunk}");
+        }
+    }
+}

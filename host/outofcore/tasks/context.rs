@@ -1,0 +1,117 @@
+//! What all tasks of a process share, and the objects that they read.
+
+use std::io::ErrorKind;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::id::TaskId;
+use super::object::{Content, Object};
+use super::plan::{Plan, Shared};
+use super::store::ObjectStore;
+use crate::vectors::embedding::Embedding;
+use crate::{Builder, Device, Error, Result, Vectors};
+
+/// The inputs of all tasks of a process.
+pub(super) struct Context<'a> {
+    pub plan: &'a Plan,
+    pub shared: &'a Shared,
+    pub store: &'a ObjectStore,
+    pub base: &'a Vectors,
+    /// With the device of this process.
+    pub builder: &'a Builder,
+    pub embedding: &'a Embedding,
+    pub device: Device,
+    /// The kind of that device.
+    pub kind: &'a str,
+}
+
+/// The cause of a failed task.
+#[derive(Debug)]
+pub(super) enum TaskFault {
+    /// The object of this task is missing or damaged.
+    Lost(TaskId),
+    /// Any other error.
+    Failed(Error),
+}
+
+impl From<Error> for TaskFault {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The result of a task.
+pub(super) type Outcome<T> = Result<T, TaskFault>;
+
+/// The description of an object.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Described<D> {
+    /// The task that made it.
+    pub task: String,
+    /// The kind of device that it was made on.
+    pub device: String,
+    /// Further content.
+    pub more: D,
+}
+
+/// An open object of a task, with its description.
+pub(super) struct Input<D> {
+    id: TaskId,
+    object: Object,
+    pub device: String,
+    pub more: D,
+}
+
+impl Context<'_> {
+    /// Opens the object of the task `id`.
+    pub(super) fn open<D: DeserializeOwned>(&self, id: TaskId) -> Outcome<Input<D>> {
+        open(self.store, id)
+    }
+
+    /// Writes the object of the task `id`.
+    pub(super) fn put(&self, id: TaskId, more: impl Serialize, pieces: &[(u32, &[u8])]) -> Outcome<()> {
+        let description = &Described { task: id.to_string(), device: self.kind.to_owned(), more };
+        Ok(self.store.put(id, &Content { description, pieces })?)
+    }
+}
+
+/// Opens the object of the task `id` in `store`.
+pub(super) fn open<D: DeserializeOwned>(store: &ObjectStore, id: TaskId) -> Outcome<Input<D>> {
+    let object = match store.open(id) {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
+        object => object?,
+    };
+    let described = object.and_then(|object| Some((object.description::<Described<D>>()?, object)));
+    match described {
+        Some((Described { task, device, more }, object)) if task == id.to_string() => {
+            Ok(Input { id, object, device, more })
+        }
+        _ => Err(TaskFault::Lost(id)),
+    }
+}
+
+impl<D> Input<D> {
+    /// The fault of damage.
+    pub(super) fn lost(&self) -> TaskFault {
+        TaskFault::Lost(self.id)
+    }
+
+    /// Reads a piece, empty if there is none.
+    pub(super) fn piece(&self, key: u32) -> Outcome<Vec<u8>> {
+        self.object.piece(key)?.ok_or_else(|| self.lost())
+    }
+
+    /// Reads a piece of numbers.
+    pub(super) fn numbers<T: bytemuck::Pod>(&self, key: u32) -> Outcome<Vec<T>> {
+        let piece = self.piece(key)?;
+        if !piece.len().is_multiple_of(size_of::<T>()) {
+            return Err(self.lost());
+        }
+        Ok(bytemuck::pod_collect_to_vec(&piece))
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+}

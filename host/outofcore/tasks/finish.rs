@@ -1,0 +1,160 @@
+//! `assemble` and `finish`: the index.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::assign::Placed;
+use super::context::{Context, Input, Outcome};
+use super::id::{TaskId, TaskStage};
+use super::store::{sync, unique};
+use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, entry_points};
+use crate::outofcore::store::CentralNode;
+use crate::{Error, Index, Result};
+
+/// The only piece of `assemble`.
+const ROWS: u32 = 0;
+
+/// Bytes of the file that tell one index from another: its header has checksums of all sections.
+const BEGINNING: usize = 4096;
+
+/// The description of `finish`: the index, and numbers of its build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FinishedIndex {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// CRC-32 of the first page of the file.
+    pub header: u32,
+    /// Nodes that no path from the entry points reaches.
+    pub unreachable: u64,
+    /// Repeated rows.
+    pub repeated: u64,
+    /// Kinds of devices of `assign` and `build`. More than one give up equal bytes.
+    pub devices: Vec<String>,
+}
+
+impl FinishedIndex {
+    /// Whether the file at `path` is this index.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        beginning(path).is_ok_and(|(bytes, header)| (bytes, header) == (self.bytes, self.header))
+    }
+}
+
+/// The length of a file, and the CRC-32 of its first page.
+fn beginning(path: &Path) -> std::io::Result<(u64, u32)> {
+    use std::io::Read;
+    let file = fs::File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let mut first = Vec::new();
+    file.take(BEGINNING as u64).read_to_end(&mut first)?;
+    Ok((bytes, crc32fast::hash(&first)))
+}
+
+impl Context<'_> {
+    /// Gathers the finished rows of a range of ids.
+    pub(super) fn assemble(&self, range: u32) -> Outcome<()> {
+        let ids = self.plan.rows(range);
+        let mut rows = RowRange::new(ids, self.base.len(), self.builder.strategy.max_degree());
+        for cluster in 0..self.plan.clusters {
+            self.builder.descent.progress.check()?;
+            let merged: Input<()> = self.open(TaskId::new(TaskStage::Merge, cluster))?;
+            rows.add(&merged.piece(range)?);
+        }
+        let rows = rows.finish().ok_or_else(|| {
+            // Each object is sound, so they do not belong together.
+            let expected = "one row of each id: delete the folder and plan again";
+            Error::file(self.store.folder(), format_args!("other rows in range {range}"), expected)
+        })?;
+        self.put(TaskId::new(TaskStage::Assemble, range as usize), (), &[(ROWS, bytemuck::cast_slice(&rows))])
+    }
+
+    /// Writes the index to `output`.
+    pub(super) fn finish(&self, output: &Path) -> Outcome<()> {
+        let Self { base, builder, embedding, plan, shared, device, .. } = *self;
+        let (mut entries, mut central) = (Vec::new(), CentralNode::NONE);
+        let mut devices = self.open::<Placed>(TaskId::PLACE)?.more.devices;
+        for cluster in 0..plan.clusters as u32 {
+            let built = self.built(cluster)?;
+            entries.extend(built.more.entry);
+            central = central.nearer(built.more.central);
+            devices.push(built.device);
+        }
+        let ending = Ending { builder, base, plan: &plan.limits, repeated: &shared.repeated };
+        let part = Part::of(output, self.store.plan);
+        let mut file = ending.create(&part.0, entries.len())?;
+        let stage = builder.descent.progress.stage("write", plan.ranges() as u64 + 1);
+        let degree = builder.strategy.max_degree();
+        for range in 0..plan.ranges() {
+            let input: Input<()> = self.open(TaskId::new(TaskStage::Assemble, range))?;
+            let rows: Vec<u32> = input.numbers(ROWS)?;
+            let is_id = |&id: &u32| (id as usize) < base.len() || id == u32::MAX;
+            if rows.len() != plan.rows(range as u32).len() * degree || !rows.iter().all(is_id) {
+                return Err(input.lost());
+            }
+            append_rows(&mut file, &rows, degree)?;
+            stage.advance(1)?;
+        }
+        let reached = Reached { clusters: &entries, central: central.node };
+        let entries = entry_points(builder, base, embedding, &shared.repeated, reached);
+        let layered = ending.layers(&mut file, entries, device)?;
+        ending.commit(file, &layered, &[])?;
+        let unreachable = Index::open(&part.0)?.unreachable(&builder.descent.progress)?;
+        stage.advance(1)?;
+        let (bytes, header) = beginning(&part.0).map_err(Error::io(&part.0))?;
+        fs::rename(&part.0, output).map_err(Error::io(output))?;
+        part.sync()?;
+        devices.sort();
+        devices.dedup();
+        let repeated = shared.repeated.len() as u64;
+        self.put(TaskId::FINISH, FinishedIndex { bytes, header, unreachable, repeated, devices }, &[])?;
+        // Others that finish now find the object, and so do not miss the files removed here.
+        part.clean()?;
+        Ok(self.store.clean()?)
+    }
+}
+
+/// The index under a name of its own, until it is complete: several processes may finish at once.
+struct Part(PathBuf);
+
+impl Part {
+    fn of(output: &Path, plan: u64) -> Self {
+        let name = output.file_name().unwrap_or_default().to_string_lossy();
+        Self(output.with_file_name(format!(".{name}.{plan:016x}.{}.part", unique())))
+    }
+
+    fn folder(&self) -> &Path {
+        match self.0.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+
+    /// Waits until the index is on disk under its name.
+    fn sync(&self) -> Result<()> {
+        sync(self.folder())
+    }
+
+    /// Removes the parts of stopped runs.
+    fn clean(&self) -> Result<()> {
+        let folder = self.folder();
+        let own = self.0.file_name().unwrap_or_default().to_string_lossy();
+        // Up to the hash of the plan.
+        let Some((stem, _)) = own.trim_end_matches(".part").rsplit_once('.') else { return Ok(()) };
+        let names = fs::read_dir(folder).map_err(Error::io(folder))?.flatten();
+        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+            if name.trim_start_matches('.').starts_with(&format!("{}.", &stem[1..])) && name.starts_with('.')
+            {
+                // Another process may remove it too.
+                let _ = fs::remove_file(folder.join(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,325 @@
+//! The plan of a build in tasks, `plan.json`, and what tasks need beside it: centres and repeated
+//! rows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::task_memory;
+use super::object::Content;
+use super::store::ObjectStore;
+use crate::atomic_file::AtomicFile;
+use crate::cluster::assigner::RowRounding;
+use crate::cluster::cpu::Centres;
+use crate::outofcore::partition::{Found, PartitionInput, SUM_ROWS, chunk_rows, find_centres, find_repeated};
+use crate::outofcore::plan::{ClusterPlan, Order};
+use crate::outofcore::run::OutOfCore;
+use crate::vectors::embedding::Embedding;
+use crate::vectors::range::check_smallest;
+use crate::{
+    Builder, DataShape, Device, Error, Fingerprint, Format, MAX_ROWS, Metric, Repeated, Result, Strategy,
+    Vectors,
+};
+
+/// The name of the plan's file.
+pub(super) const PLAN: &str = "plan.json";
+
+/// The name of the object beside it.
+pub(super) const PLAN_OBJECT: &str = "plan";
+
+/// Version of tasks and of their objects.
+const VERSION: u32 = 1;
+
+/// Parameters that are no settings of a builder.
+const OTHERS: [&str; 7] = ["index", "input", "order", "device", "host-memory", "gpu-memory", "cluster-size"];
+
+/// The files of a build in tasks, and the size of its ranges.
+#[derive(Clone, Debug)]
+pub struct TaskFiles {
+    /// The file of the data set, as workers open it.
+    pub base: PathBuf,
+    /// Its format.
+    pub format: Format,
+    /// The file of the index.
+    pub output: PathBuf,
+    /// Rows of a range, a multiple of 1,024.
+    pub range_rows: usize,
+}
+
+/// All that decides the objects of a build.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    /// Version of tasks and objects, and of the program.
+    version: (u32, String),
+    /// The parameters by their names on the command line.
+    parameters: BTreeMap<String, String>,
+    pub base: PathBuf,
+    pub format: Format,
+    pub fingerprint: Fingerprint,
+    pub output: PathBuf,
+    /// The kind of device that the tasks run on.
+    pub device: String,
+    pub limits: ClusterPlan,
+    /// Number of clusters.
+    pub clusters: usize,
+    pub range_rows: usize,
+    /// Bits of the square of the largest norm under inner product.
+    largest_square: u64,
+    /// CRC-32 of the centres and of the repeated rows.
+    content: u32,
+    /// Host memory of a task of each stage, in bytes.
+    pub memory: BTreeMap<String, u64>,
+}
+
+/// The plan in its file.
+#[derive(Serialize, Deserialize)]
+struct Sealed<P> {
+    plan: P,
+    /// 64-bit FNV-1a of the plan as compact JSON, in hexadecimal.
+    hash: String,
+}
+
+/// The content of the object beside the plan.
+pub(super) struct Shared {
+    pub centres: Centres,
+    pub rounding: RowRounding,
+    pub repeated: Repeated,
+}
+
+/// The description of that object.
+#[derive(Serialize, Deserialize)]
+struct SharedDescription {
+    /// Bits of the scale of rounding.
+    scale: u32,
+    /// Components of an embedded row.
+    dim: usize,
+}
+
+const CENTRES: u32 = 0;
+const ROUNDING: u32 = 1;
+const REPEATED: u32 = 2;
+
+impl Plan {
+    /// Makes the plan of `build`: finds repeated rows and centres.
+    pub(super) fn new(build: &OutOfCore, base: &Vectors, files: &TaskFiles) -> Result<(Self, Shared)> {
+        let OutOfCore { builder, plan: limits, .. } = build;
+        let TaskFiles { base: path, format, output, range_rows } = files.clone();
+        check_range(range_rows)?;
+        builder.check_takes_all(base.len())?;
+        builder.descent.k_for(base)?;
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        builder.check_for(&data)?;
+        limits.check(base.len())?;
+        let devices = builder.devices_for(limits.cluster_size)?;
+        let parameters = build.parameters(base, &devices)?;
+        let (device, progress) = (devices[0], &builder.descent.progress);
+        let embedding = &Embedding::new(base, builder.descent.metric, progress)?;
+        let repeated = find_repeated(builder, base, limits, progress)?;
+        let dim = embedding.dim(base.dim());
+        let seed = builder.descent.seed;
+        let input =
+            PartitionInput { base, repeated: &repeated, embedding, plan: limits, device, seed, progress };
+        let Found { centres, rounding, .. } = find_centres(&input, chunk_rows(limits, dim))?;
+        let clusters = centres.count();
+        let shared = Shared { centres, rounding, repeated };
+        let memory = task_memory(builder, &data, limits, (clusters, range_rows, shared.repeated.len()))?;
+        let plan = Self {
+            version: (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
+            parameters,
+            base: path,
+            format,
+            fingerprint: Fingerprint::of(base)?,
+            output,
+            device: device_kind(device)?,
+            limits: *limits,
+            clusters,
+            range_rows,
+            largest_square: embedding.largest_square().to_bits(),
+            content: shared.crc(),
+            memory,
+        };
+        let again = plan.builder()?;
+        if again.all_parameters(0) != builder.all_parameters(0) {
+            let expected = "a kind of index with a built-in filter: tasks read it from plan.json";
+            return Err(Error::argument("filter", builder.strategy.filter.name(), expected));
+        }
+        Ok((plan, shared))
+    }
+
+    /// Saves the plan in `folder`. A folder with another plan is refused.
+    pub(super) fn save(&self, folder: &Path, shared: &Shared) -> Result<ObjectStore> {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::io(folder)(error));
+            }
+            _ => (),
+        }
+        let path = folder.join(PLAN);
+        let json = |error: serde_json::Error| Error::io(&path)(error.into());
+        let hash = self.hash().map_err(json)?;
+        if path.exists() && Self::open(folder)?.1.plan != hash {
+            let expected = "an empty folder, or none: plan in a folder of its own";
+            return Err(Error::file(&path, "the plan of another build", expected));
+        }
+        let store = ObjectStore::new(folder, hash);
+        shared.put(&store)?;
+        let sealed = Sealed { plan: self, hash: format!("{hash:016x}") };
+        let mut file = AtomicFile::create(&path)?;
+        file.write_all(&serde_json::to_vec_pretty(&sealed).map_err(json)?)?;
+        file.commit()?;
+        Ok(store)
+    }
+
+    /// Opens the plan of `folder`, and its objects.
+    pub(super) fn open(folder: &Path) -> Result<(Self, ObjectStore)> {
+        let path = folder.join(PLAN);
+        let content = fs::read(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                Error::file(folder, format_args!("no {PLAN}"), "the folder of a plan: plan first")
+            }
+            _ => Error::io(&path)(error),
+        })?;
+        let damaged =
+            || Error::file(&path, "damage", "the plan of a build in tasks: plan again in another folder");
+        let Sealed { plan, hash }: Sealed<Self> = serde_json::from_slice(&content).map_err(|_| damaged())?;
+        let found = plan.hash().map_err(|_| damaged())?;
+        if format!("{found:016x}") != hash {
+            return Err(damaged());
+        }
+        let version = (VERSION, env!("CARGO_PKG_VERSION").to_owned());
+        if plan.version != version {
+            let of = |(tasks, program): &(u32, String)| format!("tagore {program}, tasks {tasks}");
+            let expected = format!("{}: run the program that made the plan", of(&version));
+            return Err(Error::file(&path, of(&plan.version), expected));
+        }
+        check_range(plan.range_rows)?;
+        plan.limits.check(plan.fingerprint.rows as usize)?;
+        Ok((plan, ObjectStore::new(folder, found)))
+    }
+
+    fn hash(&self) -> serde_json::Result<u64> {
+        let json = serde_json::to_vec(self)?;
+        let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        Ok(json.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+    }
+
+    /// The number of ranges of rows.
+    pub(super) fn ranges(&self) -> usize {
+        (self.fingerprint.rows as usize).div_ceil(self.range_rows)
+    }
+
+    /// The rows of a range.
+    pub(super) fn rows(&self, range: u32) -> std::ops::Range<usize> {
+        let first = range as usize * self.range_rows;
+        first..(self.fingerprint.rows as usize).min(first + self.range_rows)
+    }
+
+    /// The builder of the plan's parameters.
+    pub(super) fn builder(&self) -> Result<Builder> {
+        let strategy: Strategy = self.parameter("index")?.parse()?;
+        let (filter, rest): (Vec<_>, Vec<_>) = (self.parameters.iter())
+            .filter(|(name, _)| !OTHERS.contains(&name.as_str()))
+            .partition(|(name, _)| *name == "filter");
+        // The filter sets its default threshold.
+        filter
+            .into_iter()
+            .chain(rest)
+            .try_fold(Builder::new(strategy), |builder, (name, value)| builder.set(name, value))
+    }
+
+    /// The order of clusters.
+    pub(super) fn order(&self) -> Result<Order> {
+        self.parameter("order")?.parse()
+    }
+
+    fn parameter(&self, name: &str) -> Result<&str> {
+        let value = self.parameters.get(name).map(String::as_str);
+        value.ok_or_else(|| Error::argument("parameter", format_args!("no {name}"), "a plan with it"))
+    }
+
+    /// Components of an embedded row.
+    pub(super) fn embedded_dim(&self) -> usize {
+        let lifted = self.parameter("metric").is_ok_and(|metric| metric == Metric::InnerProduct.to_string());
+        self.fingerprint.dim as usize + usize::from(lifted)
+    }
+
+    pub(super) fn embedding(&self, builder: &Builder) -> Embedding {
+        Embedding::of(builder.descent.metric, f64::from_bits(self.largest_square))
+    }
+
+    /// Checks that `base` is the data set of the plan, by its fingerprint.
+    pub(super) fn check_base(&self, base: &Vectors) -> Result<()> {
+        if Fingerprint::of(base)? == self.fingerprint {
+            return Ok(());
+        }
+        let Fingerprint { rows, dim, element, .. } = self.fingerprint;
+        let expected =
+            format!("the {rows} x {dim} {element} of the plan; plan a changed data set in another folder");
+        Err(Error::mismatch(base.describe(), "another data set, or other values", expected))
+    }
+}
+
+impl Shared {
+    fn pieces(&self) -> [(u32, &[u8]); 3] {
+        let Self { centres, rounding, repeated } = self;
+        [
+            (CENTRES, bytemuck::cast_slice(centres.values())),
+            (ROUNDING, bytemuck::cast_slice(&rounding.mean)),
+            (REPEATED, bytemuck::cast_slice(repeated.words())),
+        ]
+    }
+
+    fn crc(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        self.pieces().iter().for_each(|(_, piece)| hasher.update(piece));
+        hasher.update(&self.rounding.scale.to_le_bytes());
+        hasher.finalize()
+    }
+
+    fn put(&self, store: &ObjectStore) -> Result<()> {
+        let (scale, dim) = (self.rounding.scale.to_bits(), self.rounding.mean.len());
+        let content = Content { description: &SharedDescription { scale, dim }, pieces: &self.pieces() };
+        store.put(PLAN_OBJECT, &content)
+    }
+
+    /// Reads the object of `plan`.
+    pub(super) fn read(plan: &Plan, store: &ObjectStore) -> Result<Self> {
+        let damaged = || {
+            let expected = "an intact object: delete it and plan again in this folder";
+            Error::file(&store.path(PLAN_OBJECT), "damage", expected)
+        };
+        let object = store.open(PLAN_OBJECT)?.ok_or_else(damaged)?;
+        let SharedDescription { scale, dim } = object.description().ok_or_else(damaged)?;
+        let piece = |key| object.piece(key)?.ok_or_else(damaged);
+        let centres = bytemuck::pod_collect_to_vec(&piece(CENTRES)?);
+        let rounding = RowRounding {
+            mean: bytemuck::pod_collect_to_vec(&piece(ROUNDING)?),
+            scale: f32::from_bits(scale),
+        };
+        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&piece(REPEATED)?);
+        let repeated = Repeated::read(&words, plan.fingerprint.rows as usize).map_err(|_| damaged())?;
+        let shared = Self { centres: Centres::from_values(centres, dim), rounding, repeated };
+        if shared.crc() == plan.content { Ok(shared) } else { Err(damaged()) }
+    }
+}
+
+/// Checks the rows of a range.
+fn check_range(rows: usize) -> Result<()> {
+    let sound = rows > 0 && rows.is_multiple_of(SUM_ROWS) && rows <= MAX_ROWS;
+    let expected = format_args!("a multiple of {SUM_ROWS}");
+    if sound { Ok(()) } else { Err(Error::argument("range_rows", rows, expected)) }
+}
+
+/// Checks the largest magnitude of the base.
+pub(super) fn check_largest(base: &Vectors, largest: f32, builder: &Builder) -> Result<()> {
+    check_smallest(base, largest, builder.descent.metric)
+}
+
+/// The kind of `device`: devices of a kind make the same bytes.
+pub(super) fn device_kind(device: Device) -> Result<String> {
+    let gpu = device.gpu()?;
+    Ok(gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.device_name().unwrap_or(gpu.name()).to_owned()))
+}

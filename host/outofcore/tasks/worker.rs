@@ -1,0 +1,306 @@
+//! A process that runs tasks.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use super::assign::read_clusters;
+use super::claims::{Claim, Claims};
+use super::context::{Context, Outcome, TaskFault};
+use super::folder::TaskFolder;
+use super::id::{TaskId, TaskStage};
+use super::plan::{Shared, device_kind};
+use crate::vectors::embedding::Embedding;
+use crate::{Builder, Device, Error, Progress, Result, Vectors};
+
+/// Most tasks named in an error.
+const NAMED: usize = 5;
+
+/// Damaged objects of one kind that a worker makes again before it gives up: a bad disk.
+const REPAIRS: usize = 16;
+
+/// Time between two looks at the tasks of other processes.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// What a process knows of the folder.
+#[derive(Default)]
+struct Search {
+    /// Tasks of the present stage with objects.
+    made: BTreeSet<TaskId>,
+    claims: Claims,
+}
+
+/// The way in which a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worked {
+    /// The task has run.
+    Made,
+    /// Its object was there, and its checksums are right.
+    Present,
+}
+
+/// A process that runs tasks of a folder: the data set, the device, and the object of the plan.
+pub struct TaskWorker {
+    folder: TaskFolder,
+    shared: Shared,
+    base: Vectors,
+    builder: Builder,
+    embedding: Embedding,
+    device: Device,
+    kind: String,
+    any_device: bool,
+    output: PathBuf,
+}
+
+impl TaskFolder {
+    /// A worker with the data set `base` on `device`.
+    ///
+    /// `assign` and `build` refuse a device of another kind than the plan's, unless `any_device` is
+    /// set. Then the index is as good, but its bytes are not those of a build on one kind of
+    /// device. All other tasks make the same bytes on any device.
+    ///
+    /// # Errors
+    /// If the data set is not the plan's, the device is missing, or the object of the plan is
+    /// damaged.
+    pub fn worker(&self, base: Vectors, device: Device, any_device: bool) -> Result<TaskWorker> {
+        let plan = &self.plan;
+        plan.check_base(&base)?;
+        let device = device.for_graph(plan.limits.cluster_size)?;
+        let kind = device_kind(device)?;
+        let shared = Shared::read(plan, &self.store)?;
+        let builder = plan.builder()?.device(device);
+        let embedding = plan.embedding(&builder);
+        let (folder, output) = (self.clone(), plan.output.clone());
+        Ok(TaskWorker { folder, shared, base, builder, embedding, device, kind, any_device, output })
+    }
+
+    /// The clusters before `number` that share nodes with it; `None` before `place` has run.
+    pub(super) fn before(&self, number: u32) -> Result<Option<Vec<u32>>> {
+        let clusters = match read_clusters(&self.plan, &self.store) {
+            Ok(clusters) => clusters,
+            Err(TaskFault::Lost(_)) => return Ok(None),
+            Err(TaskFault::Failed(error)) => return Err(error),
+        };
+        Ok(Some(clusters.before(number)))
+    }
+}
+
+impl TaskWorker {
+    /// Sets the handle that watches and cancels the tasks.
+    #[must_use]
+    pub fn progress(self, progress: Progress) -> Self {
+        Self { builder: self.builder.progress(progress), ..self }
+    }
+
+    /// Sets another file for the index than the plan's.
+    #[must_use]
+    pub fn output(self, output: PathBuf) -> Self {
+        Self { output, ..self }
+    }
+
+    /// Runs a task, unless its object is there and all of its checksums are right.
+    ///
+    /// # Errors
+    /// If the plan has no such task, an object that it reads is missing or damaged (the error names
+    /// the task that makes it), its object cannot be written, or the work is cancelled.
+    pub fn run(&self, task: TaskId) -> Result<Worked> {
+        if !self.folder.has(task) {
+            let (stage, count) = (task.stage, self.folder.count(task.stage));
+            return Err(Error::argument("task", task, format_args!("one of the {count} tasks of {stage}")));
+        }
+        if self.folder.is_made(task, &self.output, true)? {
+            return Ok(Worked::Present);
+        }
+        self.check_inputs(task)?;
+        match self.make(task) {
+            Ok(()) => Ok(Worked::Made),
+            Err(TaskFault::Failed(error)) => Err(error),
+            Err(TaskFault::Lost(lost)) => {
+                let expected = format!("an intact object: run the task {lost} again, then {task}");
+                Err(Error::file(
+                    &self.folder.path().join(self.folder.object(lost)),
+                    "damage, or no file",
+                    expected,
+                ))
+            }
+        }
+    }
+
+    /// Checks that all objects exist that `task` reads.
+    fn check_inputs(&self, task: TaskId) -> Result<()> {
+        let names = self.folder.store.names()?;
+        let inputs = self.folder.inputs(task)?;
+        let missing: Vec<TaskId> = inputs
+            .iter()
+            .filter(|input| !names.contains(&input.object))
+            .filter_map(|input| input.task)
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = missing.iter().take(NAMED).map(TaskId::to_string).collect();
+        let more = match missing.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let expected = format!("the objects of {}{more}: run these tasks before {task}", named.join(", "));
+        Err(Error::file(self.folder.path(), format_args!("{} objects missing", missing.len()), expected))
+    }
+
+    /// Runs a task.
+    fn make(&self, task: TaskId) -> Outcome<()> {
+        let TaskFolder { plan, store } = &self.folder;
+        let depends = matches!(task.stage, TaskStage::Assign | TaskStage::Build);
+        if depends && self.kind != plan.device && !self.any_device {
+            let expected = format!(
+                "{}, the plan's, for {task}: others make other bytes, unless any_device is set",
+                plan.device
+            );
+            return Err(Error::argument("device", &self.kind, expected).into());
+        }
+        let Self { shared, base, builder, embedding, device, kind, output, .. } = self;
+        let context = Context { plan, shared, store, base, builder, embedding, device: *device, kind };
+        let number = task.number;
+        let made = match task.stage {
+            TaskStage::Assign => context.assign(number),
+            TaskStage::Place => context.place(),
+            TaskStage::Write => context.write(number),
+            TaskStage::Build => context.build(number),
+            TaskStage::Merge => context.merge(number),
+            TaskStage::Assemble => context.assemble(number),
+            TaskStage::Finish => context.finish(output),
+        };
+        match made {
+            // Another process has finished, and removed the temporary files of all others.
+            Err(TaskFault::Failed(Error::Io { source, .. }))
+                if source.kind() == ErrorKind::NotFound && self.folder.is_made(task, output, false)? =>
+            {
+                Ok(())
+            }
+            made => made,
+        }
+    }
+
+    /// Runs the tasks of `stages` that have no objects, in the order of the stages, until all have,
+    /// beside any number of such processes. [`TaskStage::ALL`] ends in the index. Calls `each`
+    /// after each task.
+    ///
+    /// Each process begins at another place of a stage. It takes tasks that no other process
+    /// seems to run, and waits for those of others; those of a stopped process it takes after some
+    /// seconds. Two processes may run the same task, which does no harm. Damaged objects are made
+    /// again.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); or if objects are damaged again and again.
+    pub fn run_stages(&self, stages: &[TaskStage], mut each: impl FnMut(TaskId)) -> Result<()> {
+        let mut search = Search::default();
+        let mut repairs = 0;
+        for &stage in stages {
+            self.check_stage(stage)?;
+            while let Some(task) = self.next(stage, &mut search)? {
+                let Some(task) = task else {
+                    thread::sleep(WAIT);
+                    continue;
+                };
+                self.check_inputs(task)?;
+                let claim = Claim::take(&self.folder.store, task);
+                match self.make(task) {
+                    Ok(()) => each(task),
+                    Err(TaskFault::Failed(error)) => return Err(error),
+                    Err(TaskFault::Lost(lost)) => {
+                        drop(claim);
+                        repairs += 1;
+                        self.repair(lost, repairs)?;
+                        each(lost);
+                        continue;
+                    }
+                }
+                search.made.insert(task);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the objects of earlier stages exist that the first task of `stage` without an
+    /// object reads.
+    fn check_stage(&self, stage: TaskStage) -> Result<()> {
+        for task in self.folder.tasks_of(stage) {
+            if !self.folder.is_made(task, &self.output, false)? {
+                return self.check_inputs(task);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one task that has no object and whose inputs exist, and returns it; none if the index
+    /// is complete, or if other processes run all such tasks.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_next(&self) -> Result<Option<TaskId>> {
+        let mut search = Search::default();
+        for stage in TaskStage::ALL {
+            if let Some(task) = self.next(stage, &mut search)? {
+                let Some(task) = task else { return Ok(None) };
+                let claim = Claim::take(&self.folder.store, task);
+                self.run(task)?;
+                drop(claim);
+                return Ok(Some(task));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A task of a stage without an object. `None` if all have one, and `Some(None)` if other
+    /// processes seem to run all others.
+    fn next(&self, stage: TaskStage, search: &mut Search) -> Result<Option<Option<TaskId>>> {
+        self.builder.descent.progress.check()?;
+        let store = &self.folder.store;
+        let names = store.names()?;
+        let mut missing = Vec::new();
+        for task in self.folder.tasks_of(stage) {
+            if search.made.contains(&task) {
+                continue;
+            }
+            if names.contains(&self.folder.object(task)) && self.folder.is_made(task, &self.output, false)? {
+                search.made.insert(task);
+            } else {
+                missing.push(task);
+            }
+        }
+        search.made.retain(|task| task.stage == stage);
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        // Spreads processes of adjacent numbers over the list.
+        let first = (std::process::id() as usize).wrapping_mul(0x9e37_79b1) % missing.len();
+        missing.rotate_left(first);
+        let is_free = |task: &&TaskId| {
+            !names.contains(&Claims::name(store, **task)) || !search.claims.is_taken(store, **task)
+        };
+        Ok(Some(missing.iter().find(is_free).copied()))
+    }
+
+    /// Makes the object of the task `lost` again, and first those that it needs.
+    fn repair(&self, lost: TaskId, repairs: usize) -> Result<()> {
+        let path = self.folder.path().join(self.folder.object(lost));
+        if repairs > REPAIRS {
+            return Err(Error::file(&path, "damage again and again", "intact content; check the disk"));
+        }
+        // Another process may have made it meanwhile.
+        if self.folder.is_made(lost, &self.output, true)? {
+            return Ok(());
+        }
+        tracing::warn!(object = %path.display(), "damaged or missing object; making it again");
+        match self.make(lost) {
+            Ok(()) => Ok(()),
+            Err(TaskFault::Failed(error)) => Err(error),
+            Err(TaskFault::Lost(earlier)) => {
+                self.repair(earlier, repairs + 1)?;
+                self.repair(lost, repairs + 1)
+            }
+        }
+    }
+}

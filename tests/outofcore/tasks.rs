@@ -1,0 +1,325 @@
+//! Builds in tasks end in the bytes of the build on one machine, whatever happens to processes and
+//! objects.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tagore::outofcore::{
+    ObjectBytes, Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage, TaskWorker, Worked,
+};
+use tagore::{Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, Vectors};
+
+use super::plan;
+use super::quality::{separated, ten_times};
+
+/// A folder with a data set, the index of one machine, and a plan of the same build in tasks.
+struct Case {
+    folder: tempfile::TempDir,
+    expected: Vec<u8>,
+    build: OutOfCore,
+    base: Vectors,
+}
+
+impl Case {
+    fn new(builder: Builder, base: &Vectors, size: usize, order: Order) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, format) = format(base);
+        let (file, index) = (folder.path().join(name), folder.path().join("one"));
+        base.save(&file).unwrap();
+        let base = Vectors::open_as(&file, format).unwrap();
+        let mut plan = plan(&builder, &base, size);
+        plan.cache = 3;
+        let build = OutOfCore::new(builder, plan).order(order);
+        build.build(&base, &index).unwrap();
+        let expected = fs::read(&index).unwrap();
+        Self { folder, expected, build, base }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn files(&self) -> TaskFiles {
+        let (name, format) = format(&self.base);
+        TaskFiles { base: self.path(name), format, output: self.path("index"), range_rows: 1024 }
+    }
+
+    fn plan(&self) -> TaskFolder {
+        TaskFolder::create(&self.path("tasks"), &self.build, &self.base, &self.files()).unwrap()
+    }
+
+    fn worker(&self, folder: &TaskFolder) -> TaskWorker {
+        folder.worker(folder.open_base().unwrap(), Device::Cpu, false).unwrap()
+    }
+
+    /// Checks the index and removes it with all objects.
+    fn ends(&self, what: &str) {
+        assert!(fs::read(self.path("index")).unwrap() == self.expected, "{what}: other bytes");
+        let hidden = |folder: &Path| {
+            let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+            names.filter(|name| name.to_string_lossy().starts_with('.')).count()
+        };
+        assert_eq!(hidden(self.folder.path()) + hidden(&self.path("tasks")), 0, "{what}: files left behind");
+        fs::remove_file(self.path("index")).unwrap();
+        fs::remove_dir_all(self.path("tasks")).unwrap();
+    }
+}
+
+/// The extension and the format of a file of vectors of a type.
+fn format(base: &Vectors) -> (&'static str, Format) {
+    match base.element_type() {
+        ElementType::U8 => ("base.u8bin", Format::U8bin),
+        _ => ("base.fbin", Format::Fbin),
+    }
+}
+
+fn vamana() -> Builder {
+    Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu)
+}
+
+fn small() -> Case {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    Case::new(vamana(), &base, 600, Order::Cluster)
+}
+
+#[test]
+fn tasks_in_any_order_make_the_bytes_of_one_machine() {
+    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let bytes =
+        Vectors::from_u8((0..base.len() * 12).map(|i| base.row(i / 12)[i % 12].abs() as u8).collect(), 12);
+    let cases = [
+        (vamana(), base.clone(), Order::Cluster),
+        (vamana().metric(Metric::InnerProduct), base.clone(), Order::Random),
+        (vamana().metric(Metric::Cosine).seed(4), base.clone(), Order::Gorder),
+        (Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu), bytes.unwrap(), Order::Sequential),
+        (Builder::new(Strategy::alpha_cng()).knn(30).device(Device::Cpu), base, Order::Cluster),
+    ];
+    for (builder, base, order) in cases {
+        let what = format!("{} by {}, {order}", builder.strategy().kind(), base.element_type());
+        let case = Case::new(builder, &base, 600, order);
+        let folder = case.plan();
+        assert!(folder.clusters() > 5 && folder.ranges() == 3, "{what}");
+        let worker = case.worker(&folder);
+        for stage in TaskStage::ALL {
+            // Backwards.
+            let mut tasks: Vec<TaskId> = folder.tasks_of(stage).collect();
+            tasks.reverse();
+            tasks
+                .into_iter()
+                .for_each(|task| assert_eq!(worker.run(task).unwrap(), Worked::Made, "{what}, {task}"));
+        }
+        assert!(folder.tasks().into_iter().all(|task| worker.run(task).unwrap() == Worked::Present));
+        assert!(
+            folder
+                .status()
+                .unwrap()
+                .iter()
+                .all(|stage| stage.made == stage.tasks && stage.missing.is_empty())
+        );
+        case.ends(&what);
+    }
+}
+
+#[test]
+fn full_clusters_layers_and_repeated_rows_are_those_of_one_machine() {
+    // Layers, and nine in ten rows repeated: the first row of a group is often in another range.
+    let repeated = ten_times(&separated(600, 16, 20), 600);
+    let builder = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu);
+    let case = Case::new(builder, &repeated, 100, Order::Cluster);
+    let folder = case.plan();
+    case.worker(&folder).run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    let index = Index::open(case.path("index")).unwrap();
+    assert!(!index.layers().is_empty() && index.repeated().len() == 5400);
+    assert_eq!(folder.finished().unwrap().unwrap().repeated, 5400);
+    case.ends("repeated rows");
+    // Clusters in which all rows would be: half of the rows find them full.
+    let clump = |i: usize| if i.is_multiple_of(5) { i as f32 } else { (i % 7) as f32 * 1e-3 };
+    let clumps =
+        Vectors::from_f32((0..4000).flat_map(|i| [clump(i), 3.0, (i % 11) as f32]).collect(), 3).unwrap();
+    let case = Case::new(vamana(), &clumps, 500, Order::Cluster);
+    case.worker(&case.plan()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    case.ends("full clusters");
+}
+
+#[test]
+fn every_task_twice_at_once_and_workers_side_by_side_make_the_same_bytes() {
+    let case = small();
+    let folder = case.plan();
+    let workers = [0, 1].map(|_| case.worker(&folder));
+    for task in folder.tasks() {
+        std::thread::scope(|scope| {
+            for worker in &workers {
+                scope.spawn(move || worker.run(task).unwrap());
+            }
+        });
+    }
+    case.ends("twice");
+    let folder = case.plan();
+    std::thread::scope(|scope| {
+        for worker in [0, 1, 2].map(|_| case.worker(&folder)) {
+            scope.spawn(move || worker.run_stages(&TaskStage::ALL, |_| ()).unwrap());
+        }
+    });
+    case.ends("three workers");
+}
+
+/// Copies the part of an input that its task reads; the other bytes are zeros.
+fn fetch(folder: &TaskFolder, input: &TaskInput, to: &Path) {
+    let content = fs::read(folder.path().join(&input.object)).unwrap();
+    assert!(folder.bytes_of(input, &content[..39]).unwrap().is_none(), "too few bytes");
+    let ObjectBytes { length, ranges } = folder.bytes_of(input, &content).unwrap().unwrap();
+    assert_eq!(length, content.len() as u64);
+    let mut copy = vec![0; content.len()];
+    for range in ranges {
+        let range = range.start as usize..range.end as usize;
+        copy[range.clone()].copy_from_slice(&content[range]);
+    }
+    fs::write(to.join(&input.object), copy).unwrap();
+}
+
+#[test]
+fn a_task_runs_in_a_folder_of_the_named_parts_of_its_inputs() {
+    let case = small();
+    let folder = case.plan();
+    for task in folder.tasks() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::copy(folder.path().join("plan.json"), scratch.path().join("plan.json")).unwrap();
+        folder.inputs(task).unwrap().iter().for_each(|input| fetch(&folder, input, scratch.path()));
+        let there = TaskFolder::open(scratch.path()).unwrap();
+        assert_eq!(case.worker(&there).run(task).unwrap(), Worked::Made, "{task}");
+        let object = there.object(task);
+        fs::copy(scratch.path().join(&object), folder.path().join(&object)).unwrap();
+    }
+    let foreign =
+        folder.bytes_of(&folder.inputs(TaskId { stage: TaskStage::Place, number: 0 }).unwrap()[0], &[7; 99]);
+    assert!(foreign.unwrap_err().to_string().contains("found no object of this plan"));
+    case.ends("scratch folders");
+}
+
+#[test]
+fn damaged_and_missing_objects_are_named_and_made_again() {
+    let case = small();
+    let folder = case.plan();
+    let worker = case.worker(&folder);
+    let object = |task: TaskId| case.path("tasks").join(folder.object(task));
+    let id = |name: &str| name.parse::<TaskId>().unwrap();
+    let error = |name: &str| worker.run(id(name)).unwrap_err().to_string();
+    assert!(
+        error("build-3").ends_with("found 4 objects missing, expected the objects of place, write-0, write-1, write-2: run these tasks before build-3"),
+        "{}", error("build-3")
+    );
+    assert!(error("build-300").contains("task: found build-300, expected one of the "));
+    worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    let flip = |task: TaskId| {
+        let mut bytes = fs::read(object(task)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(object(task), bytes).unwrap();
+    };
+    // A run of the task finds the damage and makes the object again.
+    for name in ["assign-1", "place", "write-2", "build-4", "merge-5", "assemble-0"] {
+        let (task, sound) = (id(name), fs::read(object(id(name))).unwrap());
+        flip(task);
+        assert_eq!(worker.run(task).unwrap(), Worked::Made, "{name}");
+        assert!(fs::read(object(task)).unwrap() == sound, "{name}");
+        fs::write(object(task), &sound[..sound.len() / 2]).unwrap();
+        let status = folder.status().unwrap();
+        let missing: Vec<TaskId> = status.into_iter().flat_map(|stage| stage.missing).collect();
+        assert_eq!(missing, [task], "{name}");
+        assert_eq!(worker.run(task).unwrap(), Worked::Made, "{name}");
+    }
+    // A run of a task that reads it names it. The last byte is of the last cluster.
+    let last = TaskId { stage: TaskStage::Build, number: folder.clusters() as u32 - 1 };
+    flip(id("write-0"));
+    fs::remove_file(object(last)).unwrap();
+    let error = worker.run(last).unwrap_err().to_string();
+    let expected = format!("expected an intact object: run the task write-0 again, then {last}");
+    assert!(error.ends_with(&format!("found damage, or no file, {expected}")), "{error}");
+    // A worker makes it again by itself, and all that is missing.
+    fs::remove_file(case.path("index")).unwrap();
+    fs::remove_file(object(id("merge-1"))).unwrap();
+    worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    case.ends("damage");
+}
+
+#[test]
+fn a_changed_base_another_plan_and_a_damaged_plan_are_refused() {
+    let case = small();
+    let folder = case.plan();
+    // The same plan again.
+    assert_eq!(case.plan().tasks(), folder.tasks());
+    let other = TaskFiles { range_rows: 2048, ..case.files() };
+    let error =
+        TaskFolder::create(&case.path("tasks"), &case.build, &case.base, &other).unwrap_err().to_string();
+    assert!(
+        error.contains("plan.json: found the plan of another build, expected an empty folder"),
+        "{error}"
+    );
+    for rows in [0, 1000] {
+        let wrong = TaskFiles { range_rows: rows, ..case.files() };
+        let error = TaskFolder::create(&case.path("other"), &case.build, &case.base, &wrong).unwrap_err();
+        assert!(matches!(error, Error::Argument { parameter: "range_rows", .. }), "{error}");
+    }
+    let changed = Synth::new(3000, 12, 2).unwrap().base();
+    let error = folder.worker(changed, Device::Cpu, false).err().unwrap().to_string();
+    assert!(
+        error.contains("found another data set, or other values, expected the 3000 x 12 f32 of the plan"),
+        "{error}"
+    );
+    // A row that the fingerprint leaves out, changed between two tasks.
+    let worker = case.worker(&folder);
+    worker.run_stages(&[TaskStage::Assign, TaskStage::Place], |_| ()).unwrap();
+    let (file, mut bytes) = (case.path("base.fbin"), fs::read(case.path("base.fbin")).unwrap());
+    let sound = bytes.clone();
+    let place = 8 + 1502 * 48 + 4;
+    bytes[place] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let worker = case.worker(&folder);
+    let error = worker.run("write-1".parse().unwrap()).unwrap_err().to_string();
+    assert!(
+        error.contains("found other values in rows 1024 to 2047, expected the data set of the plan"),
+        "{error}"
+    );
+    fs::write(&file, sound).unwrap();
+    let plan = case.path("tasks").join("plan.json");
+    let json = fs::read_to_string(&plan).unwrap();
+    fs::write(&plan, json.replace("\"range_rows\": 1024", "\"range_rows\": 2048")).unwrap();
+    let error = TaskFolder::open(&case.path("tasks")).unwrap_err().to_string();
+    assert!(error.contains("plan.json: found damage, expected the plan of a build in tasks"), "{error}");
+    fs::write(&plan, json).unwrap();
+    case.worker(&TaskFolder::open(&case.path("tasks")).unwrap()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    case.ends("again");
+}
+
+#[test]
+fn devices_of_another_kind_are_refused_unless_allowed() {
+    let base = Synth::new(300, 6, 1).unwrap().base();
+    let case =
+        Case::new(Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu), &base, 120, Order::Cluster);
+    let folder = case.plan();
+    let open = || folder.open_base().unwrap();
+    let emulated = folder.worker(open(), Device::Emulated, false).unwrap();
+    let refused = |task: &str| {
+        let error = emulated.run(task.parse().unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("device: found emulated, expected cpu, the plan's"), "{error}");
+    };
+    refused("assign-0");
+    case.worker(&folder).run_stages(&[TaskStage::Assign], |_| ()).unwrap();
+    // These make the same bytes on any device.
+    emulated.run_stages(&[TaskStage::Place, TaskStage::Write], |_| ()).unwrap();
+    refused("build-1");
+    let worker = folder.worker(open(), Device::Emulated, true).unwrap();
+    worker.run("build-1".parse().unwrap()).unwrap();
+    case.worker(&folder).run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    assert_eq!(folder.finished().unwrap().unwrap().devices, ["cpu", "emulated"]);
+}
+
+#[test]
+fn a_plan_for_a_gpu_makes_the_bytes_of_that_gpu() {
+    let base = Synth::new(300, 6, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(10).device(Device::Emulated);
+    let case = Case::new(builder, &base, 120, Order::Cluster);
+    let folder = case.plan();
+    let worker = folder.worker(folder.open_base().unwrap(), Device::Emulated, false).unwrap();
+    worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    case.ends("emulated");
+}
