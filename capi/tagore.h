@@ -616,7 +616,7 @@ tagore_status tagore_vectors_from_source(const tagore_source *source,
                                          tagore_vectors **out);
 
 /**
- * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. A null `format` takes
+ * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null `format` takes
  * the file's extension. The file must not change or shrink while a handle uses it.
  */
 tagore_status tagore_vectors_open(const char *file, const char *format, tagore_vectors **out);

@@ -32,7 +32,9 @@ pub(crate) fn read<'py>(
     let owner = Bound::new(py, Mapped(vectors))?;
     match element {
         ElementType::F32 => viewed::<f32>(&owner),
-        ElementType::F16 => viewed::<half::f16>(&owner),
+        ElementType::F16 => viewed::<half::f16, _>(&owner),
+        // NumPy has no type for it: the caller turns the bits into one that has.
+        ElementType::Bf16 => viewed::<half::bf16, u16>(&owner),
         ElementType::U8 => viewed::<u8>(&owner),
         ElementType::I8 => viewed::<i8>(&owner),
     }

@@ -139,7 +139,7 @@ def build_file(
     """Builds an index from file to file, cluster by cluster where memory is too small.
 
     Args:
-        x: a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. It is mapped, not
+        x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is mapped, not
             read.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.

@@ -17,7 +17,7 @@ Format = Literal["fvecs", "bvecs", "fbin", "f16bin", "u8bin", "i8bin", "npy"]
 
 
 def read(path: Path, format: Format | None = None) -> Array:
-    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy.
+    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy.
 
     Args:
         path: the file. It must not change while the array is used.

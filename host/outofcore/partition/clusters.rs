@@ -1,7 +1,7 @@
 //! The clusters of a base on disk.
 
 use bytemuck::pod_read_unaligned;
-use half::f16;
+use half::{bf16, f16};
 
 use super::table::Table;
 use crate::memory::zeros;
@@ -88,6 +88,7 @@ impl Partition {
         match self.element {
             ElementType::F32 => self.read_as(number, Vectors::from_f32),
             ElementType::F16 => self.read_as::<f16>(number, Vectors::from_f16),
+            ElementType::Bf16 => self.read_as::<bf16>(number, Vectors::from_bf16),
             ElementType::U8 => self.read_as(number, Vectors::from_u8),
             ElementType::I8 => self.read_as(number, Vectors::from_i8),
         }

@@ -158,6 +158,7 @@ impl OnGpu {
                 }
                 None => AnyBase::F32(Resident::new(&gpu, space, rows)?),
             },
+            TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
             TypedRows::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, rows)?),
             TypedRows::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, rows)?),
             TypedRows::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, rows)?),

@@ -60,12 +60,28 @@ macro_rules! with_device_rows {
                 }
             },
             $crate::vectors::TypedRows::F16($rows) => $body,
+            $crate::vectors::TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
             $crate::vectors::TypedRows::U8($rows) => $body,
             $crate::vectors::TypedRows::I8($rows) => $body,
         }
     };
 }
 pub(crate) use with_device_rows;
+
+/// Evaluates `$body` with the matrix of rows that [`wide`](super::space::wide) has prepared for a
+/// device.
+macro_rules! with_wide_matrix {
+    ($rows:expr, $matrix:ident => $body:expr) => {
+        match $rows {
+            $crate::vectors::TypedRows::F32($matrix) => $body,
+            $crate::vectors::TypedRows::F16($matrix) => $body,
+            $crate::vectors::TypedRows::Bf16(_) => unreachable!("bf16 is widened before it goes to a device"),
+            $crate::vectors::TypedRows::U8($matrix) => $body,
+            $crate::vectors::TypedRows::I8($matrix) => $body,
+        }
+    };
+}
+pub(crate) use with_wide_matrix;
 
 /// The number of a metric that kernels take.
 pub(crate) fn metric_number(metric: Metric) -> u32 {
