@@ -131,7 +131,11 @@ pub(crate) fn element_of(given: tagore_element) -> Result<ElementType> {
         TAGORE_U8 => Ok(ElementType::U8),
         TAGORE_I8 => Ok(ElementType::I8),
         TAGORE_BF16 => Ok(ElementType::Bf16),
-        _ => Err(Failure::argument("element", given, "TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8 or TAGORE_BF16")),
+        _ => Err(Failure::argument(
+            "element",
+            given,
+            "TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8 or TAGORE_BF16",
+        )),
     }
 }
 

@@ -112,7 +112,9 @@ impl Format {
     pub(super) const fn framing(self) -> Framing {
         match self {
             Self::Fvecs | Self::Bvecs | Self::Ivecs => Framing::Vecs,
-            Self::Fbin | Self::F16bin | Self::Bf16bin | Self::U8bin | Self::I8bin | Self::Ibin => Framing::Bin,
+            Self::Fbin | Self::F16bin | Self::Bf16bin | Self::U8bin | Self::I8bin | Self::Ibin => {
+                Framing::Bin
+            }
             Self::Npy => Framing::Npy,
         }
     }

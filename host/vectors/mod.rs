@@ -383,8 +383,11 @@ impl Vectors {
     ) -> Error {
         let is_beyond = |x: &T| magnitude_bits(&[*x]) > most.to_bits();
         let dim = values.iter().position(is_beyond).unwrap_or(0);
-        let expected =
-            if values[dim].to_f32().is_finite() { range::expected(metric, self.dim()) } else { FINITE.to_owned() };
+        let expected = if values[dim].to_f32().is_finite() {
+            range::expected(metric, self.dim())
+        } else {
+            FINITE.to_owned()
+        };
         self.bad_value(row, dim, values[dim], expected)
     }
 

@@ -49,7 +49,12 @@ pub(crate) fn vectors(array: &Bound<'_, PyUntypedArray>, name: &'static str) -> 
         (b'V', 2) if !dtype.has_fields() => ElementType::Bf16,
         (b'u', 1) => ElementType::U8,
         (b'i', 1) => ElementType::I8,
-        _ => return wrong(format!("values of {dtype}"), "float32, float16, bfloat16, uint8 or int8: call x.astype"),
+        _ => {
+            return wrong(
+                format!("values of {dtype}"),
+                "float32, float16, bfloat16, uint8 or int8: call x.astype",
+            );
+        }
     };
     if !is_native {
         return wrong(format!("values of {dtype}"), "the byte order of this machine: call x.astype");

@@ -140,7 +140,7 @@ def build_file(
 
     Args:
         x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is mapped,
-            read.
+            not read.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.
         metric: ``l2``, ``ip`` or ``cosine``.
