@@ -73,7 +73,8 @@ typedef struct tagore_vectors tagore_vectors;
 typedef int32_t tagore_status;
 
 /**
- * The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8.
+ * The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8,
+ * TAGORE_BF16.
  */
 typedef int32_t tagore_element;
 
@@ -545,6 +546,11 @@ typedef struct {
  * int8_t
  */
 #define TAGORE_I8 3
+
+/**
+ * 16-bit floating point with the exponent of 32-bit (bfloat16), as uint16_t.
+ */
+#define TAGORE_BF16 4
 
 /**
  * Memory of the CPU.
