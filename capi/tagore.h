@@ -73,7 +73,8 @@ typedef struct tagore_vectors tagore_vectors;
 typedef int32_t tagore_status;
 
 /**
- * The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8.
+ * The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8,
+ * TAGORE_BF16.
  */
 typedef int32_t tagore_element;
 
@@ -231,7 +232,7 @@ typedef struct {
 /**
  * Room for the answers of a search: k slots per query, nearest first. A query that finds fewer
  * rows has the id UINT32_MAX and the distance infinity in its last slots. A call that fails leaves
- * the arrays as they are.
+ * arrays of the host as they are, and undefined values in those of a device.
  */
 typedef struct {
     /**
@@ -571,6 +572,11 @@ typedef struct {
 #define TAGORE_I8 3
 
 /**
+ * 16-bit floating point with the exponent of 32-bit (bfloat16), as uint16_t.
+ */
+#define TAGORE_BF16 4
+
+/**
  * Memory of the CPU.
  */
 #define TAGORE_HOST 0
@@ -647,10 +653,12 @@ tagore_status tagore_vectors_from_source(const tagore_source *source,
                                          tagore_vectors **out);
 
 /**
- * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. A null `format` takes
+ * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null `format` takes
  * the file's extension. The file must not change or shrink while a handle uses it.
  */
-tagore_status tagore_vectors_open(const char *file, const char *format, tagore_vectors **out);
+tagore_status tagore_vectors_open(const char *file,
+                                  const char *format,
+                                  tagore_vectors **out);
 
 /**
  * Writes vectors to a file, which appears when it is complete. A null `format` takes the file's

@@ -53,6 +53,11 @@ struct float16 {
     std::uint16_t bits;
 };
 
+// 16-bit floating point with the exponent of float, as its bits: the upper half of a float's.
+struct bfloat16 {
+    std::uint16_t bits;
+};
+
 // Watches work from several threads at the same time; false cancels it.
 using watch = std::function<bool(const tagore_update &)>;
 
@@ -83,11 +88,12 @@ using handle = std::unique_ptr<T, freer<T, Free>>;
 
 template <class T>
 constexpr tagore_element element() {
-    static_assert(std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, std::uint8_t> ||
-                      std::is_same_v<T, std::int8_t>,
-                  "components are float, tagore::float16, std::uint8_t or std::int8_t");
-    return std::is_same_v<T, float>     ? TAGORE_F32
-           : std::is_same_v<T, float16> ? TAGORE_F16
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, bfloat16> ||
+                      std::is_same_v<T, std::uint8_t> || std::is_same_v<T, std::int8_t>,
+                  "components are float, tagore::float16, tagore::bfloat16, std::uint8_t or std::int8_t");
+    return std::is_same_v<T, float>      ? TAGORE_F32
+           : std::is_same_v<T, float16>  ? TAGORE_F16
+           : std::is_same_v<T, bfloat16> ? TAGORE_BF16
            : sizeof(T) == 1 && std::is_unsigned_v<T> ? TAGORE_U8
                                                      : TAGORE_I8;
 }

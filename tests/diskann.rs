@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use half::f16;
+use half::{bf16, f16};
 use tagore::{
     Builder, Description, ElementType, Index, IndexFormat, Metric, Progress, Result, Strategy, Vectors,
 };
@@ -184,13 +184,22 @@ fn every_type_size_and_metric_round_trips() {
         match element {
             F32 => Vectors::from_f32(values.collect(), dim),
             F16 => Vectors::from_f16(values.map(f16::from_f32).collect(), dim),
+            Bf16 => Vectors::from_bf16(values.map(bf16::from_f32).collect(), dim),
             U8 => Vectors::from_u8(values.map(|x| x as u8).collect(), dim),
             I8 => Vectors::from_i8(values.map(|x| x as i8).collect(), dim),
         }
         .unwrap()
     };
-    let kinds =
-        [(F32, L2), (F16, L2), (U8, L2), (I8, L2), (F32, InnerProduct), (U8, InnerProduct), (F16, Cosine)];
+    let kinds = [
+        (F32, L2),
+        (F16, L2),
+        (Bf16, L2),
+        (U8, L2),
+        (I8, L2),
+        (F32, InnerProduct),
+        (U8, InnerProduct),
+        (F16, Cosine),
+    ];
     for (n, dim) in [(1, 97), (2, 3), (33, 1), (300, 97)] {
         let floats = uniform(n, dim, 3);
         for (element, metric) in kinds {

@@ -3,13 +3,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use half::f16;
+use half::{bf16, f16};
 use tagore::{ElementType, Error, Format, GroundTruth, Progress, Vectors};
 use tagore_device::random::{Draws, Stage};
 use tempfile::TempDir;
 
-const VECTOR_FORMATS: [Format; 7] =
-    [Format::Fvecs, Format::Bvecs, Format::Fbin, Format::F16bin, Format::U8bin, Format::I8bin, Format::Npy];
+const VECTOR_FORMATS: [Format; 8] = [
+    Format::Fvecs,
+    Format::Bvecs,
+    Format::Fbin,
+    Format::F16bin,
+    Format::Bf16bin,
+    Format::U8bin,
+    Format::I8bin,
+    Format::Npy,
+];
 
 /// A temporary folder.
 pub struct Folder(TempDir);
@@ -53,6 +61,10 @@ fn halves(halves: &[f32]) -> Vec<u8> {
     halves.iter().flat_map(|&half| f16::from_f32(half).to_le_bytes()).collect()
 }
 
+fn brains(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect()
+}
+
 /// An npy file of version 1 with `data` right after `text`.
 fn npy(text: &str, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes(), data].concat()
@@ -92,6 +104,7 @@ fn every_format_has_its_bytes() {
         (Format::Bvecs, [&row, &bytes[..3], &row, &bytes[3..]].concat()),
         (Format::Fbin, [&header, &floats(&values)[..]].concat()),
         (Format::F16bin, [&header, &halves(&values)[..]].concat()),
+        (Format::Bf16bin, [&header, &brains(&values)[..]].concat()),
         (Format::U8bin, [&header, &bytes[..]].concat()),
         (Format::I8bin, [&header, &bytes[..]].concat()),
         (Format::Npy, npy(&npy_text("<f4"), &floats(&values))),
@@ -192,14 +205,14 @@ fn other_files_are_refused() {
         assert_eq!(refused(&path), "found an empty file, expected a header or rows");
     }
     let path = folder.file("x.csv", &[b"1,2"]);
-    let formats = "fvecs, bvecs, ivecs, fbin, f16bin, u8bin, i8bin, ibin or npy";
+    let formats = "fvecs, bvecs, ivecs, fbin, f16bin, bf16bin, u8bin, i8bin, ibin or npy";
     assert_eq!(refused(&path), format!("found the extension .csv, expected {formats}"));
     let path = folder.file("x", &[b"1,2"]);
     assert_eq!(refused(&path), format!("found no extension, expected {formats}"));
     let path = folder.file("x.ivecs", &[&words(&[1, 0])]);
     assert_eq!(
         refused(&path),
-        "found ids (ivecs), expected vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy"
+        "found ids (ivecs), expected vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy"
     );
     let path = folder.file("x.ibin", &[&words(&[1, 1, 0])]);
     assert!(refused(&path).starts_with("found ids (ibin), expected vectors"));
@@ -209,7 +222,7 @@ fn other_files_are_refused() {
 fn other_arrays_are_refused() {
     let folder = Folder::new();
     let refused = |text: &str| refused(&folder.file("x.npy", &[&npy(text, &[0; 64])]));
-    let expected = "expected a 2-D array in C order of <f4, <f2, |u1, |i1";
+    let expected = "expected a 2-D array in C order of <f4, <f2, <V2, |u1, |i1, |V2";
     assert_eq!(
         refused("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 4)}"),
         format!("found a 2-D array in C order of <f8, {expected}")
@@ -349,6 +362,7 @@ fn random(rows: usize, dim: usize, seed: u64, element: ElementType) -> Vectors {
     match element {
         ElementType::F32 => Vectors::from_f32(values.map(f32::from).collect(), dim),
         ElementType::F16 => Vectors::from_f16(values.map(f16::from).collect(), dim),
+        ElementType::Bf16 => Vectors::from_bf16(values.map(|x| bf16::from_f32(x.into())).collect(), dim),
         ElementType::U8 => Vectors::from_u8(values.collect(), dim),
         ElementType::I8 => Vectors::from_i8(values.map(|value| value as i8).collect(), dim),
     }
@@ -358,7 +372,7 @@ fn random(rows: usize, dim: usize, seed: u64, element: ElementType) -> Vectors {
 #[test]
 fn odd_shapes_round_trip_in_every_format() {
     let folder = Folder::new();
-    for element in [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8] {
+    for element in ElementType::ALL {
         for (rows, dim) in [0, 1, 2, 97].into_iter().flat_map(|rows| [1, 3, 97].map(|dim| (rows, dim))) {
             for format in VECTOR_FORMATS {
                 let seed = 7;

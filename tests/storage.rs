@@ -179,7 +179,7 @@ fn data_is_json_by_its_names() {
     for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
         json(metric, &format!("{:?}", metric.name()));
     }
-    for element in [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8] {
+    for element in ElementType::ALL {
         json(element, &format!("{:?}", element.name()));
     }
     Format::ALL.into_iter().for_each(|format| json(format, &format!("{:?}", format.name())));

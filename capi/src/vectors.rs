@@ -9,14 +9,15 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use half::f16;
+use half::{bf16, f16};
 use tagore::{Component, Device, DeviceRows, ElementType, Format, Source, StoreError, Vectors};
 
 use crate::pointers::{Context, path, read, required, structs, text_if, values, write};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 
-/// The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8.
+/// The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8,
+/// TAGORE_BF16.
 pub type tagore_element = i32;
 
 /// 32-bit floating point.
@@ -27,6 +28,8 @@ pub const TAGORE_F16: tagore_element = 1;
 pub const TAGORE_U8: tagore_element = 2;
 /// int8_t
 pub const TAGORE_I8: tagore_element = 3;
+/// 16-bit floating point with the exponent of 32-bit (bfloat16), as uint16_t.
+pub const TAGORE_BF16: tagore_element = 4;
 
 /// The kind of memory of a pointer: TAGORE_HOST or TAGORE_CUDA.
 pub type tagore_memory = i32;
@@ -115,6 +118,10 @@ macro_rules! with_component {
                 type $T = f16;
                 $body
             }
+            ElementType::Bf16 => {
+                type $T = bf16;
+                $body
+            }
             ElementType::U8 => {
                 type $T = u8;
                 $body
@@ -133,7 +140,12 @@ pub(crate) fn element_of(given: tagore_element) -> Result<ElementType> {
         TAGORE_F16 => Ok(ElementType::F16),
         TAGORE_U8 => Ok(ElementType::U8),
         TAGORE_I8 => Ok(ElementType::I8),
-        _ => Err(Failure::argument("element", given, "TAGORE_F32, TAGORE_F16, TAGORE_U8 or TAGORE_I8")),
+        TAGORE_BF16 => Ok(ElementType::Bf16),
+        _ => Err(Failure::argument(
+            "element",
+            given,
+            "TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8 or TAGORE_BF16",
+        )),
     }
 }
 
@@ -143,6 +155,7 @@ fn name_of(element: ElementType) -> tagore_element {
         ElementType::F16 => TAGORE_F16,
         ElementType::U8 => TAGORE_U8,
         ElementType::I8 => TAGORE_I8,
+        ElementType::Bf16 => TAGORE_BF16,
     }
 }
 
@@ -327,7 +340,7 @@ pub(crate) fn format_of(name: *const c_char) -> Result<Option<Format>> {
     Ok(text_if(name, "format")?.map(str::parse).transpose()?)
 }
 
-/// Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. A null `format` takes
+/// Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null `format` takes
 /// the file's extension. The file must not change or shrink while a handle uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_open(

@@ -21,7 +21,7 @@ use crate::spool;
 /// The base and its format.
 #[derive(clap::Args)]
 pub(crate) struct Input {
-    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy; - for standard input
+    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy; - for standard input
     #[arg(short, long = "input", value_name = "BASE", value_parser = spool::vectors())]
     pub input: PathBuf,
     /// Format of the data set [default: by its extension]

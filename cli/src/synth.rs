@@ -11,7 +11,7 @@ use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File of the vectors: fbin, f16bin, fvecs or npy
+    /// File of the vectors: fbin, f16bin, bf16bin, fvecs or npy
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Rows of the data set

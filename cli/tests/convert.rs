@@ -70,7 +70,7 @@ fn every_format_converts_to_every_other_and_back() {
     let s = Session::new();
     let whole: Vec<u8> = (0..30 * 7).map(|i| (i * 37 % 120) as u8).collect();
     Vectors::from_u8(whole, 7).unwrap().save(s.path("start.u8bin")).unwrap();
-    let formats = ["fvecs", "bvecs", "fbin", "f16bin", "i8bin", "npy", "u8bin"];
+    let formats = ["fvecs", "bvecs", "fbin", "f16bin", "bf16bin", "i8bin", "npy", "u8bin"];
     let mut last = "start.u8bin".to_owned();
     for format in formats {
         let next = format!("step.{format}");

@@ -26,7 +26,7 @@ def made(folder: Path) -> tuple[Path, Path]:
 def main() -> None:
     """Finds the truth, writes it, and measures an index."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", type=Path, help="fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy")
+    parser.add_argument("--base", type=Path, help="fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy")
     parser.add_argument("--queries", type=Path)
     parser.add_argument("--metric", choices=["l2", "ip", "cosine"], default="l2")
     parser.add_argument("-k", type=int, default=100)

@@ -297,7 +297,8 @@ impl Builder {
     fn layer_bytes(&self, data: &DataShape, nodes: usize, (plan, target): (&BuildPlan, Target)) -> u64 {
         let searches = Visited::plan(data.rows, target.threads).bytes();
         // Exact lists as keys, and as ids and distances beside them.
-        let lists = Space::plan(nodes, data.dim, self.descent.metric).with::<[u64; 2]>("lists", nodes * KNN);
+        let lists = Space::plan((nodes, data.dim), data.element, self.descent.metric)
+            .with::<[u64; 2]>("lists", nodes * KNN);
         // The selection finds up to four times the nodes it keeps, and holds them twice while
         // collecting.
         let found = nodes as u64 * (4 * 2 * size_of::<(u64, u32)>() + data.row_bytes()) as u64;

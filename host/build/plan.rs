@@ -14,7 +14,7 @@ use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
-use crate::vectors::shape::{device_type, with_type};
+use crate::vectors::shape::{device_type, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
 
@@ -169,11 +169,11 @@ impl Builder {
             device.clone_from(&descent.stages);
         }
         // Stays in memory throughout the build.
-        let mut space = Space::plan(data.rows, data.dim, self.descent.metric);
+        let mut space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
         let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
-                device.extend(with_type!(element, T => shape.stages::<T>()));
+                device.extend(with_device_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
                 if data.bytes && element == ElementType::U8 {
                     space = space.with::<u8>("bytes of vectors", data.rows * data.dim);
@@ -340,13 +340,13 @@ mod tests {
         }
 
         fn data(&mut self, case: usize) -> DataShape {
-            use ElementType::{F16, F32, I8, U8};
-            let element = self.pick(&[F32, F16, U8, I8], 0);
+            use ElementType::{Bf16, F16, F32, I8, U8};
+            let element = self.pick(&[F32, F16, Bf16, U8, I8], 0);
             DataShape {
                 rows: self.pick(&ROWS, case % 11),
                 dim: self.pick(&[0, 1, 24, 4096, 4097, LARGEST, usize::MAX], 2),
                 element,
-                bytes: case.is_multiple_of(3) && element == F32,
+                bytes: case.is_multiple_of(3) && matches!(element, F32 | Bf16),
             }
         }
 

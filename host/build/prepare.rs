@@ -5,7 +5,7 @@ use crate::device::Preparation;
 use crate::prune::gpu::kernels as prune_kernels;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
-use crate::vectors::shape::{device_type, own_type, with_type};
+use crate::vectors::shape::{device_type, own_type, with_device_type};
 use crate::{DataShape, Device, Vectors};
 
 /// Beams that reports search with.
@@ -33,12 +33,12 @@ impl Builder {
         let Ok(k) = self.descent.k_of(data.rows, "") else { return Vec::new() };
         let mut kernels = self.descent.kernels(data, k);
         let (own, on_device) = (own_type(data, metric), device_type(data, metric));
-        with_type!(on_device, T => {
+        with_device_type!(on_device, T => {
             kernels.extend(prune_kernels::<T>(&self.strategy, metric, self.baseline_kernels));
         });
         if self.sample > 0 {
-            with_type!(own, T => kernels.extend(exact_kernels::<T>()));
-            with_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
+            with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
+            with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
         }
         kernels.sort_unstable();
         kernels.dedup();

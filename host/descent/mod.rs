@@ -32,7 +32,7 @@ pub use stats::DescentStats;
 use crate::gpu::Gpu;
 use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
-use crate::vectors::shape::{device_type, own_type, with_type};
+use crate::vectors::shape::{device_type, own_type, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Device, DeviceResults, Error, Metric, Progress, Result, Vectors};
 
@@ -207,23 +207,24 @@ impl Descent {
         // Comparing all pairs keeps the element type of the vectors.
         let element =
             if shape.is_descent() { device_type(data, self.metric) } else { own_type(data, self.metric) };
-        with_type!(element, T => shape.plan::<T>())
+        with_device_type!(element, T => shape.plan::<T>())
     }
 
     /// The kernels of a build of `k` neighbours per node on a GPU.
     pub(crate) fn kernels(&self, data: &DataShape, k: usize) -> Vec<&'static str> {
         let shape = self.shape_on_gpu(data, k);
         if shape.is_descent() {
-            with_type!(device_type(data, self.metric), T => shape.kernels::<T>())
+            with_device_type!(device_type(data, self.metric), T => shape.kernels::<T>())
         } else {
-            with_type!(own_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
+            with_device_type!(own_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
         }
     }
 
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
         let &Self { metric, start, iterations, settings, .. } = self;
         let copied = if device_type(data, metric) == own_type(data, metric) { 0 } else { data.dim };
-        gpu::DescentShape { n: data.rows, dim: data.dim, k, metric, start, iterations, settings, copied }
+        let (n, dim, stored) = (data.rows, data.dim, data.element);
+        gpu::DescentShape { n, dim, k, metric, start, iterations, settings, copied, stored }
     }
 
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the

@@ -245,6 +245,9 @@ const RELATIVE: f64 = 1e-4;
 /// Tolerance for a base in f16, whose truth may come from the f32 vectors before rounding.
 const RELATIVE_OF_F16: f64 = 1e-3;
 
+/// As [`RELATIVE_OF_F16`], for a base in bf16.
+const RELATIVE_OF_BF16: f64 = 1e-2;
+
 /// The tolerance for distances of one query.
 pub(super) struct Tolerance {
     relative: f64,
@@ -277,7 +280,11 @@ impl Tolerance {
 }
 
 fn relative(element: ElementType) -> f64 {
-    if element == ElementType::F16 { RELATIVE_OF_F16 } else { RELATIVE }
+    match element {
+        ElementType::F16 => RELATIVE_OF_F16,
+        ElementType::Bf16 => RELATIVE_OF_BF16,
+        ElementType::F32 | ElementType::U8 | ElementType::I8 => RELATIVE,
+    }
 }
 
 /// Error of |q|² + |x|² − 2⟨q, x⟩ in f32, where large terms cancel: a few roundings of the norms,

@@ -48,10 +48,9 @@ const fn element_tag(element: ElementType) -> u32 {
         ElementType::F16 => 1,
         ElementType::U8 => 2,
         ElementType::I8 => 3,
+        ElementType::Bf16 => 4,
     }
 }
-
-const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
 /// Byte range of each section.
 pub(super) type Sections = [Range<usize>; SECTIONS.len()];
@@ -102,10 +101,10 @@ impl Header {
     pub(super) fn read(path: &Path, map: &[u8]) -> Result<Self> {
         let page = Page::of(path, map)?;
         let element = page.u32_at(AT_BASE_ELEMENT);
-        let element = ELEMENTS
-            .get(element as usize)
-            .copied()
-            .ok_or_else(|| Error::file(path, format_args!("element type {element}"), "0 to 3"))?;
+        let element = ElementType::ALL
+            .into_iter()
+            .find(|&known| element_tag(known) == element)
+            .ok_or_else(|| Error::file(path, format_args!("element type {element}"), "0 to 4"))?;
         let fingerprint = Fingerprint {
             rows: page.u64_at(AT_BASE_ROWS),
             dim: page.u32_at(AT_BASE_DIM),

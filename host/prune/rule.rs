@@ -65,7 +65,7 @@ impl<R: RuleKernels> AnyRule for R {
 
     fn kernel(&self, element: ElementType) -> &'static str {
         match element {
-            ElementType::F32 => R::F32::NAME,
+            ElementType::F32 | ElementType::Bf16 => R::F32::NAME,
             ElementType::F16 => R::F16::NAME,
             ElementType::U8 => R::U8::NAME,
             ElementType::I8 => R::I8::NAME,

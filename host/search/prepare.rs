@@ -1,7 +1,7 @@
 //! Opens the device of a search, and compiles its kernels, while index and base are checked.
 
 use super::gpu::kernels;
-use crate::vectors::shape::{device_type, with_type};
+use crate::vectors::shape::{device_type, with_device_type};
 use crate::{DataShape, Device, Index, Preparation, Vectors};
 
 /// Opens `device` for searches of `index` over `base` with these beams, on a thread of its own, and
@@ -16,6 +16,6 @@ pub fn prepare_search(device: Device, index: &Index, base: &Vectors, beams: &[us
     }
     let has_layers = !index.layers().is_empty();
     let element = device_type(&DataShape::guess(base), index.metric());
-    let kernels = with_type!(element, T => kernels::<T>(beams, has_layers));
+    let kernels = with_device_type!(element, T => kernels::<T>(beams, has_layers));
     Preparation::begin(kernels, move || device.gpu_for_graph(nodes))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::shape::with_type;
 use super::storage::Storage;
@@ -37,6 +37,7 @@ pub(super) fn check_rows(rows: usize) -> Result<()> {
 impl Vectors {
     from_values!(from_f32, f32);
     from_values!(from_f16, f16);
+    from_values!(from_bf16, bf16);
     from_values!(from_u8, u8);
     from_values!(from_i8, i8);
 

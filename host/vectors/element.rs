@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use half::f16;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -16,6 +16,8 @@ pub enum ElementType {
     F32,
     /// 16-bit floating point (IEEE 754 binary16).
     F16,
+    /// 16-bit floating point with the exponent of f32 (bfloat16).
+    Bf16,
     /// Unsigned bytes.
     U8,
     /// Signed bytes.
@@ -23,20 +25,29 @@ pub enum ElementType {
 }
 
 impl ElementType {
+    /// All types.
+    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::U8, Self::I8];
+
+    /// Whether values of other types are rounded to this one. Integers must be held exactly.
+    pub(super) const fn rounds(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
     /// Bytes per component.
     pub const fn size(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F16 | Self::Bf16 => 2,
             Self::U8 | Self::I8 => 1,
         }
     }
 
-    /// `f32`, `f16`, `u8` or `i8`.
+    /// `f32`, `f16`, `bf16`, `u8` or `i8`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::Bf16 => "bf16",
             Self::U8 => "u8",
             Self::I8 => "i8",
         }
@@ -47,10 +58,10 @@ impl FromStr for ElementType {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let all = [Self::F32, Self::F16, Self::U8, Self::I8];
-        all.into_iter()
+        Self::ALL
+            .into_iter()
             .find(|element| element.name() == name)
-            .ok_or_else(|| Error::argument("type", name, "f32, f16, u8 or i8"))
+            .ok_or_else(|| Error::argument("type", name, "f32, f16, bf16, u8 or i8"))
     }
 }
 
@@ -60,11 +71,12 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A type of the components of vectors: `f32`, `f16`, `u8` or `i8`. No other type can have it.
+/// A type of the components of vectors: `f32`, `f16`, `bf16`, `u8` or `i8`. No other type can have it.
 pub trait Component: Element {}
 
 impl Component for f32 {}
 impl Component for f16 {}
+impl Component for bf16 {}
 impl Component for u8 {}
 impl Component for i8 {}
 
@@ -199,6 +211,22 @@ impl Element for f16 {
     float_kernels!();
 }
 
+impl Element for bf16 {
+    const TYPE: ElementType = ElementType::Bf16;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    fn from_f32(value: f32) -> Option<Self> {
+        let rounded = Self::from_f32(value);
+        rounded.is_finite().then_some(rounded)
+    }
+
+    float_kernels!();
+}
+
 impl Element for u8 {
     const TYPE: ElementType = ElementType::U8;
 
@@ -246,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn bf16_is_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let value = bf16::from_bits(bits);
+            if value.is_finite() {
+                let wide = Element::to_f32(value);
+                assert_eq!(wide.to_bits(), value.to_f32().to_bits(), "{bits:#x}");
+                assert_eq!(<bf16 as Element>::from_f32(wide).map(bf16::to_bits), Some(bits));
+            }
+        }
+    }
+
+    #[test]
     fn values_out_of_range_do_not_convert() {
         assert_eq!(<u8 as Element>::from_f32(255.0), Some(255));
         assert_eq!(<u8 as Element>::from_f32(256.0), None);
@@ -254,5 +294,7 @@ mod tests {
         assert_eq!(<i8 as Element>::from_f32(f32::NAN), None);
         assert!(<f16 as Element>::from_f32(65_504.0).is_some());
         assert!(<f16 as Element>::from_f32(1e5).is_none());
+        assert!(<bf16 as Element>::from_f32(3.38e38).is_some());
+        assert!(<bf16 as Element>::from_f32(f32::MAX).is_none());
     }
 }

@@ -23,6 +23,8 @@ pub enum Format {
     Fbin,
     /// As [`Fbin`](Self::Fbin), with f16 rows.
     F16bin,
+    /// As [`Fbin`](Self::Fbin), with bf16 rows.
+    Bf16bin,
     /// As [`Fbin`](Self::Fbin), with u8 rows.
     U8bin,
     /// As [`Fbin`](Self::Fbin), with i8 rows.
@@ -46,12 +48,13 @@ pub(super) enum Framing {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Fvecs,
         Self::Bvecs,
         Self::Ivecs,
         Self::Fbin,
         Self::F16bin,
+        Self::Bf16bin,
         Self::U8bin,
         Self::I8bin,
         Self::Ibin,
@@ -66,6 +69,7 @@ impl Format {
             Self::Ivecs => "ivecs",
             Self::Fbin => "fbin",
             Self::F16bin => "f16bin",
+            Self::Bf16bin => "bf16bin",
             Self::U8bin => "u8bin",
             Self::I8bin => "i8bin",
             Self::Ibin => "ibin",
@@ -98,6 +102,7 @@ impl Format {
         match self {
             Self::Fvecs | Self::Fbin => Some(ElementType::F32),
             Self::F16bin => Some(ElementType::F16),
+            Self::Bf16bin => Some(ElementType::Bf16),
             Self::Bvecs | Self::U8bin => Some(ElementType::U8),
             Self::I8bin => Some(ElementType::I8),
             Self::Ivecs | Self::Ibin | Self::Npy => None,
@@ -107,7 +112,9 @@ impl Format {
     pub(super) const fn framing(self) -> Framing {
         match self {
             Self::Fvecs | Self::Bvecs | Self::Ivecs => Framing::Vecs,
-            Self::Fbin | Self::F16bin | Self::U8bin | Self::I8bin | Self::Ibin => Framing::Bin,
+            Self::Fbin | Self::F16bin | Self::Bf16bin | Self::U8bin | Self::I8bin | Self::Ibin => {
+                Framing::Bin
+            }
             Self::Npy => Framing::Npy,
         }
     }
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_extension_found() {
-        let all = "fvecs, bvecs, ivecs, fbin, f16bin, u8bin, i8bin, ibin or npy";
+        let all = "fvecs, bvecs, ivecs, fbin, f16bin, bf16bin, u8bin, i8bin, ibin or npy";
         let text = |path: &str| Format::of(path).unwrap_err().to_string();
         assert_eq!(text("a/x.csv"), format!("a/x.csv: found the extension .csv, expected {all}"));
         assert_eq!(text("a.b/x"), format!("a.b/x: found no extension, expected {all}"));
@@ -187,6 +194,6 @@ mod tests {
             "csv".parse::<Format>().unwrap_err().to_string(),
             format!("format: found csv, expected {all}")
         );
-        assert_eq!(Format::vector_names(), "fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy");
+        assert_eq!(Format::vector_names(), "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy");
     }
 }

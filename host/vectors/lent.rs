@@ -121,6 +121,9 @@ impl Vectors {
         let DeviceRows { address, rows, dim, element, device, stride, stream } = rows;
         check_dim(dim)?;
         check_rows(rows)?;
+        if element == ElementType::Bf16 {
+            return Err(Error::argument("type", element, "f32, f16, u8 or i8 in memory of a device"));
+        }
         let (size, row) = (element.size(), dim * element.size());
         let stride = stride.unwrap_or(row);
         if stride < row || !stride.is_multiple_of(size) {

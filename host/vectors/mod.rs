@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 pub(crate) use advice::{Access, advise, far_apart};
@@ -98,7 +98,7 @@ pub struct Vectors {
     storage: Storage,
     layout: Layout,
     path: Option<PathBuf>,
-    /// Largest magnitude (0 unless the type is f32). Set once all values are known to be finite and
+    /// Largest magnitude (0 unless the type is f32 or bf16). Set once all values are known to be finite and
     /// all rows of a `vecs` file to have the same dimension.
     largest: OnceLock<f32>,
     /// Whether all values are f32, but bytes. Set once all have been read for it.
@@ -153,6 +153,7 @@ impl<'a, T: Element> Matrix<'a, T> {
 pub(crate) enum TypedRows<'a> {
     F32(Matrix<'a, f32>),
     F16(Matrix<'a, f16>),
+    Bf16(Matrix<'a, bf16>),
     U8(Matrix<'a, u8>),
     I8(Matrix<'a, i8>),
 }
@@ -163,6 +164,7 @@ macro_rules! with_matrix {
         match $rows {
             $crate::vectors::TypedRows::F32($matrix) => $body,
             $crate::vectors::TypedRows::F16($matrix) => $body,
+            $crate::vectors::TypedRows::Bf16($matrix) => $body,
             $crate::vectors::TypedRows::U8($matrix) => $body,
             $crate::vectors::TypedRows::I8($matrix) => $body,
         }
@@ -286,6 +288,7 @@ impl Vectors {
         match self.layout.element {
             ElementType::F32 => TypedRows::F32(self.matrix()),
             ElementType::F16 => TypedRows::F16(self.matrix()),
+            ElementType::Bf16 => TypedRows::Bf16(self.matrix()),
             ElementType::U8 => TypedRows::U8(self.matrix()),
             ElementType::I8 => TypedRows::I8(self.matrix()),
         }
@@ -309,7 +312,7 @@ impl Vectors {
     }
 
     /// [`validate`](Self::validate), plus a check that no distance under `metric` overflows.
-    /// Returns the largest magnitude (0 unless the type is f32).
+    /// Returns the largest magnitude (0 unless the type is f32 or bf16).
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -404,18 +407,8 @@ impl Vectors {
     fn check_rows(&self, rows: Range<usize>, metric: Option<Metric>, largest: &Largest) -> Result<()> {
         self.check_prefixes(rows.clone())?;
         match self.rows() {
-            TypedRows::F32(matrix) => {
-                let most = range::most(metric, self.dim());
-                for row in rows {
-                    let values = matrix.row(row);
-                    let magnitude = magnitude_bits(values);
-                    if magnitude > most.to_bits() {
-                        return Err(self.value_beyond(most, (row, values), metric));
-                    }
-                    largest.meet(magnitude);
-                }
-                Ok(())
-            }
+            TypedRows::F32(matrix) => self.check_magnitudes(matrix, rows, metric, largest),
+            TypedRows::Bf16(matrix) => self.check_magnitudes(matrix, rows, metric, largest),
             TypedRows::F16(matrix) => {
                 let bad = |row: usize| Some((row, matrix.row(row).iter().position(|x| !x.is_finite())?));
                 match rows.into_iter().find_map(bad) {
@@ -427,12 +420,39 @@ impl Vectors {
         }
     }
 
+    fn check_magnitudes<T: Element>(
+        &self,
+        matrix: Matrix<'_, T>,
+        rows: Range<usize>,
+        metric: Option<Metric>,
+        largest: &Largest,
+    ) -> Result<()> {
+        let most = range::most(metric, self.dim());
+        for row in rows {
+            let values = matrix.row(row);
+            let magnitude = magnitude_bits(values);
+            if magnitude > most.to_bits() {
+                return Err(self.value_beyond(most, (row, values), metric));
+            }
+            largest.meet(magnitude);
+        }
+        Ok(())
+    }
+
     /// The error for a row with a value beyond `most`.
-    fn value_beyond(&self, most: f32, (row, values): (usize, &[f32]), metric: Option<Metric>) -> Error {
-        let is_beyond = |x: &f32| magnitude_bits(&[*x]) > most.to_bits();
+    fn value_beyond<T: Element>(
+        &self,
+        most: f32,
+        (row, values): (usize, &[T]),
+        metric: Option<Metric>,
+    ) -> Error {
+        let is_beyond = |x: &T| magnitude_bits(&[*x]) > most.to_bits();
         let dim = values.iter().position(is_beyond).unwrap_or(0);
-        let expected =
-            if values[dim].is_finite() { range::expected(metric, self.dim()) } else { FINITE.to_owned() };
+        let expected = if values[dim].to_f32().is_finite() {
+            range::expected(metric, self.dim())
+        } else {
+            FINITE.to_owned()
+        };
         self.bad_value(row, dim, values[dim], expected)
     }
 
@@ -468,8 +488,8 @@ const FINITE: &str = "a finite number";
 
 /// The largest magnitude as bits: those of non-negative floats sort as the floats do, and those of
 /// infinities and NaNs come last.
-fn magnitude_bits(values: &[f32]) -> u32 {
-    values.iter().fold(0, |largest, x| largest.max(x.to_bits() & !(1 << 31)))
+fn magnitude_bits<T: Element>(values: &[T]) -> u32 {
+    values.iter().fold(0, |largest, x| largest.max(x.to_f32().to_bits() & !(1 << 31)))
 }
 
 /// The largest magnitude over all threads, as bits.

@@ -22,11 +22,13 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Alignment of the data in the file, in bytes.
 const ALIGNMENT: usize = 64;
 
-/// NumPy's name of an element type.
+/// NumPy's name of an element type. NumPy has none for bf16: an array of `ml_dtypes.bfloat16` is
+/// saved as plain 2-byte values.
 pub(super) const fn name(element: ElementType) -> &'static str {
     match element {
         ElementType::F32 => "<f4",
         ElementType::F16 => "<f2",
+        ElementType::Bf16 => "<V2",
         ElementType::U8 => "|u1",
         ElementType::I8 => "|i1",
     }

@@ -160,7 +160,9 @@ impl<'a> OpenedFile<'a> {
     fn vectors(self, format: Format) -> Result<Vectors> {
         let (element, shape) = match (format.framing(), format.element()) {
             (Framing::Npy, _) => {
-                self.npy(&ELEMENTS.map(|element| (npy::name(element), element.size(), element)), MAX_DIM)?
+                let named = ElementType::ALL.map(|element| (npy::name(element), element.size(), element));
+                // `numpy.save` writes bf16 under this name or that of `npy::name`, by its version.
+                self.npy(&[&named[..], &[("|V2", 2, ElementType::Bf16)]].concat(), MAX_DIM)?
             }
             (Framing::Vecs, Some(element)) => (element, self.vecs(element.size(), MAX_DIM)?),
             (Framing::Bin, Some(element)) => (element, self.bin(element.size(), MAX_DIM)?),
@@ -336,9 +338,6 @@ impl<'a> OpenedFile<'a> {
         Ok(Shape { rows, cols, offset })
     }
 }
-
-/// The element types of vectors.
-const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
 
 /// Bytes of the length before each row of a `vecs` file.
 const PREFIX: usize = 4;

@@ -5,7 +5,7 @@ use half::f16;
 use super::norms::normalise;
 use super::range::{most, products_last};
 use super::space::{Query, Space};
-use super::{Element, ElementType, Matrix, Metric, TypedRows, Vectors, magnitude_bits};
+use super::{Element, Matrix, Metric, TypedRows, Vectors, magnitude_bits};
 use crate::{Error, Progress, Result};
 
 /// The values of a query in the type of the base, for one query after another.
@@ -45,6 +45,7 @@ impl Space<'_> {
         }
         let rows = match self.rows() {
             TypedRows::F32(_) => Some(TypedRows::F32(Matrix::new(row, dim, dim))),
+            TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
             TypedRows::F16(_) => narrowed(row, &mut buffer.f16).map(TypedRows::F16),
             TypedRows::U8(_) => narrowed(row, &mut buffer.u8).map(TypedRows::U8),
             TypedRows::I8(_) => narrowed(row, &mut buffer.i8).map(TypedRows::I8),
@@ -63,7 +64,7 @@ impl Space<'_> {
 /// `row` in another type; none if a value does not convert. f16 rounds; integer types must hold
 /// the value exactly.
 fn narrowed<'q, T: Element>(row: &[f32], out: &'q mut Vec<T>) -> Option<Matrix<'q, T>> {
-    let rounds = T::TYPE == ElementType::F16;
+    let rounds = T::TYPE.rounds();
     out.clear();
     let narrow = |&wide: &f32| T::from_f32(wide).filter(|narrow| rounds || narrow.to_f32() == wide);
     out.extend(row.iter().map_while(narrow));
@@ -72,6 +73,8 @@ fn narrowed<'q, T: Element>(row: &[f32], out: &'q mut Vec<T>) -> Option<Matrix<'
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     #[test]
@@ -81,6 +84,7 @@ mod tests {
         let bases = [
             Vectors::from_f32(values.clone(), 4).unwrap(),
             Vectors::from_f16(values.iter().map(|&x| f16::from_f32(x)).collect(), 4).unwrap(),
+            Vectors::from_bf16(values.iter().map(|&x| bf16::from_f32(x)).collect(), 4).unwrap(),
             Vectors::from_u8(values.iter().map(|&x| x as u8).collect(), 4).unwrap(),
             Vectors::from_i8(values.iter().map(|&x| x as i8).collect(), 4).unwrap(),
         ];

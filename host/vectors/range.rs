@@ -1,5 +1,5 @@
-//! Limits on magnitudes, so that f32 holds all distances. They apply to f32 data only: squares of
-//! every other type fit. Cosine has no limits, because vectors are normalised in f64.
+//! Limits on magnitudes, so that f32 holds all distances. They apply to f32 and bf16 data: squares
+//! of every other type fit. Cosine has no limits, because vectors are normalised in f64.
 
 use super::{Metric, Vectors};
 use crate::{Error, Result};

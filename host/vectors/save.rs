@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::construct::check_rows;
 use super::format::Framing;
@@ -30,7 +30,7 @@ impl Vectors {
     /// Writes the vectors in `format`. The file appears only when it is complete.
     ///
     /// Values are converted to the type of the format; npy keeps their type. Conversion is exact,
-    /// except that f32 is rounded to the nearest f16.
+    /// except that values are rounded to the nearest f16 or bf16.
     ///
     /// # Errors
     /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be
@@ -56,6 +56,7 @@ impl Vectors {
         with_matrix!(self.rows(), matrix => match element {
             ElementType::F32 => self.write::<_, f32>(matrix, file, stage),
             ElementType::F16 => self.write::<_, f16>(matrix, file, stage),
+            ElementType::Bf16 => self.write::<_, bf16>(matrix, file, stage),
             ElementType::U8 => self.write::<_, u8>(matrix, file, stage),
             ElementType::I8 => self.write::<_, i8>(matrix, file, stage),
         })
@@ -114,8 +115,7 @@ impl Vectors {
 
     /// Converts row `index`; its values must be finite.
     fn convert<S: Element, T: Element>(&self, index: usize, from: &[S], to: &mut [T]) -> Result<()> {
-        // f16 rounds; integer types must hold the value exactly.
-        let rounds = T::TYPE == ElementType::F16;
+        let rounds = T::TYPE.rounds();
         for (dim, (&value, converted)) in from.iter().zip(to).enumerate() {
             // f32 holds every value of every type.
             let wide = value.to_f32();
@@ -133,6 +133,7 @@ const fn expected(element: ElementType) -> &'static str {
     match element {
         ElementType::F32 => "a value in the range of f32",
         ElementType::F16 => "-65504 to 65504, the range of f16",
+        ElementType::Bf16 => "-3.38e38 to 3.38e38, the range of bf16",
         ElementType::U8 => "an integer from 0 to 255 for u8",
         ElementType::I8 => "an integer from -128 to 127 for i8",
     }
@@ -229,15 +230,13 @@ mod tests {
         (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect()
     }
 
-    const TYPES: [ElementType; 4] = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
-
     #[test]
     fn values_of_both_types_are_cast() {
         let integers = vec![0.0, 1.0, 127.0, 64.0, 2.0, 3.0];
-        for from in TYPES {
+        for from in ElementType::ALL {
             let source = Vectors::from_f32(integers.clone(), 3).unwrap();
             let source = source.cast(from, &Progress::silent()).unwrap().into_owned();
-            for to in TYPES {
+            for to in ElementType::ALL {
                 let cast = source.cast(to, &Progress::silent()).unwrap();
                 assert_eq!((cast.element_type(), cast.len(), cast.dim()), (to, 2, 3));
                 assert_eq!(values(&cast), integers, "{from} to {to}");
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cast_rounds_only_to_f16() {
+    fn a_cast_rounds_only_to_floats_of_16_bits() {
         let cast = |value: f32, to: ElementType| {
             let vectors = Vectors::from_f32(vec![1.0, value], 1).unwrap();
             vectors
@@ -256,6 +255,9 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(cast(0.1, ElementType::F16), Ok(f16::from_f32(0.1).to_f32()));
+        assert_eq!(cast(0.1, ElementType::Bf16), Ok(bf16::from_f32(0.1).to_f32()));
+        let refused = cast(f32::MAX, ElementType::Bf16).unwrap_err();
+        assert!(refused.ends_with("expected -3.38e38 to 3.38e38, the range of bf16"), "{refused}");
         let expected = "an integer from 0 to 255 for u8";
         for value in [-1.0, 0.5, 256.0] {
             let refused = format!("vectors: row 1, dimension 0: found {value}, expected {expected}");

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{ElementType, MAX_DIM, MAX_ROWS, Metric, TypedRows, Vectors, spread_rows};
+use super::{Element, ElementType, MAX_DIM, MAX_ROWS, Metric, TypedRows, Vectors, spread_rows};
 use crate::{Error, Progress, Result};
 
 /// Up to this many bytes, all rows of a data set are inspected.
@@ -18,7 +18,7 @@ pub struct DataShape {
     pub dim: usize,
     /// Type of the components.
     pub element: ElementType,
-    /// Whether all values are f32 but whole numbers from 0 to 255, as byte vectors often come. A
+    /// Whether all values are f32 or bf16 but whole numbers from 0 to 255, as byte vectors often come. A
     /// GPU stores them as bytes.
     pub bytes: bool,
 }
@@ -37,7 +37,7 @@ impl DataShape {
         Ok(Self { rows, dim, element, bytes: false })
     }
 
-    /// The shape of `base`. A sample of the rows tells whether f32 values are bytes; if they are,
+    /// The shape of `base`. A sample of the rows tells whether float values are bytes; if they are,
     /// all rows confirm it, up to 4 GiB of them.
     ///
     /// # Errors
@@ -80,9 +80,10 @@ impl DataShape {
     }
 }
 
-/// The element type of the space of this data: unit vectors are f32.
+/// The element type of the space of this data: unit vectors are f32, and bf16 is widened.
 pub(crate) fn own_type(data: &DataShape, metric: Metric) -> ElementType {
-    if metric == Metric::Cosine { ElementType::F32 } else { data.element }
+    let widened = metric == Metric::Cosine || data.element == ElementType::Bf16;
+    if widened { ElementType::F32 } else { data.element }
 }
 
 /// The element type on a device, where it may be narrower.
@@ -102,6 +103,10 @@ macro_rules! with_type {
                 type $type = ::half::f16;
                 $body
             }
+            $crate::ElementType::Bf16 => {
+                type $type = ::half::bf16;
+                $body
+            }
             $crate::ElementType::U8 => {
                 type $type = u8;
                 $body
@@ -114,6 +119,31 @@ macro_rules! with_type {
     };
 }
 pub(crate) use with_type;
+
+/// Evaluates an expression with the type that an element type has on a device: bf16 is f32 there.
+macro_rules! with_device_type {
+    ($element:expr, $type:ident => $body:expr) => {
+        match $element {
+            $crate::ElementType::F32 | $crate::ElementType::Bf16 => {
+                type $type = f32;
+                $body
+            }
+            $crate::ElementType::F16 => {
+                type $type = ::half::f16;
+                $body
+            }
+            $crate::ElementType::U8 => {
+                type $type = u8;
+                $body
+            }
+            $crate::ElementType::I8 => {
+                type $type = i8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_device_type;
 
 /// Whether f32 holds sums of squares of `dim` bytes exactly, as integers do.
 pub(crate) fn sums_are_exact(dim: usize) -> bool {
@@ -128,18 +158,25 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
     (f32::from(byte) == x && !(x == 0.0 && x.is_sign_negative())).then_some(byte)
 }
 
-/// Whether a sample of the rows holds f32 values that are bytes.
+/// Whether row `row` holds float values of a wide range that are bytes.
+fn is_byte_row(base: &Vectors, row: usize) -> bool {
+    match base.rows() {
+        TypedRows::F32(rows) => rows.row(row).iter().all(|&x| byte(x).is_some()),
+        TypedRows::Bf16(rows) => rows.row(row).iter().all(|&x| byte(Element::to_f32(x)).is_some()),
+        TypedRows::F16(_) | TypedRows::U8(_) | TypedRows::I8(_) => false,
+    }
+}
+
+/// Whether a sample of the rows holds f32 or bf16 values that are bytes.
 fn may_be_bytes(base: &Vectors, sample: impl IntoIterator<Item = usize>) -> bool {
-    let TypedRows::F32(rows) = base.rows() else { return false };
-    let is_byte = |row: usize| rows.row(row).iter().all(|&x| byte(x).is_some());
+    let is_byte = |row: usize| is_byte_row(base, row);
     sums_are_exact(base.dim()) && base.far_apart(|| sample.into_iter().all(is_byte))
 }
 
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
-    let TypedRows::F32(rows) = base.rows() else { return false };
-    let is_byte = |row: usize| !progress.is_cancelled() && rows.row(row).iter().all(|&x| byte(x).is_some());
+    let is_byte = |row: usize| !progress.is_cancelled() && is_byte_row(base, row);
     may_be_bytes(base, spread_rows(base.len()))
-        && (base.len().saturating_mul(base.dim() * size_of::<f32>()) > READ
+        && (base.len().saturating_mul(base.dim() * base.element_type().size()) > READ
             || (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte))
 }
 

@@ -10,6 +10,9 @@
 //!   whose added coordinate `lift = sqrt(M² − |x|²)`, with M the largest norm, makes all norms
 //!   equal.
 //!
+//! Rows of bf16 are widened to f32 once, under every metric: everything behind this file, kernels
+//! included, sees the f32 of the same values.
+//!
 //! *Order* distances are the keys of candidates and edges in pruning: rule distances, but list
 //! distances under inner product. There the nearest rows by rule distance have about the same norm,
 //! while a search needs edges to the rows of the largest products. A rule distance follows from an
@@ -24,7 +27,7 @@ use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::norms::{largest_square, lift, normalise, normalised};
-use super::{Access, Element, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use super::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
 use crate::{Error, Progress, Result};
@@ -33,7 +36,7 @@ use crate::{Error, Progress, Result};
 pub(crate) struct Space<'a> {
     vectors: Held<'a, Vectors>,
     metric: Metric,
-    /// Largest magnitude in the base; 0 unless its type is f32.
+    /// Largest magnitude in the base; 0 unless its type is f32 or bf16.
     largest: f32,
     /// Inner product: the added coordinate of each row. Else empty.
     lift: Vec<f32>,
@@ -95,7 +98,10 @@ impl<'a> Space<'a> {
                 let (vectors, zero) = normalised(&base, progress)?;
                 (Held::Shared(Arc::new(vectors)), zero)
             }
-            Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
+            Metric::L2 | Metric::InnerProduct => match wide(&base, progress)? {
+                Cow::Owned(widened) => (Held::Shared(Arc::new(widened)), Vec::new()),
+                Cow::Borrowed(_) => (base, Vec::new()),
+            },
         };
         Ok(Self { vectors, metric, largest, lift, square, zero, raw: false })
     }
@@ -107,11 +113,15 @@ impl<'a> Space<'a> {
         Self { vectors, metric, largest: 0.0, lift: Vec::new(), square: -1.0, zero: Vec::new(), raw }
     }
 
-    /// Memory beside a base of `n` rows of `dim` components.
-    pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
+    /// Memory beside a base of `n` rows of `dim` components of a type.
+    pub(crate) fn plan((n, dim): (usize, usize), element: ElementType, metric: Metric) -> MemoryPlan {
+        let widened = match element {
+            ElementType::Bf16 => MemoryPlan::new().with::<f32>("widened vectors", n * dim),
+            _ => MemoryPlan::new(),
+        };
         match metric {
-            Metric::L2 => MemoryPlan::new(),
-            Metric::InnerProduct => MemoryPlan::new().with::<f32>("lifts", n),
+            Metric::L2 => widened,
+            Metric::InnerProduct => widened.with::<f32>("lifts", n),
             Metric::Cosine => {
                 MemoryPlan::new().with::<f32>("unit vectors", n * dim).with::<u8>("zero vectors", n)
             }
@@ -140,7 +150,7 @@ impl<'a> Space<'a> {
         self.metric
     }
 
-    /// Largest magnitude in the base; 0 unless its type is f32.
+    /// Largest magnitude in the base; 0 unless its type is f32 or bf16.
     pub(super) fn largest(&self) -> f32 {
         self.largest
     }
@@ -351,6 +361,7 @@ impl<'a> Space<'a> {
         match (query.rows, self.vectors.rows()) {
             (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::Bf16(p), TypedRows::Bf16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             _ => unreachable!("queries are cast to the element type of the base"),
@@ -435,6 +446,21 @@ impl Queries<'_> {
     pub(crate) fn query(&self, index: usize) -> Query<'_> {
         Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
+}
+
+/// Vectors whose type kernels have: bf16 is widened to f32, which holds it exactly.
+pub(crate) fn wide<'a>(vectors: &'a Vectors, progress: &Progress) -> Result<Cow<'a, Vectors>> {
+    if vectors.element_type() != ElementType::Bf16 {
+        return Ok(Cow::Borrowed(vectors));
+    }
+    let dim = vectors.dim();
+    let mut values = vec![0f32; vectors.len() * dim];
+    values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(index, out)| {
+        progress.check()?;
+        out.copy_from_slice(&vectors.row(index));
+        Ok(())
+    })?;
+    Ok(Cow::Owned(Vectors::dense_f32(values, dim)))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl<T> AsRef<[T]> for Values<T> {
 /// The vectors of a 2-D array of NumPy or on a device, without a copy. `name` is its parameter.
 ///
 /// # Errors
-/// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, u8 or i8.
+/// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, bf16, u8 or i8.
 pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vectors> {
     let py = array.py();
     let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
@@ -52,9 +52,16 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
     let element = match (dtype.kind(), size) {
         (b'f', 4) => ElementType::F32,
         (b'f', 2) => ElementType::F16,
+        // Plain values of 2 bytes: those of `ml_dtypes.bfloat16`, and what NumPy loads of them.
+        (b'V', 2) if !dtype.has_fields() => ElementType::Bf16,
         (b'u', 1) => ElementType::U8,
         (b'i', 1) => ElementType::I8,
-        _ => return wrong(format!("values of {dtype}"), "float32, float16, uint8 or int8: call x.astype"),
+        _ => {
+            return wrong(
+                format!("values of {dtype}"),
+                "float32, float16, bfloat16, uint8 or int8: call x.astype",
+            );
+        }
     };
     if !is_native {
         return wrong(format!("values of {dtype}"), "the byte order of this machine: call x.astype");
@@ -77,6 +84,7 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
     let made = match element {
         ElementType::F32 => strided::<f32>(array, (rows, dim), stride),
         ElementType::F16 => strided::<half::f16>(array, (rows, dim), stride),
+        ElementType::Bf16 => strided::<half::bf16>(array, (rows, dim), stride),
         ElementType::U8 => strided::<u8>(array, (rows, dim), stride),
         ElementType::I8 => strided::<i8>(array, (rows, dim), stride),
     };

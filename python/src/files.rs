@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use half::slice::HalfFloatSliceExt;
 use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -31,20 +32,26 @@ pub(crate) fn read<'py>(
     let element = vectors.element_type();
     let owner = Bound::new(py, Mapped(vectors))?;
     match element {
-        ElementType::F32 => viewed::<f32>(&owner),
-        ElementType::F16 => viewed::<half::f16>(&owner),
-        ElementType::U8 => viewed::<u8>(&owner),
-        ElementType::I8 => viewed::<i8>(&owner),
+        ElementType::F32 => viewed::<f32, _>(&owner, |values| values),
+        ElementType::F16 => viewed::<half::f16, _>(&owner, |values| values),
+        // NumPy has no such type: the caller makes one of the bits.
+        ElementType::Bf16 => viewed::<half::bf16, u16>(&owner, |values| values.reinterpret_cast()),
+        ElementType::U8 => viewed::<u8, _>(&owner, |values| values),
+        ElementType::I8 => viewed::<i8, _>(&owner, |values| values),
     }
 }
 
-fn viewed<'py, T: Component + Element>(owner: &Bound<'py, Mapped>) -> PyResult<Bound<'py, PyAny>> {
+/// The rows as an array of what `shown` makes of their values.
+fn viewed<'py, T: Component, A: Element>(
+    owner: &Bound<'py, Mapped>,
+    shown: impl FnOnce(&[T]) -> &[A],
+) -> PyResult<Bound<'py, PyAny>> {
     let vectors = &owner.get().0;
     let (values, stride) =
         vectors.strided_as::<T>().map_err(|error| errors::of(owner.py(), error, &Names::default()))?;
     let shape = (vectors.len(), vectors.dim());
     // SAFETY: the owner is frozen and holds the map, which is read only.
-    Ok(unsafe { array::view(values, shape, stride, owner.clone().into_any()) }.into_any())
+    Ok(unsafe { array::view(shown(values), shape, stride, owner.clone().into_any()) }.into_any())
 }
 
 /// Writes the rows of `x`.

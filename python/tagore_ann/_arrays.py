@@ -1,5 +1,6 @@
 """Arrays of other libraries, without a copy: in host memory as arrays of NumPy, or on a GPU."""
 
+import importlib
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,14 @@ from ._errors import ArgumentError, Error, refused
 _HOST = (1, 3)
 
 Array = npt.NDArray[Any]
+
+
+def bfloat16() -> np.dtype[Any]:
+    """The type of bf16 in NumPy: that of ml_dtypes, else plain values of its size."""
+    try:
+        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        return np.dtype("V2")
 
 
 def _device(x: Any) -> str | None:
@@ -134,7 +143,8 @@ def rows(x: Any, name: str, convert: bool = False) -> Rows:
     if convert:
         try:
             array = np.asarray(x if isinstance(x, np.ndarray) or not _device(x) else host_array(x, name))
-            if array.dtype not in (np.float32, np.float16, np.uint8, np.int8):
+            plain = array.dtype in (np.float32, np.float16, np.uint8, np.int8)
+            if not plain and array.dtype not in (bfloat16(), np.dtype("V2")):
                 with np.errstate(over="ignore"):
                     array = array.astype(np.float32)
             return np.ascontiguousarray(array) if array.ndim == 2 else array

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Output, leaves_on, on, own_ids, passing, rows, whole
+from ._arrays import Output, bfloat16, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import refused
 from ._index import Index, Metric, Path, _path, given
 from ._progress import Progress, reporting
@@ -144,8 +144,8 @@ def build_file(
     """Builds an index from file to file, cluster by cluster where memory is too small.
 
     Args:
-        x: a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy. It is mapped, not
-            read.
+        x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is mapped,
+            not read.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.
         metric: ``l2``, ``ip`` or ``cosine``.
@@ -361,12 +361,14 @@ def plan(
     True
     """
     try:
-        element = np.dtype(dtype)
+        element = np.dtype(bfloat16() if dtype == "bfloat16" else dtype)
     except TypeError as error:
-        raise refused("dtype", repr(dtype), "float32, float16, uint8 or int8") from error
+        raise refused("dtype", repr(dtype), "float32, float16, bfloat16, uint8 or int8") from error
     names = {"float32": "f32", "float16": "f16", "uint8": "u8", "int8": "i8"}
+    # Without ml_dtypes bf16 is `V2`.
+    names |= {"bfloat16": "bf16", "void16": "bf16"}
     if element.name not in names:
-        raise refused("dtype", element, "float32, float16, uint8 or int8")
+        raise refused("dtype", element, "float32, float16, bfloat16, uint8 or int8")
     options = given(
         kind=kind, metric=metric, device=device, device_kind=device_kind, knn=knn, degree=degree,
         host_memory=host_memory, gpu_memory=gpu_memory, cluster_size=cluster_size,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Array, host_array, rows
+from ._arrays import Array, bfloat16, host_array, rows
 from ._errors import refused
 from ._index import Path, _path, given
 from ._progress import Progress, reporting
@@ -17,14 +17,16 @@ Format = Literal["fvecs", "bvecs", "fbin", "f16bin", "u8bin", "i8bin", "npy"]
 
 
 def read(path: Path, format: Format | None = None) -> Array:
-    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy.
+    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy.
 
     Args:
         path: the file. It must not change while the array is used.
         format: its format; by the extension unless given.
 
     Returns:
-        The rows in place, shape (n, dim), read only. Rows of fvecs and bvecs are strided.
+        The rows in place, shape (n, dim), read only. Rows of fvecs and bvecs are strided. bf16 is
+        `ml_dtypes.bfloat16` if that package is installed, else plain values of 2 bytes (`V2`), as
+        NumPy loads it.
 
     Raises:
         FileError: if the file cannot be read, or its size contradicts its header.
@@ -36,7 +38,9 @@ def read(path: Path, format: Format | None = None) -> Array:
     >>> x.shape, x.strides, x[1].tolist()
     ((3, 3), (16, 4), [0.0, 1.0, 0.0])
     """
-    return _tagore.read(_path(path, "path"), given(format=format))
+    array = _tagore.read(_path(path, "path"), given(format=format))
+    # The native module gives bf16, and nothing else, as its bits.
+    return array.view(bfloat16()) if array.dtype == np.uint16 else array
 
 
 def write(

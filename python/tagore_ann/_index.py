@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Array, Output, host_array, leaves_on, on, own_ids, passing, rows, whole
+from ._arrays import Array, Output, bfloat16, host_array, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import Error, refused
 from ._progress import Progress, reporting
 
@@ -459,7 +459,8 @@ class Index:
     def dtype(self) -> np.dtype[Any]:
         """The type of the values."""
         names = {"f32": "float32", "f16": "float16", "u8": "uint8", "i8": "int8"}
-        return np.dtype(names[self._about["dtype"]])
+        found = self._about["dtype"]
+        return bfloat16() if found == "bf16" else np.dtype(names[found])
 
     def __len__(self) -> int:
         """The number of rows, n."""

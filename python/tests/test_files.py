@@ -71,6 +71,22 @@ def test_vectors_are_mapped_in_every_format(tmp_path, name, dtype):
         assert np.array_equal(np.load(tmp_path / name), x)
 
 
+def test_bf16_is_a_type_of_ml_dtypes_or_plain_values_of_two_bytes(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 7)).astype(np.float32)
+    # The upper halves of float32 are bfloat16.
+    bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+    wide = (bits.astype(np.uint32) << 16).view(np.float32)
+    for name in ["x.bf16bin", "x.npy"]:
+        tagore_ann.write(tmp_path / name, bits.view("V2"))
+        read = tagore_ann.read(tmp_path / name)
+        assert read.shape == (60, 7) and read.dtype.itemsize == 2 and not read.flags.writeable
+        assert np.array_equal(read.view(np.uint16), bits)
+        assert np.array_equal(tagore_ann.knn_graph(read, 3)[0], tagore_ann.knn_graph(wide, 3)[0])
+    assert np.load(tmp_path / "x.npy").dtype == np.dtype("V2")
+    assert tagore_ann.build(bits.view("V2")).dtype == read.dtype
+    assert tagore_ann.plan(1000, 7, "bfloat16")["host_bytes"] > 0
+
+
 def test_a_value_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(tagore_ann.Error, match="row 1, dimension 0"):
         tagore_ann.write(tmp_path / "x.u8bin", np.array([[1.0], [300.0]], np.float32))

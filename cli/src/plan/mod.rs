@@ -23,7 +23,7 @@ use crate::spool;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy; - for standard input
+    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy; - for standard input
     #[arg(short, long, value_name = "BASE", required_unless_present = "n", value_parser = spool::vectors())]
     input: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Components per row
     #[arg(long, requires = "n")]
     dim: Option<usize>,
-    /// Type of its components: f32, f16, u8 or i8
+    /// Type of its components: f32, f16, bf16, u8 or i8
     #[arg(long = "type", requires = "n", default_value = "f32", value_name = "TYPE")]
     element: ElementType,
     #[command(flatten)]

@@ -36,7 +36,7 @@ use crate::vectors::gpu::{
     AnyOrigin, Base, DeviceBase, OnDevice, Origin, Pick, Preparation, ROWS, Rounding, Side, with_origin,
 };
 use crate::vectors::space::Space;
-use crate::{Metric, Progress, Result};
+use crate::{ElementType, Metric, Progress, Result};
 
 /// Most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
@@ -150,6 +150,8 @@ impl Build<'_> {
             iterations: self.iterations,
             settings: self.settings,
             copied: 0,
+            // The space has widened what it was given.
+            stored: ElementType::F32,
         }
     }
 

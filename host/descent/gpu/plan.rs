@@ -39,6 +39,8 @@ pub(in crate::descent) struct DescentShape {
     pub settings: CellSettings,
     /// The host's copy of f32 vectors that the device takes as bytes, in bytes per vector.
     pub copied: usize,
+    /// The type of the vectors as they are given.
+    pub stored: ElementType,
 }
 
 impl DescentShape {
@@ -191,7 +193,7 @@ impl DescentShape {
 
     /// Host memory throughout the descent.
     pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
-        let space = Space::plan(self.n, self.dim, self.metric);
+        let space = Space::plan((self.n, self.dim), self.stored, self.metric);
         if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
     }
 

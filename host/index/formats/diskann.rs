@@ -89,7 +89,7 @@ pub(super) enum Lift {
     Yes,
 }
 
-/// A base in the form that DiskANN stores. Under L2 integers keep their type and f16 becomes f32;
+/// A base in the form that DiskANN stores. Under L2 integers keep their type and other floats become f32;
 /// other metrics store f32, normalised under cosine. Vectors lifted for inner product are divided
 /// by the largest norm, so they have norm 1.
 pub(super) struct Stored<'a> {
@@ -189,7 +189,7 @@ impl<'a> Stored<'a> {
     /// The metadata: element type, metric, number of vectors, dimension.
     fn numbers(&self) -> [u64; 4] {
         let element = match self.element {
-            ElementType::F32 | ElementType::F16 => 0,
+            ElementType::F32 | ElementType::F16 | ElementType::Bf16 => 0,
             ElementType::I8 => 1,
             ElementType::U8 => 2,
         };

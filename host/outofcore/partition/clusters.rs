@@ -1,7 +1,7 @@
 //! The clusters of a base on disk.
 
 use bytemuck::pod_read_unaligned;
-use half::f16;
+use half::{bf16, f16};
 
 use super::table::Table;
 use crate::memory::zeros;
@@ -125,6 +125,7 @@ impl ClusterShape<'_> {
         match self.element {
             ElementType::F32 => self.read_as(records, Vectors::from_f32),
             ElementType::F16 => self.read_as::<f16>(records, Vectors::from_f16),
+            ElementType::Bf16 => self.read_as::<bf16>(records, Vectors::from_bf16),
             ElementType::U8 => self.read_as(records, Vectors::from_u8),
             ElementType::I8 => self.read_as(records, Vectors::from_i8),
         }

@@ -5,9 +5,10 @@ use std::time::Instant;
 use crate::cluster::{self, ClusterKernels, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::outofcore::plan::ClusterGraph;
-use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side, with_wide_matrix};
 use crate::vectors::range::check_smallest;
-use crate::vectors::{Matrix, Vectors, with_matrix};
+use crate::vectors::space::wide;
+use crate::vectors::{Matrix, Vectors};
 use crate::{Device, Error, Metric, Progress, Result};
 
 /// Statistics of finding the cluster graph of a data set.
@@ -49,7 +50,10 @@ impl ClusterGraph {
         let began = Instant::now();
         let gpu = device.gpu_for_graph(n)?;
         let mut pairs = match &gpu {
-            Some(gpu) => with_matrix!(base.rows(), rows => nearest_two(gpu, rows, n, clusters, seed))?,
+            Some(gpu) => {
+                let base = wide(base, progress)?;
+                with_wide_matrix!(base.rows(), rows => nearest_two(gpu, rows, n, clusters, seed))?
+            }
             None => cpu::nearest_two(base, clusters, seed, progress)?,
         };
         number_by_appearance(&mut pairs, clusters);

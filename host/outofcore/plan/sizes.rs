@@ -5,7 +5,7 @@ use super::lists::cluster_memory;
 use super::{Limits, RowBins};
 use crate::descent::STEPS;
 use crate::gpu::Overhead;
-use crate::vectors::shape::with_type;
+use crate::vectors::shape::with_device_type;
 use crate::{BuildPlan, Builder, DataShape, Error, Result, Target};
 
 /// Sampled vectors per cluster: enough to predict sizes within about 5%.
@@ -130,8 +130,7 @@ impl MemoryModel<'_> {
         let Some(overhead) = self.target.gpu else { return 0 };
         let (dim, degree) = (self.data.dim, self.builder.strategy.max_degree());
         let metric = self.builder.descent.metric;
-        let lists =
-            |plan: &BuildPlan| with_type!(plan.element, T => cluster_memory::<T>(nodes, dim, degree, metric));
+        let lists = |plan: &BuildPlan| with_device_type!(plan.element, T => cluster_memory::<T>(nodes, dim, degree, metric));
         let Crew { threads, builds } = self.crew();
         let of_build = |plan: &BuildPlan| plan.peak_device_bytes().max(lists(plan).bytes());
         let merging = ((threads - builds) as u64).saturating_mul(lists(&self.build(nodes)).bytes());

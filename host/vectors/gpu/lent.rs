@@ -18,7 +18,7 @@ use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
 use super::{OnDevice, Pick, RowsAt, stage_kernels, stride};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
-use crate::vectors::shape::with_type;
+use crate::vectors::shape::with_device_type;
 use crate::vectors::{ElementType, Layout};
 use crate::{Device, Result};
 
@@ -154,7 +154,7 @@ impl Lent {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn squares(&self) -> Result<Vec<f64>> {
-        with_type!(self.layout.element, T => self.squares_as::<T>())
+        with_device_type!(self.layout.element, T => self.squares_as::<T>())
     }
 
     fn squares_as<T: NormKernels>(&self) -> Result<Vec<f64>> {
@@ -177,7 +177,7 @@ impl Lent {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn unit(&self, norms: &[f64]) -> Result<Self> {
-        with_type!(self.layout.element, T => self.unit_as::<T>(norms))
+        with_device_type!(self.layout.element, T => self.unit_as::<T>(norms))
     }
 
     fn unit_as<T: NormKernels>(&self, norms: &[f64]) -> Result<Self> {

@@ -51,6 +51,21 @@ fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
 }
 
+/// Evaluates `$body` with the matrix of rows that [`wide`](super::space::wide) has prepared for a
+/// device.
+macro_rules! with_wide_matrix {
+    ($rows:expr, $matrix:ident => $body:expr) => {
+        match $rows {
+            $crate::vectors::TypedRows::F32($matrix) => $body,
+            $crate::vectors::TypedRows::F16($matrix) => $body,
+            $crate::vectors::TypedRows::Bf16(_) => unreachable!("bf16 is widened before it goes to a device"),
+            $crate::vectors::TypedRows::U8($matrix) => $body,
+            $crate::vectors::TypedRows::I8($matrix) => $body,
+        }
+    };
+}
+pub(crate) use with_wide_matrix;
+
 /// The number of a metric that kernels take.
 pub(crate) fn metric_number(metric: Metric) -> u32 {
     match metric {

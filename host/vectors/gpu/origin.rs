@@ -102,6 +102,7 @@ impl<'a> AnyOrigin<'a> {
             return Ok(match vectors.rows() {
                 TypedRows::F32(rows) => Self::F32(Origin::Host(rows)),
                 TypedRows::F16(rows) => Self::F16(Origin::Host(rows)),
+                TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
                 TypedRows::U8(rows) => Self::U8(Origin::Host(rows)),
                 TypedRows::I8(rows) => Self::I8(Origin::Host(rows)),
             });
@@ -115,6 +116,7 @@ impl<'a> AnyOrigin<'a> {
         Ok(match vectors.element_type() {
             ElementType::F32 => on_device!(F32),
             ElementType::F16 => on_device!(F16),
+            ElementType::Bf16 => unreachable!("no memory of a device is taken as bf16"),
             ElementType::U8 => on_device!(U8),
             ElementType::I8 => on_device!(I8),
         })

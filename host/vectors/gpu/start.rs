@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use super::OnDevice;
+use super::{OnDevice, with_wide_matrix};
 use crate::gpu::{Gpu, MemoryPlan};
-use crate::vectors::{Vectors, with_matrix};
-use crate::{Device, Result};
+use crate::vectors::Vectors;
+use crate::vectors::space::wide;
+use crate::{Device, Progress, Result};
 
-/// Opens `device` and copies the values of `base` to it, as they are. Returns the seconds of both.
+/// Opens `device` and copies the values of `base` to it, as they are; bf16 as f32. Returns the seconds of both.
 /// This is the least time of a command that builds or searches on the device.
 ///
 /// # Errors
@@ -19,7 +20,8 @@ pub fn start_seconds(device: Device, base: &Vectors) -> Result<(f64, f64)> {
         .ok_or_else(|| crate::Error::argument("device", device, "a GPU: cuda, cuda:N or emulated"))?;
     let open = opening.elapsed().as_secs_f64();
     let copying = Instant::now();
-    with_matrix!(base.rows(), rows => copy(&gpu, base.len(), |row| rows.row(row), base.dim())?);
+    let base = wide(base, &Progress::silent())?;
+    with_wide_matrix!(base.rows(), rows => copy(&gpu, base.len(), |row| rows.row(row), base.dim())?);
     Ok((open, copying.elapsed().as_secs_f64()))
 }
 

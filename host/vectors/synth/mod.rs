@@ -105,11 +105,11 @@ impl Synth {
         Ok(self.vectors(range.start, count))
     }
 
-    /// Writes the rows of a range to a file of f32 or f16 vectors, a chunk at a time. The file
+    /// Writes the rows of a range to a file of f32, f16 or bf16 vectors, a chunk at a time. The file
     /// appears only when it is complete.
     ///
     /// # Errors
-    /// If the file cannot be written, the format is not fvecs, fbin, f16bin or npy,
+    /// If the file cannot be written, the format is not fvecs, fbin, f16bin, bf16bin or npy,
     /// [`rows`](Self::rows) would refuse the range, or the work is cancelled.
     pub fn write(
         &self,
@@ -125,7 +125,7 @@ impl Synth {
             return Err(Error::argument(
                 "format",
                 format,
-                "fvecs, fbin, f16bin or npy, since synthetic data is floating-point",
+                "fvecs, fbin, f16bin, bf16bin or npy, since synthetic data is floating-point",
             ));
         }
         let stage = progress.stage("synth", count as u64);
