@@ -40,8 +40,9 @@
 //! | a database | [`Vectors::from_source`] | one, in memory |
 //! | a database larger than memory | [`Vectors::spooled`] | one, in a file without a name |
 //!
-//! Values are f32, f16, bf16, u8 or i8. [`Ids`] holds the caller's own ids of the rows. A graph goes back
-//! to a database through a [`RowSink`]. `examples/redb.rs` does all of it in one database.
+//! Values are f32, f16, bf16, u8 or i8. [`Ids`] holds the caller's own ids of the rows. A graph
+//! goes back to a database through a [`RowSink`]. `examples/redb.rs` does all of it in one
+//! database.
 //!
 //! # Threads
 //!

@@ -340,8 +340,8 @@ pub(crate) fn format_of(name: *const c_char) -> Result<Option<Format>> {
     Ok(text_if(name, "format")?.map(str::parse).transpose()?)
 }
 
-/// Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null `format` takes
-/// the file's extension. The file must not change or shrink while a handle uses it.
+/// Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null
+/// `format` takes the file's extension. The file must not change or shrink while a handle uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_open(
     file: *const c_char,

@@ -71,7 +71,8 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A type of the components of vectors: `f32`, `f16`, `bf16`, `u8` or `i8`. No other type can have it.
+/// A type of the components of vectors: `f32`, `f16`, `bf16`, `u8` or `i8`. No other type can have
+/// it.
 pub trait Component: Element {}
 
 impl Component for f32 {}

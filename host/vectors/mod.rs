@@ -13,6 +13,7 @@ mod lent;
 #[cfg(test)]
 mod lent_tests;
 mod mapped;
+mod matrix;
 mod metric;
 pub(crate) mod norms;
 pub(crate) mod npy;
@@ -38,7 +39,6 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
 pub(crate) use advice::{Access, advise, far_apart};
@@ -51,6 +51,7 @@ pub use ids::Ids;
 pub use lent::DeviceRows;
 pub(crate) use mapped::MappedFile;
 pub use mapped::with_mapped_file_at;
+pub(crate) use matrix::{Matrix, TypedRows, with_matrix};
 pub use metric::Metric;
 pub(crate) use open::{map, open_ids_as, open_regular};
 pub(crate) use query::QueryBuffer;
@@ -98,8 +99,8 @@ pub struct Vectors {
     storage: Storage,
     layout: Layout,
     path: Option<PathBuf>,
-    /// Largest magnitude (0 unless the type is f32 or bf16). Set once all values are known to be finite and
-    /// all rows of a `vecs` file to have the same dimension.
+    /// Largest magnitude (0 unless the type is f32 or bf16). Set once all values are known to be
+    /// finite and all rows of a `vecs` file to have the same dimension.
     largest: OnceLock<f32>,
     /// Whether all values are f32, but bytes. Set once all have been read for it.
     bytes: OnceLock<bool>,
@@ -123,54 +124,6 @@ impl Layout {
         Self { element, rows, dim, offset: 0, stride: dim * element.size(), prefixed: false }
     }
 }
-
-/// Rows of one type: row `i` is `data[i * stride..][..dim]`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix<'a, T> {
-    data: &'a [T],
-    stride: usize,
-    dim: usize,
-}
-
-impl<'a, T: Element> Matrix<'a, T> {
-    pub(crate) fn new(data: &'a [T], stride: usize, dim: usize) -> Self {
-        Self { data, stride, dim }
-    }
-
-    pub(crate) fn dim(&self) -> usize {
-        self.dim
-    }
-
-    #[inline(always)]
-    pub(crate) fn row(&self, index: usize) -> &'a [T] {
-        let start = index * self.stride;
-        &self.data[start..start + self.dim]
-    }
-}
-
-/// Rows of any element type.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TypedRows<'a> {
-    F32(Matrix<'a, f32>),
-    F16(Matrix<'a, f16>),
-    Bf16(Matrix<'a, bf16>),
-    U8(Matrix<'a, u8>),
-    I8(Matrix<'a, i8>),
-}
-
-/// Evaluates `$body` with `$matrix` bound to the matrix of the rows' type.
-macro_rules! with_matrix {
-    ($rows:expr, $matrix:ident => $body:expr) => {
-        match $rows {
-            $crate::vectors::TypedRows::F32($matrix) => $body,
-            $crate::vectors::TypedRows::F16($matrix) => $body,
-            $crate::vectors::TypedRows::Bf16($matrix) => $body,
-            $crate::vectors::TypedRows::U8($matrix) => $body,
-            $crate::vectors::TypedRows::I8($matrix) => $body,
-        }
-    };
-}
-pub(crate) use with_matrix;
 
 /// At most 1,024 evenly spread rows of `rows`, the first and the last included.
 pub(crate) fn spread_rows(rows: usize) -> impl Iterator<Item = usize> {

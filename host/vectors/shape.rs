@@ -18,8 +18,8 @@ pub struct DataShape {
     pub dim: usize,
     /// Type of the components.
     pub element: ElementType,
-    /// Whether all values are f32 or bf16 but whole numbers from 0 to 255, as byte vectors often come. A
-    /// GPU stores them as bytes.
+    /// Whether all values are f32 or bf16 but whole numbers from 0 to 255, as byte vectors often
+    /// come. A GPU stores them as bytes.
     pub bytes: bool,
 }
 

@@ -89,9 +89,9 @@ pub(super) enum Lift {
     Yes,
 }
 
-/// A base in the form that DiskANN stores. Under L2 integers keep their type and other floats become f32;
-/// other metrics store f32, normalised under cosine. Vectors lifted for inner product are divided
-/// by the largest norm, so they have norm 1.
+/// A base in the form that DiskANN stores. Under L2 integers keep their type and other floats
+/// become f32; other metrics store f32, normalised under cosine. Vectors lifted for inner product
+/// are divided by the largest norm, so they have norm 1.
 pub(super) struct Stored<'a> {
     base: &'a Vectors,
     metric: Metric,

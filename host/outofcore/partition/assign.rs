@@ -137,7 +137,7 @@ mod tests {
                 let end = 5000.min(first + range);
                 for first in (first..end).step_by(chunk) {
                     let ids = ids(first..end.min(first + chunk));
-                    sums.add(&ids, &base.select(&ids));
+                    sums.add(&ids, &base.select(&ids).unwrap());
                     add_blocks(&mut total, &sums.take());
                 }
                 add_blocks(&mut total, &sums.finish());

@@ -49,9 +49,9 @@ mod tests {
     use crate::gpu::MemoryPlan;
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
-    use crate::vectors::gpu::Origin;
+    use crate::vectors::gpu::{Origin, with_wide_matrix};
     use crate::vectors::space::Space;
-    use crate::vectors::{Matrix, Synth, Vectors, with_matrix};
+    use crate::vectors::{Matrix, Synth, Vectors};
     use tagore_device::key::{self, Key};
 
     fn check<T: CollectKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
@@ -95,11 +95,11 @@ mod tests {
             let base = Vectors::from_f32(values, 19).unwrap();
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
-            with_matrix!(space.rows(), rows => check(&space, rows, &graph));
+            with_wide_matrix!(space.rows(), rows => check(&space, rows, &graph));
         }
         let bytes = Vectors::from_u8((0..90 * 33).map(|i| (i * i % 251) as u8).collect(), 33).unwrap();
         let space = Space::new(&bytes, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(9).build(&bytes).unwrap();
-        with_matrix!(space.rows(), rows => check(&space, rows, &graph));
+        with_wide_matrix!(space.rows(), rows => check(&space, rows, &graph));
     }
 }

@@ -93,9 +93,9 @@ mod tests {
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::{Buffer, MemoryPlan};
     use crate::prune::filter::Pruner;
-    use crate::vectors::gpu::Origin;
+    use crate::vectors::gpu::{Origin, with_wide_matrix};
     use crate::vectors::space::Space;
-    use crate::vectors::{ElementType, Matrix, Metric, Vectors, with_matrix};
+    use crate::vectors::{ElementType, Matrix, Metric, Vectors};
     use crate::{Collect, Device};
 
     /// A user's rule with a parameter.
@@ -205,7 +205,7 @@ mod tests {
                     let graph =
                         Descent::new().metric(metric).knn(12).device(Device::Cpu).build(&base).unwrap();
                     for strategy in strategies.iter().filter(|strategy| strategy.filters_on(&gpu)) {
-                        with_matrix!(space.rows(), rows => compare(&gpu, &space, rows, &graph, strategy));
+                        with_wide_matrix!(space.rows(), rows => compare(&gpu, &space, rows, &graph, strategy));
                     }
                 }
             }
@@ -222,7 +222,7 @@ mod tests {
         let mut forward = Forward { keys: memory.buffer("keys").unwrap(), rows: 4, width: 1 };
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };
-        with_matrix!(space.rows(), rows => {
+        with_wide_matrix!(space.rows(), rows => {
             let base = Base::upload(&gpu, &space, &Origin::Host(rows)).unwrap();
             let from = Candidates::by_place(&chunk, &keys, 4);
             let error = filter(&gpu, &base, &Strategy::cagra(), from, &mut forward).unwrap_err();

@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::Progress;
     use crate::prune::gpu::testing::{cases, devices};
-    use crate::vectors::gpu::Origin;
-    use crate::vectors::{Matrix, Metric, Vectors, with_matrix};
+    use crate::vectors::gpu::{Origin, with_wide_matrix};
+    use crate::vectors::{Matrix, Metric, Vectors};
     use tagore_device::random::{Draws, Stage};
 
     fn check<T: MedoidKernels>(space: &Space<'_>, rows: Matrix<'_, T>) {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn medoids_match_the_cpu() {
-        let check = |space: &Space<'_>| with_matrix!(space.rows(), rows => check(space, rows));
+        let check = |space: &Space<'_>| with_wide_matrix!(space.rows(), rows => check(space, rows));
         cases(|space, _| check(space));
         // Several pieces, the last of them short.
         let draws = Draws::new(6, Stage::Test, 2, 0);

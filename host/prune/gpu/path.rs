@@ -68,9 +68,9 @@ mod tests {
     use crate::prune::collect::Collector;
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
-    use crate::vectors::gpu::Origin;
+    use crate::vectors::gpu::{Origin, with_wide_matrix};
     use crate::vectors::space::Space;
-    use crate::vectors::{Matrix, Metric, Synth, Vectors, with_matrix};
+    use crate::vectors::{Matrix, Metric, Synth, Vectors};
     use tagore_device::key::{self, Key};
 
     fn check<T: PathKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn check_any(space: &Space<'_>, graph: &KnnGraph, entries: &[u32]) {
-        with_matrix!(space.rows(), rows => check(space, rows, graph, entries));
+        with_wide_matrix!(space.rows(), rows => check(space, rows, graph, entries));
     }
 
     #[test]

@@ -302,8 +302,8 @@ impl Task<'_> {
         }
     }
 
-    /// Counts the rows that the kernel of the beam has read. Rows alone: the number of edges read is
-    /// not known.
+    /// Counts the rows that the kernel of the beam has read. Rows alone: the number of edges read
+    /// is not known.
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
         let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
         match self.limits.beam {

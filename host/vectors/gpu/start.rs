@@ -8,8 +8,8 @@ use crate::vectors::Vectors;
 use crate::vectors::space::wide;
 use crate::{Device, Progress, Result};
 
-/// Opens `device` and copies the values of `base` to it, as they are; bf16 as f32. Returns the seconds of both.
-/// This is the least time of a command that builds or searches on the device.
+/// Opens `device` and copies the values of `base` to it, as they are; bf16 as f32. Returns the
+/// seconds of both. This is the least time of a command that builds or searches on the device.
 ///
 /// # Errors
 /// If `device` is no GPU, cannot be opened, or lacks memory.

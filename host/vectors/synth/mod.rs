@@ -105,8 +105,8 @@ impl Synth {
         Ok(self.vectors(range.start, count))
     }
 
-    /// Writes the rows of a range to a file of f32, f16 or bf16 vectors, a chunk at a time. The file
-    /// appears only when it is complete.
+    /// Writes the rows of a range to a file of f32, f16 or bf16 vectors, a chunk at a time. The
+    /// file appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written, the format is not fvecs, fbin, f16bin, bf16bin or npy,

@@ -1,0 +1,53 @@
+//! The rows of a data set as matrices of their type.
+
+use half::{bf16, f16};
+
+use super::Element;
+
+/// Rows of one type: row `i` is `data[i * stride..][..dim]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a, T> {
+    pub data: &'a [T],
+    pub stride: usize,
+    pub dim: usize,
+}
+
+impl<'a, T: Element> Matrix<'a, T> {
+    pub(crate) fn new(data: &'a [T], stride: usize, dim: usize) -> Self {
+        Self { data, stride, dim }
+    }
+
+    pub(crate) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&self, index: usize) -> &'a [T] {
+        let start = index * self.stride;
+        &self.data[start..start + self.dim]
+    }
+}
+
+/// Rows of any element type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TypedRows<'a> {
+    F32(Matrix<'a, f32>),
+    F16(Matrix<'a, f16>),
+    Bf16(Matrix<'a, bf16>),
+    U8(Matrix<'a, u8>),
+    I8(Matrix<'a, i8>),
+}
+
+/// Evaluates `$body` with `$matrix` bound to the matrix of the rows' type.
+macro_rules! with_matrix {
+    ($rows:expr, $matrix:ident => $body:expr) => {
+        match $rows {
+            $crate::vectors::TypedRows::F32($matrix) => $body,
+            $crate::vectors::TypedRows::F16($matrix) => $body,
+            $crate::vectors::TypedRows::Bf16($matrix) => $body,
+            $crate::vectors::TypedRows::U8($matrix) => $body,
+            $crate::vectors::TypedRows::I8($matrix) => $body,
+        }
+    };
+}
+pub(crate) use with_matrix;
