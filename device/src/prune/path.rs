@@ -259,7 +259,7 @@ macro_rules! path_kernels {
 }
 
 path_kernels! {
-    prune_path_f32 f32, 6 blocks;
+    prune_path_f32 f32, 7 blocks;
     prune_path_f16 f16, 8 blocks;
     prune_path_u8 u8, 9 blocks;
     prune_path_i8 i8, 9 blocks;
