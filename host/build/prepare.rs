@@ -34,7 +34,7 @@ impl Builder {
         let mut kernels = self.descent.kernels(data, k);
         let (own, on_device) = (own_type(data, metric), device_type(data, metric));
         with_device_type!(on_device, T => {
-            kernels.extend(prune_kernels::<T>(&self.strategy, metric, self.baseline_kernels));
+            kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim), self.baseline_kernels));
         });
         if self.sample > 0 {
             with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));

@@ -246,6 +246,7 @@ fn of_pruning<T: PruneKernels>(
                 ..zeroed()
             };
             launched.kernel::<T::Path>((Paths { walk, ..zeroed() },));
+            launched.kernel::<T::LongPath>((Paths { walk, ..zeroed() },));
         }
         crate::Collect::OneHop => launched.kernel::<T::Collect>((Collect { rows, k, hop: 0, ..zeroed() },)),
         crate::Collect::TwoHop => {

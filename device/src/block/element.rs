@@ -159,7 +159,7 @@ fn four_halves(row: Global<f16>, i: u32) -> [f32; 4] {
 }
 
 float_elements! {
-    f32: |x| x, four_floats, 3;
+    f32: |x| x, four_floats, 4;
     f16: float16::to_f32, four_halves, 4;
 }
 

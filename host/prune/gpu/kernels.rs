@@ -6,17 +6,17 @@ use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::store::{prune_merge, prune_store};
 
-use super::PruneKernels;
+use super::{PruneKernels, path};
 use crate::Metric;
 use crate::gpu::sort;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::vectors::Element;
 
-/// The kernels of pruning by `strategy` over a base of type `T` on the device. Kernels of a
-/// user's rule are not among them.
+/// The kernels of pruning by `strategy` over a base of type `T` and `dim` components on the device.
+/// Kernels of a user's rule are not among them.
 pub(crate) fn kernels<T: PruneKernels>(
     strategy: &Strategy,
-    metric: Metric,
+    (metric, dim): (Metric, usize),
     baseline: bool,
 ) -> Vec<&'static str> {
     let mut kernels = vec![prune_edges_count::NAME, prune_edges::NAME, prune_edge_sources::NAME];
@@ -27,7 +27,11 @@ pub(crate) fn kernels<T: PruneKernels>(
     let ranks = strategy.counts_detours();
     // As `PruneShape::takes_lists`.
     if !(ranks && strategy.collect == Collect::OneHop && metric != Metric::Cosine) {
-        kernels.push(if strategy.collect == Collect::Path { T::Path::NAME } else { T::Collect::NAME });
+        kernels.push(if strategy.collect == Collect::Path {
+            path::kernel::<T>(dim)
+        } else {
+            T::Collect::NAME
+        });
     }
     match (&strategy.filter, baseline) {
         _ if ranks => {

@@ -1,7 +1,9 @@
 //! Collect by paths on a GPU.
 
+use cuda_std::launch::Kernel;
 use tagore_device::prune::path::{
-    PATH_THREADS, Paths, path_slots, prune_path_f16, prune_path_f32, prune_path_i8, prune_path_u8,
+    LONG_ROW, PATH_THREADS, Paths, path_slots, prune_path_f16, prune_path_f32, prune_path_i8,
+    prune_path_long_f32, prune_path_u8,
 };
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
@@ -10,13 +12,19 @@ use crate::Result;
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
 use crate::prune::collect::PATH;
-use crate::vectors::gpu::{Base, metric_number, stage_kernels};
+use crate::vectors::gpu::{Base, metric_number, stage_kernels, stride};
 
 stage_kernels! {
     /// Kernels that collect by paths.
     pub(crate) trait PathKernels {
         Path (Paths<Self>,): prune_path_f32 prune_path_f16 prune_path_u8 prune_path_i8;
+        LongPath (Paths<Self>,): prune_path_long_f32 prune_path_f16 prune_path_u8 prune_path_i8;
     }
+}
+
+/// The kernel for rows of `dim` components.
+pub(super) fn kernel<T: PathKernels>(dim: usize) -> &'static str {
+    if stride::<T>(dim) * size_of::<T>() < LONG_ROW { T::Path::NAME } else { T::LongPath::NAME }
 }
 
 /// Most candidates of a node.
@@ -55,7 +63,14 @@ pub(super) fn path<T: PathKernels>(
     };
     // SAFETY: lists, entries and nodes hold rows of the base. `keys` has room for `limit`
     // candidates per node. All buffers outlive the work.
-    unsafe { gpu.launch::<T::Path>([to.chunk.len() as u32, 1, 1], PATH_THREADS, (paths,)) }
+    unsafe {
+        let blocks = [to.chunk.len() as u32, 1, 1];
+        if base.row_bytes() < LONG_ROW {
+            gpu.launch::<T::Path>(blocks, PATH_THREADS, (paths,))
+        } else {
+            gpu.launch::<T::LongPath>(blocks, PATH_THREADS, (paths,))
+        }
+    }
 }
 
 #[cfg(test)]

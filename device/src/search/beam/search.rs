@@ -92,7 +92,7 @@ fn search<T: Element, const C: usize, const PLACED: bool>(p: &BeamSearch<T>) {
     let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
     sync_threads();
     let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
-    let (beam, computed) = walk.run::<C, false, PLACED>(&point, &room);
+    let (beam, computed) = walk.run::<C, false, PLACED, true>(&point, &room);
     if thread == 0 {
         p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
     }

@@ -224,8 +224,9 @@ impl<T: Element> BeamWalk<T> {
     /// `expansions` expansions, and the table holds all visited ids.
     ///
     /// With `PLACED` the graph is one over some of the nodes, which `graph.places` maps to rows.
+    /// With `DEEP` more loads of a row are under way, in more registers.
     #[inline(always)]
-    pub fn run<const C: usize, const KEEP: bool, const PLACED: bool>(
+    pub fn run<const C: usize, const KEEP: bool, const PLACED: bool, const DEEP: bool>(
         &self,
         point: &ListPoint<T>,
         room: &Room<T>,
@@ -282,7 +283,7 @@ impl<T: Element> BeamWalk<T> {
 
             let new = room.new_count.get(0);
             let keys = room.keys.offset(if KEEP { computed as usize } else { 0 });
-            self.distances::<true>(point, room.ids, keys, new);
+            self.distances::<DEEP>(point, room.ids, keys, new);
             sync_threads();
             known += new;
             computed += new;
