@@ -33,11 +33,11 @@ pub trait Element: Plain + Default {
 
     /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of
     /// each group of four. Lane `part` of a group passes its part of the query's norm. Loads of all
-    /// rows are under way at once: two of each row, with `DEEP` more if the type is wide.
+    /// rows are under way at once: `LOADS` of each row, 2 to 4, and 2 if the type is a byte.
     ///
     /// Rows and query begin at multiples of 16 bytes. Zeros follow the last component: of a row up
     /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
-    fn sums_of_group<const N: usize, const DEEP: bool>(
+    fn sums_of_group<const N: usize, const LOADS: usize>(
         metric: Metric,
         query: (Shared<Self::Query>, Self::Wide),
         rows: [Global<Self>; N],
@@ -50,7 +50,7 @@ pub trait Element: Plain + Default {
 pub const GROUP: u32 = 4;
 
 macro_rules! float_elements {
-    ($($type:ty: $wide:expr, $four:expr, $deep:literal;)*) => {$(
+    ($($type:ty: $wide:expr, $four:expr;)*) => {$(
         impl Element for $type {
             type Wide = f32;
             type Query = f32;
@@ -75,7 +75,7 @@ macro_rules! float_elements {
             // The CPU's order: sixteen sums, four to a lane, of the components `i, i + 16, ...`,
             // added as a tree.
             #[inline(always)]
-            fn sums_of_group<const N: usize, const DEEP: bool>(
+            fn sums_of_group<const N: usize, const LOADS: usize>(
                 metric: Metric,
                 (query, _): (Shared<f32>, f32),
                 rows: [Global<Self>; N],
@@ -94,24 +94,24 @@ macro_rules! float_elements {
                 let mut sums = [[0f32; 4]; N];
                 const STEP: u32 = GROUP * <$type as Element>::PIECE;
                 let mut i = part * Self::PIECE;
-                // Registers hold no more loads than `$deep`; the rest of a row takes two at a time.
-                while DEEP && i + ($deep - 1) * STEP < dim {
+                // The rest of a row takes two loads at a time.
+                while LOADS > 2 && i + (LOADS as u32 - 1) * STEP < dim {
                     keep_rolled();
-                    let mut loaded = [[[0.0; 4]; N]; $deep];
+                    let mut loaded = [[[0.0; 4]; N]; LOADS];
                     unroll!(4, A => {
-                        if A < $deep {
+                        if A < LOADS {
                             loaded[A] = rows.map(|row| $four(row, i + A as u32 * STEP));
                         }
                     });
                     unroll!(4, A => {
-                        if A < $deep {
+                        if A < LOADS {
                             let of_query = query.get_quad((i + A as u32 * STEP) as usize);
                             for n in 0..N {
                                 add(&mut sums[n], loaded[A][n], of_query);
                             }
                         }
                     });
-                    i += $deep * STEP;
+                    i += LOADS as u32 * STEP;
                 }
                 while i < dim {
                     keep_rolled();
@@ -159,8 +159,8 @@ fn four_halves(row: Global<f16>, i: u32) -> [f32; 4] {
 }
 
 float_elements! {
-    f32: |x| x, four_floats, 4;
-    f16: float16::to_f32, four_halves, 4;
+    f32: |x| x, four_floats;
+    f16: float16::to_f32, four_halves;
 }
 
 macro_rules! byte_elements {
@@ -196,7 +196,7 @@ macro_rules! byte_elements {
 
             // Sums of integers are exact in any order.
             #[inline(always)]
-            fn sums_of_group<const N: usize, const DEEP: bool>(
+            fn sums_of_group<const N: usize, const LOADS: usize>(
                 metric: Metric,
                 (query, norm): (Shared<$type>, i32),
                 rows: [Global<$type>; N],

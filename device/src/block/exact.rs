@@ -75,29 +75,29 @@ impl<T: Element> ExactQuery<T> {
         // SAFETY: with no components, nothing is read.
         let none = || unsafe { Global::new(0) };
         let dim = if row.is_some() { self.dim } else { 0 };
-        self.sums::<1, true>(metric, [row.unwrap_or_else(none)], dim)[0]
+        self.sums::<1, 4>(metric, [row.unwrap_or_else(none)], dim)[0]
     }
 
-    /// The [distances](Self::distance) of `N` rows per group, whose loads are under way at once,
-    /// more of them with `DEEP`.
+    /// The [distances](Self::distance) of `N` rows per group. `LOADS` loads of each row are under
+    /// way at once, see [`Element::sums_of_group`].
     #[inline(always)]
-    pub fn distances<const N: usize, const DEEP: bool>(
+    pub fn distances<const N: usize, const LOADS: usize>(
         &self,
         metric: Metric,
         rows: [Global<T>; N],
     ) -> [f32; N] {
-        self.sums::<N, DEEP>(metric, rows, self.dim)
+        self.sums::<N, LOADS>(metric, rows, self.dim)
     }
 
     #[inline(always)]
-    fn sums<const N: usize, const DEEP: bool>(
+    fn sums<const N: usize, const LOADS: usize>(
         &self,
         metric: Metric,
         rows: [Global<T>; N],
         dim: u32,
     ) -> [f32; N] {
         let part = warp::lane_id() % GROUP;
-        T::sums_of_group::<N, DEEP>(metric, (self.values, self.norm), rows, part, dim).map(|sum| {
+        T::sums_of_group::<N, LOADS>(metric, (self.values, self.norm), rows, part, dim).map(|sum| {
             let sum = sum.to_f32();
             match metric {
                 Metric::L2 => sum,

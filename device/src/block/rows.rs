@@ -182,15 +182,14 @@ impl<T: Element> Rows<T> {
     }
 
     /// The list distances from `point` to `N` rows per group of lanes: the bits of the CPU backend.
-    /// With `DEEP` more loads are under way at once.
-    /// The whole warp calls this.
+    /// `LOADS` loads of each row are under way at once. The whole warp calls this.
     #[inline(always)]
-    pub fn list_distances<const N: usize, const DEEP: bool>(
+    pub fn list_distances<const N: usize, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         ids: [u32; N],
     ) -> [f32; N] {
-        let mut distances = point.point.distances::<N, DEEP>(point.metric, ids.map(|id| self.row(id)));
+        let mut distances = point.point.distances::<N, LOADS>(point.metric, ids.map(|id| self.row(id)));
         if point.metric == Metric::Cosine {
             for n in 0..N {
                 if point.zero || self.lift(ids[n]) < 0.0 {

@@ -105,7 +105,7 @@ pub const fn path_shared_bytes(dim: u32, k: u32, entries: u32, expansions: u32) 
 }
 
 #[inline(always)]
-fn path<T: Element, const DEEP: bool>(p: &Paths<T>) {
+fn path<T: Element, const LOADS: usize>(p: &Paths<T>) {
     let (walk, k) = (&p.walk, p.walk.graph.degree);
     let (line, lane) = (block_idx_x() as usize, warp::lane_id());
     let node = p.nodes.get(line);
@@ -115,7 +115,7 @@ fn path<T: Element, const DEEP: bool>(p: &Paths<T>) {
     sync_threads();
     let metric = Metric::from_u32(walk.metric);
     let point = walk.base.list_point(room.values, node, metric);
-    let (_, met) = walk.run::<1, true, false, DEEP>(&point, &room);
+    let (_, met) = walk.run::<1, true, false, LOADS>(&point, &room);
 
     // The rest of the node's own list.
     let list = walk.graph.ids.cast::<Key>().offset(node as usize * k as usize);
@@ -245,7 +245,7 @@ fn each_word(keys: Shared<Key>, count: u32, mut with: impl FnMut(u32)) {
 }
 
 macro_rules! path_kernels {
-    ($($name:ident $type:ty, $blocks:literal blocks, $deep:literal;)*) => {$(
+    ($($name:ident $type:ty, $blocks:literal blocks, $loads:literal loads;)*) => {$(
         /// Collects candidates by paths (see [`Paths`] and the module).
         ///
         /// Launch: a block of [`PATH_THREADS`] per node; [`path_shared_bytes`].
@@ -258,15 +258,15 @@ macro_rules! path_kernels {
             blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: Paths<$type>) {
-            path::<$type, $deep>(&p);
+            path::<$type, $loads>(&p);
         }
     )*};
 }
 
 path_kernels! {
-    prune_path_f32 f32, 9 blocks, false;
-    prune_path_long_f32 f32, 6 blocks, true;
-    prune_path_f16 f16, 8 blocks, true;
-    prune_path_u8 u8, 9 blocks, false;
-    prune_path_i8 i8, 9 blocks, false;
+    prune_path_f32 f32, 9 blocks, 2 loads;
+    prune_path_long_f32 f32, 5 blocks, 4 loads;
+    prune_path_f16 f16, 8 blocks, 4 loads;
+    prune_path_u8 u8, 9 blocks, 2 loads;
+    prune_path_i8 i8, 9 blocks, 2 loads;
 }

@@ -141,7 +141,11 @@ macro_rules! finish_kernels {
         ///
         /// # Safety
         /// - The views have the shapes of [`Finish`].
-        #[kernel(block = SETTLE_THREADS, shared = finish_shared_bytes(p.k, p.dim))]
+        #[kernel(
+            block = SETTLE_THREADS,
+            shared = finish_shared_bytes(p.k, p.dim),
+            blocks_per_multiprocessor = 10
+        )]
         pub unsafe fn $name(p: Finish<$type>) {
             finish(&p);
         }

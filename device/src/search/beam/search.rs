@@ -86,13 +86,13 @@ pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
 }
 
 #[inline(always)]
-fn search<T: Element, const C: usize, const PLACED: bool>(p: &BeamSearch<T>) {
+fn search<T: Element, const C: usize, const PLACED: bool, const LOADS: usize>(p: &BeamSearch<T>) {
     let (thread, query) = (thread_idx_x(), block_idx_x());
     let walk = &p.walk;
     let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
     sync_threads();
     let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
-    let (beam, computed) = walk.run::<C, false, PLACED, true>(&point, &room);
+    let (beam, computed) = walk.run::<C, false, PLACED, LOADS>(&point, &room);
     if thread == 0 {
         p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
     }
@@ -107,7 +107,7 @@ fn search<T: Element, const C: usize, const PLACED: bool>(p: &BeamSearch<T>) {
 }
 
 macro_rules! search_kernels {
-    ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $placed:literal;)*) => {$(
+    ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $placed:literal, $loads:literal loads;)*) => {$(
         /// Finds the nearest nodes of queries by beam search (see [`BeamSearch`] and the module).
         ///
         #[doc = concat!("Keys per lane: ", stringify!($keys), ", a beam of up to 32 times as many nodes.")]
@@ -123,30 +123,30 @@ macro_rules! search_kernels {
             blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: BeamSearch<$type>) {
-            search::<$type, $keys, $placed>(&p);
+            search::<$type, $keys, $placed, $loads>(&p);
         }
     )*};
 }
 
 search_kernels! {
-    beam_search_64_f32 f32, 2 keys, 3 blocks, false;
-    beam_search_64_f16 f16, 2 keys, 4 blocks, false;
-    beam_search_64_u8 u8, 2 keys, 4 blocks, false;
-    beam_search_64_i8 i8, 2 keys, 4 blocks, false;
-    beam_search_128_f32 f32, 4 keys, 3 blocks, false;
-    beam_search_128_f16 f16, 4 keys, 4 blocks, false;
-    beam_search_128_u8 u8, 4 keys, 4 blocks, false;
-    beam_search_128_i8 i8, 4 keys, 4 blocks, false;
-    beam_search_256_f32 f32, 8 keys, 3 blocks, false;
-    beam_search_256_f16 f16, 8 keys, 3 blocks, false;
-    beam_search_256_u8 u8, 8 keys, 3 blocks, false;
-    beam_search_256_i8 i8, 8 keys, 3 blocks, false;
-    beam_search_512_f32 f32, 16 keys, 2 blocks, false;
-    beam_search_512_f16 f16, 16 keys, 2 blocks, false;
-    beam_search_512_u8 u8, 16 keys, 2 blocks, false;
-    beam_search_512_i8 i8, 16 keys, 2 blocks, false;
-    beam_search_layer_f32 f32, 2 keys, 3 blocks, true;
-    beam_search_layer_f16 f16, 2 keys, 4 blocks, true;
-    beam_search_layer_u8 u8, 2 keys, 4 blocks, true;
-    beam_search_layer_i8 i8, 2 keys, 4 blocks, true;
+    beam_search_64_f32 f32, 2 keys, 3 blocks, false, 4 loads;
+    beam_search_64_f16 f16, 2 keys, 4 blocks, false, 4 loads;
+    beam_search_64_u8 u8, 2 keys, 4 blocks, false, 2 loads;
+    beam_search_64_i8 i8, 2 keys, 4 blocks, false, 2 loads;
+    beam_search_128_f32 f32, 4 keys, 3 blocks, false, 3 loads;
+    beam_search_128_f16 f16, 4 keys, 4 blocks, false, 4 loads;
+    beam_search_128_u8 u8, 4 keys, 4 blocks, false, 2 loads;
+    beam_search_128_i8 i8, 4 keys, 4 blocks, false, 2 loads;
+    beam_search_256_f32 f32, 8 keys, 3 blocks, false, 3 loads;
+    beam_search_256_f16 f16, 8 keys, 3 blocks, false, 4 loads;
+    beam_search_256_u8 u8, 8 keys, 3 blocks, false, 2 loads;
+    beam_search_256_i8 i8, 8 keys, 3 blocks, false, 2 loads;
+    beam_search_512_f32 f32, 16 keys, 2 blocks, false, 4 loads;
+    beam_search_512_f16 f16, 16 keys, 2 blocks, false, 4 loads;
+    beam_search_512_u8 u8, 16 keys, 2 blocks, false, 2 loads;
+    beam_search_512_i8 i8, 16 keys, 2 blocks, false, 2 loads;
+    beam_search_layer_f32 f32, 2 keys, 3 blocks, true, 4 loads;
+    beam_search_layer_f16 f16, 2 keys, 4 blocks, true, 4 loads;
+    beam_search_layer_u8 u8, 2 keys, 4 blocks, true, 2 loads;
+    beam_search_layer_i8 i8, 2 keys, 4 blocks, true, 2 loads;
 }

@@ -224,9 +224,9 @@ impl<T: Element> BeamWalk<T> {
     /// `expansions` expansions, and the table holds all visited ids.
     ///
     /// With `PLACED` the graph is one over some of the nodes, which `graph.places` maps to rows.
-    /// With `DEEP` more loads of a row are under way, in more registers.
+    /// `LOADS` loads of each row are under way at once.
     #[inline(always)]
-    pub fn run<const C: usize, const KEEP: bool, const PLACED: bool, const DEEP: bool>(
+    pub fn run<const C: usize, const KEEP: bool, const PLACED: bool, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         room: &Room<T>,
@@ -283,7 +283,7 @@ impl<T: Element> BeamWalk<T> {
 
             let new = room.new_count.get(0);
             let keys = room.keys.offset(if KEEP { computed as usize } else { 0 });
-            self.distances::<DEEP>(point, room.ids, keys, new);
+            self.distances::<LOADS>(point, room.ids, keys, new);
             sync_threads();
             known += new;
             computed += new;
@@ -327,10 +327,10 @@ impl<T: Element> BeamWalk<T> {
         sync_threads();
     }
 
-    /// Computes the keys of `count` ids, with more loads under way if `DEEP`. The whole block calls
-    /// this; a barrier follows.
+    /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. The
+    /// whole block calls this; a barrier follows.
     #[inline(always)]
-    fn distances<const DEEP: bool>(
+    fn distances<const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         ids: Shared<u32>,
@@ -347,7 +347,7 @@ impl<T: Element> BeamWalk<T> {
             let (i, other) = (first + lane / GROUP, first + lane / GROUP + groups);
             let id = |i: u32| ids.get((if i < count { i } else { count - 1 }) as usize);
             let pair = [id(i), id(other)];
-            let distances = self.base.list_distances::<2, DEEP>(point, pair);
+            let distances = self.base.list_distances::<2, LOADS>(point, pair);
             let (i, id, distance) = match lane % GROUP {
                 0 => (i, pair[0], distances[0]),
                 _ => (other, pair[1], distances[1]),
