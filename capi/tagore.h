@@ -653,12 +653,10 @@ tagore_status tagore_vectors_from_source(const tagore_source *source,
                                          tagore_vectors **out);
 
 /**
- * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null `format` takes
- * the file's extension. The file must not change or shrink while a handle uses it.
+ * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null
+ * `format` takes the file's extension. The file must not change or shrink while a handle uses it.
  */
-tagore_status tagore_vectors_open(const char *file,
-                                  const char *format,
-                                  tagore_vectors **out);
+tagore_status tagore_vectors_open(const char *file, const char *format, tagore_vectors **out);
 
 /**
  * Writes vectors to a file, which appears when it is complete. A null `format` takes the file's

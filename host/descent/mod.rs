@@ -167,6 +167,7 @@ impl Descent {
         if let Some(gpu) = self.gpu(base.len())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
             let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k)?;
             results.write(&gpu, &lists.keys, (0, base.len() * k))?;
+            gpu.synchronize()?;
             return Ok(stats);
         }
         let graph = self.build_in(&space, k)?;

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use cust::memory::{KnownMemory, known_memory};
 use cust::prelude::*;
 
 /// Runs `body` in a child process with the fake driver, compiled with `cfg`. Without `cfg` the
@@ -84,6 +85,10 @@ fn devices_memory_and_launches_work() {
         let values: Vec<f32> = (0..1000u16).map(f32::from).collect();
         let buffer = DeviceBuffer::from_slice(&values, &stream).unwrap();
         assert_eq!(context.mem_get_info().unwrap(), (total - 4000, total));
+        let address = buffer.as_device_ptr().as_raw();
+        let known = KnownMemory { is_device: true, ordinal: 0, end: address + 4000 };
+        assert_eq!(known_memory(address + 3999).unwrap(), Some(known));
+        assert_eq!(known_memory(64).unwrap(), None);
 
         let module = Module::from_ptx(&context, ".version 8.0", &[ModuleJitOption::OptLevel(4)]).unwrap();
         let double = module.get_function("double").unwrap();

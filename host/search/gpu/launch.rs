@@ -216,7 +216,8 @@ impl Task<'_> {
         })
     }
 
-    /// Writes the keys of the queries of `range` to `keys`, or to the results on the device.
+    /// Writes the keys of the queries of `range` to `keys`, or to the results on the device. The
+    /// caller waits for the latter.
     fn hand_over(&self, found: &Buffer<Key>, range: Range<usize>, keys: &mut [Key]) -> Result<()> {
         let k = self.limits.k;
         match self.results {

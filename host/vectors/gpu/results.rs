@@ -73,9 +73,9 @@ impl DeviceResults {
         }
     }
 
-    /// Writes `count` keys from the start of `keys`, on `gpu`, as results from number `first` on,
-    /// and waits for them. `gpu` [is](Self::is_on) the device, and [`check`](Self::check) has seen
-    /// the room.
+    /// Writes `count` keys from the start of `keys` as results from number `first` on, in the order
+    /// of the work on `gpu`, which the caller waits for. `gpu` [is](Self::is_on) the device, and
+    /// [`check`](Self::check) has seen the room.
     ///
     /// # Errors
     /// If the device lacks memory or fails.
@@ -104,10 +104,10 @@ impl DeviceResults {
                 distances.give_back(gpu, to_distances, bytes)?;
             }
         }
-        gpu.synchronize()
+        Ok(())
     }
 
-    /// Writes keys in host memory as all results.
+    /// Writes keys in host memory as all results, and waits for them.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -118,6 +118,7 @@ impl DeviceResults {
                 MemoryPlan::new().with::<Key>("results", piece.len()).reserve(&gpu)?.buffer("results")?;
             on_device.upload(piece)?;
             self.write(&gpu, &on_device, (number * PIECE, piece.len()))?;
+            gpu.synchronize()?;
         }
         Ok(())
     }

@@ -174,6 +174,19 @@ functions! {
         std::ptr::copy(from as *const u8, to as *mut u8, bytes);
         0
     }
+    fn cuPointerGetAttribute(to: *mut c_void, attribute: c_int, address: u64) {
+        let mut sizes = SIZES.lock().unwrap();
+        let holds = |&(&begin, &bytes): &(&usize, &usize)| (begin..begin + bytes).contains(&(address as usize));
+        let Some((&begin, &bytes)) = sizes.get_or_insert_default().iter().find(holds) else { return 1 };
+        match attribute {
+            2 => *(to as *mut u32) = 2,
+            9 => *(to as *mut i32) = 0,
+            11 => *(to as *mut u64) = begin as u64,
+            12 => *(to as *mut usize) = bytes,
+            _ => return 2,
+        }
+        0
+    }
     fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, _stream: *mut c_void) {
         std::ptr::write_bytes(to as *mut u8, value, bytes);
         0
