@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use tagore::Vectors;
-use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
+use tagore::outofcore::{Limits, OutOfCore};
 
 use crate::builder::tagore_builder;
 use crate::pointers::{path, read_if, required, structs};
@@ -34,7 +34,8 @@ pub struct tagore_limits {
 structs!(tagore_limits);
 
 /// Builds the index of `vectors` into a file, which appears when it is complete: in memory if that
-/// fits the limits, else cluster by cluster with work files. `limits` may be null.
+/// fits the limits, on several devices cluster by cluster, else cluster by cluster with work files.
+/// `limits` may be null.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_builder_build_file(
     builder: Option<&tagore_builder>,
@@ -52,10 +53,9 @@ pub extern "C" fn tagore_builder_build_file(
             gpu_memory: Some(options.gpu_memory).filter(|&bytes| bytes > 0),
             cluster_size: Some(options.cluster_size).filter(|&size| size > 0),
         });
-        let Some(plan) = ClusterPlan::within(&builder, base, &given)? else {
+        let Some(mut build) = OutOfCore::within(&builder, base, &given)? else {
             return Ok(builder.build(base)?.save(file)?);
         };
-        let mut build = OutOfCore::new(builder, plan);
         if let Some(tagore_limits { work_folder, resume, .. }) = options {
             build = build.resume(resume != 0);
             if !work_folder.is_null() {

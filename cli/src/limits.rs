@@ -83,10 +83,11 @@ impl LimitOptions {
     }
 }
 
-/// Prints the clusters of a build out of core, and their memory.
-pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
+/// Prints the clusters of a build out of core or `in_memory`, and their memory.
+pub(crate) fn say_clusters(plan: &ClusterPlan, in_memory: bool, output: &Output) {
+    let place = if in_memory { "in memory" } else { "out of core" };
     output.say(format_args!(
-        "out of core: {} clusters of at most {} vectors, lists of {} in memory",
+        "{place}: {} clusters of at most {} vectors, lists of {} in memory",
         plan.clusters,
         grouped(plan.cluster_size),
         plan.cache
@@ -95,11 +96,16 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, output: &Output) {
         0 => String::new(),
         bytes => format!("device {} bytes, ", grouped(bytes)),
     };
-    output.say(format_args!(
-        "host {} bytes without the mapped data set, {device}disk at most {} bytes",
-        grouped(plan.host_bytes),
-        grouped(plan.disk_bytes)
-    ));
+    if in_memory {
+        let bytes = grouped(plan.bytes_in_memory());
+        output.say(format_args!("{device}host {bytes} bytes without the mapped data set, no work files"));
+    } else {
+        output.say(format_args!(
+            "host {} bytes without the mapped data set, {device}disk at most {} bytes",
+            grouped(plan.host_bytes),
+            grouped(plan.disk_bytes)
+        ));
+    }
 }
 
 /// Limits of a build, as JSON.

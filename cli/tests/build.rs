@@ -88,3 +88,16 @@ fn a_full_disk_leaves_nothing_behind() {
     assert!(error.starts_with("error: x.tagore: ") && !error.contains(".tagore-"), "{stderr}");
     assert_eq!(s.names(), before);
 }
+
+#[test]
+fn clusters_in_memory_leave_no_work_files_and_make_the_same_index() {
+    let session = Session::new();
+    let build = "build -i base.fbin --index vamana --knn 20 --cluster-size 200 --no-report";
+    session.succeeds(&format!("{build} --device cpu -o disk"));
+    let built = session.succeeds(&format!("{build} --device cpu -o memory --no-work-files"));
+    assert_eq!(built.last().unwrap()["in_memory"], true);
+    let read = |name| std::fs::read(session.path(name)).unwrap();
+    assert!(read("disk") == read("memory"));
+    let wrong = format!("{build} --device cpu -o other --no-work-files --resume");
+    session.fails(2, &wrong, &["'--no-work-files' cannot be used with", "--resume"]);
+}

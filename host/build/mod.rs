@@ -114,7 +114,8 @@ impl Builder {
         self.with(|descent| descent.device(device))
     }
 
-    /// Sets the devices. A build out of core uses all of them at once, one in memory the first.
+    /// Sets the devices. A build in clusters ([`OutOfCore`](crate::outofcore::OutOfCore)) uses all
+    /// of them at once, [`build`](Self::build) the first.
     pub fn devices(mut self, devices: &[Device]) -> Self {
         let (first, others) = devices.split_first().unwrap_or((&Device::Auto, &[]));
         self.others = others.to_vec();

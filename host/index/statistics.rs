@@ -67,6 +67,15 @@ impl Index {
     /// # Errors
     /// If the work is cancelled.
     pub fn statistics(&self, progress: &Progress) -> Result<Statistics> {
+        self.statistics_beside(None, progress)
+    }
+
+    /// [`statistics`](Self::statistics), with the number of `unreachable` nodes if it is known.
+    pub(crate) fn statistics_beside(
+        &self,
+        unreachable: Option<u64>,
+        progress: &Progress,
+    ) -> Result<Statistics> {
         let none = || Counts { degrees: vec![0; self.max_degree() + 1], ..Counts::default() };
         let add = |mut counts: Counts, node| {
             progress.check()?;
@@ -83,7 +92,7 @@ impl Index {
             degrees,
             self_edges,
             duplicate_edges,
-            unreachable: self.unreachable(progress)?,
+            unreachable: unreachable.map_or_else(|| self.unreachable(progress), Ok)?,
         })
     }
 

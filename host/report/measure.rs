@@ -34,6 +34,9 @@ pub struct Measure {
     pub search_on: Device,
     /// Limit of device memory for exact search, in bytes; default: all free memory.
     pub gpu_memory: Option<u64>,
+    /// The number of nodes that cannot be reached, if it is known, as after a build in clusters;
+    /// else the report counts them.
+    pub unreachable: Option<u64>,
     /// Handle for progress and cancellation.
     pub progress: Progress,
 }
@@ -46,6 +49,7 @@ impl Default for Measure {
             exact_on: Device::Auto,
             search_on: Device::Auto,
             gpu_memory: None,
+            unreachable: None,
             progress: Progress::silent(),
         }
     }

@@ -157,7 +157,7 @@ impl Report {
             return Err(Error::mismatch(index.describe(), "0 nodes", "at least 1"));
         }
         let began = Instant::now();
-        let statistics = index.statistics(&measure.progress)?;
+        let statistics = index.statistics_beside(measure.unreachable, &measure.progress)?;
         let (knn, search) = match base {
             Some(base) => measure.quality(index, base, knn)?,
             None => (None, None),

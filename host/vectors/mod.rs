@@ -63,6 +63,7 @@ pub use truth::GroundTruth;
 
 use storage::Storage;
 
+use crate::memory::zeros;
 use crate::parallel::for_each_block;
 use crate::{Error, Progress, Result};
 
@@ -198,9 +199,7 @@ impl Vectors {
     pub(crate) fn select(&self, ids: &[u32]) -> Result<Self> {
         let storage = match self.lent() {
             Some(lent) => Storage::owned(lent.fetch(ids)?),
-            None => with_matrix!(self.rows(), m => {
-                Storage::owned(ids.iter().flat_map(|&id| m.row(id as usize)).copied().collect())
-            }),
+            None => with_matrix!(self.rows(), m => Storage::owned(gathered(m, ids))),
         };
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // Values of a checked base need no second check.
@@ -434,6 +433,14 @@ impl Vectors {
             format_args!("{dim} as in row 0"),
         ))
     }
+}
+
+/// The rows `ids` of a matrix, without gaps.
+fn gathered<T: Element>(rows: Matrix<'_, T>, ids: &[u32]) -> Vec<T> {
+    let mut values = zeros(ids.len() * rows.dim);
+    let to = values.par_chunks_exact_mut(rows.dim).with_min_len(256);
+    to.zip(ids).for_each(|(to, &id)| to.copy_from_slice(rows.row(id as usize)));
+    values
 }
 
 /// The values that every data set allows, for errors.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
+use tagore::outofcore::{OutOfCore, OutOfCoreStats};
 use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metric, Progress, Vectors};
 
 use crate::array::{self, Pair};
@@ -75,12 +75,13 @@ pub(crate) fn build_file(
     let (index, base, built) = call.run(py, |progress| {
         tagore::check_output(&path)?;
         let base = open(&x, format)?;
-        let Some(plan) = ClusterPlan::within(&builder, &base, &limits)? else {
+        let builder = builder.progress(progress.clone());
+        let Some(build) = OutOfCore::within(&builder, &base, &limits)? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;
             index.save(&path)?;
             return Ok((index, base, built));
         };
-        let stats = settings.build(OutOfCore::new(builder.progress(progress.clone()), plan), &base, &path)?;
+        let stats = settings.build(build, &base, &path)?;
         stats.devices.iter().for_each(|device| process().ran_on(&device.to_string()));
         let (sample, cost) = (KnnSample::default(), BuildCost::out_of_core(&stats));
         Ok((tagore::Index::open(&path)?, base, Built { sample, cost }))

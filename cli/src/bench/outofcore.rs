@@ -61,7 +61,7 @@ impl Args {
         let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
-        say_clusters(&plan, output);
+        say_clusters(&plan, false, output);
         let missing = |source| tagore::Error::Io { path: self.folder.clone(), source };
         std::fs::read_dir(&self.folder).map_err(missing)?;
         let folder = tempfile::Builder::new()

@@ -33,9 +33,8 @@ impl Args {
         let read = laps.total();
         if self.descent.device.0.len() > 1 {
             let device = self.descent.device.first();
-            output.warn(format_args!(
-                "built in memory, on {device} alone: several devices need a build out of core"
-            ));
+            let why = if self.graph.is_some() { "a given graph is pruned" } else { "few vectors are built" };
+            output.warn(format_args!("{why} on one device: {device}"));
         }
         let graph = self.open_graph(&base, &checking)?;
         laps.end("check");

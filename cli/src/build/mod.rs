@@ -1,13 +1,13 @@
 //! `tagore build`
 
+mod clusters;
 mod in_memory;
 mod options;
-mod out_of_core;
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tagore::outofcore::Order;
+use tagore::outofcore::{ClusterPlan, Order};
 use tagore::{Builder, DataShape, Index, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Folder of work files out of core, empty or new [default: INDEX.work]
     #[arg(long, value_name = "DIR", help_heading = "Out of core")]
     work_dir: Option<PathBuf>,
+    /// Keep the work of clusters in memory: no work files, and nothing to resume
+    #[arg(long, conflicts_with_all = ["work_dir", "resume", "checkpoint"], help_heading = "Out of core")]
+    no_work_files: bool,
     /// Continue an unfinished build out of core, if its work files exist
     #[arg(long, help_heading = "Out of core")]
     resume: bool,
@@ -101,11 +104,17 @@ impl Args {
         } else {
             None
         };
+        // Several devices share a build by clusters, if it fits memory without work files.
+        let shared = match plan {
+            None if self.graph.is_none() => ClusterPlan::spread(&builder, &base, &self.limits.given())?,
+            _ => None,
+        };
         laps.end("plan");
         let started = Started { builder, base, laps };
-        match plan {
-            Some(plan) => self.out_of_core(started, plan, output),
-            None => self.in_memory(started, output),
+        match (plan, shared) {
+            (Some(plan), _) => self.in_clusters(started, (plan, self.no_work_files), output),
+            (None, Some(plan)) => self.in_clusters(started, (plan, true), output),
+            (None, None) => self.in_memory(started, output),
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Outp
 /// Prints the memory of a build out of core.
 pub(super) fn say_parts(plan: &ClusterPlan, output: &Output) {
     output.say("");
-    say_clusters(plan, output);
+    say_clusters(plan, false, output);
     say_plan("host", &plan.host(), output);
     say_plan("host, at the end", &plan.layers(), output);
     say_plan("disk", &plan.disk(), output);

@@ -1,6 +1,7 @@
 //! Assignment of rows to their nearest centres, chunk by chunk. A chunk depends on its rows and on
 //! the centres alone.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -37,7 +38,33 @@ pub(crate) struct Assigning<'a> {
     pub largest: f32,
 }
 
+/// The two nearest centres of the rows of a range, without the repeated ones.
+pub(crate) struct AssignedRange {
+    pub nearest: Vec<[u32; 2]>,
+    /// Rows by their two centres, the smaller number first.
+    pub pairs: BTreeMap<[u32; 2], u32>,
+    /// Sums of the blocks of rows.
+    pub sums: Vec<f64>,
+    /// The largest magnitude of a value.
+    pub largest: f32,
+}
+
 impl Assigning<'_> {
+    /// Assigns a range of rows, at most `piece` rows at a time.
+    ///
+    /// # Errors
+    /// As [`assign`](Self::assign).
+    pub(crate) fn range(mut self, rows: Range<usize>, piece: usize) -> Result<AssignedRange> {
+        let mut nearest: Vec<[u32; 2]> = Vec::with_capacity(rows.len());
+        for first in rows.clone().step_by(piece) {
+            let chunk = self.assign(first..rows.end.min(first + piece))?;
+            nearest.extend(chunk.into_iter().flat_map(|chunk| chunk.nearest));
+        }
+        let mut pairs: BTreeMap<[u32; 2], u32> = BTreeMap::new();
+        nearest.iter().for_each(|&[a, b]| *pairs.entry([a.min(b), a.max(b)]).or_default() += 1);
+        Ok(AssignedRange { nearest, pairs, sums: self.sums.finish(), largest: self.largest })
+    }
+
     /// Checks the values of a range of rows and assigns them; `None` if all of them are repeated.
     /// Ranges must come in order, and begin at multiples of [`CHUNK_STEP`].
     ///

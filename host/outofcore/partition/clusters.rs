@@ -1,4 +1,4 @@
-//! The clusters of a base on disk.
+//! The clusters of a base.
 
 use bytemuck::pod_read_unaligned;
 use half::{bf16, f16};
@@ -10,9 +10,9 @@ use crate::outofcore::store::{Attempt, Bins, Checksums, Damage, Fault, Log, Repe
 use crate::vectors::Element;
 use crate::{ElementType, Repeated, Result, Vectors};
 
-/// The clusters of a base on disk.
+/// The clusters of a base.
 pub(crate) struct Partition {
-    pub(super) files: Bins,
+    pub(super) members: Members,
     pub graph: ClusterGraph,
     /// The mean of all embedded rows.
     pub mean: Vec<f64>,
@@ -23,6 +23,15 @@ pub(crate) struct Partition {
     pub(super) rows: usize,
     pub(super) element: ElementType,
     pub(super) dim: usize,
+}
+
+/// Where the members of clusters are.
+pub(super) enum Members {
+    /// Records in a work file.
+    Files(Bins),
+    /// Of each cluster: ids in ascending order, each with the member's other cluster; their vectors
+    /// are rows of the base.
+    Rows(Vec<Vec<[u32; 2]>>, Vectors),
 }
 
 /// The members of a cluster.
@@ -50,7 +59,7 @@ impl Partition {
         let clusters = table.members.len();
         Self {
             // No buffer: nothing is appended.
-            files: Bins::open(log, table.members, 0),
+            members: Members::Files(Bins::open(log, table.members, 0)),
             graph: ClusterGraph::new(clusters, table.shared),
             mean: table.mean.into_iter().map(f64::from_bits).collect(),
             checksums: table.checksums,
@@ -61,21 +70,28 @@ impl Partition {
         }
     }
 
-    /// Waits until all files are on disk, and returns the table that opens them again.
-    pub(crate) fn table(&mut self) -> Result<Table> {
-        let members = self.files.pieces()?.to_vec();
-        self.files.flushing()?()?;
-        let repeated = self.repeated.flushed()?;
-        let Self { files, graph, mean, checksums, .. } = self;
+    /// Waits until all files are on disk, and returns the table that opens them again; none if the
+    /// clusters are in memory.
+    pub(crate) fn table(&mut self) -> Result<Option<Table>> {
+        let Self { members: Members::Files(files), graph, mean, checksums, repeated, .. } = self else {
+            return Ok(None);
+        };
+        let members = files.pieces()?.to_vec();
+        files.flushing()?()?;
+        let repeated = repeated.flushed()?;
         let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
         let mean = mean.iter().map(|x| x.to_bits()).collect();
-        Ok(Table { members, bytes: files.bytes(), shared, mean, checksums: checksums.clone(), repeated })
+        let (bytes, checksums) = (files.bytes(), checksums.clone());
+        Ok(Some(Table { members, bytes, shared, mean, checksums, repeated }))
     }
 
-    /// Bytes of all members.
+    /// Bytes of all members, without those that lie in the base.
     pub(crate) fn bytes(&self) -> u64 {
-        self.files.bytes()
+        match &self.members {
+            Members::Files(files) => files.bytes(),
+            Members::Rows(members, _) => members.iter().map(|members| size_of_val(&members[..]) as u64).sum(),
+        }
     }
 
     /// Reads the repeated rows. Fails with [`Damage::Repeated`] if they are damaged.
@@ -86,8 +102,18 @@ impl Partition {
     /// Reads a cluster. Fails with [`Damage::Clusters`] if it is damaged.
     pub(crate) fn read(&self, number: u32) -> Attempt<Cluster> {
         let &Self { ref graph, rows, element, dim, .. } = self;
-        let cluster = ClusterShape { graph, number, rows, element, dim }.read(&MembersOf(self, number))?;
-        cluster.ok_or(Fault::Damage(Damage::Clusters))
+        match &self.members {
+            Members::Files(files) => {
+                let shape = ClusterShape { graph, number, rows, element, dim };
+                shape.read(&MembersOf(files, number))?.ok_or(Fault::Damage(Damage::Clusters))
+            }
+            Members::Rows(members, base) => {
+                let (ids, others): (Vec<u32>, _) =
+                    members[number as usize].iter().map(|&[id, other]| (id, other)).unzip();
+                let vectors = base.select(&ids)?;
+                Ok(Cluster { number, ids, others, vectors })
+            }
+        }
     }
 }
 
@@ -100,11 +126,11 @@ pub(crate) trait MemberRecords {
 }
 
 /// A cluster of a partition on disk.
-struct MembersOf<'a>(&'a Partition, u32);
+struct MembersOf<'a>(&'a Bins, u32);
 
 impl MemberRecords for MembersOf<'_> {
     fn read<R: Send>(&self, room: impl FnMut(usize) -> R, take: impl Fn(&[u8], R) + Sync) -> Result<bool> {
-        self.0.files.read_into(self.1 as usize, room, take)
+        self.0.read_into(self.1 as usize, room, take)
     }
 }
 

@@ -4,12 +4,13 @@ mod assign;
 mod centres;
 mod clusters;
 mod groups;
+mod memory;
 mod overlap;
 mod pass;
 mod place;
 mod table;
 
-pub(crate) use self::assign::{Assigning, BlockSums, SUM_ROWS, add_blocks};
+pub(crate) use self::assign::{AssignedRange, Assigning, BlockSums, SUM_ROWS, add_blocks};
 pub(crate) use self::centres::{Found, find_centres};
 pub(crate) use self::clusters::{Cluster, ClusterShape, MemberRecords, Partition};
 pub(crate) use self::groups::find_repeated;

@@ -11,6 +11,7 @@ use std::thread;
 use super::Partition;
 use super::assign::{Assigning, BlockSums, CHUNK_STEP, Chunk, add_blocks};
 use super::centres::{Found, find_centres};
+use super::clusters::Members;
 use super::place::{Filling, Placing, SharedNodes};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan};
 use crate::outofcore::store::{Bins, Gather, Log, RepeatedFile, Summing};
@@ -106,7 +107,8 @@ impl Partition {
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         let checksums = checksums.finish();
         let (rows, element, dim) = (base.len(), base.element_type(), base.dim());
-        Ok(Self { files, graph, mean, checksums, repeated, rows, element, dim })
+        let members = Members::Files(files);
+        Ok(Self { members, graph, mean, checksums, repeated, rows, element, dim })
     }
 }
 

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
-use super::sizes::{Ceilings, HostBytes, LARGEST_BUFFER, MemoryModel, buffers, clusters, with_buffers};
+use super::sizes::{
+    Ceilings, HostBytes, LARGEST_BUFFER, MemoryModel, RECORD_HEAD, buffers, clusters, with_buffers,
+};
 use crate::build::estimate;
 use crate::gpu::MemoryPlan;
 use crate::index::IndexFile;
@@ -60,6 +62,8 @@ pub(crate) struct PlannedBytes {
     lists: u64,
     cache: u64,
     layers: u64,
+    /// Ids and other clusters of members, in memory.
+    member_ids: u64,
     member_files: u64,
     list_files: u64,
     row_files: u64,
@@ -174,6 +178,7 @@ impl ClusterPlan {
             builds,
             lists,
             cache: (cache as u64 - 1) * cluster_lists,
+            member_ids: (2 * n * RECORD_HEAD) as u64,
             member_files: 2 * n as u64 * model.record(),
             list_files: n as u64 * model.list(),
             row_files: n as u64 * model.finished_row(),
@@ -197,6 +202,14 @@ impl ClusterPlan {
         let partition = partition.saturating_add(buffers).max(grouping);
         let host_bytes = plan.host().bytes().max(partition).max(layers);
         Ok(Self { host_bytes, disk_bytes: plan.disk().bytes(), ..plan })
+    }
+
+    /// Bytes of host memory of a build [in memory](super::super::OutOfCore::in_memory), without the
+    /// data set.
+    pub fn bytes_in_memory(&self) -> u64 {
+        let PlannedBytes { cache, list_files, row_files, member_ids, .. } = self.bytes;
+        let lists = list_files.saturating_sub(cache);
+        [lists, row_files, member_ids].into_iter().fold(self.host_bytes, u64::saturating_add)
     }
 
     /// Checks that the plan fits a data set of `nodes` vectors: its fields are public.

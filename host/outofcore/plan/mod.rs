@@ -9,6 +9,7 @@ mod limits;
 mod lists;
 mod order;
 mod sizes;
+mod spread;
 
 pub use self::cache::CacheUse;
 pub use self::clusters::ClusterPlan;

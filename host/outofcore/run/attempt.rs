@@ -17,7 +17,7 @@ use crate::outofcore::partition::{Partition, PartitionInput, Table, find_repeate
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
     Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS,
-    Pair, REPEATED, ROWS, TABLE, WorkFolder, changed, save,
+    Medium, Pair, REPEATED, ROWS, TABLE, changed,
 };
 use crate::parallel::spawn;
 use crate::vectors::embedding::Embedding;
@@ -52,24 +52,19 @@ struct Begun {
 }
 
 impl Run<'_> {
-    /// Goes on from the content of the folder. In the `first` attempt this is from an earlier run.
-    pub(super) fn attempt(
-        &self,
-        folder: &mut WorkFolder,
-        first: bool,
-        stats: &mut OutOfCoreStats,
-    ) -> Attempt<()> {
+    /// Goes on from the work that is there. In the `first` attempt this is of an earlier run.
+    pub(super) fn attempt(&self, work: &mut Medium, first: bool, stats: &mut OutOfCoreStats) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
-        let partition = self.partition(folder, &embedding, first)?;
-        folder.keep();
+        let partition = self.partition(work, &embedding, first)?;
+        work.keep();
         stats.clusters = partition.graph.clusters();
         stats.cluster_bytes = partition.bytes();
         stats.partition += began.elapsed().as_secs_f64();
 
         let began = Instant::now();
-        let (mut merged, mut checkpoints) = self.merge(folder, &partition, &embedding, stats)?;
+        let (mut merged, mut checkpoints) = self.merge(work, &partition, &embedding, stats)?;
         stats.build += began.elapsed().as_secs_f64();
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
 
@@ -90,18 +85,18 @@ impl Run<'_> {
     /// Removes the state of damaged content, so that the next attempt makes the content again.
     ///
     /// Damaged lists: checks all waiting parcels, and returns the pairs of damaged ones.
-    pub(super) fn forget(&self, folder: &WorkFolder, damage: Damage) -> Result<BTreeSet<Pair>> {
+    pub(super) fn forget(&self, work: &Medium, damage: Damage) -> Result<BTreeSet<Pair>> {
         match damage {
-            Damage::Clusters | Damage::Repeated => folder.forget(TABLE)?,
-            Damage::Rows => folder.forget(CHECKPOINT)?,
+            Damage::Clusters | Damage::Repeated => work.forget(TABLE)?,
+            Damage::Rows => work.forget(CHECKPOINT)?,
             Damage::Lists(pair) => {
-                if let Some(mut checkpoint) = folder.load::<Checkpoint>(CHECKPOINT)?
-                    && let Some(lists) = folder.log(LISTS, checkpoint.list_bytes)?
+                if let Some(mut checkpoint) = work.load::<Checkpoint>(CHECKPOINT)?
+                    && let Some(lists) = work.log(LISTS, checkpoint.list_bytes)?
                 {
                     let mut lost = checkpoint.damaged(&lists, &self.settings.builder.descent.progress)?;
                     lost.insert(pair);
                     checkpoint.forget(&lost);
-                    save(&folder.state(CHECKPOINT), &checkpoint)?;
+                    work.save(CHECKPOINT, &checkpoint)?;
                     return Ok(lost);
                 }
             }
@@ -109,29 +104,29 @@ impl Run<'_> {
         Ok(BTreeSet::new())
     }
 
-    /// Opens the clusters of the folder, or makes new ones. Clusters of an `earlier` run must be of
-    /// the unchanged base.
-    fn partition(&self, folder: &WorkFolder, embedding: &Embedding, earlier: bool) -> Attempt<Partition> {
+    /// Opens the clusters of earlier work, or makes new ones. Clusters of an `earlier` run must be
+    /// of the unchanged base.
+    fn partition(&self, work: &Medium, embedding: &Embedding, earlier: bool) -> Attempt<Partition> {
         let Self { base, plan, .. } = *self;
-        if let Some(table) = folder.load::<Table>(TABLE)?
+        if let Some(table) = work.load::<Table>(TABLE)?
             && table.is_sound(base, embedding, plan.cluster_size)
-            && let Some(log) = folder.log(CLUSTERS, table.bytes)?
-            && let Some(repeated) = folder.log(REPEATED, table.repeated_bytes())?
+            && let Some(log) = work.log(CLUSTERS, table.bytes)?
+            && let Some(repeated) = work.log(REPEATED, table.repeated_bytes())?
         {
             if earlier {
-                table.checksums.check(base, folder.path(), &self.progress.partition)?;
+                table.checksums.check(base, work.path(), &self.progress.partition)?;
             }
             return Ok(Partition::open(base, table, log, repeated));
         }
-        folder.forget(TABLE)?;
-        self.new_partition(folder, embedding)
+        work.forget(TABLE)?;
+        self.new_partition(work, embedding)
     }
 
-    fn new_partition(&self, folder: &WorkFolder, embedding: &Embedding) -> Attempt<Partition> {
+    fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<Partition> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
         let task = trace.start(TaskKind::Partition, "partition", None);
-        let log = folder.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
-        let repeated_log = folder.log(REPEATED, 0)?.ok_or(Fault::Damage(Damage::Repeated))?;
+        let log = work.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
+        let repeated_log = work.log(REPEATED, 0)?.ok_or(Fault::Damage(Damage::Repeated))?;
         let mut partition = thread::scope(|scope| {
             for device in devices.iter().filter(|device| matches!(device, Device::Cuda(_))) {
                 let builder = builder.clone().device(*device);
@@ -147,25 +142,30 @@ impl Run<'_> {
             let repeated = &find_repeated(builder, base, plan, progress)?;
             let device = devices[0];
             let input = PartitionInput { base, repeated, embedding, plan, device, seed, progress };
-            Partition::new(&input, log, repeated_log)
+            match work {
+                Medium::Folder(_) => Partition::new(&input, log, repeated_log),
+                Medium::Memory => Partition::in_memory(&input, devices, repeated_log),
+            }
         })?;
         let checksum = partition.checksums.digest();
-        if folder.load::<Checkpoint>(CHECKPOINT)?.is_some_and(|done| done.base != checksum) {
+        if work.load::<Checkpoint>(CHECKPOINT)?.is_some_and(|done| done.base != checksum) {
             // An earlier table was lost, and the checksums of the blocks with it.
-            return Err(changed(base, "other values", folder.path()).into());
+            return Err(changed(base, "other values", work.path()).into());
         }
-        save(&folder.state(TABLE), &partition.table()?)?;
+        if let Some(table) = partition.table()? {
+            work.save(TABLE, &table)?;
+        }
         task.end(partition.bytes());
         Ok(partition)
     }
 
     /// Loads the last checkpoint, and computes the steps of all clusters.
-    fn begin(&self, folder: &WorkFolder, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
+    fn begin(&self, work: &Medium, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
         let Self { settings: OutOfCore { builder, order, .. }, plan, .. } = *self;
         let row_bins = plan.row_bins.count;
         let degree = builder.strategy.max_degree();
         let shape = CheckpointShape { graph, nodes: self.base.len(), degree, row_bins };
-        let checkpoint = folder.load::<Checkpoint>(CHECKPOINT)?;
+        let checkpoint = work.load::<Checkpoint>(CHECKPOINT)?;
         let checkpoint = checkpoint.filter(|done| done.base == base_checksum && done.is_sound(shape));
         let mut checkpoint =
             checkpoint.unwrap_or_else(|| Checkpoint::new(graph.clusters(), row_bins, base_checksum));
@@ -185,7 +185,7 @@ impl Run<'_> {
     /// saving on return.
     fn merge(
         &self,
-        folder: &WorkFolder,
+        work: &Medium,
         partition: &Partition,
         embedding: &Embedding,
         stats: &mut OutOfCoreStats,
@@ -193,16 +193,16 @@ impl Run<'_> {
         let Self { settings: OutOfCore { builder, checkpoint: every, .. }, plan, trace, .. } = *self;
         let graph = &partition.graph;
         let Begun { checkpoint, steps, turns, left } =
-            self.begin(folder, graph, partition.checksums.digest())?;
+            self.begin(work, graph, partition.checksums.digest())?;
         stats.built += left;
-        let lists = folder.log(LISTS, checkpoint.list_bytes)?;
-        let rows = folder.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Damage(Damage::Rows))?;
+        let lists = work.log(LISTS, checkpoint.list_bytes)?;
+        let rows = work.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Damage(Damage::Rows))?;
         // A short file of lists: any of them may be lost, so build all clusters again.
         let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
         let rows = Bins::open(rows, checkpoint.rows.clone(), plan.row_bins.buffer);
         let degree = builder.strategy.max_degree();
         let mut merger = Merger::new(self.base.len(), degree, checkpoint, lists, rows);
-        let mut checkpoints = Checkpoints::new(folder.state(CHECKPOINT), *every);
+        let mut checkpoints = work.checkpoints(CHECKPOINT, *every);
         let stage = self.progress.build.stage("build", left as u64);
         let peak_gpu_bytes = AtomicU64::new(0);
         let pipeline = Pipeline {
@@ -219,7 +219,7 @@ impl Run<'_> {
         let measurements = gpus.map(|gpu| gpu?.watch()).collect::<Result<Vec<_>>>()?;
         let merging = Merging { merger: &mut merger, checkpoints: &mut checkpoints };
         let result = pipeline.run(steps, merging);
-        if let Err(Fault::Failed(_)) = result {
+        if let (true, Err(Fault::Failed(_))) = (checkpoints.is_kept(), &result) {
             // A resumed build then builds no finished cluster again. On failure, the previous
             // checkpoint stays.
             let _ = merger.evict_all().and_then(|()| merger.checkpoint()).and_then(|(checkpoint, sync)| {

@@ -8,11 +8,11 @@ use super::attempt::{Parts, Run};
 use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
-use crate::outofcore::plan::{ClusterPlan, Order};
-use crate::outofcore::store::{Damage, Fault, Manifest, WorkFolder};
+use crate::outofcore::plan::{ClusterPlan, Limits, Order};
+use crate::outofcore::store::{Damage, Fault, Manifest, Medium, WorkFolder};
 use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Target, Vectors};
 
-/// Builds an index cluster by cluster, with work files on disk.
+/// Builds an index cluster by cluster, with work files on disk or in memory.
 ///
 /// ```
 /// use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
@@ -36,6 +36,7 @@ pub struct OutOfCore {
     pub(in crate::outofcore) plan: ClusterPlan,
     pub(super) order: Order,
     work: Option<PathBuf>,
+    in_memory: bool,
     resume: bool,
     pub(super) stale: Vec<PathBuf>,
     pub(super) checkpoint: Duration,
@@ -49,10 +50,25 @@ impl OutOfCore {
             plan,
             order: Order::default(),
             work: None,
+            in_memory: false,
             resume: false,
             stale: Vec::new(),
             checkpoint: Duration::from_secs(30),
         }
+    }
+
+    /// The build of `base` in clusters, where it needs them or can use them: out of core if it
+    /// exceeds the `given` limits or free memory; in memory if several devices can
+    /// [share](ClusterPlan::spread) it; else `None`, for [`Builder::build`].
+    ///
+    /// # Errors
+    /// As [`ClusterPlan::within`].
+    pub fn within(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
+        let build = |plan, in_memory| Self::new(builder.clone(), plan).in_memory(in_memory);
+        Ok(match ClusterPlan::within(builder, base, given)? {
+            Some(plan) => Some(build(plan, false)),
+            None => ClusterPlan::spread(builder, base, given)?.map(|plan| build(plan, true)),
+        })
     }
 
     /// Sets the dispatch order.
@@ -66,6 +82,14 @@ impl OutOfCore {
     #[must_use]
     pub fn work_dir(self, folder: PathBuf) -> Self {
         Self { work: Some(folder), ..self }
+    }
+
+    /// Sets whether waiting lists and finished rows stay in memory, and vectors are read from the
+    /// base alone: a build without work files, which cannot be resumed. It takes the memory of
+    /// [`ClusterPlan::bytes_in_memory`], and makes the same index.
+    #[must_use]
+    pub fn in_memory(self, yes: bool) -> Self {
+        Self { in_memory: yes, ..self }
     }
 
     /// Sets whether to resume an unfinished build of the same index from its work files.
@@ -113,11 +137,17 @@ impl OutOfCore {
         builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
         let devices = builder.devices_for(plan.cluster_size)?;
         let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
-        let mut folder = WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?;
+        let mut work = if self.in_memory {
+            Medium::Memory
+        } else {
+            Medium::Folder(WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?)
+        };
         // A resumed build keeps its plan, whatever memory is free now.
         let plan = manifest.plan;
         plan.check(base.len())?;
-        folder.check_free(plan.disk_bytes)?;
+        if let Medium::Folder(folder) = &work {
+            folder.check_free(plan.disk_bytes)?;
+        }
         let progress = self.parts(base, &plan, &devices)?;
         let trace = Trace::new();
         let parameters = manifest.parameters.clone();
@@ -134,21 +164,21 @@ impl OutOfCore {
         // Content is made again once. A second damage means a bad disk.
         let mut repaired = BTreeSet::new();
         loop {
-            match run.attempt(&mut folder, repaired.is_empty(), &mut stats) {
+            match run.attempt(&mut work, repaired.is_empty(), &mut stats) {
                 Ok(()) => break,
                 Err(Fault::Failed(error)) => return Err(error),
                 Err(Fault::Damage(damage)) => {
                     if !repaired.insert(damage) {
-                        return Err(damage.error(folder.path()));
+                        return Err(damage.error(work.path()));
                     }
                     tracing::warn!(file = damage.file(), "damaged work file; making its content again");
-                    repaired.extend(run.forget(&folder, damage)?.into_iter().map(Damage::Lists));
+                    repaired.extend(run.forget(&work, damage)?.into_iter().map(Damage::Lists));
                     stats.repaired.push(damage.file());
                 }
             }
         }
         let removing = Instant::now();
-        folder.remove();
+        work.remove();
         stats.remove = removing.elapsed().as_secs_f64();
         stats.tasks = trace.tasks();
         let counting = Instant::now();

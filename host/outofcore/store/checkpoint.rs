@@ -176,23 +176,30 @@ mod pairs {
     }
 }
 
-/// Saves checkpoints on a thread of its own. Files may grow meanwhile: a resumed build cuts them to
-/// the lengths of the checkpoint.
+/// Saves checkpoints on a thread of its own, if there is a path for them. Files may grow meanwhile:
+/// a resumed build cuts them to the lengths of the checkpoint.
 pub(crate) struct Checkpoints {
-    path: PathBuf,
+    path: Option<PathBuf>,
     every: Duration,
     last: Instant,
     running: Option<JoinHandle<Result<()>>>,
 }
 
 impl Checkpoints {
-    pub(crate) fn new(path: PathBuf, every: Duration) -> Self {
+    pub(crate) fn new(path: Option<PathBuf>, every: Duration) -> Self {
         Self { path, every, last: Instant::now(), running: None }
+    }
+
+    /// Whether checkpoints are saved at all.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Whether the interval has passed and the last checkpoint is saved.
     pub(crate) fn is_due(&self) -> bool {
-        self.last.elapsed() >= self.every && self.running.as_ref().is_none_or(JoinHandle::is_finished)
+        self.is_kept()
+            && self.last.elapsed() >= self.every
+            && self.running.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Starts to save `checkpoint`. `sync` first waits until its files are on disk.
@@ -203,7 +210,7 @@ impl Checkpoints {
     ) -> Result<()> {
         self.wait()?;
         self.last = Instant::now();
-        let path = self.path.clone();
+        let Some(path) = self.path.clone() else { return Ok(()) };
         let saving = std::thread::Builder::new().spawn(move || {
             sync()?;
             save(&path, &checkpoint)
@@ -264,7 +271,7 @@ mod tests {
     fn checkpoints_are_saved_one_at_a_time_after_their_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
-        let mut checkpoints = Checkpoints::new(path.clone(), Duration::ZERO);
+        let mut checkpoints = Checkpoints::new(Some(path.clone()), Duration::ZERO);
         assert!(checkpoints.is_due());
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let missing = path.clone();

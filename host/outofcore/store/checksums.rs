@@ -17,7 +17,7 @@ const BLOCK: usize = 1 << 14;
 const PART: usize = 1 << 10;
 
 /// The CRC-32 of each block of rows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Checksums(Vec<u32>);
 
 impl Checksums {

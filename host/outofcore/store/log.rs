@@ -1,9 +1,11 @@
-//! Work files as logs: pieces are appended, and their checksums are checked when they are read.
+//! Work files as logs: pieces are appended, and their checksums are checked when they are read. A
+//! log may lie in memory instead.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
@@ -19,15 +21,30 @@ const AHEAD: usize = 16;
 /// Threads that read one bin.
 const READERS: usize = 4;
 
-/// A work file of appended pieces.
+/// Appended pieces.
 pub(crate) struct Log {
+    place: Place,
+    end: u64,
+}
+
+/// Where the pieces of a log are.
+enum Place {
+    File(WorkFile),
+    /// By their offsets.
+    Memory(Pieces),
+}
+
+/// A work file.
+struct WorkFile {
     file: File,
     folder: Arc<Folder>,
     name: &'static str,
     path: PathBuf,
-    end: u64,
     flush: Flush,
 }
+
+/// Pieces in memory, by their offsets.
+type Pieces = Arc<RwLock<BTreeMap<u64, Vec<u8>>>>;
 
 /// Place and CRC-32 of a piece of a [`Log`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -61,31 +78,52 @@ impl Log {
         }
         file.set_len(bytes).map_err(Error::io(&path))?;
         let folder = Arc::clone(folder);
-        Ok(Some(Self { file, folder, name, path, end: bytes, flush: Flush::default() }))
+        let place = Place::File(WorkFile { file, folder, name, path, flush: Flush::default() });
+        Ok(Some(Self { place, end: bytes }))
+    }
+
+    /// An empty log in memory.
+    pub(crate) fn in_memory() -> Self {
+        Self { place: Place::Memory(Pieces::default()), end: 0 }
     }
 
     pub(crate) fn append(&mut self, content: &[u8]) -> Result<Piece> {
         let piece = Piece { offset: self.end, bytes: content.len(), crc: crc32fast::hash(content) };
-        let mut write = || {
-            self.file.seek(SeekFrom::Start(self.end))?;
-            self.file.write_all(content)?;
-            self.flush.wrote(content.len(), &self.file)
-        };
-        write().map_err(Error::io(&self.path))?;
+        match &mut self.place {
+            Place::File(file) => file.append(self.end, content)?,
+            Place::Memory(pieces) => {
+                let mut pieces = pieces.write().unwrap_or_else(PoisonError::into_inner);
+                pieces.insert(self.end, content.to_vec());
+            }
+        }
         self.end += content.len() as u64;
         Ok(piece)
     }
 
     /// A reader of the log for another thread.
     pub(crate) fn reader(&self) -> Result<Reader> {
-        Ok(Reader { file: self.folder.file(self.name)?, path: self.path.clone() })
+        Ok(match &self.place {
+            Place::File(WorkFile { folder, name, path, .. }) => {
+                Reader::File { file: folder.file(name)?, path: path.clone() }
+            }
+            Place::Memory(pieces) => Reader::Memory(Arc::clone(pieces)),
+        })
     }
 
     /// A function that waits, on any thread, until all appended pieces are on disk.
     pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
-        let (file, path) = (self.file.try_clone().map_err(Error::io(&self.path))?, self.path.clone());
-        let mut flush = std::mem::take(&mut self.flush);
-        Ok(move || flush.wait().and_then(|()| file.sync_data()).map_err(Error::io(&path)))
+        let running = match &mut self.place {
+            Place::File(WorkFile { file, path, flush, .. }) => {
+                let file = file.try_clone().map_err(Error::io(path))?;
+                Some((file, path.clone(), std::mem::take(flush)))
+            }
+            Place::Memory(_) => None,
+        };
+        Ok(move || {
+            running.map_or(Ok(()), |(file, path, mut flush)| {
+                flush.wait().and_then(|()| file.sync_data()).map_err(Error::io(&path))
+            })
+        })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -93,29 +131,46 @@ impl Log {
     }
 }
 
+impl WorkFile {
+    fn append(&mut self, end: u64, content: &[u8]) -> Result<()> {
+        let mut write = || {
+            self.file.seek(SeekFrom::Start(end))?;
+            self.file.write_all(content)?;
+            self.flush.wrote(content.len(), &self.file)
+        };
+        write().map_err(Error::io(&self.path))
+    }
+}
+
 /// Reads pieces of a [`Log`], each piece once.
-pub(crate) struct Reader {
-    file: File,
-    path: PathBuf,
+pub(crate) enum Reader {
+    File { file: File, path: PathBuf },
+    Memory(Pieces),
 }
 
 impl Reader {
     /// Tells the system that a piece is needed soon, or never again.
     fn will_read(&self, piece: Piece, soon: bool) {
         #[cfg(unix)]
-        {
+        if let Self::File { file, .. } = self {
             use rustix::fs::{Advice, fadvise};
             let advice = if soon { Advice::WillNeed } else { Advice::DontNeed };
             // Reading works without the advice.
-            let _ = fadvise(&self.file, piece.offset, std::num::NonZeroU64::new(piece.bytes as u64), advice);
+            let _ = fadvise(file, piece.offset, std::num::NonZeroU64::new(piece.bytes as u64), advice);
         }
     }
 
     /// Reads a piece; `None` if it is damaged.
     pub(crate) fn read(&mut self, piece: Piece) -> Result<Option<Vec<u8>>> {
+        let (file, path) = match self {
+            Self::File { file, path } => (file, path),
+            Self::Memory(pieces) => {
+                let pieces = pieces.read().unwrap_or_else(PoisonError::into_inner);
+                return Ok(pieces.get(&piece.offset).cloned());
+            }
+        };
         let mut content = vec![0; piece.bytes];
-        let read =
-            self.file.seek(SeekFrom::Start(piece.offset)).and_then(|_| self.file.read_exact(&mut content));
+        let read = file.seek(SeekFrom::Start(piece.offset)).and_then(|_| file.read_exact(&mut content));
         match read {
             Ok(()) => {
                 // Never read again: leave the page cache to other files.
@@ -123,7 +178,7 @@ impl Reader {
                 Ok((crc32fast::hash(&content) == piece.crc).then_some(content))
             }
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(Error::io(&self.path)(error)),
+            Err(error) => Err(Error::io(path)(error)),
         }
     }
 }
@@ -343,6 +398,25 @@ mod tests {
         assert!(read(&again, 0).is_none() || read(&again, 1).is_none());
         fs::write(&path, &content[..100]).unwrap();
         assert!(read(&again, 2).is_none());
+    }
+
+    #[test]
+    fn a_log_in_memory_keeps_its_pieces() {
+        let mut bins = Bins::new(Log::in_memory(), 2, 7);
+        for record in 0..9u8 {
+            bins.extend(usize::from(record % 2), &[record; 3], 3).unwrap();
+        }
+        assert_eq!((bins.pieces().unwrap().len(), bins.bytes()), (2, 27));
+        bins.flushing().unwrap()().unwrap();
+        let mut found = Vec::new();
+        assert!(bins.read(1, |piece| found.extend_from_slice(piece)).unwrap());
+        assert_eq!(found, [[1; 3], [3; 3], [5; 3], [7; 3]].concat());
+        let grown = bins.grow(3, |piece, append| if piece[0] == 8 { append(1, piece) } else { Ok(()) });
+        assert!(grown.unwrap());
+        let lengths = Mutex::new(Vec::new());
+        let take = |piece: &[u8], ()| lengths.lock().unwrap().push(piece.len());
+        assert!(bins.read_into(1, |_| (), take).unwrap());
+        assert_eq!(lengths.into_inner().unwrap().iter().sum::<usize>(), 15);
     }
 
     #[test]

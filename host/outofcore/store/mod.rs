@@ -5,6 +5,7 @@ mod checksums;
 mod fault;
 mod folder;
 mod log;
+mod medium;
 mod repeated;
 mod work;
 
@@ -14,8 +15,10 @@ pub(crate) use self::fault::{Attempt, Damage, Fault};
 #[cfg(test)]
 pub(crate) use self::folder::Folder;
 pub(crate) use self::log::{Bins, Gather, Log, Piece, Reader};
+pub(crate) use self::medium::Medium;
 pub(crate) use self::repeated::{RepeatedFile, RepeatedPieces};
-pub(crate) use self::work::{Manifest, WorkFolder, save};
+use self::work::save;
+pub(crate) use self::work::{Manifest, WorkFolder};
 
 /// Two clusters. Of a waiting list: the cluster of the list, and the cluster built later.
 pub(crate) type Pair = (u32, u32);

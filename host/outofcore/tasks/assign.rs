@@ -1,7 +1,5 @@
 //! `assign`, `place` and `write`: rows to their two clusters.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::context::{Context, Input, Outcome, open};
@@ -10,7 +8,9 @@ use super::plan::{Plan, check_largest};
 use super::store::ObjectStore;
 use crate::Error;
 use crate::cluster::assigner::{Assigner, AssignerRoom};
-use crate::outofcore::partition::{Assigning, BlockSums, Filling, add_blocks, chunk_rows, write_records};
+use crate::outofcore::partition::{
+    AssignedRange, Assigning, BlockSums, Filling, add_blocks, chunk_rows, write_records,
+};
 use crate::outofcore::plan::{ClusterGraph, Dispatcher, RECORD_HEAD};
 use crate::outofcore::store::rows_crc;
 use crate::vectors::Access;
@@ -65,19 +65,11 @@ impl Context<'_> {
         let stage = &builder.descent.progress.stage("assign", rows.len() as u64);
         let (nearest, sums) = (assigner.with(centres)?, BlockSums::new(dim));
         let repeated = &shared.repeated;
-        let mut assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
-        let mut nearest: Vec<[u32; 2]> = Vec::with_capacity(rows.len());
+        let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
         base.advise(Access::InOrder);
-        for first in rows.clone().step_by(piece) {
-            let chunk = assigning.assign(first..rows.end.min(first + piece))?;
-            nearest.extend(chunk.into_iter().flat_map(|chunk| chunk.nearest));
-        }
-        let Assigning { sums, largest, .. } = assigning;
-        let mut pairs: BTreeMap<[u32; 2], u32> = BTreeMap::new();
-        nearest.iter().for_each(|&[a, b]| *pairs.entry([a.min(b), a.max(b)]).or_default() += 1);
+        let AssignedRange { nearest, pairs, sums, largest } = assigning.range(rows.clone(), piece)?;
         let pairs: Vec<[u32; 3]> = pairs.into_iter().map(|([a, b], rows)| [a, b, rows]).collect();
         let assigned = Assigned { crc: rows_crc(base, rows), largest: largest.to_bits() };
-        let sums = sums.finish();
         let pieces = [
             (NEAREST, bytemuck::cast_slice(&nearest)),
             (SUMS, bytemuck::cast_slice(&sums)),

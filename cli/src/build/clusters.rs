@@ -1,4 +1,4 @@
-//! A build out of core.
+//! A build in clusters: out of core, or in memory on several devices.
 
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::tasks::task_event;
 struct Done {
     index: Index,
     plan: ClusterPlan,
+    in_memory: bool,
     stats: OutOfCoreStats,
     /// Seconds until the base was open, and of everything.
     read: f64,
@@ -26,8 +27,13 @@ struct Done {
 }
 
 impl Args {
-    /// Builds the index cluster by cluster and reports on it.
-    pub(super) fn out_of_core(&self, started: Started, plan: ClusterPlan, output: &Output) -> Result<()> {
+    /// Builds the index cluster by cluster, with work files or `in_memory`, and reports on it.
+    pub(super) fn in_clusters(
+        &self,
+        started: Started,
+        (plan, in_memory): (ClusterPlan, bool),
+        output: &Output,
+    ) -> Result<()> {
         if self.graph.is_some() {
             let flags = self.limits.flags();
             let them = if flags.len() > 1 { "them" } else { "it" };
@@ -36,22 +42,25 @@ impl Args {
                 "--graph needs a build in memory: raise {limits}, or drop {them}"
             )));
         }
+        if in_memory {
+            self.check_memory(&plan, started.base.len())?;
+        }
         // A search by cosine needs a normalised copy of all vectors in memory.
-        let is_searched = self.descent.graph.metric != Metric::Cosine;
+        let is_searched = in_memory || self.descent.graph.metric != Metric::Cosine;
         if !is_searched {
             self.report.refuse_min_recall("cannot be measured out of core with --metric cosine")?;
         }
         let Started { builder, base, mut laps } = started;
         // The partition checks the values of the base.
         let read = laps.total();
-        say_clusters(&plan, output);
+        say_clusters(&plan, in_memory, output);
         let [building, measuring] = self.parts_of_clusters(&builder, &base, &plan, output)?;
-        let build = OutOfCore::new(builder.progress(building), plan);
+        let build = OutOfCore::new(builder.progress(building), plan).in_memory(in_memory);
         let before = laps.total();
         let stats = self.build_clusters(build, &base, output)?;
         let index = Index::open(&self.output)?;
         laps.end_parts("prepare", &parts(&stats));
-        let done = Done { index, plan, stats, read, total: laps.total() };
+        let done = Done { index, plan, in_memory, stats, read, total: laps.total() };
         done.say(&base, output);
         self.say_index(&done.index, &base, done.total, output);
         done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
@@ -65,12 +74,14 @@ impl Args {
             laps.say(output);
             return Ok(());
         }
+        let measure = self.measure(output);
         let measure = Measure {
-            // The index may not fit the device.
-            search_on: Device::Cpu,
+            // Out of core the index may not fit the device.
+            search_on: if in_memory { measure.search_on } else { Device::Cpu },
             gpu_memory: self.limits.gpu_memory(),
+            unreachable: Some(done.stats.unreachable),
             progress: measuring,
-            ..self.measure(output)
+            ..measure
         };
         let searched = is_searched.then_some(&base);
         let mut report = Report::of(&done.index, searched, &KnnSample::default(), &measure)?;
@@ -83,6 +94,18 @@ impl Args {
         laps.end("files");
         laps.say(output);
         judged
+    }
+
+    /// Checks that a build of `nodes` vectors without work files fits memory.
+    fn check_memory(&self, plan: &ClusterPlan, nodes: usize) -> Result<()> {
+        let limits = self.limits.limits(self.descent.device.first(), nodes)?;
+        let (needed, allowed) = (plan.bytes_in_memory(), limits.host_memory.unwrap_or(u64::MAX));
+        if needed <= allowed {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "--no-work-files needs {needed} bytes of host memory, allowed {allowed}: drop it, or raise --host-memory"
+        )))
     }
 
     /// The parts of the progress by their estimated times: the build and the report.
@@ -173,10 +196,10 @@ impl Done {
 
     /// The build as a JSON line.
     fn event(&self, base: &Vectors) -> Value {
-        let Self { index, plan, stats, read, total } = self;
+        let Self { index, plan, in_memory, stats, read, total } = self;
         json!({
             "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
-            "out_of_core": clusters_event(plan), "clusters": stats.clusters,
+            "out_of_core": clusters_event(plan), "in_memory": in_memory, "clusters": stats.clusters,
             "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
             "hit_ratio": stats.cache.hit_ratio(), "unreachable": stats.unreachable,
             "repeated": stats.repeated,

@@ -1,0 +1,123 @@
+//! The partition in memory: clusters are lists of rows of the base, found on all devices.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::assign::{AssignedRange, Assigning, BlockSums, add_blocks};
+use super::centres::{Found, find_centres};
+use super::clusters::Members;
+use super::place::Filling;
+use super::{Partition, PartitionInput, chunk_rows};
+use crate::cluster::assigner::{Assigner, AssignerRoom};
+use crate::gpu::Gpu;
+use crate::outofcore::plan::ClusterGraph;
+use crate::outofcore::store::{Checksums, Log, RepeatedFile};
+use crate::parallel::{join, spawn};
+use crate::vectors::Access;
+use crate::vectors::range::check_smallest;
+use crate::{Device, Result};
+
+/// Rows of a range: ranges are assigned in any order, and placed in theirs. A multiple of
+/// [`SUM_ROWS`](super::SUM_ROWS).
+const RANGE: usize = 1 << 17;
+
+/// Threads that assign on a GPU: one embeds rows while the GPU compares those of the other.
+const THREADS: usize = 2;
+
+impl Partition {
+    /// Finds the clusters of all rows except the repeated ones, on all `devices`: those of
+    /// [`new`](Self::new) on the first. Members stay rows of the base. `repeated_log` gets the
+    /// repeated rows.
+    pub(crate) fn in_memory(
+        input: &PartitionInput<'_>,
+        devices: &[Device],
+        repeated_log: Log,
+    ) -> Result<Self> {
+        let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
+        let n = base.len();
+        let nodes = n - repeated.len();
+        let repeated_file = RepeatedFile::write(repeated_log, repeated, n)?;
+        let dim = embedding.dim(base.dim());
+        let piece = chunk_rows(plan, dim);
+        let Found { centres, rounding, .. } = find_centres(input, piece)?;
+        let clusters = centres.count();
+        let stage = &progress.stage("partition", nodes as u64);
+        let ranges: Vec<_> = (0..n).step_by(RANGE).map(|first| first..n.min(first + RANGE)).collect();
+        let assigned: Vec<Mutex<Option<AssignedRange>>> = ranges.iter().map(|_| Mutex::default()).collect();
+        let next = &AtomicUsize::new(0);
+        let assign = |gpu: Option<Gpu>| -> Result<()> {
+            let room = AssignerRoom { piece, centres: clusters };
+            let mut assigner = Assigner::new(gpu, &rounding, room)?;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(rows) = ranges.get(number).cloned() else { return Ok(()) };
+                let (nearest, sums) = (assigner.with(&centres)?, BlockSums::new(dim));
+                let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
+                let done = assigning.range(rows, piece)?;
+                *assigned[number].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(done);
+            }
+        };
+        base.advise(Access::InOrder);
+        thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for gpu in workers(devices)? {
+                threads.push(spawn(scope, || assign(gpu))?);
+            }
+            threads.into_iter().try_for_each(join)
+        })?;
+
+        let mut filling = Filling::new(clusters, plan.cluster_size);
+        let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
+        let (mut mean, mut largest) = (vec![0f64; dim], 0f32);
+        for (rows, assigned) in ranges.iter().zip(assigned) {
+            let assigned = assigned.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let Some(assigned) = assigned else { continue };
+            largest = largest.max(assigned.largest);
+            add_blocks(&mut mean, &assigned.sums);
+            let ids = repeated.others(rows.clone());
+            let mut pairs = assigned.nearest;
+            if !filling.put_all(assigned.pairs.iter().map(|(&pair, &rows)| (pair, rows.into()))) {
+                for (&id, pair) in ids.iter().zip(&mut pairs) {
+                    let row = || embedding.rows(base, 1, |_| id as usize);
+                    *pair = filling.put(*pair, || centres.distances(&row().row(0)));
+                }
+            }
+            for (&id, &[a, b]) in ids.iter().zip(&pairs) {
+                members[a as usize].push([id, b]);
+                members[b as usize].push([id, a]);
+            }
+        }
+        check_smallest(base, largest, embedding.metric())?;
+        base.validated(largest);
+        mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
+        let shared = filling.shared.into_iter().map(|((a, b), nodes)| (a, b, nodes));
+        Ok(Self {
+            members: Members::Rows(members, base.clone()),
+            graph: ClusterGraph::new(clusters, shared),
+            mean,
+            checksums: Checksums::default(),
+            repeated: repeated_file,
+            rows: n,
+            element: base.element_type(),
+            dim: base.dim(),
+        })
+    }
+}
+
+/// The GPU of each thread that assigns; none on the CPU, which has all threads of the pool.
+fn workers(devices: &[Device]) -> Result<Vec<Option<Gpu>>> {
+    let mut workers = Vec::new();
+    for device in devices {
+        match device.gpu()? {
+            Some(gpu) => {
+                for _ in 1..THREADS {
+                    workers.push(Some(gpu.fork()?));
+                }
+                workers.push(Some(gpu));
+            }
+            None => workers.push(None),
+        }
+    }
+    Ok(workers)
+}

@@ -1,0 +1,81 @@
+//! Clusters of a build in memory that several devices share.
+
+use super::sizes::size_of_clusters;
+use super::{ClusterPlan, Limits};
+use crate::{Builder, DataShape, Result, Target, Vectors};
+
+/// Clusters per device: three are built at a time on each, and the last ones of all end together.
+const PER_DEVICE: usize = 6;
+
+/// Fewest vectors of a cluster. Smaller builds do not fill a GPU, and a vector is in two clusters,
+/// so one device alone is as fast.
+const LEAST: usize = 1_000_000;
+
+impl ClusterPlan {
+    /// Plans the clusters of a build in memory that all devices of `builder` share; `None` if there
+    /// is one device, `base` is too small to share, or a build [in
+    /// memory](super::super::OutOfCore::in_memory) exceeds the limits.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn spread(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
+        let devices = builder.devices_for(base.len())?.len();
+        let limits = given.or(Limits::available(builder.descent.device, base.len())?);
+        let size = limits
+            .cluster_size
+            .unwrap_or_else(|| size_of_clusters(base.len(), PER_DEVICE * devices).max(LEAST.min(base.len())));
+        if devices < 2 || size >= base.len() {
+            return Ok(None);
+        }
+        let limits = Limits { cluster_size: Some(size), ..limits };
+        let data = DataShape::of(base, &builder.descent.progress)?;
+        let target = Target::of(builder.descent.device, size)?;
+        let plan = Self::on(builder, &data, &limits, target, devices)?;
+        let fits = |plan: &Self| limits.host_memory.is_none_or(|host| plan.bytes_in_memory() <= host);
+        Ok(plan
+            .filter(fits)
+            .map(|plan| Self { limits: Limits { cluster_size: Some(size), ..*given }, ..plan }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Strategy, Synth};
+
+    #[test]
+    fn devices_share_what_fills_them() {
+        let base = Synth::new(1000, 4, 0).unwrap().base();
+        let spread = |devices: &[Device], limits: Limits| {
+            let builder = Builder::new(Strategy::vamana()).knn(20).devices(devices);
+            ClusterPlan::spread(&builder, &base, &limits).unwrap()
+        };
+        let two = [Device::Cpu; 2];
+        assert_eq!(spread(&two, Limits::default()), None, "too few vectors");
+        let size = Limits { cluster_size: Some(400), ..Limits::default() };
+        assert_eq!(spread(&two[..1], size), None, "one device");
+        let plan = spread(&two, size).unwrap();
+        assert_eq!((plan.cluster_size, plan.limits, plan.cache), (400, size, plan.clusters));
+        assert!(plan.bytes_in_memory() > plan.host_bytes);
+        // The least memory of a build with work files is too little for one without.
+        let builder = Builder::new(Strategy::vamana()).knn(20).devices(&two);
+        let with = |host| Limits { host_memory: Some(host), ..size };
+        let (mut too_few, mut enough) = (0, plan.host_bytes);
+        while enough - too_few > 1 {
+            let host = too_few.midpoint(enough);
+            let fits = ClusterPlan::new(&builder, &base, &with(host)).is_ok();
+            *if fits { &mut enough } else { &mut too_few } = host;
+        }
+        assert_eq!(spread(&two, with(enough)), None, "{enough} bytes");
+        assert!(spread(&two, with(2 * enough)).is_some());
+    }
+
+    #[test]
+    fn devices_get_several_clusters_each() {
+        for (nodes, devices) in [(20_000_000, 2), (100_000_000, 8)] {
+            let size = size_of_clusters(nodes, PER_DEVICE * devices);
+            let count = super::super::sizes::clusters(nodes, size);
+            assert!(count.abs_diff(PER_DEVICE * devices) <= 1, "{count} clusters of {size}");
+        }
+    }
+}
