@@ -219,7 +219,7 @@ def main() -> int:
     parser.add_argument(
         "--base",
         type=Path,
-        help="fvecs, bvecs, fbin, f16bin, u8bin, i8bin, npy or hdf5; made if missing",
+        help="fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, npy or hdf5; made if missing",
     )
     parser.add_argument("--queries", type=Path, help="queries; the last 1,000 rows if missing")
     parser.add_argument("--n", type=int, default=20_000, help="rows of made data")

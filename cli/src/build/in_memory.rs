@@ -33,8 +33,9 @@ impl Args {
         let read = laps.total();
         if self.descent.device.0.len() > 1 {
             let device = self.descent.device.first();
-            let why = if self.graph.is_some() { "a given graph is pruned" } else { "few vectors are built" };
-            output.warn(format_args!("{why} on one device: {device}"));
+            output.warn(format_args!(
+                "built on {device} alone: three devices or more share a build of millions of vectors"
+            ));
         }
         let graph = self.open_graph(&base, &checking)?;
         laps.end("check");

@@ -104,7 +104,7 @@ impl Args {
         } else {
             None
         };
-        // Several devices share a build by clusters, if it fits memory without work files.
+        // Three devices or more share a build by clusters, if it fits memory without work files.
         let shared = match plan {
             None if self.graph.is_none() => ClusterPlan::spread(&builder, &base, &self.limits.given())?,
             _ => None,

@@ -4,6 +4,10 @@ use super::sizes::size_of_clusters;
 use super::{ClusterPlan, Limits};
 use crate::{Builder, DataShape, Result, Target, Vectors};
 
+/// Fewest devices that share a build. Each vector is built in two clusters, so two devices take as
+/// long as one alone (docs/measurements.md).
+const DEVICES: usize = 3;
+
 /// Clusters per device: three are built at a time on each, and the last ones of all end together.
 const PER_DEVICE: usize = 6;
 
@@ -13,7 +17,7 @@ const LEAST: usize = 1_000_000;
 
 impl ClusterPlan {
     /// Plans the clusters of a build in memory that all devices of `builder` share; `None` if there
-    /// is one device, `base` is too small to share, or a build [in
+    /// are fewer than three devices, `base` is too small to share, or a build [in
     /// memory](super::super::OutOfCore::in_memory) exceeds the limits.
     ///
     /// # Errors
@@ -24,7 +28,7 @@ impl ClusterPlan {
         let size = limits
             .cluster_size
             .unwrap_or_else(|| size_of_clusters(base.len(), PER_DEVICE * devices).max(LEAST.min(base.len())));
-        if devices < 2 || size >= base.len() {
+        if devices < DEVICES || size >= base.len() {
             return Ok(None);
         }
         let limits = Limits { cluster_size: Some(size), ..limits };
@@ -50,15 +54,15 @@ mod tests {
             let builder = Builder::new(Strategy::vamana()).knn(20).devices(devices);
             ClusterPlan::spread(&builder, &base, &limits).unwrap()
         };
-        let two = [Device::Cpu; 2];
-        assert_eq!(spread(&two, Limits::default()), None, "too few vectors");
+        let three = [Device::Cpu; 3];
+        assert_eq!(spread(&three, Limits::default()), None, "too few vectors");
         let size = Limits { cluster_size: Some(400), ..Limits::default() };
-        assert_eq!(spread(&two[..1], size), None, "one device");
-        let plan = spread(&two, size).unwrap();
+        assert_eq!(spread(&three[..2], size), None, "two devices");
+        let plan = spread(&three, size).unwrap();
         assert_eq!((plan.cluster_size, plan.limits, plan.cache), (400, size, plan.clusters));
         assert!(plan.bytes_in_memory() > plan.host_bytes);
         // The least memory of a build with work files is too little for one without.
-        let builder = Builder::new(Strategy::vamana()).knn(20).devices(&two);
+        let builder = Builder::new(Strategy::vamana()).knn(20).devices(&three);
         let with = |host| Limits { host_memory: Some(host), ..size };
         let (mut too_few, mut enough) = (0, plan.host_bytes);
         while enough - too_few > 1 {
@@ -66,8 +70,8 @@ mod tests {
             let fits = ClusterPlan::new(&builder, &base, &with(host)).is_ok();
             *if fits { &mut enough } else { &mut too_few } = host;
         }
-        assert_eq!(spread(&two, with(enough)), None, "{enough} bytes");
-        assert!(spread(&two, with(2 * enough)).is_some());
+        assert_eq!(spread(&three, with(enough)), None, "{enough} bytes");
+        assert!(spread(&three, with(2 * enough)).is_some());
     }
 
     #[test]

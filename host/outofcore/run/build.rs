@@ -58,7 +58,7 @@ impl OutOfCore {
     }
 
     /// The build of `base` in clusters, where it needs them or can use them: out of core if it
-    /// exceeds the `given` limits or free memory; in memory if several devices can
+    /// exceeds the `given` limits or free memory; in memory if its devices can
     /// [share](ClusterPlan::spread) it; else `None`, for [`Builder::build`].
     ///
     /// # Errors
