@@ -191,7 +191,7 @@ impl Summary {
             "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
              building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
             stats.partition,
-            grouped(*rate),
+            grouped(rate.round()),
             stats.cache.hit_ratio(),
             grouped(stats.spilled_bytes >> 20),
             grouped(stats.unreachable)

@@ -62,11 +62,11 @@ pub(crate) struct Args {
     /// Kind of GPU, absent from this machine: rtx3090, rtx4090, l4, a100 (80 GB) or h200
     #[arg(long, value_name = "KIND", conflicts_with = "device")]
     device_kind: Option<DeviceKind>,
-    #[command(flatten)]
-    machines: MachineOptions,
     /// Print every buffer of every stage
     #[arg(long)]
     details: bool,
+    #[command(flatten)]
+    machines: MachineOptions,
 }
 
 impl Args {

@@ -83,9 +83,9 @@ impl Synth {
     /// Sets the type of the components, f32 by default. The same values are rounded to f16 or bf16.
     ///
     /// As u8 and i8, a standard deviation of a component becomes 32, and the mean 128 or 0; for
-    /// kinds with components in [0, 1), 256 intervals of equal length become the 256 numbers. Values
-    /// are rounded to whole numbers, and cut at the ends of the range: under 1 % of those of a data
-    /// set, and more of queries that are [sums](QueryKind::Sums).
+    /// kinds with components in [0, 1), 256 intervals of equal length become the 256 numbers.
+    /// Values are rounded to whole numbers, and cut at the ends of the range: under 1 % of those of
+    /// a data set, and more of queries that are [sums](QueryKind::Sums).
     pub fn element_type(mut self, element: ElementType) -> Self {
         self.element = element;
         self.scale = Scale::new(self.generator.kind, self.generator.dim, element);
@@ -127,8 +127,8 @@ impl Synth {
         Ok(self.vectors(range.start, count))
     }
 
-    /// Writes the rows of a range to a file of vectors, a chunk at a time. The file appears only when
-    /// it is complete. A format of floats takes rows of any type.
+    /// Writes the rows of a range to a file of vectors, a chunk at a time. The file appears only
+    /// when it is complete. A format of floats takes rows of any type.
     ///
     /// # Errors
     /// If the file cannot be written, the format is one of ids or of whole numbers of another type
