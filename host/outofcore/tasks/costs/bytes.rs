@@ -53,14 +53,18 @@ impl Sizes {
         (self.data.rows - range * self.range_rows).min(self.range_rows) as u64
     }
 
-    /// Members of a cluster, and the share of them that the order of clusters lets it merge: those
-    /// of the clusters before it. The clusters of all sizes are spread over the order.
-    pub(super) fn cluster(&self, number: usize) -> (f64, f64) {
-        let (clusters, mean) = (self.clusters as f64, 2.0 * self.data.rows as f64 / self.clusters as f64);
+    /// Members of each cluster, and the members that it merges: those of the clusters before it in
+    /// the order. Clusters of all sizes are spread over the order.
+    pub(super) fn clusters(&self) -> Vec<(f64, f64)> {
+        let (rows, last) = (self.data.rows as f64, (self.clusters as f64 - 1.0).max(1.0));
         // Multiples of the golden ratio fill the interval evenly.
-        let place = (number as f64 * 0.618_033_988_75).fract();
-        let members = mean * (1.0 + SPREAD * (2.0 * place - 1.0));
-        (members, number as f64 / (clusters - 1.0).max(1.0))
+        let place = |number: usize| (0.5 + number as f64 * 0.618_033_988_75).fract();
+        let size = |number| 1.0 + SPREAD * (2.0 * place(number) - 1.0);
+        let merged = |number| size(number) * number as f64 / last;
+        // Each row is in two clusters, and the second one merges it.
+        let sum = |of: &dyn Fn(usize) -> f64| (0..self.clusters).map(of).sum::<f64>();
+        let (members, merges) = (2.0 * rows / sum(&size), rows / sum(&merged));
+        (0..self.clusters).map(|number| (members * size(number), merges * merged(number))).collect()
     }
 
     /// Bytes of a member's record.

@@ -17,9 +17,9 @@ use super::plan::check_range;
 /// The tasks of a build with the bytes, requests and seconds of each, before any of them exists.
 ///
 /// Bytes follow from the formats of objects, for data without repeated rows. They are those of the
-/// parts of objects that [`TaskFolder::inputs`](super::TaskFolder::inputs) names. Sizes of clusters,
-/// and the pairs of clusters that share rows, are those of a mixture of Gaussians. Seconds of work
-/// follow from rates measured on other machines and data.
+/// parts of objects that [`TaskFolder::inputs`](super::TaskFolder::inputs) names. Sizes of
+/// clusters, and the pairs of clusters that share rows, are those of a mixture of Gaussians.
+/// Seconds of work follow from rates measured on other machines and data.
 ///
 /// ```
 /// use tagore::outofcore::{ClusterPlan, Limits, TaskCosts, TaskMachines};

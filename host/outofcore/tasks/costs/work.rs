@@ -57,14 +57,14 @@ impl Work {
 /// The tasks of a stage.
 pub(super) fn of_stage(stage: TaskStage, sizes: &Sizes, builder: &Builder, target: Target) -> Vec<Work> {
     let rows = || (0..sizes.ranges).map(|range| sizes.rows(range));
-    let clusters = || (0..sizes.clusters).map(|number| sizes.cluster(number));
+    let clusters = || sizes.clusters().into_iter();
     let tasks = Tasks { sizes, builder, target, threads: target.threads as f64 };
     match stage {
         TaskStage::Assign => rows().map(|rows| tasks.assign(rows)).collect(),
         TaskStage::Place => vec![tasks.place()],
         TaskStage::Write => rows().map(|rows| tasks.write(rows)).collect(),
         TaskStage::Build => clusters().map(|(members, _)| tasks.build(members)).collect(),
-        TaskStage::Merge => clusters().map(|(members, share)| tasks.merge(members, share)).collect(),
+        TaskStage::Merge => clusters().map(|(members, merged)| tasks.merge(members, merged)).collect(),
         TaskStage::Assemble => rows().map(|rows| tasks.assemble(rows)).collect(),
         TaskStage::Finish => vec![tasks.finish()],
     }
@@ -153,14 +153,11 @@ impl Tasks<'_> {
         }
     }
 
-    /// Merges this share of the members.
-    fn merge(&self, members: f64, share: f64) -> Work {
+    /// Merges the lists of some of the members.
+    fn merge(&self, members: f64, merged: f64) -> Work {
         let Self { sizes, threads, .. } = *self;
         let task = self.task();
-        if share == 0.0 {
-            return Work { written: sizes.head(0), read: task.read + sizes.place(), ..task };
-        }
-        let (merged, others) = (members * share, (sizes.neighbours * share) as u64);
+        let others = (sizes.neighbours * merged / members) as u64;
         let (read, requests) = self.members(members);
         let own = sizes.build_head() + (members * sizes.list() as f64) as u64;
         let waiting = others * sizes.build_head() + (merged * sizes.list() as f64) as u64;
