@@ -85,8 +85,8 @@ fn planned_bytes_are_those_of_objects() {
             }
             wrong.extend(bytes("read", (read, found)));
             let of_base = [TaskStage::Assign, TaskStage::Write].contains(&stage);
-            // An object that is written is a request, and so is a range of rows. Reads of other lists
-            // follow the pairs of clusters that share rows, whose number depends on the data.
+            // An object that is written is a request, and so is a range of rows. Reads of other
+            // lists follow the pairs of clusters that share rows, whose number depends on the data.
             let made = count as u64 * (1 + u64::from(of_base)) + u64::from(stage == TaskStage::Finish);
             wrong.extend(differ(&format!("{stage}, requests"), (requests, asked + made), 0.15, 0));
             let is_right = if of_base {
