@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tagore::{Error, Format, Progress, QueryKind, Synth, SynthKind, Vectors};
+use tagore::{ElementType, Error, Format, Progress, QueryKind, Synth, SynthKind, Vectors};
 
 use crate::formats::{Folder, all};
 
@@ -73,6 +73,37 @@ fn written_synthetic_data_equals_generated() {
     let path = folder.path("queries.fbin");
     synth.write(3000..3007, &path, Format::Fbin, &Progress::silent()).unwrap();
     assert_eq!(all(&Vectors::open(&path).unwrap()), all(&synth.queries(7)));
+}
+
+#[test]
+fn rows_of_every_type_come_from_the_same_values() {
+    let folder = Folder::new();
+    for (case, synth) in synths(700, 9, 3) {
+        let values = all(&synth.rows(0..710).unwrap());
+        for (element, format) in [
+            (ElementType::F16, Format::F16bin),
+            (ElementType::Bf16, Format::Bf16bin),
+            (ElementType::U8, Format::U8bin),
+            (ElementType::U8, Format::Bvecs),
+            (ElementType::I8, Format::I8bin),
+        ] {
+            let typed = synth.clone().element_type(element);
+            let rows = typed.rows(0..710).unwrap();
+            assert_eq!((rows.element_type(), rows.len()), (element, 710));
+            let found = all(&rows);
+            // Parts, and files, are those of the whole.
+            assert_eq!(all(&typed.base()), found[..700 * 9], "{case}, {element}");
+            assert_eq!(all(&typed.queries(10)), found[700 * 9..], "{case}, {element}");
+            let path = folder.path("rows");
+            typed.write(0..710, &path, format, &Progress::silent()).unwrap();
+            let written = Vectors::open_as(&path, format).unwrap();
+            assert_eq!((written.element_type(), all(&written)), (element, found.clone()), "{case}, {format}");
+            // Order is kept: the types round the same values.
+            let mut pairs: Vec<(f32, f32)> = values.iter().copied().zip(found).collect();
+            pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert!(pairs.is_sorted_by(|a, b| a.1 <= b.1), "{case}, {element}");
+        }
+    }
 }
 
 #[test]

@@ -92,7 +92,7 @@ enum Command {
     /// Describe a file and check its content
     Inspect(inspect::Args),
     /// Estimate memory, disk and time of a build
-    Plan(plan::Args),
+    Plan(Box<plan::Args>),
     /// Build out of core as tasks on a shared folder: on a cluster of machines
     Task(task::Args),
     /// Run benchmarks of single stages

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Format, QueryKind, Synth, SynthKind, path_text};
+use tagore::{ElementType, Format, QueryKind, Synth, SynthKind, path_text};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
@@ -11,7 +11,7 @@ use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File of the vectors: fbin, f16bin, bf16bin, fvecs or npy
+    /// File of the vectors: fbin, f16bin, bf16bin, u8bin, i8bin, fvecs, bvecs or npy
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Rows of the data set
@@ -20,6 +20,10 @@ pub(crate) struct Args {
     /// Components per row
     #[arg(long)]
     dim: usize,
+    /// Type of the components: f32, f16, bf16, u8 or i8. As u8 and i8 a standard deviation becomes
+    /// 32 [default: that of the format, f32 of npy]
+    #[arg(long = "type", value_name = "TYPE")]
+    element: Option<ElementType>,
     /// Seed of the data
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -48,8 +52,10 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         Files::default().write(Kind::Any, [&self.output]).check()?;
         let kind = self.kind()?;
-        let synth = Synth::of_kind(kind, self.n, self.dim, self.seed)?.query_kind(self.query_kind);
         let format = self.format.map_or_else(|| Format::of(&self.output), Ok)?;
+        let element = self.element.or(format.element()).unwrap_or(ElementType::F32);
+        let synth = Synth::of_kind(kind, self.n, self.dim, self.seed)?;
+        let synth = synth.query_kind(self.query_kind).element_type(element);
         let first = if self.queries.is_some() { self.n as u64 } else { 0 };
         let count = self.queries.unwrap_or(self.n);
         synth.write(first..first.saturating_add(count as u64), &self.output, format, output.progress())?;
@@ -60,7 +66,7 @@ impl Args {
             _ => (None, None),
         };
         output.event(&json!({
-            "event": "synth", "n": count, "dim": self.dim, "seed": self.seed, "kind": kind.name(),
+            "event": "synth", "n": count, "dim": self.dim, "type": element.name(), "seed": self.seed, "kind": kind.name(),
             "clusters": clusters, "copies": copies, "query_kind": self.queries.map(|_| self.query_kind.name()),
             "output": path_text(&self.output),
         }));

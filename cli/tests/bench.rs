@@ -167,3 +167,27 @@ fn impossible_numbers_are_refused_and_large_ones_do_not_overflow() {
     )[0];
     assert_eq!(line["second_visits"], 500);
 }
+
+#[test]
+fn stages_are_shown_beside_the_disk() {
+    let s = Session::new();
+    let run = |flags: &str| {
+        let command = "bench outofcore -i base.fbin --index vamana --cluster-size 200 --device cpu";
+        s.succeeds(&format!("{command} {flags}")).pop().unwrap()
+    };
+    assert!(run("")["stages"].is_null());
+    let line = run("--stages");
+    let stages = line["stages"]["build"].as_array().unwrap();
+    let bytes = |place: usize, key: &str| stages[place][key].as_u64().unwrap();
+    let names: Vec<&str> = stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
+    assert_eq!(names, ["partition", "build", "write"]);
+    // The base is read once, and a member has an id, a cluster and a vector.
+    let row = 4 * line["dim"].as_u64().unwrap();
+    assert_eq!(bytes(0, "read_bytes"), 500 * row);
+    assert_eq!(bytes(0, "written_bytes"), 2 * 500 * (row + 8));
+    assert!(bytes(1, "read_bytes") >= bytes(0, "written_bytes") && bytes(2, "written_bytes") > 500 * 4);
+    assert!(stages.iter().all(|stage| stage["bytes_per_second"].as_f64().unwrap() > 0.0), "{line}");
+    for rate in ["write", "read", "both"] {
+        assert!(line["stages"]["disk"][rate].as_f64().unwrap() > 0.0, "{line}");
+    }
+}

@@ -114,3 +114,54 @@ fn an_index_is_planned_on_both_backends() {
     let wide = "plan --n 3000000000 --dim 96 --index vamana";
     s.fails(1, wide, &["3000000000 rows", "at most 2147483648 in memory"]);
 }
+
+#[test]
+fn a_build_in_tasks_is_planned_for_numbers_of_workers() {
+    let s = Session { folder: tempfile::tempdir().unwrap() };
+    let plan = |n: u64, flags: &str| {
+        s.succeeds(&format!(
+            "plan --n {n} --dim 96 --type u8 --index vamana --device-kind h200 --host-memory 64GiB \
+             --cluster-size 4000000 --workers 1,4,64 --range-rows 1048576 {flags}"
+        ))[0]["tasks"]
+            .clone()
+    };
+    let seconds = |tasks: &Value| -> Vec<f64> {
+        tasks["runs"].as_array().unwrap().iter().map(|run| run["seconds"].as_f64().unwrap()).collect()
+    };
+    for n in [100_000_000, 1_000_000_000, 2_000_000_000] {
+        let tasks = plan(n, "");
+        let stages = tasks["stages"].as_array().unwrap();
+        assert_eq!(stages.len(), 7, "{tasks}");
+        // The base, its ranges and 104 bytes for each of two members.
+        assert_eq!(stages[2]["base_bytes"], 96 * n);
+        assert_eq!(stages[2]["tasks"], n.div_ceil(1 << 20));
+        let written = stages[2]["written_bytes"].as_u64().unwrap();
+        assert!((208 * n..210 * n).contains(&written), "{tasks}");
+        let times = seconds(&tasks);
+        assert!(times[0] > 2.0 * times[1] && times[1] > times[2], "{times:?}");
+        assert!(tasks["limit"]["workers"].as_u64().unwrap() >= 4, "{tasks}");
+        let bounds = tasks["runs"][2]["stages"].as_array().unwrap();
+        assert!(bounds.iter().any(|stage| stage["bound"] == "tasks"), "{tasks}");
+    }
+    let usual = seconds(&plan(1_000_000_000, ""));
+    for slow in ["--network 1Gbit", "--store 300MB/s", "--latency 100ms", "--build-rate 10000"] {
+        let times = seconds(&plan(1_000_000_000, slow));
+        assert!(times.iter().zip(&usual).all(|(slow, usual)| slow > usual), "{slow}: {times:?}");
+    }
+    let fails = |flags: &str, words: &[&str]| {
+        s.fails(2, &format!("plan --n 5000 --dim 8 --device cpu {flags}"), words);
+    };
+    fails("--workers 2", &["--index"]);
+    fails("--index vamana --network 1Gbit", &["--workers"]);
+    fails("--index vamana --workers 0", &["--workers", "0"]);
+    fails("--index vamana --workers 2", &["--workers: the build fits", "lower --cluster-size"]);
+    let small = "--index vamana --cluster-size 1000 --workers 2";
+    fails(&format!("{small} --network 10"), &["--network", "found 10, expected a rate"]);
+    fails(&format!("{small} --latency 10"), &["--latency", "found 10, expected a time"]);
+    fails(&format!("{small} --range-rows 1000"), &["--range-rows", "found 1000", "a multiple of 1024"]);
+    fails(&format!("{small} --build-rate 0"), &["--build-rate", "found 0"]);
+    // No build takes as many: ids have 32 bits, and keys of neighbours keep one of them.
+    let large = |n: u64| format!("plan --n {n} --dim 96 --index vamana --device cpu --workers 4");
+    s.fails(1, &large(4_000_000_000), &["found 4000000000 rows", "at most 2147483648"]);
+    s.fails(2, &large(5_000_000_000), &["--n: found 5000000000, expected 1 to 4294967294"]);
+}

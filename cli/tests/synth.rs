@@ -79,3 +79,47 @@ fn wrong_kinds_and_numbers_are_refused() {
     s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind clusters", &["--n: found 0"]);
     s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind repeated", &["--n: found 0"]);
 }
+
+#[test]
+fn every_type_is_written_and_searched() {
+    let s = session();
+    let types = [("u8bin", "u8"), ("i8bin", "i8"), ("f16bin", "f16"), ("bf16bin", "bf16"), ("fbin", "f32")];
+    for (extension, name) in types {
+        let element = name.parse().unwrap();
+        let (base, queries) = (format!("base.{extension}"), format!("queries.{extension}"));
+        let data = "--n 3000 --dim 16 --seed 2";
+        let line = &s.succeeds(&format!("synth -o {base} {data}"))[0];
+        assert_eq!(line["type"], name, "{line}");
+        // The format's type is the default.
+        s.succeeds(&format!("synth -o again.{extension} {data} --type {name}"));
+        s.succeeds(&format!("synth -o rows.npy {data} --type {name}"));
+        let read = |name: &str| std::fs::read(s.path(name)).unwrap();
+        assert!(read(&base) == read(&format!("again.{extension}")), "{name}");
+        assert!(read(&base)[8..] == read("rows.npy")[128..], "{name}: npy has other values");
+        let expected = Synth::new(3000, 16, 2).unwrap().element_type(element).base();
+        let found = Vectors::open(s.path(&base)).unwrap();
+        assert_eq!((found.len(), found.dim(), found.element_type()), (3000, 16, element));
+        assert!((0..3000).all(|row| found.row(row) == expected.row(row)), "{name}");
+        s.succeeds(&format!("synth -o {queries} {data} --queries 100"));
+        s.succeeds(&format!(
+            "groundtruth --base {base} --queries {queries} -o truth.ivecs -k 10 --device cpu"
+        ));
+        s.succeeds(&format!(
+            "build -i {base} -o index.tagore --index vamana --knn 32 --device cpu --no-report"
+        ));
+        let found = &s.succeeds(&format!(
+            "eval --index index.tagore --base {base} --queries {queries} --groundtruth truth.ivecs --beams 60 \
+             --device cpu"
+        ))[0];
+        assert!(found["recall"].as_f64().unwrap() > 0.95, "{name}: {found}");
+    }
+    // Whole numbers as floats, as byte vectors often come.
+    s.succeeds("synth -o floats.fbin --n 50 --dim 4 --type u8");
+    let floats = Vectors::open(s.path("floats.fbin")).unwrap();
+    assert!((0..50).all(|row| floats.row(row).iter().all(|x| x.fract() == 0.0 && (0.0..=255.0).contains(x))));
+    let fails = |arguments: &str, word: &str| {
+        s.fails(2, &format!("synth --n 50 --dim 4 {arguments}"), &["--format: found", word]);
+    };
+    fails("-o x.u8bin --type f32", "u8bin, expected a format of f32");
+    fails("-o x.i8bin --type u8", "i8bin, expected a format of u8");
+}

@@ -67,6 +67,10 @@ mod rates {
     /// All pairs on a CPU: seconds per pair, by components, times cores.
     pub const CPU_PAIR: Rate = Rate { constant: 6.0e-10, each: 1.6e-11 };
 
+    /// Comparing rows with the centres of clusters on a CPU: seconds per pair, by components, times
+    /// cores.
+    pub const CPU_CENTRE: Rate = Rate { constant: 4.2e-9, each: 3.3e-11 };
+
     /// Pruning on a CPU: seconds per node, by components, times cores; of detours, seconds per
     /// neighbour of a list. Paths take both.
     pub const CPU_ONE_HOP: Rate = Rate { constant: 5.0e-6, each: 2.0e-7 };
@@ -128,19 +132,38 @@ pub(crate) fn out_of_core(
     (clusters, size): (usize, usize),
     target: Target,
 ) -> [f64; 3] {
-    let (n, cores, bytes) = (data.rows as f64, target.threads as f64, data.row_bytes() as f64);
+    let (n, bytes) = (data.rows as f64, data.row_bytes() as f64);
     let size = size.min(data.rows);
-    let k = builder.descent.k_of(size, "a cluster").unwrap_or(1);
-    let of_cluster = seconds(builder, &data.part(size), k, target);
-    let built = of_cluster.iter().filter(|stage| ["copy", "descent", "prune"].contains(&stage.0));
-    let comparing =
-        if target.gpu.is_some() { 0.0 } else { clusters as f64 * rates::CPU_PAIR.of(data.dim as f64) };
+    // A GPU compares while the disk works.
+    let comparing = if target.gpu.is_some() { 0.0 } else { comparing(data, clusters, target) };
     // Every vector is read once and written to two clusters.
-    let partition = n * (3.0 * bytes / rates::WRITE + comparing / cores);
+    let partition = n * (3.0 * bytes / rates::WRITE) + comparing;
     // Every vector is in two clusters.
-    let clusters = 2.0 * n / size as f64 * built.map(|stage| stage.1).sum::<f64>();
+    let clusters = 2.0 * n / size as f64 * cluster(builder, data, size, target);
     let index = n * 8.0 * (1 + builder.strategy.degree) as f64 / rates::WRITE;
     [partition, clusters, index]
+}
+
+/// Seconds of building a cluster of `size` vectors, after they are read.
+pub(crate) fn cluster(builder: &Builder, data: &DataShape, size: usize, target: Target) -> f64 {
+    let k = builder.descent.k_of(size, "a cluster").unwrap_or(1);
+    let stages = seconds(builder, &data.part(size), k, target);
+    let built = stages.iter().filter(|stage| ["copy", "descent", "prune"].contains(&stage.0));
+    built.map(|stage| stage.1).sum()
+}
+
+/// Seconds of comparing all of `data` with the centres of `clusters` clusters.
+pub(crate) fn comparing(data: &DataShape, clusters: usize, target: Target) -> f64 {
+    let (pairs, dim) = (data.rows as f64 * clusters as f64, data.dim as f64);
+    match target.gpu {
+        Some(_) => pairs * rates::PAIR.of(dim),
+        None => pairs * rates::CPU_CENTRE.of(dim) / target.threads as f64,
+    }
+}
+
+/// Seconds of counting the nodes of `data` that can be reached.
+pub(crate) fn reaching(data: &DataShape, target: Target) -> f64 {
+    data.rows as f64 * rates::REACH / target.threads as f64
 }
 
 /// Seconds of measuring the recall of `nodes` nodes of `data`, by exact search and by searches.

@@ -39,6 +39,6 @@ pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits
 pub(crate) use run::ListKernels;
 pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};
 pub use tasks::{
-    FinishedIndex, ObjectBytes, ObjectPart, StageStatus, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage,
-    TaskWorker, Worked,
+    FinishedIndex, ObjectBytes, ObjectPart, StageCosts, StageStatus, StageTime, TaskBound, TaskCosts,
+    TaskFiles, TaskFolder, TaskId, TaskInput, TaskMachines, TaskStage, TaskWorker, Worked,
 };

@@ -1,5 +1,6 @@
 //! Builds out of core, compared with builds in memory.
 
+mod costs;
 mod errors;
 mod quality;
 mod resume;

@@ -1,12 +1,14 @@
 //! `tagore bench`
 
 mod descent;
+mod disk;
 mod dispatch;
 mod judge;
 mod kernels;
 mod outofcore;
 mod prune;
 mod search;
+mod stages;
 mod start;
 
 use std::path::PathBuf;

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind};
 use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes, timeline_plot};
 
+use super::disk::Disk;
 use super::judge::{Judge, JudgeOptions};
+use super::stages::Stages;
 use crate::build::PruneOptions;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
@@ -16,6 +18,9 @@ use crate::limits::{LimitOptions, clusters_event, say_clusters};
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
 use crate::tasks::task_event;
+
+/// Most bytes of a file that measures the disk.
+const LARGEST_FILE: u64 = 4 << 30;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -36,6 +41,9 @@ pub(crate) struct Args {
     /// Least time between two checkpoints
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     checkpoint: u64,
+    /// Print bytes and rates of each stage, beside those of writing and reading files in the folder
+    #[arg(long)]
+    stages: bool,
     #[command(flatten)]
     judge: JudgeOptions,
     /// Folder of work files and indexes during the bench
@@ -103,10 +111,12 @@ impl Bench<'_> {
         let total = began.elapsed().as_secs_f64();
         let summary = Summary::new(&stats, base.len());
         summary.say(order, &stats, total, output);
+        let stages = if args.stages { Some(self.stages(&stats, output)?) } else { None };
         let quality = self.judge(output)?;
         stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
         let mut event = summary.event(base, order, &stats, total);
         event["plan"] = clusters_event(&self.plan);
+        event["stages"] = stages.into();
         event["quality"] = quality.iter().map(quality_event).collect();
         output.event(&event);
         if let Some(path) = &args.plot {
@@ -115,6 +125,19 @@ impl Bench<'_> {
             timeline_plot(path, &title, &stats.tasks)?;
         }
         Ok(event)
+    }
+
+    /// Prints the stages of a build beside the rates of the disk. Returns both as JSON.
+    fn stages(&self, stats: &OutOfCoreStats, output: &Output) -> Result<Value> {
+        let io = |source| tagore::Error::Io { path: self.path.clone(), source };
+        let index = std::fs::metadata(&self.path).map_err(io)?.len();
+        let base = (self.base.len() * self.base.dim() * self.base.element_type().size()) as u64;
+        let stages = Stages::new(stats, base, index);
+        stages.say(output);
+        let folder = self.path.parent().unwrap_or(&self.args.folder);
+        let disk = Disk::measure(folder, stats.cluster_bytes.min(LARGEST_FILE)).map_err(io)?;
+        disk.say(output);
+        Ok(json!({ "build": stages.event(), "disk": disk.event() }))
     }
 
     /// Searches the index with the queries, if given.
@@ -168,7 +191,7 @@ impl Summary {
             "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
              building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
             stats.partition,
-            grouped(*rate),
+            grouped(rate.round()),
             stats.cache.hit_ratio(),
             grouped(stats.spilled_bytes >> 20),
             grouped(stats.unreachable)

@@ -1,6 +1,7 @@
 //! `tagore plan`
 
 mod details;
+mod machines;
 mod summary;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use tagore::{
 };
 
 use self::details::{say_build, say_graph, say_parts, say_remedies, say_stages};
+use self::machines::MachineOptions;
 use self::summary::{GraphPlan, Summary};
 use crate::build::PruneOptions;
 use crate::error::{Result, remedy};
@@ -63,6 +65,8 @@ pub(crate) struct Args {
     /// Print every buffer of every stage
     #[arg(long)]
     details: bool,
+    #[command(flatten)]
+    machines: MachineOptions,
 }
 
 impl Args {
@@ -149,8 +153,11 @@ impl Args {
             }
             clusters.iter().for_each(|plan| say_parts(plan, output));
         }
+        let tasks = self.machines.plan((builder, data), clusters.as_ref(), build, output)?;
         let changes: Vec<String> = remedies.iter().map(remedy).collect();
-        Ok(index_event(builder, (&on_gpu, &on_cpu), clusters.as_ref(), &changes, data.rows))
+        let mut event = index_event(builder, (&on_gpu, &on_cpu), clusters.as_ref(), &changes, data.rows);
+        event["tasks"] = tasks;
+        Ok(event)
     }
 
     /// Plans a k-NN graph.

@@ -143,7 +143,7 @@ fn graph_bytes(data: &DataShape, k: usize) -> u64 {
 }
 
 /// Seconds as people say them.
-fn rough(seconds: f64) -> String {
+pub(super) fn rough(seconds: f64) -> String {
     match seconds {
         ..0.1 => format!("{seconds:.2} s"),
         ..100.0 => format!("{seconds:.1} s"),

@@ -7,6 +7,7 @@ mod assign;
 mod build;
 mod claims;
 mod context;
+mod costs;
 mod finish;
 mod folder;
 mod id;
@@ -16,6 +17,7 @@ mod plan;
 mod store;
 mod worker;
 
+pub use self::costs::{StageCosts, StageTime, TaskBound, TaskCosts, TaskMachines};
 pub use self::finish::FinishedIndex;
 pub use self::folder::{StageStatus, TaskFolder, TaskInput};
 pub use self::id::{TaskId, TaskStage};

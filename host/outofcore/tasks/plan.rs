@@ -307,7 +307,7 @@ impl Shared {
 }
 
 /// Checks the rows of a range.
-fn check_range(rows: usize) -> Result<()> {
+pub(super) fn check_range(rows: usize) -> Result<()> {
     let sound = rows > 0 && rows.is_multiple_of(SUM_ROWS) && rows <= MAX_ROWS;
     let expected = format_args!("a multiple of {SUM_ROWS}");
     if sound { Ok(()) } else { Err(Error::argument("range_rows", rows, expected)) }

@@ -2,6 +2,7 @@
 
 mod kind;
 mod rows;
+mod scale;
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,9 +11,13 @@ use rayon::prelude::*;
 
 pub use kind::{QueryKind, SynthKind};
 use rows::{Generator, Table};
+use scale::Scale;
 
+use super::construct::check_dim;
 use super::save::{RowWriter, vector_type};
-use super::{ElementType, Format, MAX_ROWS, Vectors, construct::check_dim, npy};
+use super::shape::with_type;
+use super::storage::Storage;
+use super::{Element, ElementType, Format, Layout, MAX_ROWS, Vectors, npy};
 use crate::progress::Progress;
 use crate::{Error, Result};
 
@@ -22,7 +27,8 @@ const BLOCK: usize = 256;
 /// Bytes of rows in memory while a file is written.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// A synthetic data set of f32 vectors and its queries.
+/// A synthetic data set and its queries, of f32 vectors or of
+/// [another type](Synth::element_type).
 ///
 /// Row i depends on the kind, the seed, n, the dimension and i alone. So any part of a data set of
 /// any size can be generated alone, on any number of threads, with the same bytes on every machine.
@@ -42,6 +48,9 @@ const CHUNK_BYTES: usize = 32 << 20;
 #[derive(Clone, Debug)]
 pub struct Synth {
     generator: Generator,
+    element: ElementType,
+    /// The scale to whole numbers.
+    scale: Option<Scale>,
 }
 
 impl Synth {
@@ -67,7 +76,20 @@ impl Synth {
         }
         kind.check(n)?;
         let table = Table::new(kind, n, dim, seed);
-        Ok(Self { generator: Generator { n, dim, seed, kind, queries: QueryKind::Rows, table } })
+        let generator = Generator { n, dim, seed, kind, queries: QueryKind::Rows, table };
+        Ok(Self { generator, element: ElementType::F32, scale: None })
+    }
+
+    /// Sets the type of the components, f32 by default. The same values are rounded to f16 or bf16.
+    ///
+    /// As u8 and i8, a standard deviation of a component becomes 32, and the mean 128 or 0; for
+    /// kinds with components in [0, 1), 256 intervals of equal length become the 256 numbers.
+    /// Values are rounded to whole numbers, and cut at the ends of the range: under 1 % of those of
+    /// a data set, and more of queries that are [sums](QueryKind::Sums).
+    pub fn element_type(mut self, element: ElementType) -> Self {
+        self.element = element;
+        self.scale = Scale::new(self.generator.kind, self.generator.dim, element);
+        self
     }
 
     /// Sets the distribution of the queries, [`QueryKind::Rows`] by default. The data set stays the
@@ -105,12 +127,13 @@ impl Synth {
         Ok(self.vectors(range.start, count))
     }
 
-    /// Writes the rows of a range to a file of f32, f16 or bf16 vectors, a chunk at a time. The
-    /// file appears only when it is complete.
+    /// Writes the rows of a range to a file of vectors, a chunk at a time. The file appears only
+    /// when it is complete. A format of floats takes rows of any type.
     ///
     /// # Errors
-    /// If the file cannot be written, the format is not fvecs, fbin, f16bin, bf16bin or npy,
-    /// [`rows`](Self::rows) would refuse the range, or the work is cancelled.
+    /// If the file cannot be written, the format is one of ids or of whole numbers of another type
+    /// than [`element_type`](Self::element_type), [`rows`](Self::rows) would refuse the range, or
+    /// the work is cancelled.
     pub fn write(
         &self,
         range: Range<u64>,
@@ -120,13 +143,10 @@ impl Synth {
     ) -> Result<()> {
         let path = path.as_ref();
         let count = count(&range)?;
-        let element = vector_type(format, ElementType::F32)?;
-        if matches!(element, ElementType::U8 | ElementType::I8) {
-            return Err(Error::argument(
-                "format",
-                format,
-                "fvecs, fbin, f16bin, bf16bin or npy, since synthetic data is floating-point",
-            ));
+        let element = vector_type(format, self.element)?;
+        if matches!(element, ElementType::U8 | ElementType::I8) && element != self.element {
+            let expected = format_args!("a format of {}, or of floats", self.element);
+            return Err(Error::argument("format", format, expected));
         }
         let stage = progress.stage("synth", count as u64);
         let mut file =
@@ -134,15 +154,23 @@ impl Synth {
         let chunk = (CHUNK_BYTES / (self.generator.dim * size_of::<f32>())).max(1);
         for first in (0..count).step_by(chunk) {
             let rows = chunk.min(count - first);
-            self.vectors(range.start + first as u64, rows).write_rows(element, &mut file, &stage)?;
+            let values = self.values(range.start + first as u64, rows);
+            let rows = Vectors::dense_f32(values, self.generator.dim);
+            rows.write_rows(element, &mut file, &stage)?;
         }
         file.commit()
     }
 
     fn vectors(&self, first: u64, count: usize) -> Vectors {
-        Vectors::dense_f32(self.values(first, count), self.generator.dim)
+        let (element, dim, values) = (self.element, self.generator.dim, self.values(first, count));
+        if element == ElementType::F32 {
+            return Vectors::dense_f32(values, dim);
+        }
+        let storage = with_type!(element, T => Storage::owned(narrowed::<T>(&values)));
+        Vectors::new(storage, Layout::dense(element, count, dim), None)
     }
 
+    /// The rows from `first` on: whole numbers of integer types, and f32 of all others.
     fn values(&self, first: u64, count: usize) -> Vec<f32> {
         let dim = self.generator.dim;
         let mut values = vec![0.0; count * dim];
@@ -152,11 +180,19 @@ impl Synth {
                 for (place, row) in rows.chunks_exact_mut(dim).enumerate() {
                     // Not a range of row numbers: one that ends at the last u64 would overflow.
                     self.generator.row(first + (block * BLOCK + place) as u64, row, scratch);
+                    if let Some(scale) = self.scale {
+                        row.iter_mut().for_each(|value| *value = scale.apply(*value));
+                    }
                 }
             },
         );
         values
     }
+}
+
+/// Values in another type, which holds all synthetic values.
+fn narrowed<T: Element>(values: &[f32]) -> Vec<T> {
+    values.iter().map(|&value| T::from_f32(value).unwrap_or_else(T::zeroed)).collect()
 }
 
 /// The number of rows in a range.

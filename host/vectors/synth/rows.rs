@@ -7,7 +7,7 @@ use tagore_device::random::{Draws, Stage};
 use super::kind::{QueryKind, SynthKind};
 
 /// Rank of a mixture, in any dimension.
-const RANK: usize = 24;
+pub(super) const RANK: usize = 24;
 
 /// Deviation of a mixture's noise per component.
 const NOISE: f32 = 0.02;
