@@ -171,8 +171,8 @@ def main():
         return index.search(q, k=10, beam=given.beam, device="cuda:0", output=output)
 
     # A GPU at rest takes some calls to reach its clock.
-    seconds(lambda: search(asked), 20)
-    times, left = seconds(lambda: search(asked), 100)
+    seconds(lambda: search(asked), 200)
+    times, left = seconds(lambda: search(asked), 300)
     say("search on the device, queries/s", len(queries) / statistics.median(times))
     for result, number in [(left.ids, 0), (left.distances, 1)]:
         if not np.array_equal(result.numpy(), search(np.array(queries), "numpy")[number]):

@@ -52,6 +52,13 @@ impl Borrowed {
         unsafe { Global::new(self.0.address()) }
     }
 
+    /// Waits for all earlier work of `gpu` and copies the first bytes to `bytes`, which are no more.
+    pub(crate) fn download(&self, gpu: &Gpu, bytes: &mut [u8]) -> Result<()> {
+        gpu.machine.download(self.0.address(), bytes.len(), &mut |offset, piece| {
+            bytes[offset..offset + piece.len()].copy_from_slice(piece);
+        })
+    }
+
     /// The bytes as a kernel writes them, as of [`view`](Self::view).
     pub(crate) fn view_mut(&mut self) -> GlobalMut<u8> {
         // SAFETY: as above.

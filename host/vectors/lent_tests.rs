@@ -158,7 +158,14 @@ fn searches_take_bases_and_queries_on_a_device() {
         let expected = on_host.search(&queries, Search::new(5).beam(20), &silent).unwrap();
         let searcher = Searcher::new(index, there.0.clone(), &silent).unwrap().device(device).unwrap();
         let found = searcher.search(&there.1, Search::new(5).beam(20), &silent).unwrap();
+        // One query comes to the host.
+        let one = lent(&queries.select(&[4]).unwrap(), device, 4);
+        let one = searcher.search(&one, Search::new(5).beam(20), &silent).unwrap();
+        assert!(one.neighbors(0).eq(expected.neighbors(4)), "{metric} on {device}");
         assert_eq!(found.into_parts(), expected.into_parts(), "{metric} on {device}");
+        let wrong = lent(&Vectors::from_f32(vec![f32::NAN; 12], 12).unwrap(), device, 0);
+        let error = searcher.search(&wrong, Search::new(5), &silent).unwrap_err().to_string();
+        assert!(error.contains("row 0, dimension 0: found NaN"), "{error}");
         let exact = ExactSearch::new(5).metric(metric);
         let (truth, _) = exact.clone().device(device).run(&there.0, &there.1).unwrap();
         let (expected, _) = exact.device(Device::Cpu).run(&base, &queries).unwrap();

@@ -206,6 +206,17 @@ impl Vectors {
         Ok(Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() })
     }
 
+    /// The only row in host memory, if these are one row on a device: a copy takes less time than to
+    /// check and to prepare a row there.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn one_from_device(&self) -> Result<Option<Self>> {
+        let Some(lent) = self.lent().filter(|lent| lent.rows() == 1) else { return Ok(None) };
+        let layout = Layout::dense(self.element_type(), 1, self.dim());
+        Ok(Some(Self::new(Storage::owned(lent.first()?), layout, None)))
+    }
+
     /// Copies the rows `ids`, at least one, to the kind of memory that holds them.
     ///
     /// # Errors

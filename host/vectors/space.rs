@@ -208,6 +208,10 @@ impl<'a> Space<'a> {
                 format_args!("{} as in the base", self.vectors.dim()),
             ));
         }
+        if let Some(one) = queries.one_from_device()? {
+            let Queries { vectors, zero } = self.queries(&one, progress)?;
+            return Ok(Queries { vectors: Cow::Owned(vectors.into_owned()), zero });
+        }
         let largest = queries.validate_for(self.metric, progress)?;
         if self.metric == Metric::InnerProduct {
             range::check_products(queries, largest, self.largest)?;

@@ -257,6 +257,18 @@ impl Lent {
         self.to_host(ids.len(), |range| Pick::Ids(&ids[range.start..range.end]))
     }
 
+    /// The first row on the host, in whole words: one copy, without a kernel.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn first(&self) -> Result<Vec<u64>> {
+        let row = self.layout.stride;
+        let mut words = vec![0u64; row.div_ceil(size_of::<u64>())];
+        let (memory, _) = self.at(&self.gpu)?;
+        memory.download(&self.gpu, &mut bytemuck::cast_slice_mut(&mut words)[..row])?;
+        Ok(words)
+    }
+
     /// All rows on the host, without gaps, in whole words.
     ///
     /// # Errors
