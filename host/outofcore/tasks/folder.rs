@@ -245,8 +245,12 @@ impl TaskFolder {
         self.finished_at(&self.plan.output.clone())
     }
 
-    /// As [`finished`](Self::finished), with the index at `output`.
-    pub(super) fn finished_at(&self, output: &Path) -> Result<Option<FinishedIndex>> {
+    /// As [`finished`](Self::finished), with the index at `output`. Its length and its first page
+    /// are compared; the rest may be a hole.
+    ///
+    /// # Errors
+    /// As [`finished`](Self::finished).
+    pub fn finished_at(&self, output: &Path) -> Result<Option<FinishedIndex>> {
         if !self.store.has(TaskId::FINISH, true)? {
             return Ok(None);
         }
@@ -263,6 +267,12 @@ impl TaskFolder {
         } else {
             self.store.has(task, all)
         }
+    }
+
+    /// The error of `task` that needs the object of `lost`.
+    pub(super) fn lost(&self, lost: TaskId, task: TaskId) -> Error {
+        let expected = format!("an intact object: run the task {lost} again, then {task}");
+        Error::file(&self.path().join(self.object(lost)), "damage, or no file", expected)
     }
 
     /// The progress of all stages, from a listing of the folder and the heads of its objects.

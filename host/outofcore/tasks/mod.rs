@@ -13,6 +13,7 @@ mod id;
 mod memory;
 mod object;
 mod plan;
+mod rows;
 mod store;
 mod worker;
 
