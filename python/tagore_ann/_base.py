@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -61,15 +62,20 @@ class Base(NamedTuple):
         """The header of a copy."""
         return b"" if self.format.endswith("vecs") else struct.pack("<II", self.rows, self.dim)
 
-    def json(self) -> str:
-        """The data set in one line."""
-        return json.dumps(self._asdict())
+    def pack(self, rows: bytes) -> bytes:
+        """The data set with rows of its fingerprint, as an object."""
+        content = json.dumps(self._asdict()).encode() + b"\n" + rows
+        return b"%08x\n%s" % (zlib.crc32(content), content)
 
     @staticmethod
-    def of_json(text: str) -> Base:
-        """The inverse of `json`."""
+    def unpack(packed: bytes) -> tuple[Base, bytes] | None:
+        """The inverse of `pack`; None if the object is damaged."""
+        checksum, _, content = packed.partition(b"\n")
+        if checksum != b"%08x" % zlib.crc32(content):
+            return None
+        text, _, rows = content.partition(b"\n")
         fields = json.loads(text)
-        return Base(**fields | {"parts": [Part(*part) for part in fields["parts"]]})
+        return Base(**fields | {"parts": [Part(*part) for part in fields["parts"]]}), rows
 
     def create(self, path: Path) -> None:
         """Makes a file of the length of a copy, with the header and holes."""
@@ -138,7 +144,9 @@ def find(
     for one in found[1:]:
         if one[1:] != first[1:]:
             expected = f"{first.format} with {first.dim} values per row as {urls[0]}"
-            raise FileError(f"{one.parts[0].url}: found {one.format} with {one.dim} values per row, expected {expected}")
+            raise FileError(
+                f"{one.parts[0].url}: found {one.format} with {one.dim} values per row, expected {expected}"
+            )
     base = first._replace(parts=[one.parts[0] for one in found])
     if len(urls) == 1 and "://" not in urls[0] and base.column is None:
         base = base._replace(local=_tagore.shape(urls[0], given(format=format))[0])

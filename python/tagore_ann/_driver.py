@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,9 +95,10 @@ class Driver:
                 ended, done = ended + 1, done + 1
                 self._report(stage, ended, len(tasks), done / total)
 
-    def _run(self, tasks: list[str], again: bool = False) -> Any:
+    def _run(self, tasks: list[str], again: bool = False) -> Iterator[str]:
         """Runs tasks whose inputs exist, in any order, and yields each that has ended."""
-        waiting, running = deque(tasks), {}
+        waiting = deque(tasks)
+        running: dict[Any, tuple[str, int]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.runs.most:

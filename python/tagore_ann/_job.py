@@ -96,13 +96,13 @@ def _plan(job: Job) -> None:
         named = {"base": job.base[0], "output": job.output, "format": kind, "threads": job.threads}
         tasks = _named(names, lambda: _tagore.plan_tasks(path, planned, options | named))
         rows = b"" if base.local else base.read_rows(path, tasks.fingerprint_rows())
-        job.work.put(base_object(tasks), base.json().encode() + b"\n" + rows, replace=True)
+        job.work.put(base_object(tasks), base.pack(rows), replace=True)
         job.work.put(tasks.plan_object, planned / tasks.plan_object, replace=True)
         job.work.put(PLAN, planned / PLAN)
 
 
 def _rows(job: Job, base: Base, folder: Path, fetch: Callable[[], None]) -> tuple[Path, str]:
-    """The path and the format of the data set: the file itself, or a copy of the rows that `fetch` gets."""
+    """Path and format of the data set: the file itself, or a copy with rows by ``fetch``."""
     if base.local:
         return Path(base.parts[0].url), base.local
     base.create(folder / COPY)
@@ -125,8 +125,7 @@ def _run(job: Job, written: bytes, task: str, options: dict[str, Any], again: bo
         for one in tasks.inputs(task)[:2]:
             fetch(one)
         parallel(fetch, tasks.inputs(task)[2:])
-        described, _, rows = job.work.get(base_object(tasks)).partition(b"\n")
-        base = Base.of_json(described.decode())
+        base, rows = _described(job, base_object(tasks))
 
         def fetch_rows() -> None:
             base.write_rows(folder / COPY, tasks.fingerprint_rows(), rows)
@@ -156,14 +155,27 @@ def _fetch(job: Job, tasks: _tagore.Tasks, folder: Path, one: _tagore.TaskObject
     except Lost:
         if one.task is not None:
             raise
-        expected = "an intact object: delete the work objects and start again"
-        fault = FileError(f"{job.work.named(one.name)}: found damage, or no object, expected {expected}")
+        fault = _unplanned(job, one.name)
     else:
         write(path, begin)
         rest = [(max(start, len(begin.bytes)), end) for start, end in ranges]
         job.work.copy(one.name, [(start, end) for start, end in rest if start < end], path, tag=begin.tag)
         return
     raise fault
+
+
+def _described(job: Job, name: str) -> tuple[Base, bytes]:
+    """Reads the object of the data set, with the rows of its fingerprint."""
+    found = Base.unpack(job.work.get(name))
+    if found is None:
+        raise _unplanned(job, name)
+    return found
+
+
+def _unplanned(job: Job, name: str) -> FileError:
+    """The error of an object of the plan, which no task makes again."""
+    expected = "an intact object: delete the work objects and start again"
+    return FileError(f"{job.work.named(name)}: found damage, or no object, expected {expected}")
 
 
 def _part(job: Job, tasks: _tagore.Tasks, one: _tagore.TaskObject) -> tuple[Begin, list[tuple[int, int]]]:
@@ -219,7 +231,7 @@ def _named(names: dict[Path, str], do: Callable[[], T]) -> T:
 
 @contextmanager
 def _scratch(job: Job, task: str) -> Iterator[Path]:
-    """A folder of a task, with a lock while the task runs. Folders of killed workers are removed."""
+    """A folder of a task, locked while the task runs. Removes folders of killed workers."""
     root = Path(job.scratch or tempfile.gettempdir())
     fault = None
     try:
