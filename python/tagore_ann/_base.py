@@ -102,10 +102,9 @@ class Base(NamedTuple):
             ranges = [(part.offset + start * self.stride, part.offset + end * self.stride) for start, end in rows]
             store.copy(name, ranges, path, begin - part.offset, part.tag)
             return
-        if store.begin(name, 1).tag != part.tag:
-            raise FileError(f"{part.url}: found another version than at the plan, expected the same")
+        table = _opened(store, name, part.tag)
         with path.open("r+b") as file:
-            for start, values in _groups(store, name, self.column, rows):
+            for start, values in _groups(store, name, table, self.column, rows):
                 file.seek(begin + start * self.stride)
                 file.write(np.ascontiguousarray(values).tobytes())
 
@@ -192,7 +191,7 @@ def _parquet(url: str, column: str | None, options: Mapping[str, Any] | None) ->
     """The data set of a column of one Parquet file."""
     store, name = split(url, "base", options)
     tag = store.begin(name, 1).tag
-    file = _opened(store, name)
+    file = _opened(store, name, tag)
     schema = file.schema_arrow
     if column is None:
         if len(schema.names) != 1:
@@ -209,9 +208,8 @@ def _parquet(url: str, column: str | None, options: Mapping[str, Any] | None) ->
     return Base([Part(url, tag, file.metadata.num_rows, 0)], _ELEMENTS[element], dim, dim * size, column)
 
 
-def _groups(store: Store, name: str, column: str, rows: list[tuple[int, int]]) -> Any:
+def _groups(store: Store, name: str, file: Any, column: str, rows: list[tuple[int, int]]) -> Any:
     """Rows of a column that lie in ``rows``, by row groups: the first row, and values."""
-    file = _opened(store, name)
     first = 0
     for group in range(file.metadata.num_row_groups):
         count = file.metadata.row_group(group).num_rows
@@ -228,12 +226,11 @@ def _groups(store: Store, name: str, column: str, rows: list[tuple[int, int]]) -
         first += count
 
 
-def _opened(store: Store, name: str) -> Any:
+def _opened(store: Store, name: str, tag: str | None) -> Any:
     """A Parquet file."""
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise Error("pyarrow: found no such package, expected `pip install pyarrow` for Parquet") from None
-    reader = pyarrow.PythonFile(store.reader(name), "r")
+    reader = store.reader(name, store.begin(name, 1).size, tag)
     return store.call(name, lambda: pyarrow.parquet.ParquetFile(reader))

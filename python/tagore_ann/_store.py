@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import threading
@@ -131,19 +132,25 @@ class Store:
         found = self.call("", lambda: _obstore().list_with_delimiter(self._store())["objects"])
         return {entry["path"].rsplit("/", 1)[-1]: entry["size"] for entry in found}
 
-    def reader(self, name: str) -> Any:
+    def reader(self, name: str, size: int, tag: str | None) -> io.RawIOBase:
         """Opens an object as a file."""
-        return self.call(name, lambda: _obstore().open_reader(self._store(), name))
+        return _Reader(self, name, size, tag)
 
     def _store(self) -> Any:
         if self._opened is None:
             store = _obstore().store
-            if self.url.startswith("file:"):
-                self._opened = store.from_url(self.url, mkdir=self.make)
-            elif "://" in self.url:
-                self._opened = store.from_url(self.url, **self.options)
+            try:
+                if self.url.startswith("file:"):
+                    self._opened = store.from_url(self.url, mkdir=self.make)
+                elif "://" in self.url:
+                    self._opened = store.from_url(self.url, **self.options)
+                else:
+                    self._opened = store.LocalStore(Path(self.url or "/"), mkdir=self.make)
+            except (TypeError, ValueError, _obstore().exceptions.UnknownConfigurationKeyError) as error:
+                found = type(error).__name__
             else:
-                self._opened = store.LocalStore(Path(self.url or "/"), mkdir=self.make)
+                return self._opened
+            raise refused("storage_options", found, f"options of obstore for {self.url.split(':')[0]}")
         return self._opened
 
     def call(self, name: str, do: Callable[[], T]) -> T:
@@ -156,6 +163,34 @@ class Store:
             fault = _fault(self.named(name) if name else self.url, error)
         # Outside of the handler: the error of the store is no part of ours.
         raise fault
+
+
+class _Reader(io.RawIOBase):
+    """An object as a file, of which each read is one of the store."""
+
+    def __init__(self, store: Store, name: str, size: int, tag: str | None) -> None:
+        self._of, self._size, self._place = (store, name, tag), size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = begin + offset
+        return self._place
+
+    def readinto(self, into: Any) -> int:
+        store, name, tag = self._of
+        end = min(self._size, self._place + len(into))
+        if end <= self._place:
+            return 0
+        found = store.read(name, self._place, end, tag)
+        into[: len(found)] = found
+        self._place = end
+        return len(found)
 
 
 def whole(url: str | os.PathLike[str], name: str) -> str:
@@ -220,8 +255,6 @@ def _fault(url: str, error: Exception) -> Error:
         return FileError(f"{url}: found another version than at the plan, expected the same: plan with another work")
     if kind.startswith("Arrow"):
         return FileError(f"{url}: found no sound Parquet, expected a Parquet file")
-    if kind in ("UnknownConfigurationKeyError", "TypeError", "ValueError"):
-        return refused("storage_options", kind, f"options of obstore for {url.split(':')[0]}")
     if "Unable to recognise URL" in text:
         return refused("url", url, "s3://, gs://, az://, file:// or a path")
     os_error = next(iter(re.findall(r"([A-Z][\w ]+) \(os error \d+\)", text)), "")
