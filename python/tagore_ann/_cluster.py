@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,8 +61,10 @@ def connected(address: str | None) -> Iterator[Cluster]:
         yield Cluster(ray)
         return
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except Exception as error:
+    # Ray ends the program after some kinds of failure.
+    except (Exception, SystemExit) as error:
         found = type(error).__name__
     else:
         try:
@@ -70,3 +73,10 @@ def connected(address: str | None) -> Iterator[Cluster]:
             ray.shutdown()
         return
     raise refused("address", f"{address} ({found})", "a running Ray cluster, such as auto or 10.0.0.1:6379")
+
+
+def _knock(address: str | None) -> None:
+    """Connects to a given host and port: Ray itself tries for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()

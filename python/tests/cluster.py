@@ -5,8 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 KEYS = {"access_key_id": "AKIAOFTHETESTS", "secret_access_key": "a-secret-of-the-tests"}
@@ -86,3 +89,49 @@ def kill(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+class Denier:
+    """A server that denies access with a code, after some requests that another one answers."""
+
+    def __init__(self, code, after=0, server=""):
+        left = [after]
+        body = f"<Error><Code>{code}</Code><AWSAccessKeyId>{KEYS['access_key_id']}</AWSAccessKeyId></Error>".encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def answer(self):
+                left[0] -= 1
+                content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if left[0] < 0:
+                    self.reply(400 if code == "ExpiredToken" else 403, {}, body)
+                    return
+                # Host is that of this server, as it was signed.
+                headers = dict(self.headers.items())
+                asked = urllib.request.Request(server + self.path, content, headers, method=self.command)
+                try:
+                    with urllib.request.urlopen(asked) as found:
+                        self.reply(found.status, dict(found.headers.items()), found.read())
+                except urllib.error.HTTPError as error:
+                    self.reply(error.code, dict(error.headers.items()), error.read())
+
+            def reply(self, status, headers, content):
+                self.send_response(status)
+                for name, value in headers.items():
+                    if name.lower() not in ("content-length", "connection", "transfer-encoding", "server", "date"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = answer
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()

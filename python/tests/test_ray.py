@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import tagore_ann
-from cluster import S3, busy_workers, kill, start_cluster
+from cluster import busy_workers, kill
 
 pytest.importorskip("ray")
 obstore = pytest.importorskip("obstore")
@@ -21,20 +21,6 @@ from tagore_ann._driver import Driver  # noqa: E402
 
 OPTIONS = {"knn": 24, "device": "cpu", "cluster_size": 12_000, "host_memory": 2 << 30}
 RANGES = {"range_rows": 8192}
-
-
-@pytest.fixture(scope="module")
-def s3():
-    server = S3()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    cluster = start_cluster()
-    yield cluster
-    cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
