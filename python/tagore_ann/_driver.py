@@ -58,7 +58,7 @@ class Driver:
             self.folder = Path(folder)
             written = self.job.work.get(_job.PLAN)
             (self.folder / _job.PLAN).write_bytes(written)
-            self.tasks = _tagore.open_tasks(self.folder)
+            self.tasks = _job.open_tasks(self.job, self.folder)
             # Ray brings one copy to each node.
             self.planned = self.ray.put((self.job, written))
             if self._finished() is None:

@@ -118,7 +118,7 @@ def base_object(tasks: _tagore.Tasks) -> str:
 def _run(job: Job, written: bytes, task: str, options: dict[str, Any], again: bool) -> None:
     with _scratch(job, task) as folder:
         (folder / PLAN).write_bytes(written)
-        tasks = _tagore.open_tasks(folder)
+        tasks = open_tasks(job, folder)
         made, output = tasks.object(task), folder / "index"
         fetch = partial(_fetch, job, tasks, folder)
         # Which objects of `build` a task of `merge` reads follows from that of `place`.
@@ -213,6 +213,11 @@ def _fetch_made(job: Job, folder: Path, name: str) -> None:
         return
     write(folder / name, begin)
     job.work.copy(name, [(len(begin.bytes), begin.size)], folder / name, tag=begin.tag)
+
+
+def open_tasks(job: Job, folder: Path) -> _tagore.Tasks:
+    """Opens the plan that is copied to a folder."""
+    return _named({folder: job.work.url}, lambda: _tagore.open_tasks(folder))
 
 
 def _named(names: dict[Path, str], do: Callable[[], T]) -> T:

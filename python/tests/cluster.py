@@ -1,5 +1,6 @@
 """A Ray cluster of three nodes and an S3 server on this machine, for tests."""
 
+import http.client
 import os
 import signal
 import socket
@@ -7,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -109,13 +109,11 @@ class Denier:
                     self.reply(400 if code == "ExpiredToken" else 403, {}, body)
                     return
                 # Host is that of this server, as it was signed.
-                headers = dict(self.headers.items())
-                asked = urllib.request.Request(server + self.path, content, headers, method=self.command)
-                try:
-                    with urllib.request.urlopen(asked) as found:
-                        self.reply(found.status, dict(found.headers.items()), found.read())
-                except urllib.error.HTTPError as error:
-                    self.reply(error.code, dict(error.headers.items()), error.read())
+                asked = http.client.HTTPConnection(server.removeprefix("http://"))
+                asked.request(self.command, self.path, content or None, dict(self.headers.items()))
+                found = asked.getresponse()
+                self.reply(found.status, dict(found.headers.items()), found.read())
+                asked.close()
 
             def reply(self, status, headers, content):
                 self.send_response(status)
