@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import _job, _tagore
+from . import _job
 from ._cluster import PROCESS, Cluster
 from ._errors import Error, FileError, MissingFileError
 from ._store import split
