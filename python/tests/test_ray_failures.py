@@ -287,6 +287,21 @@ def test_a_worker_that_dies_too_often_is_an_error(build, base):
     assert index(build.bucket) == base[1]
 
 
+def test_a_node_that_dies_gives_its_tasks_to_others(build, base, cluster):
+    node = cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
+    cluster.wait_for_nodes()
+    died = []
+
+    def remove(update):
+        if update.stage == "build" and not died:
+            # Four of five tasks or so are there.
+            died.append(update.done)
+            cluster.remove_node(node, allow_graceful=False)
+
+    build(threads=1, progress=remove)
+    assert died and index(build.bucket) == base[1]
+
+
 def test_a_wrong_address_is_refused(tmp_path, base):
     for address in ["127.0.0.1:9", "nonsense", "ray://127.0.0.1:9"]:
         with pytest.raises(ArgumentError, match=f"address: found {address} .* expected a running Ray cluster"):

@@ -109,8 +109,8 @@ impl TaskWorker {
         self.attempt(task)?.map_err(|lost| self.folder.lost(lost, task))
     }
 
-    /// As [`run`](Self::run), but gives the task whose object is damaged, or vanishes meanwhile, for
-    /// an engine that makes it again.
+    /// As [`run`](Self::run), but gives the task whose object is damaged, or vanishes meanwhile,
+    /// for an engine that makes it again.
     ///
     /// # Errors
     /// As [`run`](Self::run) in all other cases.
