@@ -179,10 +179,11 @@ impl Tasks {
         self.0.fingerprint_rows().collect()
     }
 
-    /// Ranges of further rows of the data set that a task reads.
-    fn base_rows(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(u64, u64)>> {
+    /// Ranges of further rows of the data set that a task reads; `None` if it cannot run, since an
+    /// object is damaged.
+    fn base_rows(&self, py: Python<'_>, name: &str) -> PyResult<Option<Vec<(u64, u64)>>> {
         let rows = self.0.base_rows(task(py, name)?).map_err(|error| errors::of(py, error, &NAMES))?;
-        Ok(rows.into_iter().map(|rows| (rows.start, rows.end)).collect())
+        Ok(rows.map(|rows| rows.into_iter().map(|rows| (rows.start, rows.end)).collect()))
     }
 
     /// Runs a task on the data set at `base`, or a copy of the rows that it reads. Returns the task

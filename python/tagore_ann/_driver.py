@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +92,13 @@ class Driver:
         for (stage, tasks, _), missing in zip(stages, left, strict=True):
             ended = len(tasks) - len(missing)
             self._report(stage, ended, len(tasks), done / total)
-            for _ in self._run(missing, again and stage == "finish"):
-                ended, done = ended + 1, done + 1
-                self._report(stage, ended, len(tasks), done / total)
+            # Closed at an error of the callback, so that running tasks are cancelled.
+            with closing(self._run(missing, again and stage == "finish")) as running:
+                for _ in running:
+                    ended, done = ended + 1, done + 1
+                    self._report(stage, ended, len(tasks), done / total)
 
-    def _run(self, tasks: list[str], again: bool = False) -> Iterator[str]:
+    def _run(self, tasks: list[str], again: bool = False) -> Generator[str, None, None]:
         """Runs tasks whose inputs exist, in any order, and yields each that has ended."""
         waiting = deque(tasks)
         running: dict[Any, tuple[str, int]] = {}

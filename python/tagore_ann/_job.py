@@ -129,7 +129,8 @@ def _run(job: Job, written: bytes, task: str, options: dict[str, Any], again: bo
 
         def fetch_rows() -> None:
             base.write_rows(folder / COPY, tasks.fingerprint_rows(), rows)
-            base.fetch(folder / COPY, tasks.base_rows(task), job.storage)
+            # Without rows the task ends before it reads any: an object is damaged.
+            base.fetch(folder / COPY, tasks.base_rows(task) or [], job.storage)
 
         path, kind = _rows(job, base, folder, fetch_rows)
         if again and task != "finish":
@@ -140,7 +141,7 @@ def _run(job: Job, written: bytes, task: str, options: dict[str, Any], again: bo
         if lost is not None:
             raise Lost(lost)
         if task == "finish":
-            store, name = split(job.output, "output", job.storage, make=True)
+            store, name = split(job.output, "path", job.storage, make=True)
             store.put(name, output, replace=True)
         job.work.put(made, folder / made, replace=again)
 
@@ -158,8 +159,9 @@ def _fetch(job: Job, tasks: _tagore.Tasks, folder: Path, one: _tagore.TaskObject
         fault = _unplanned(job, one.name)
     else:
         write(path, begin)
+        # Of any version: its checksums tell whether a damaged object was replaced meanwhile.
         rest = [(max(start, len(begin.bytes)), end) for start, end in ranges]
-        job.work.copy(one.name, [(start, end) for start, end in rest if start < end], path, tag=begin.tag)
+        job.work.copy(one.name, [(start, end) for start, end in rest if start < end], path)
         return
     raise fault
 
@@ -212,7 +214,7 @@ def _fetch_made(job: Job, folder: Path, name: str) -> None:
     except MissingFileError:
         return
     write(folder / name, begin)
-    job.work.copy(name, [(len(begin.bytes), begin.size)], folder / name, tag=begin.tag)
+    job.work.copy(name, [(len(begin.bytes), begin.size)], folder / name)
 
 
 def open_tasks(job: Job, folder: Path) -> _tagore.Tasks:

@@ -67,14 +67,16 @@ class Store:
         """Reads at most ``length`` first bytes."""
 
         def read() -> Begin:
+            options = {"range": (0, length)}
             try:
-                found = _obstore().get(self._store(), name, options={"range": (0, length)})
+                found = _obstore().get(self._store(), name, options=options)
             except _obstore().exceptions.BaseError:
                 head = _obstore().head(self._store(), name)
                 # An empty object has no ranges.
-                if head["size"] > 0:
-                    raise
-                return Begin(b"", 0, head["e_tag"])
+                if head["size"] == 0:
+                    return Begin(b"", 0, head["e_tag"])
+                # Another one may have been put meanwhile.
+                found = _obstore().get(self._store(), name, options=options)
             return Begin(bytes(found.bytes()), found.meta["size"], found.meta["e_tag"])
 
         return self.call(name, read)
@@ -251,6 +253,8 @@ def _fault(url: str, error: Exception) -> Error:
         return FileError(f"{url}: found access denied ({found}), expected valid credentials: see storage_options")
     if isinstance(error, FileNotFoundError):
         return MissingFileError(f"{url}: found no such object, expected one")
+    if "Unable to canonicalize" in text:
+        return MissingFileError(f"{url}: found no such folder, expected one")
     if kind == "PreconditionError":
         return FileError(f"{url}: found another version than at the plan, expected the same: plan with another work")
     if kind.startswith("Arrow"):

@@ -118,6 +118,9 @@ def build(
     for name in options:
         if name not in known or name in ("graph", "convert", "ids", "among", "verify"):
             raise TypeError(f"build() got an unexpected keyword argument {name!r}")
+    for name, count in [("workers", workers), ("threads", threads)]:
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise refused(name, repr(count), "a whole number from 1")
     urls = [whole(one, "x") for one in ([x] if isinstance(x, str | os.PathLike) else x)]
     if not urls:
         raise refused("x", "no files", "one or more")

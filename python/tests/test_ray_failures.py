@@ -86,6 +86,20 @@ def test_missing_truncated_and_garbled_objects_are_made_again(build, base):
     assert again.tasks == made - 2 + 5 < first.tasks
 
 
+@pytest.mark.parametrize("damaged, later", [("assign-1", "place write-0 finish"), ("place", "merge-1 finish")])
+def test_damage_before_the_step_over_all_rows_is_repaired(build, base, damaged, later):
+    build()
+    before = objects(build.bucket)
+    names = {path.split("/")[1].split(".")[0]: path for path in before}
+    for name in later.split():
+        obstore.delete(build.bucket, names[name])
+    content = before[names[damaged]]
+    # The last piece is whole in both: counts, and the order of clusters.
+    obstore.put(build.bucket, names[damaged], content[:-1] + bytes([content[-1] ^ 1]))
+    assert build().tasks == len(later.split()) + 1
+    assert index(build.bucket) == base[1] and objects(build.bucket) == before
+
+
 def test_an_index_that_is_lost_or_replaced_is_written_again(build, base):
     build()
     obstore.put(build.bucket, "index", b"another")
@@ -148,7 +162,11 @@ def test_another_call_on_the_same_objects_is_refused(build):
         build(seed=1)
 
 
-def test_what_is_not_there_is_named(build, s3):
+def test_what_is_not_there_is_named(build, s3, tmp_path):
+    with pytest.raises(MissingFileError, match=rf"{tmp_path}/none/base.fbin: found no such folder"):
+        build(x=f"{tmp_path}/none/base.fbin", work=f"{build.prefix}/w3")
+    with pytest.raises(ArgumentError, match="workers: found 0, expected a whole number from 1"):
+        build(workers=0)
     with pytest.raises(MissingFileError, match="nothing.fbin: found no such object"):
         build(x=f"{build.prefix}/nothing.fbin")
     with pytest.raises(MissingFileError, match="s3://no-bucket/w.*: found no such bucket"):

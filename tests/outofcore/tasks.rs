@@ -189,7 +189,7 @@ fn fetch(folder: &TaskFolder, input: &TaskInput, to: &Path) {
 /// A data set with the rows that a task reads; the values of all others are no numbers.
 fn rows_of(folder: &TaskFolder, there: &TaskFolder, task: TaskId, base: &Vectors) -> Vectors {
     let mut values = vec![f32::NAN; base.len() * base.dim()];
-    let ranges = there.base_rows(task).unwrap().into_iter().flatten();
+    let ranges = there.base_rows(task).unwrap().unwrap().into_iter().flatten();
     for row in ranges.chain(folder.fingerprint_rows()) {
         let row = row as usize;
         values[row * base.dim()..][..base.dim()].copy_from_slice(&base.row(row));
@@ -208,7 +208,8 @@ fn run_apart(case: &Case) -> [u64; 2] {
         folder.inputs(task).unwrap().iter().for_each(|input| fetch(&folder, input, scratch.path()));
         let there = TaskFolder::open(scratch.path()).unwrap();
         if matches!(task.stage, TaskStage::Place | TaskStage::Finish) {
-            read.push(there.base_rows(task).unwrap().iter().map(|rows| rows.end - rows.start).sum());
+            let rows = there.base_rows(task).unwrap().unwrap();
+            read.push(rows.iter().map(|rows| rows.end - rows.start).sum());
         }
         let base = rows_of(&folder, &there, task, &case.base);
         let worker = there.worker(base, Device::Cpu, false).unwrap();
@@ -224,6 +225,10 @@ fn a_task_runs_on_the_named_parts_of_its_inputs_and_of_the_data_set() {
     let case = small();
     assert_eq!(run_apart(&case), [0, 3000]);
     let folder = TaskFolder::open(&case.path("tasks")).unwrap();
+    let assign = TaskId { stage: TaskStage::Assign, number: 1 };
+    fs::write(folder.path().join(folder.object(assign)), "damage").unwrap();
+    let place = TaskId { stage: TaskStage::Place, number: 0 };
+    assert!(folder.base_rows(place).unwrap().is_none());
     let foreign =
         folder.bytes_of(&folder.inputs(TaskId { stage: TaskStage::Place, number: 0 }).unwrap()[0], &[7; 99]);
     assert!(foreign.unwrap_err().to_string().contains("found no object of this plan"));

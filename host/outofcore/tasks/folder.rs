@@ -269,12 +269,6 @@ impl TaskFolder {
         }
     }
 
-    /// The error of `task` that needs the object of `lost`.
-    pub(super) fn lost(&self, lost: TaskId, task: TaskId) -> Error {
-        let expected = format!("an intact object: run the task {lost} again, then {task}");
-        Error::file(&self.path().join(self.object(lost)), "damage, or no file", expected)
-    }
-
     /// The progress of all stages, from a listing of the folder and the heads of its objects.
     ///
     /// # Errors

@@ -22,11 +22,12 @@ impl TaskFolder {
     ///
     /// `assign` and `write` read a range. `place` reads none while all clusters have room, and may
     /// read all rows from the first range on in which one becomes full. `finish` may read all rows
-    /// for layers; without layers, rows of entry points alone.
+    /// for layers; without layers, rows of entry points alone. Their rows follow from the objects
+    /// that they read: `None` if one of these is missing or damaged, so that they cannot run.
     ///
     /// # Errors
-    /// If the objects that `place` and `finish` read are missing or damaged.
-    pub fn base_rows(&self, task: TaskId) -> Result<Vec<Range<u64>>> {
+    /// If an object cannot be read.
+    pub fn base_rows(&self, task: TaskId) -> Result<Option<Vec<Range<u64>>>> {
         let all = self.rows();
         let range = || {
             let rows = self.plan.rows(task.number);
@@ -39,10 +40,11 @@ impl TaskFolder {
             TaskStage::Build | TaskStage::Merge | TaskStage::Assemble => Ok(Vec::new()),
             TaskStage::Finish => self.ending_rows(),
         };
-        found.map_err(|fault| match fault {
-            TaskFault::Failed(error) => error,
-            TaskFault::Lost(lost) => self.lost(lost, task),
-        })
+        match found {
+            Ok(rows) => Ok(Some(rows)),
+            Err(TaskFault::Lost(_)) => Ok(None),
+            Err(TaskFault::Failed(error)) => Err(error),
+        }
     }
 
     /// The rows that `finish` reads.

@@ -106,7 +106,10 @@ impl TaskWorker {
     /// If the plan has no such task, an object that it reads is missing or damaged (the error names
     /// the task that makes it), its object cannot be written, or the work is cancelled.
     pub fn run(&self, task: TaskId) -> Result<Worked> {
-        self.attempt(task)?.map_err(|lost| self.folder.lost(lost, task))
+        self.attempt(task)?.map_err(|lost| {
+            let expected = format!("an intact object: run the task {lost} again, then {task}");
+            Error::file(&self.folder.path().join(self.folder.object(lost)), "damage, or no file", expected)
+        })
     }
 
     /// As [`run`](Self::run), but gives the task whose object is damaged, or vanishes meanwhile,
