@@ -76,15 +76,25 @@ part "types"
 # Tests import the wheel, not the folder beside them.
 (cd "$work" && "$python" -m mypy.stubtest --mypy-config-file "$here/pyproject.toml" tagore_ann._tagore)
 
+# Tests of the installed wheel: pytest with arguments.
+tests() {
+  (cd "$work/run" && TAGORE_ADAPTERS=$here/../examples/harness PYTHONDONTWRITEBYTECODE=1 \
+    "$python" -m pytest --quiet --durations=5 -p no:cacheprovider "$@" 2>&1 |
+    grep -vE '^(_+ .* _+|-+ Captured std.* -+)$')
+}
+
 part "tests"
 rm -rf "$work/run"
 mkdir "$work/run"
 cp -r tests pyproject.toml "$work/run/"
-(cd "$work/run" && TAGORE_ADAPTERS=$here/../examples/harness PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest --quiet -rP --durations=5 -p no:cacheprovider 2>&1 |
-  grep -vE '^(_+ .* _+|-+ Captured std.* -+)$')
+on_clusters=(tests/test_parts.py tests/test_ray.py tests/test_ray_failures.py)
+tests -rP "${on_clusters[@]/#/--ignore=}"
+
+part "builds on a Ray cluster"
+tests "${on_clusters[@]}"
 
 part "examples of docstrings and documents"
-(cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/start.md)
+(cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/how-to-cluster.md docs/start.md)
 
 # With a given wheel there need be no maturin.
 if [ -n "${WHEEL:-}" ]; then

@@ -14,6 +14,7 @@ mod options;
 mod plan;
 mod process;
 mod search;
+mod tasks;
 mod watch;
 
 use std::ffi::OsString;
@@ -40,6 +41,7 @@ mod _tagore {
         plan::plan,
         process::forked,
         search::{evaluate, exact, exact_on_device, search, search_on_device, search_one},
+        tasks::{TaskObject, Tasks, open_tasks, plan_tasks, shape},
     };
 
     #[pymodule_init]

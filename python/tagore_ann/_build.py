@@ -69,8 +69,8 @@ def build(
         seed: the same seed gives the same index.
         ids: the caller's own ids of the rows, shape (n,), integers of at least 0; searches return
             them. Or the path of a file of u64 (npy or u64bin).
-        among: rows to build over, the others left out: an array of n bools, or ids. No search returns
-            a row that was left out; all ids stay.
+        among: rows to build over, the others left out: an array of n bools, or ids. No search
+            returns a row that was left out; all ids stay.
         threads: threads of the call, 1 to 1,024; one per core unless given.
         progress: True for a bar of tqdm, or a callable that takes each `Update`.
         convert: convert float64 and other orders, by a copy.
@@ -144,8 +144,8 @@ def build_file(
     """Builds an index from file to file, cluster by cluster where memory is too small.
 
     Args:
-        x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is mapped,
-            not read.
+        x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is
+            mapped, not read.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.
         metric: ``l2``, ``ip`` or ``cosine``.

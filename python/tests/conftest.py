@@ -28,6 +28,28 @@ def index(x):
     return tagore_ann.build(x, "nsg")
 
 
+@pytest.fixture(scope="session")
+def s3():
+    """An S3 server on the loopback."""
+    pytest.importorskip("moto")
+    from cluster import S3
+
+    server = S3()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Ray cluster of three nodes with a CPU each."""
+    pytest.importorskip("ray")
+    from cluster import start_cluster
+
+    cluster = start_cluster()
+    yield cluster
+    cluster.shutdown()
+
+
 def nearest(x, q, k):
     """The plain reference: rows and squared distances in f64."""
     x, q = x.astype(np.float64), q.astype(np.float64)

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use tagore::outofcore::{
     ObjectBytes, Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage, TaskWorker, Worked,
 };
-use tagore::{Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, Vectors};
+use tagore::{
+    Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, SynthKind, Vectors,
+};
 
 use super::plan;
 use super::quality::{separated, ten_times};
@@ -132,13 +134,20 @@ fn full_clusters_layers_and_repeated_rows_are_those_of_one_machine() {
     assert!(!index.layers().is_empty() && index.repeated().len() == 5400);
     assert_eq!(folder.finished().unwrap().unwrap().repeated, 5400);
     case.ends("repeated rows");
-    // Clusters in which all rows would be: half of the rows find them full.
-    let clump = |i: usize| if i.is_multiple_of(5) { i as f32 } else { (i % 7) as f32 * 1e-3 };
-    let clumps =
-        Vectors::from_f32((0..4000).flat_map(|i| [clump(i), 3.0, (i % 11) as f32]).collect(), 3).unwrap();
-    let case = Case::new(vamana(), &clumps, 500, Order::Cluster);
+    let case = Case::new(vamana(), &heavy(), 300, Order::Cluster);
     case.worker(&case.plan()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
     case.ends("full clusters");
+}
+
+/// Rows of norms from nearly 0 to large ones: clusters in the middle become full.
+fn heavy() -> Vectors {
+    let rows = Synth::of_kind(SynthKind::Lognormal, 4000, 16, 1).unwrap().base();
+    let stretched = |row: usize| {
+        let values = rows.row(row).into_owned();
+        let square: f32 = values.iter().map(|x| x * x).sum();
+        values.into_iter().map(move |x| x * square.powf(1.5))
+    };
+    Vectors::from_f32((0..rows.len()).flat_map(stretched).collect(), 16).unwrap()
 }
 
 #[test]
@@ -177,23 +186,63 @@ fn fetch(folder: &TaskFolder, input: &TaskInput, to: &Path) {
     fs::write(to.join(&input.object), copy).unwrap();
 }
 
-#[test]
-fn a_task_runs_in_a_folder_of_the_named_parts_of_its_inputs() {
-    let case = small();
+/// A data set with the rows that a task reads; the values of all others are no numbers.
+fn rows_of(folder: &TaskFolder, there: &TaskFolder, task: TaskId, base: &Vectors) -> Vectors {
+    let mut values = vec![f32::NAN; base.len() * base.dim()];
+    let ranges = there.base_rows(task).unwrap().unwrap().into_iter().flatten();
+    for row in ranges.chain(folder.fingerprint_rows()) {
+        let row = row as usize;
+        values[row * base.dim()..][..base.dim()].copy_from_slice(&base.row(row));
+    }
+    Vectors::from_f32(values, base.dim()).unwrap()
+}
+
+/// Runs each task in a folder with the named parts of its inputs, on a data set with the rows that
+/// it reads. Returns how many rows `place` and `finish` read.
+fn run_apart(case: &Case) -> [u64; 2] {
     let folder = case.plan();
+    let mut read = Vec::new();
     for task in folder.tasks() {
         let scratch = tempfile::tempdir().unwrap();
         fs::copy(folder.path().join("plan.json"), scratch.path().join("plan.json")).unwrap();
         folder.inputs(task).unwrap().iter().for_each(|input| fetch(&folder, input, scratch.path()));
         let there = TaskFolder::open(scratch.path()).unwrap();
-        assert_eq!(case.worker(&there).run(task).unwrap(), Worked::Made, "{task}");
+        if matches!(task.stage, TaskStage::Place | TaskStage::Finish) {
+            let rows = there.base_rows(task).unwrap().unwrap();
+            read.push(rows.iter().map(|rows| rows.end - rows.start).sum());
+        }
+        let base = rows_of(&folder, &there, task, &case.base);
+        let worker = there.worker(base, Device::Cpu, false).unwrap();
+        assert_eq!(worker.attempt(task).unwrap(), Ok(Worked::Made), "{task}");
         let object = there.object(task);
         fs::copy(scratch.path().join(&object), folder.path().join(&object)).unwrap();
     }
+    read.try_into().unwrap()
+}
+
+#[test]
+fn a_task_runs_on_the_named_parts_of_its_inputs_and_of_the_data_set() {
+    let case = small();
+    assert_eq!(run_apart(&case), [0, 3000]);
+    let folder = TaskFolder::open(&case.path("tasks")).unwrap();
+    let assign = TaskId { stage: TaskStage::Assign, number: 1 };
+    fs::write(folder.path().join(folder.object(assign)), "damage").unwrap();
+    let place = TaskId { stage: TaskStage::Place, number: 0 };
+    assert!(folder.base_rows(place).unwrap().is_none());
     let foreign =
         folder.bytes_of(&folder.inputs(TaskId { stage: TaskStage::Place, number: 0 }).unwrap()[0], &[7; 99]);
     assert!(foreign.unwrap_err().to_string().contains("found no object of this plan"));
     case.ends("scratch folders");
+    // Full clusters, entry points of clusters, no layers.
+    let case = Case::new(vamana().layers(false), &heavy(), 300, Order::Cluster);
+    let [place, finish] = run_apart(&case);
+    assert!(place >= 4000 - 3 * 1024 && (2..=200).contains(&finish), "{place} and {finish} rows");
+    case.ends("full clusters");
+    // Random entry points.
+    let cagra = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu).layers(false);
+    let case = Case::new(cagra, &Synth::new(3000, 12, 1).unwrap().base(), 600, Order::Cluster);
+    assert_eq!(run_apart(&case), [0, 0]);
+    case.ends("random entry points");
 }
 
 #[test]

@@ -109,10 +109,7 @@ impl Context<'_> {
             if !devices.contains(&input.device) {
                 devices.push(input.device.clone());
             }
-            let pairs: Vec<[u32; 3]> = input.numbers(PAIRS)?;
-            if pairs.iter().any(|&[a, b, _]| a >= b || b as usize >= plan.clusters) {
-                return Err(input.lost());
-            }
+            let pairs = counts(plan, &input)?;
             nodes += pairs.iter().map(|pair| u64::from(pair[2])).sum::<u64>();
             if !filling.put_all(pairs.iter().map(|&[a, b, rows]| ([a, b], rows.into()))) {
                 let ids = shared.repeated.others(plan.rows(range));
@@ -184,6 +181,26 @@ impl Context<'_> {
             .collect();
         self.put(TaskId::new(TaskStage::Write, range as usize), (), &pieces)
     }
+}
+
+/// Reads the counts of the rows of a range by their pair of nearest centres.
+fn counts(plan: &Plan, input: &Input<Assigned>) -> Outcome<Vec<[u32; 3]>> {
+    let pairs: Vec<[u32; 3]> = input.numbers(PAIRS)?;
+    let sound = pairs.iter().all(|&[a, b, _]| a < b && (b as usize) < plan.clusters);
+    if sound { Ok(pairs) } else { Err(input.lost()) }
+}
+
+/// The first range in which a cluster becomes full; `None` if all clusters have room.
+pub(super) fn first_full(plan: &Plan, store: &ObjectStore) -> Outcome<Option<u32>> {
+    let mut filling = Filling::new(plan.clusters, plan.limits.cluster_size);
+    for range in 0..plan.ranges() as u32 {
+        let input: Input<Assigned> = open(store, TaskId::new(TaskStage::Assign, range as usize))?;
+        let pairs = counts(plan, &input)?;
+        if !filling.put_all(pairs.iter().map(|&[a, b, rows]| ([a, b], rows.into()))) {
+            return Ok(Some(range));
+        }
+    }
+    Ok(None)
 }
 
 /// Reads the clusters of `place`.

@@ -245,8 +245,12 @@ impl TaskFolder {
         self.finished_at(&self.plan.output.clone())
     }
 
-    /// As [`finished`](Self::finished), with the index at `output`.
-    pub(super) fn finished_at(&self, output: &Path) -> Result<Option<FinishedIndex>> {
+    /// As [`finished`](Self::finished), with the index at `output`. Its length and its first page
+    /// are compared; the rest may be a hole.
+    ///
+    /// # Errors
+    /// As [`finished`](Self::finished).
+    pub fn finished_at(&self, output: &Path) -> Result<Option<FinishedIndex>> {
         if !self.store.has(TaskId::FINISH, true)? {
             return Ok(None);
         }

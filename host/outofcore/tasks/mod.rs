@@ -14,6 +14,7 @@ mod id;
 mod memory;
 mod object;
 mod plan;
+mod rows;
 mod store;
 mod worker;
 

@@ -106,25 +106,30 @@ impl TaskWorker {
     /// If the plan has no such task, an object that it reads is missing or damaged (the error names
     /// the task that makes it), its object cannot be written, or the work is cancelled.
     pub fn run(&self, task: TaskId) -> Result<Worked> {
+        self.attempt(task)?.map_err(|lost| {
+            let expected = format!("an intact object: run the task {lost} again, then {task}");
+            Error::file(&self.folder.path().join(self.folder.object(lost)), "damage, or no file", expected)
+        })
+    }
+
+    /// As [`run`](Self::run), but gives the task whose object is damaged, or vanishes meanwhile,
+    /// for an engine that makes it again.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) in all other cases.
+    pub fn attempt(&self, task: TaskId) -> Result<Result<Worked, TaskId>> {
         if !self.folder.has(task) {
             let (stage, count) = (task.stage, self.folder.count(task.stage));
             return Err(Error::argument("task", task, format_args!("one of the {count} tasks of {stage}")));
         }
         if self.folder.is_made(task, &self.output, true)? {
-            return Ok(Worked::Present);
+            return Ok(Ok(Worked::Present));
         }
         self.check_inputs(task)?;
         match self.make(task) {
-            Ok(()) => Ok(Worked::Made),
+            Ok(()) => Ok(Ok(Worked::Made)),
             Err(TaskFault::Failed(error)) => Err(error),
-            Err(TaskFault::Lost(lost)) => {
-                let expected = format!("an intact object: run the task {lost} again, then {task}");
-                Err(Error::file(
-                    &self.folder.path().join(self.folder.object(lost)),
-                    "damage, or no file",
-                    expected,
-                ))
-            }
+            Err(TaskFault::Lost(lost)) => Ok(Err(lost)),
         }
     }
 
