@@ -206,8 +206,8 @@ impl Vectors {
         Ok(Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() })
     }
 
-    /// The only row in host memory, if these are one row on a device: a copy takes less time than to
-    /// check and to prepare a row there.
+    /// The only row in host memory, if these are one row on a device: a copy takes less time than
+    /// to check and to prepare a row there.
     ///
     /// # Errors
     /// If the device fails.
