@@ -44,10 +44,13 @@ class Job(NamedTuple):
     base: list[str]
     options: dict[str, Any]
     """Options of the plan."""
-    storage: dict[str, Any]
-    """Options of all stores."""
     scratch: str | None
     threads: int
+
+    @property
+    def storage(self) -> dict[str, Any]:
+        """Options of all stores, which no text may show."""
+        return self.work.options
 
 
 class Ended(NamedTuple):

@@ -132,10 +132,9 @@ def build(
         gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, range_rows=range_rows,
         device=device, knn=knn, degree=degree, seed=seed,
     )  # fmt: skip
-    storage = dict(storage_options or {})
-    store = Store(prefix, storage, make=True)
+    store = Store(prefix, storage_options, make=True)
     _agree(store, {"x": urls, "path": output, "options": every})
-    job = Job(store, output, urls, every, storage, None if scratch is None else os.fspath(scratch), threads or 0)
+    job = Job(store, output, urls, every, None if scratch is None else os.fspath(scratch), threads or 0)
     with reporting(progress) as callback, connected(address) as cluster:
         runs = Runs(workers or MOST, max_retries, any_device, callback)
         return Built(*Driver(cluster, job, runs).run())

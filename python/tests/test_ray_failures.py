@@ -216,7 +216,7 @@ def job(base, tmp_path, **options):
     """A job on this machine, without Ray."""
     every = {"kind": "vamana"} | SMALL | options
     return _job.Job(Store(str(tmp_path / "work"), {}, make=True), str(tmp_path / "index"), [str(base[0])], every,
-                    {}, str(tmp_path), 1)  # fmt: skip
+                    str(tmp_path), 1)  # fmt: skip
 
 
 def run_all(job, options, most=None):
