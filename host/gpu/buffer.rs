@@ -52,7 +52,7 @@ impl Borrowed {
         unsafe { Global::new(self.0.address()) }
     }
 
-    /// Waits for all earlier work of `gpu` and fills `bytes` with the first bytes: no more than all.
+    /// Waits for all earlier work of `gpu`, and fills `bytes` with the first bytes, which exist.
     pub(crate) fn download(&self, gpu: &Gpu, bytes: &mut [u8]) -> Result<()> {
         gpu.machine.download(self.0.address(), bytes.len(), &mut |offset, piece| {
             bytes[offset..offset + piece.len()].copy_from_slice(piece);
