@@ -334,9 +334,9 @@ impl Machine for CudaMachine {
             if next < pieces {
                 let Staging { memory, copied } = &mut staging[next % PIECES];
                 let from = address + (next * PIECE) as u64;
-                // SAFETY: this machine allocated the range. The memory is read only after the
-                // event: earlier uploads from it come first in the stream, and earlier downloads to
-                // it were taken.
+                // SAFETY: this machine allocated or borrowed the range. The memory is read only
+                // after the event: earlier uploads from it come first in the stream, and earlier
+                // downloads to it were taken.
                 self.check(unsafe { memcpy_dtoh_async(&mut memory[..len(next)], from, &self.stream) })?;
                 self.check(copied.record(&self.stream))?;
             }
