@@ -194,7 +194,8 @@ mod tests {
     fn workers_share_the_store_within_their_networks() {
         // 600 bytes each: 6 s by the network; more than three workers share the store.
         assert_eq!(run(1, &[task(0.0, 600); 6]), (36.0, TaskBound::Network));
-        assert_eq!(run(3, &[task(0.0, 600); 6]), (12.0, TaskBound::Network));
+        assert_eq!(run(2, &[task(0.0, 600); 6]), (18.0, TaskBound::Network));
+        assert_eq!(run(3, &[task(0.0, 600); 6]).0, 12.0);
         assert_eq!(run(6, &[task(0.0, 600); 6]), (12.0, TaskBound::Store));
         // A task that only works leaves its share to others: six move 1,800 bytes at 300 a second.
         let mixed: Vec<Work> =
