@@ -16,9 +16,6 @@ use crate::process::process;
 /// Parameters that Python names in another way.
 const NAMES: Names = Names { vectors: "base", renamed: &[] };
 
-/// Rows of a range, unless told.
-const RANGE_ROWS: usize = 262_144;
-
 /// Ranges of bytes or rows: where each begins and ends.
 type Ranges = Vec<(u64, u64)>;
 
@@ -77,12 +74,13 @@ pub(crate) fn plan_tasks(
     let named = Named::of(options, path)?;
     let (builder, limits) = (options.builder(&[options.device()?])?, options.limits()?);
     let order = options.named("order")?.unwrap_or_default();
-    let range_rows = options.count("range_rows")?.unwrap_or(RANGE_ROWS);
+    let range_rows = options.count("range_rows")?;
     let planned = call.run(py, |progress| {
         let base = Vectors::open_as(&named.path, named.format)?;
         let builder = builder.progress(progress.clone());
         let Some(plan) = ClusterPlan::within(&builder, &base, &limits)? else { return Ok(None) };
         let build = OutOfCore::new(builder, plan).order(order);
+        let range_rows = range_rows.unwrap_or(TaskFolder::usual_range_rows(base.len()));
         let files = TaskFiles { base: named.base, format: named.format, output: named.output, range_rows };
         TaskFolder::create(&folder, &build, &base, &files).map(Some)
     })?;

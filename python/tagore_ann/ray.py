@@ -99,7 +99,8 @@ def build(
         gpu_memory: as of `build_file`.
         cluster_size: as of `build_file`.
         order: as of `build_file`.
-        range_rows: rows of a range, a multiple of 1,024; 262,144 unless given.
+        range_rows: rows of a range, a multiple of 1,024; by the number of rows, at least
+            262,144, unless given.
         device: ``cpu`` or ``cuda``; ``auto`` takes GPUs if the cluster has any.
         any_device: allow GPUs of several kinds, which gives up equal bytes.
         knn: as of `build`.

@@ -372,3 +372,12 @@ fn a_plan_for_a_gpu_makes_the_bytes_of_that_gpu() {
     worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();
     case.ends("emulated");
 }
+
+#[test]
+fn large_data_sets_have_at_most_256_ranges() {
+    for (rows, expected) in [(1, 1 << 18), (67_000_000, 1 << 18), (1_000_000_000, 3_906_560)] {
+        let found = TaskFolder::usual_range_rows(rows);
+        assert_eq!((found, found % 1024), (expected, 0));
+        assert!(rows.div_ceil(found) <= 256);
+    }
+}

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, StageCosts, StageTime, TaskCosts, TaskMachines};
+use tagore::outofcore::{ClusterPlan, StageCosts, StageTime, TaskCosts, TaskFolder, TaskMachines};
 use tagore::{Builder, DataShape, Target};
 
 use super::summary::rough;
@@ -34,9 +34,10 @@ pub(super) struct MachineOptions {
     /// machines]
     #[arg(long, value_name = "ROWS", requires = "workers")]
     build_rate: Option<f64>,
-    /// Rows of a task of assign, write and assemble: a multiple of 1024
-    #[arg(long, value_name = "N", requires = "workers", default_value_t = 262_144)]
-    range_rows: usize,
+    /// Rows of a task of assign, write and assemble: a multiple of 1024 [default: 262144, or as
+    /// many as make 256 tasks]
+    #[arg(long, value_name = "N", requires = "workers")]
+    range_rows: Option<usize>,
 }
 
 /// Bytes per second: `10Gbit`, `5GB/s` or `300MB/s`.
@@ -95,7 +96,8 @@ impl MachineOptions {
             let expected = "a build out of core: lower --cluster-size or --host-memory";
             Error::usage(format!("--workers: the build fits the memory limits, expected {expected}"))
         })?;
-        let costs = TaskCosts::new(builder, data, plan, self.range_rows, target)?;
+        let range_rows = self.range_rows.unwrap_or(TaskFolder::usual_range_rows(data.rows));
+        let costs = TaskCosts::new(builder, data, plan, range_rows, target)?;
         let costs = match self.build_rate {
             Some(rate) => costs.build_rate(rate)?,
             None => costs,
@@ -113,7 +115,7 @@ impl MachineOptions {
         let stages = costs.stages();
         say(&stages, &runs, &limit, output);
         Ok(json!({
-            "range_rows": self.range_rows, "network": self.network.0, "store": self.store.0,
+            "range_rows": range_rows, "network": self.network.0, "store": self.store.0,
             "latency": self.latency.0.as_secs_f64(), "threads": target.threads,
             "stages": stages.iter().map(stage_event).collect::<Vec<_>>(),
             "runs": runs.iter().map(Run::event).collect::<Vec<_>>(), "limit": limit.event(),

@@ -39,9 +39,10 @@ pub(crate) struct Args {
     /// Order of clusters: sequential, random, gorder or cluster
     #[arg(long, default_value = "cluster", help_heading = "Out of core")]
     order: Order,
-    /// Rows of a task of assign, write and assemble: a multiple of 1024
-    #[arg(long, value_name = "N", default_value_t = 262_144, help_heading = "Out of core")]
-    range_rows: usize,
+    /// Rows of a task of assign, write and assemble: a multiple of 1024 [default: 262144, or as
+    /// many as make 256 tasks]
+    #[arg(long, value_name = "N", help_heading = "Out of core")]
+    range_rows: Option<usize>,
 }
 
 impl Args {
@@ -64,7 +65,7 @@ impl Args {
             base: absolute(&self.input)?,
             format,
             output: absolute(&self.output)?,
-            range_rows: self.range_rows,
+            range_rows: self.range_rows.unwrap_or(TaskFolder::usual_range_rows(base.len())),
         };
         let build = OutOfCore::new(builder, plan).order(self.order);
         let folder = TaskFolder::create(self.shared.path(), &build, &base, &files)?;

@@ -8,6 +8,7 @@ use super::id::{TaskId, TaskStage};
 use super::object::{ObjectBytes, ObjectPart, bytes_of};
 use super::plan::{PLAN_OBJECT, Plan, TaskFiles};
 use super::store::ObjectStore;
+use crate::outofcore::partition::SUM_ROWS;
 use crate::outofcore::run::OutOfCore;
 use crate::{Error, Format, Result, Vectors};
 
@@ -93,6 +94,14 @@ impl TaskFolder {
         let (plan, shared) = Plan::new(build, base, files)?;
         let store = plan.save(path, &shared)?;
         Ok(Self { plan, store })
+    }
+
+    /// The usual [`range_rows`](TaskFiles::range_rows) of a data set of `rows` rows: 262,144, or
+    /// more for at most 256 ranges. Tasks of `build`, `merge` and `assemble` read a piece of each range,
+    /// one after another.
+    pub const fn usual_range_rows(rows: usize) -> usize {
+        let few = rows.div_ceil(256).next_multiple_of(SUM_ROWS);
+        if few > 1 << 18 { few } else { 1 << 18 }
     }
 
     /// Opens the folder at `path`.
