@@ -51,7 +51,8 @@ impl TaskFolder {
     fn ending_rows(&self) -> Outcome<Vec<Range<u64>>> {
         let (builder, limits) = (self.plan.builder()?, &self.plan.limits);
         if builder.layered && limits.layer_nodes >= 2 {
-            return Ok(vec![0..self.rows()]);
+            let all = 0..self.rows();
+            return Ok(vec![all]);
         }
         if builder.strategy.entry == Entry::Random {
             return Ok(Vec::new());
