@@ -19,6 +19,12 @@ const NAMES: Names = Names { vectors: "base", renamed: &[] };
 /// Rows of a range, unless told.
 const RANGE_ROWS: usize = 262_144;
 
+/// Ranges of bytes or of rows: their first, and the one after their last.
+type Ranges = Vec<(u64, u64)>;
+
+/// A finished index: bytes, nodes that no path reaches, repeated rows, and kinds of devices.
+type Finished = (u64, u64, u64, Vec<String>);
+
 /// The plan of a build in tasks, in a folder with objects or copies of them.
 #[pyclass(frozen)]
 pub(crate) struct Tasks(TaskFolder);
@@ -162,12 +168,7 @@ impl Tasks {
 
     /// The length of an object and the byte ranges that its task reads, by its first bytes `begin`;
     /// `None` if these are too few.
-    fn bytes_of(
-        &self,
-        py: Python<'_>,
-        input: &TaskObject,
-        begin: &[u8],
-    ) -> PyResult<Option<(u64, Vec<(u64, u64)>)>> {
+    fn bytes_of(&self, py: Python<'_>, input: &TaskObject, begin: &[u8]) -> PyResult<Option<(u64, Ranges)>> {
         let bytes = self.0.bytes_of(&input.0, begin).map_err(|error| errors::of(py, error, &NAMES))?;
         Ok(bytes.map(|ObjectBytes { length, ranges }| {
             (length, ranges.into_iter().map(|range| (range.start, range.end)).collect())
@@ -181,7 +182,7 @@ impl Tasks {
 
     /// Ranges of further rows of the data set that a task reads; `None` if it cannot run, since an
     /// object is damaged.
-    fn base_rows(&self, py: Python<'_>, name: &str) -> PyResult<Option<Vec<(u64, u64)>>> {
+    fn base_rows(&self, py: Python<'_>, name: &str) -> PyResult<Option<Ranges>> {
         let rows = self.0.base_rows(task(py, name)?).map_err(|error| errors::of(py, error, &NAMES))?;
         Ok(rows.map(|rows| rows.into_iter().map(|rows| (rows.start, rows.end)).collect()))
     }
@@ -211,9 +212,8 @@ impl Tasks {
         Ok(done.err().map(|lost| lost.to_string()))
     }
 
-    /// The finished index at `output`, of which the first page is compared: its bytes, nodes that
-    /// searches cannot reach, repeated rows, and kinds of devices. `None` if there is none.
-    fn finished(&self, py: Python<'_>, output: PathBuf) -> PyResult<Option<(u64, u64, u64, Vec<String>)>> {
+    /// The finished index at `output`, of which the first page is compared; `None` if there is none.
+    fn finished(&self, py: Python<'_>, output: PathBuf) -> PyResult<Option<Finished>> {
         let index = self.0.finished_at(&output).map_err(|error| errors::of(py, error, &NAMES))?;
         Ok(index.map(|index| (index.bytes, index.unreachable, index.repeated, index.devices)))
     }
