@@ -19,10 +19,10 @@ const NAMES: Names = Names { vectors: "base", renamed: &[] };
 /// Rows of a range, unless told.
 const RANGE_ROWS: usize = 262_144;
 
-/// Ranges of bytes or of rows: their first, and the one after their last.
+/// Ranges of bytes or rows: where each begins and ends.
 type Ranges = Vec<(u64, u64)>;
 
-/// A finished index: bytes, nodes that no path reaches, repeated rows, and kinds of devices.
+/// Bytes of an index, nodes that cannot be reached, repeated rows, and kinds of devices.
 type Finished = (u64, u64, u64, Vec<String>);
 
 /// The plan of a build in tasks, in a folder with objects or copies of them.
@@ -212,7 +212,8 @@ impl Tasks {
         Ok(done.err().map(|lost| lost.to_string()))
     }
 
-    /// The finished index at `output`, of which the first page is compared; `None` if there is none.
+    /// The finished index at `output`, of which the first page is compared: its bytes, nodes that
+    /// searches cannot reach, repeated rows, and kinds of devices. `None` if there is none.
     fn finished(&self, py: Python<'_>, output: PathBuf) -> PyResult<Option<Finished>> {
         let index = self.0.finished_at(&output).map_err(|error| errors::of(py, error, &NAMES))?;
         Ok(index.map(|index| (index.bytes, index.unreachable, index.repeated, index.devices)))

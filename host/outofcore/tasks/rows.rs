@@ -51,8 +51,7 @@ impl TaskFolder {
     fn ending_rows(&self) -> Outcome<Vec<Range<u64>>> {
         let (builder, limits) = (self.plan.builder()?, &self.plan.limits);
         if builder.layered && limits.layer_nodes >= 2 {
-            let all = 0..self.rows();
-            return Ok(vec![all]);
+            return Ok(std::iter::once(0..self.rows()).collect());
         }
         if builder.strategy.entry == Entry::Random {
             return Ok(Vec::new());
