@@ -276,6 +276,20 @@ def test_another_kind_of_device_is_refused_unless_allowed(base, tmp_path):
     assert run_all(emulated, {"device": "cpu", "any_device": True}) is None
 
 
+def test_tasks_of_a_device_run_where_a_gpu_is(build, cluster, tmp_path):
+    tagore_ann.write(tmp_path / "tiny.fbin", mixture(1100, 4))
+    options = {"x": tmp_path / "tiny.fbin", "device": "emulated", "cluster_size": 500}
+    with pytest.raises(ArgumentError, match="expected 1 CPU, 1 GPU for plan"):
+        build(**options)
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+    cluster.wait_for_nodes()
+    try:
+        built = build(**options)
+    finally:
+        cluster.remove_node(node)
+    assert len(built.devices) == 1 and built.devices != ["cpu"]
+
+
 def test_a_cluster_without_room_is_refused(build):
     with pytest.raises(ArgumentError, match="nodes with at most 1 CPU, expected 64 CPU for plan"):
         build(threads=64)
