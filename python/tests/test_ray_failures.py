@@ -255,6 +255,17 @@ def test_a_full_scratch_disk_is_an_error_and_leaves_nothing(base, tmp_path):
     assert (tmp_path / "index").read_bytes() == base[1]
 
 
+def test_long_heads_and_ranges_of_bytes_are_read(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(_job, "BEGIN", 41)
+    far = job(base, tmp_path, layers=False)._replace(base=[f"file://{base[0]}"])
+    assert _job.plan(far) == (None, None)
+    assert run_all(far, {"device": "cpu"}) is None
+    one = tmp_path / "one"
+    options = {name: value for name, value in SMALL.items() if name != "range_rows"}
+    tagore_ann.build_file(base[0], one, "vamana", **options, layers=False, verify=0)
+    assert (tmp_path / "index").read_bytes() == one.read_bytes()
+
+
 def test_folders_of_killed_workers_are_removed(base, tmp_path, monkeypatch):
     small = job(base, tmp_path)
     monkeypatch.setattr(_job, "_OLD", -1)
