@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 def bfloat16() -> np.dtype[Any]:
     """The type of bf16 in NumPy: that of ml_dtypes, else plain values of its size."""
     try:
-        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        found: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        return found
     except ImportError:
         return np.dtype("V2")
 

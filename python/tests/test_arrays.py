@@ -79,7 +79,7 @@ def test_an_array_lives_as_long_as_its_index():
         (lambda x: x[::-1], "call numpy.ascontiguousarray(x)"),
         (lambda x: x[0], "found 1 dimensions, expected 2"),
         (lambda x: x.astype(">f4"), "call x.astype"),
-        (lambda x: x.astype(np.int32), "float32, float16, uint8 or int8: call x.astype"),
+        (lambda x: x.astype(np.int32), "float32, float16, bfloat16, uint8 or int8: call x.astype"),
         (lambda x: x.tolist(), "numpy.asarray(x, dtype=numpy.float32)"),
         (lambda x: Lent(x, (4, 1)), "found an array on device 1 of DLPack type 4, expected one in host memory"),
         (lambda x: np.full((20, 4), np.nan, np.float32), "x: row 0, dimension 0: found NaN"),

@@ -255,6 +255,17 @@ def test_a_full_scratch_disk_is_an_error_and_leaves_nothing(base, tmp_path):
     assert (tmp_path / "index").read_bytes() == base[1]
 
 
+def test_long_heads_and_ranges_of_bytes_are_read(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(_job, "BEGIN", 41)
+    far = job(base, tmp_path, layers=False)._replace(base=[f"file://{base[0]}"])
+    assert _job.plan(far) == (None, None)
+    assert run_all(far, {"device": "cpu"}) is None
+    one = tmp_path / "one"
+    options = {name: value for name, value in SMALL.items() if name != "range_rows"}
+    tagore_ann.build_file(base[0], one, "vamana", **options, layers=False, verify=0)
+    assert (tmp_path / "index").read_bytes() == one.read_bytes()
+
+
 def test_folders_of_killed_workers_are_removed(base, tmp_path, monkeypatch):
     small = job(base, tmp_path)
     monkeypatch.setattr(_job, "_OLD", -1)
@@ -274,6 +285,20 @@ def test_another_kind_of_device_is_refused_unless_allowed(base, tmp_path):
     assert task == "assign-0" and isinstance(fault, ArgumentError)
     assert "device: found cpu, expected" in str(fault) and "any_device" in str(fault)
     assert run_all(emulated, {"device": "cpu", "any_device": True}) is None
+
+
+def test_tasks_of_a_device_run_where_a_gpu_is(build, cluster, tmp_path):
+    tagore_ann.write(tmp_path / "tiny.fbin", mixture(1100, 4))
+    options = {"x": tmp_path / "tiny.fbin", "device": "emulated", "cluster_size": 500}
+    with pytest.raises(ArgumentError, match="expected 1 CPU, 1 GPU for plan"):
+        build(**options)
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+    cluster.wait_for_nodes()
+    try:
+        built = build(**options)
+    finally:
+        cluster.remove_node(node)
+    assert len(built.devices) == 1 and built.devices != ["cpu"]
 
 
 def test_a_cluster_without_room_is_refused(build):
