@@ -97,8 +97,8 @@ impl TaskFolder {
     }
 
     /// The usual [`range_rows`](TaskFiles::range_rows) of a data set of `rows` rows: 262,144, or
-    /// more for at most 256 ranges. Tasks of `build`, `merge` and `assemble` read a piece of each range,
-    /// one after another.
+    /// more for at most 256 ranges. Tasks of `build`, `merge` and `assemble` read a piece of each
+    /// range, one after another.
     pub const fn usual_range_rows(rows: usize) -> usize {
         let few = rows.div_ceil(256).next_multiple_of(SUM_ROWS);
         if few > 1 << 18 { few } else { 1 << 18 }
