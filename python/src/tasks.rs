@@ -22,12 +22,6 @@ type Ranges = Vec<(u64, u64)>;
 /// Bytes of an index, nodes that cannot be reached, repeated rows, and kinds of devices.
 type Finished = (u64, u64, u64, Vec<String>);
 
-/// Ranges of bytes or rows: where each begins and ends.
-type Ranges = Vec<(u64, u64)>;
-
-/// Bytes of an index, nodes that cannot be reached, repeated rows, and kinds of devices.
-type Finished = (u64, u64, u64, Vec<String>);
-
 /// The plan of a build in tasks, in a folder with objects or copies of them.
 #[pyclass(frozen)]
 pub(crate) struct Tasks(TaskFolder);
