@@ -283,9 +283,16 @@ fn wrong_rows_are_found_and_cause_no_panic() {
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (entries, degrees, adjacency) = (u64_at(80), u64_at(96), u64_at(112));
     let folder = tempfile::tempdir().unwrap();
+    // Searches begin at the entry points, so these are checked when the file is opened.
+    for value in [0, 4, 5, u32::MAX] {
+        let mut changed = bytes.clone();
+        changed[entries..entries + 4].copy_from_slice(&value.to_le_bytes());
+        let path = folder.path().join("x.tagore");
+        std::fs::write(&path, &changed).unwrap();
+        let error = Index::open(&path).unwrap_err().to_string();
+        assert!(error.contains("damage in block 0 of section entry points"), "{error}");
+    }
     for (at, value) in [
-        (entries, 5),
-        (entries, u32::MAX),
         (degrees, 4),
         (degrees, u32::MAX),
         (degrees, 0),

@@ -19,13 +19,14 @@ fn vectors(path: &Path, size: u64) -> File {
 }
 
 /// Makes an index of a billion nodes without edges, with rows of 32 (`docs/formats.md`). It has the
-/// rows that the sample reads, and the checksum of the header only.
+/// rows that the sample reads, and checksums of the header, the description and the entry point.
 fn index(path: &Path) -> File {
     const PAGE: u64 = 4096;
     const DEGREE: u64 = 32;
     let base = Synth::new(5, DIM as usize, 0).unwrap().base();
     tagore::Builder::new(tagore::Strategy::nsg()).build(&base).unwrap().save(path).unwrap();
-    let mut header = std::fs::read(path).unwrap()[..PAGE as usize].to_vec();
+    let written = std::fs::read(path).unwrap();
+    let mut header = written[..PAGE as usize].to_vec();
     let description = u64::from_le_bytes(header[72..80].try_into().unwrap());
     let degrees = 3 * PAGE;
     let adjacency = degrees + (4 * ROWS).next_multiple_of(PAGE);
@@ -54,6 +55,10 @@ fn index(path: &Path) -> File {
     file.write_all_at(&header, 0).unwrap();
     file.set_len(degrees).unwrap();
     file.set_len(end).unwrap();
+    let section =
+        |page: u64, bytes: u64| crc32fast::hash(&written[(page * PAGE) as usize..][..bytes as usize]);
+    let first = [section(1, description), section(2, 4)];
+    file.write_all_at(bytemuck::cast_slice(&first), checksums).unwrap();
     for place in 0..1024 {
         let row = place * (ROWS - 1) / 1023;
         file.write_all_at(&[0xff; 4 * DEGREE as usize], adjacency + 4 * DEGREE * row).unwrap();

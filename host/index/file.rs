@@ -54,7 +54,7 @@ impl Index {
     pub(super) fn write(&self, path: &Path, stale: &[PathBuf], progress: &Progress) -> Result<()> {
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
             // A damaged block must not get a new checksum.
-            mapped.check_blocks(from, progress)?;
+            mapped.check(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
         let mut file = IndexFile::create(
@@ -73,13 +73,13 @@ impl Index {
         file.commit(self.start(), &self.absent.words(), stale)
     }
 
-    /// Opens an index file and maps its rows. Only the header and the bounds of the sections are
-    /// checked; [`verify`](Self::verify) checks the rest. The file must not be changed or truncated
-    /// while it is open.
+    /// Opens an index file and maps its rows. All but the degrees and the rows is read and checked;
+    /// [`verify`](Self::verify) checks the rest. The file must not be changed or truncated while it
+    /// is open.
     ///
     /// # Errors
-    /// If the file cannot be opened, is no index of a known version, has a damaged header, or has
-    /// no entry points.
+    /// If the file cannot be opened, is no index of a known version, is damaged outside its degrees
+    /// and rows, or has no entry points.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = map(path)?;
@@ -103,6 +103,8 @@ impl Index {
             .map_err(|found| Error::file(path, found, "contiguous layers"))?;
         let absent = Absent::read(bytemuck::cast_slice(&map[header.sections[ABSENT].clone()]), header.nodes)
             .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
+        let mapped = MappedAdjacency { map: Arc::new(map), sections: header.sections };
+        mapped.check_blocks(path, |section| ![DEGREES, ADJACENCY].contains(&section), &Progress::silent())?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
@@ -111,7 +113,7 @@ impl Index {
             entries,
             layers,
             absent,
-            adjacency: Adjacency::Mapped(MappedAdjacency { map: Arc::new(map), sections: header.sections }),
+            adjacency: Adjacency::Mapped(mapped),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
         };
@@ -343,15 +345,18 @@ impl MappedAdjacency {
         advise(&self.map, access);
     }
 
-    /// Compares the checksum of each block with the file's.
-    pub(super) fn check_blocks(&self, path: &Path, progress: &Progress) -> Result<()> {
+    /// Compares the checksum of each block of some sections, by their numbers, with the file's.
+    fn check_blocks(&self, path: &Path, which: impl Fn(usize) -> bool, progress: &Progress) -> Result<()> {
         let mut checksums = self.u32s(CHECKSUMS);
         let stage = progress.stage("check", checksums.len() as u64);
-        for (section, name) in self.sections[..CHECKSUMS].iter().zip(SECTIONS) {
+        for (number, (section, name)) in self.sections[..CHECKSUMS].iter().zip(SECTIONS).enumerate() {
             let content = &self.map[section.clone()];
             let blocks = content.len().div_ceil(BLOCK);
             let (expected, rest) = checksums.split_at(blocks.min(checksums.len()));
             checksums = rest;
+            if !which(number) {
+                continue;
+            }
             for_each_block_of(1, blocks, &stage, |block| {
                 let block = block.start;
                 let bytes = &content[block * BLOCK..((block + 1) * BLOCK).min(content.len())];
@@ -362,6 +367,12 @@ impl MappedAdjacency {
                 Err(Error::file(path, found, "blocks matching their checksums"))
             })?;
         }
+        Ok(())
+    }
+
+    /// Compares the checksum of each block with the file's, and checks the bytes between sections.
+    pub(super) fn check(&self, path: &Path, progress: &Progress) -> Result<()> {
+        self.check_blocks(path, |_| true, progress)?;
         let padded = |section: &Range<usize>| {
             let page_end = section.end.next_multiple_of(PAGE).min(self.map.len());
             self.map[section.end..page_end].iter().all(|&byte| byte == 0)
@@ -415,7 +426,7 @@ mod tests {
         let index = Index::open(&path).unwrap();
         assert_eq!(index.parts(), (&degrees[..], &rows[..]));
         let Adjacency::Mapped(mapped) = &index.adjacency else { panic!("not mapped") };
-        mapped.check_blocks(&path, &Progress::silent()).unwrap();
+        mapped.check(&path, &Progress::silent()).unwrap();
         for piece in [1_000, 1 << 15, 33_333] {
             assert!(bytes(piece) == whole, "pieces of {piece}");
         }

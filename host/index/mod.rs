@@ -420,7 +420,7 @@ impl Index {
     /// For the first fault, or if the work is cancelled.
     pub fn verify(&self, progress: &Progress) -> Result<()> {
         if let Adjacency::Mapped(mapped) = &self.adjacency {
-            mapped.check_blocks(self.path.as_deref().unwrap_or(Path::new("index")), progress)?;
+            mapped.check(self.path.as_deref().unwrap_or(Path::new("index")), progress)?;
         }
         self.check_graph(progress)
     }
