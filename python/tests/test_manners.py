@@ -141,8 +141,8 @@ def searched(arguments):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes_search_and_build(tmp_path, index, x, q, method):
-    if method == "spawn":
-        index.save(tmp_path / "x.tagore")
+    # Arguments are pickled, and an index is pickled by its file.
+    index.save(tmp_path / "x.tagore")
     # The parent's threads exist before the fork.
     expected = searched((index, q))
     with multiprocessing.get_context(method).Pool(2) as pool:
