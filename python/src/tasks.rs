@@ -210,8 +210,9 @@ impl Tasks {
         Ok(done.err().map(|lost| lost.to_string()))
     }
 
-    /// The finished index at `output`, of which the first page is compared: its bytes, nodes that
-    /// searches cannot reach, repeated rows, and kinds of devices. `None` if there is none.
+    /// Compares the first page of the file `output` with that of the finished index. Returns its
+    /// bytes, nodes that searches cannot reach, repeated rows, and kinds of devices; `None` if the
+    /// index is not finished or not there.
     fn finished(&self, py: Python<'_>, output: PathBuf) -> PyResult<Option<Finished>> {
         let index = self.0.finished_at(&output).map_err(|error| errors::of(py, error, &NAMES))?;
         Ok(index.map(|index| (index.bytes, index.unreachable, index.repeated, index.devices)))

@@ -42,7 +42,8 @@ impl Args {
                 "--graph needs a build in memory: raise {limits}, or drop {them}"
             )));
         }
-        if in_memory {
+        // A build that devices share was planned to fit.
+        if self.no_work_files {
             self.check_memory(&plan, started.base.len())?;
         }
         // A search by cosine needs a normalised copy of all vectors in memory.

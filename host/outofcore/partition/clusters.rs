@@ -86,7 +86,7 @@ impl Partition {
         Ok(Some(Table { members, bytes, shared, mean, checksums, repeated }))
     }
 
-    /// Bytes of all members, without those that lie in the base.
+    /// Bytes of all members. In memory these are ids and clusters: the vectors are the base's.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.members {
             Members::Files(files) => files.bytes(),

@@ -1,7 +1,7 @@
 //! The partition in memory: clusters are lists of rows of the base, found on all devices.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::assign::{AssignedRange, Assigning, BlockSums, add_blocks};
@@ -55,7 +55,7 @@ impl Partition {
                 let (nearest, sums) = (assigner.with(&centres)?, BlockSums::new(dim));
                 let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
                 let done = assigning.range(rows, piece)?;
-                *assigned[number].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(done);
+                *assigned[number].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
             }
         };
         base.advise(Access::InOrder);
@@ -71,7 +71,7 @@ impl Partition {
         let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
         let (mut mean, mut largest) = (vec![0f64; dim], 0f32);
         for (rows, assigned) in ranges.iter().zip(assigned) {
-            let assigned = assigned.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let assigned = assigned.into_inner().unwrap_or_else(PoisonError::into_inner);
             let Some(assigned) = assigned else { continue };
             largest = largest.max(assigned.largest);
             add_blocks(&mut mean, &assigned.sums);
