@@ -143,7 +143,11 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Seconds that launches waited for kernels to be compiled or loaded so far.
     fn jit_seconds(&self) -> f64;
 
-    /// Waits for all work and returns the time of every kernel so far. A fork adds its times when
+    /// Begins or ends the timing of launches: they are timed while it was begun more often than
+    /// ended. A timed launch takes a few microseconds more.
+    fn time_launches(&self, _on: bool) {}
+
+    /// Waits for all work and returns the time of every timed kernel so far. A fork adds its times when
     /// its own `times` is called, and when it is dropped.
     fn times(&self) -> Result<Vec<KernelTime>>;
 

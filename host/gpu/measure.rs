@@ -83,7 +83,8 @@ impl Measurement {
     pub(super) fn start(gpu: &Gpu, watching: bool) -> Result<Self> {
         let counts = &gpu.counts;
         counts.peak.store(counts.now.load(Ordering::Relaxed), Ordering::Relaxed);
-        let times = gpu.times()?;
+        gpu.machine.time_launches(true);
+        let times = gpu.times().inspect_err(|_| gpu.machine.time_launches(false))?;
         if watching {
             gpu.machine.watch(true);
         }
@@ -93,7 +94,7 @@ impl Measurement {
     /// Waits for all work and ends the measurement.
     pub(crate) fn end(self) -> Result<KernelMeasurement> {
         let mut kernels = self.gpu.times()?;
-        for before in self.times {
+        for before in &self.times {
             if let Some(now) = kernels.iter_mut().find(|now| now.kernel == before.kernel) {
                 now.launches -= before.launches;
                 now.seconds -= before.seconds;
@@ -113,6 +114,12 @@ impl Measurement {
             kernels,
             peak_bytes: self.gpu.counts.peak.load(Ordering::Relaxed),
         })
+    }
+}
+
+impl Drop for Measurement {
+    fn drop(&mut self) {
+        self.gpu.machine.time_launches(false);
     }
 }
 

@@ -143,7 +143,7 @@ impl<'a> Engine<'a> {
     /// they do not pass the host, unless it has to pick them from those found.
     pub(super) fn run_into(
         &self,
-        queries: &Queries<'_>,
+        queries: &Vectors,
         search: Search<'_>,
         (results, progress): (&DeviceResults, &Progress),
     ) -> Result<()> {
@@ -154,10 +154,25 @@ impl<'a> Engine<'a> {
         let is_plain = Answer::new(&search, index.repeated()).is_plain();
         match (way, self.gpu_for(&search, way)?) {
             (Way::Walk(_), Some((on_gpu, limits))) if is_plain && results.is_on(on_gpu.gpu()) => {
-                let to = (Some(KeysTo::Device(results)), progress);
-                on_gpu.search(space, queries, limits, to).map(drop)
+                let find = |queries: &Queries<'_>| {
+                    let to = (Some(KeysTo::Device(results)), progress);
+                    on_gpu.search(space, queries, limits, to).map(drop)
+                };
+                if let Some((early, checking)) = space.early_queries(queries)? {
+                    let found = find(&early);
+                    checking.end()?;
+                    found?;
+                    // Other values than bytes have been searched for as if they were.
+                    if !on_gpu.expects_bytes() || queries.are_bytes() {
+                        return Ok(());
+                    }
+                }
+                find(&space.queries(queries, progress)?)
             }
-            _ => results.write_keys(&self.find(queries, search, progress)?.keys),
+            _ => {
+                let queries = space.queries(queries, progress)?;
+                results.write_keys(&self.find(&queries, search, progress)?.keys)
+            }
         }
     }
 

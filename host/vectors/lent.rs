@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 
 use super::construct::{check_dim, check_rows};
 use super::gpu::{self, Lent};
+use super::shape::sums_are_exact;
 use super::storage::Storage;
-use super::{ElementType, Layout, Vectors};
+use super::{ElementType, FINITE, Largest, Layout, Metric, Vectors, range};
 use crate::{Device, Error, Result};
 
 /// Rows in the memory of a GPU, such as a tensor of another library, for
@@ -192,5 +193,60 @@ impl Vectors {
     /// If the device fails.
     pub(crate) fn on_host(&self) -> Result<()> {
         self.storage.lent().map_or(Ok(()), |memory| memory.mirror().map(drop))
+    }
+
+    /// Whether a check has found that all values are f32, but whole numbers from 0 to 255.
+    pub(crate) fn are_bytes(&self) -> bool {
+        self.bytes.get() == Some(&true)
+    }
+
+    /// Begins the check of [`validate_for`](Self::validate_for) on the device that holds the values;
+    /// none if they lie elsewhere, are known to be in range, or every byte is a valid value.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn begin_check(&self, metric: Option<Metric>) -> Result<Option<Checking<'_>>> {
+        let (Some(lent), None) = (self.lent(), self.known_largest(metric)) else { return Ok(None) };
+        let most = match self.element_type() {
+            ElementType::F32 => range::most(metric, self.dim()),
+            // Every finite f16 is in range.
+            ElementType::F16 => f32::MAX,
+            ElementType::Bf16 | ElementType::U8 | ElementType::I8 => return Ok(None),
+        };
+        Ok(Some(Checking { vectors: self, metric, on_device: lent.begin_check(most)? }))
+    }
+}
+
+/// A check of values that runs on the device that holds them.
+pub(crate) struct Checking<'a> {
+    vectors: &'a Vectors,
+    metric: Option<Metric>,
+    on_device: gpu::Checking,
+}
+
+impl Checking<'_> {
+    /// Waits for the check. The largest magnitude, and whether all values are bytes, are known from
+    /// here on.
+    ///
+    /// # Errors
+    /// If the device fails, or a value is not finite or out of range.
+    pub(crate) fn end(self) -> Result<f32> {
+        let Self { vectors, metric, on_device } = self;
+        let checked = on_device.end()?;
+        if let Some(row) = checked.faulty {
+            let faulty = vectors.select(&[row as u32])?;
+            return Err(match faulty.check_rows(0..1, metric, &Largest::default()).err() {
+                Some(Error::Value { path, dim, value, expected, .. }) => {
+                    Error::Value { path, row, dim, value, expected }
+                }
+                // The values have changed since.
+                _ => vectors.bad_value(row, 0, "another", FINITE),
+            });
+        }
+        let is_f32 = vectors.element_type() == ElementType::F32;
+        let largest = if is_f32 { checked.largest } else { 0.0 };
+        vectors.bytes.get_or_init(|| is_f32 && checked.bytes && sums_are_exact(vectors.dim()));
+        vectors.validated(largest);
+        Ok(largest)
     }
 }

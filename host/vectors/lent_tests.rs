@@ -1,6 +1,8 @@
 //! Builds, searches and checks of vectors that lie on a device, against the same vectors in host
 //! memory.
 
+use std::sync::Arc;
+
 use half::f16;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
@@ -215,6 +217,39 @@ fn results_stay_on_a_device() {
         let nowhere = unsafe { DeviceResults::new(0, 4, device) };
         let error = exact.run_into(&there, &asked, &nowhere).unwrap_err().to_string();
         assert!(error.starts_with("ids: found 0x0, expected the address of 28 values"), "{error}");
+    }
+}
+
+#[test]
+fn a_device_checks_queries_while_it_searches_for_them() {
+    let silent = Progress::silent();
+    let of = |rows: usize, value: fn(usize) -> f32| {
+        Vectors::from_f32((0..rows * 8).map(value).collect(), 8).unwrap()
+    };
+    let whole = |i: usize| (i * 37 % 251) as f32;
+    let bytes = of(300, whole);
+    let index = Arc::new(Builder::new(Strategy::cagra()).device(Device::Cpu).build(&bytes).unwrap());
+    let fractions = of(9, |i| (i * 37 % 251) as f32 + 0.25);
+    let mut values: Vec<f32> = (0..9 * 8).map(whole).collect();
+    values[5 * 8 + 3] = f32::INFINITY;
+    let faulty = Vectors::from_f32(values, 8).unwrap();
+    for device in devices() {
+        let there = lent(&bytes, device, 0);
+        let searcher = Searcher::new(Arc::clone(&index), there, &silent).unwrap().device(device).unwrap();
+        let search = Search::new(4).beam(16);
+        for queries in [of(9, whole), fractions.clone()] {
+            let expected = searcher.search(&queries, search, &silent).unwrap().into_parts();
+            let asked = lent(&queries, device, 4);
+            let find = |to: &DeviceResults| searcher.search_into(&asked, search, to, &silent).unwrap();
+            assert_eq!(results(device, 9 * 4, find), expected, "{device}");
+            assert!(!asked.is_mirrored());
+        }
+        let asked = lent(&faulty, device, 4);
+        let find = |to: &DeviceResults| {
+            let error = searcher.search_into(&asked, search, to, &silent).unwrap_err().to_string();
+            assert!(error.contains("row 5, dimension 3: found inf"), "{error}");
+        };
+        results(device, 9 * 4, find);
     }
 }
 

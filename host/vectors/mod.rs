@@ -48,6 +48,7 @@ pub use format::Format;
 pub use gpu::{DeviceMemory, DeviceResults, start_seconds};
 pub use id_set::IdSet;
 pub use ids::Ids;
+pub(crate) use lent::Checking;
 pub use lent::DeviceRows;
 pub(crate) use mapped::MappedFile;
 pub use mapped::with_mapped_file_at;
@@ -290,9 +291,7 @@ impl Vectors {
         metric: Metric,
     ) -> Result<f32> {
         let metric = Some(metric);
-        if let Some(&known) = self.largest.get()
-            && known <= range::most(metric, self.dim())
-        {
+        if let Some(known) = self.known_largest(metric) {
             return Ok(known);
         }
         let largest = Largest::default();
@@ -326,17 +325,16 @@ impl Vectors {
 
     fn check_all(&self, metric: Option<Metric>, progress: &Progress) -> Result<f32> {
         progress.check()?;
-        match self.largest.get() {
-            Some(&largest) if largest <= range::most(metric, self.dim()) => return Ok(largest),
-            _ => {}
+        if let Some(known) = self.known_largest(metric) {
+            return Ok(known);
         }
         let largest = Largest::default();
         // Every byte is a valid value.
         let all_are_sound = self.element_type().size() == 1 && !self.layout.prefixed;
         if !all_are_sound {
             let stage = progress.stage("check", self.len() as u64);
-            if let Some(lent) = self.lent() {
-                return self.check_lent(lent, metric);
+            if let Some(checking) = self.begin_check(metric)? {
+                return checking.end();
             }
             for_each_block(self.len(), &stage, |rows| self.check_rows(rows, metric, &largest))?;
         }
@@ -344,27 +342,9 @@ impl Vectors {
         Ok(largest.get())
     }
 
-    /// [`check_all`](Self::check_all) on the device that holds the values.
-    fn check_lent(&self, lent: &gpu::Lent, metric: Option<Metric>) -> Result<f32> {
-        let is_f32 = self.element_type() == ElementType::F32;
-        // Every finite f16 is in range.
-        let most = if is_f32 { range::most(metric, self.dim()) } else { f32::MAX };
-        let checked = lent.check(most)?;
-        if let Some(row) = checked.faulty {
-            let vectors = self.select(&[row as u32])?;
-            let error = vectors.check_rows(0..1, metric, &Largest::default()).err();
-            return Err(match error {
-                Some(Error::Value { path, dim, value, expected, .. }) => {
-                    Error::Value { path, row, dim, value, expected }
-                }
-                // The values have changed since.
-                _ => self.bad_value(row, 0, "another", FINITE),
-            });
-        }
-        let largest = if is_f32 { checked.largest } else { 0.0 };
-        self.bytes.get_or_init(|| is_f32 && checked.bytes && shape::sums_are_exact(self.dim()));
-        self.validated(largest);
-        Ok(largest)
+    /// The largest magnitude, if all values are known to be in range under `metric`.
+    fn known_largest(&self, metric: Option<Metric>) -> Option<f32> {
+        self.largest.get().copied().filter(|&largest| largest <= range::most(metric, self.dim()))
     }
 
     fn check_rows(&self, rows: Range<usize>, metric: Option<Metric>, largest: &Largest) -> Result<()> {

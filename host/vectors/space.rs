@@ -27,7 +27,7 @@ use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::norms::{largest_square, lift, normalise, normalised};
-use super::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use super::{Access, Checking, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
 use crate::{Error, Progress, Result};
@@ -52,6 +52,8 @@ pub(crate) struct Space<'a> {
 pub(crate) struct Queries<'a> {
     vectors: Cow<'a, Vectors>,
     zero: Vec<bool>,
+    /// Whether their values are still being checked.
+    early: bool,
 }
 
 /// The vector that distances are computed from.
@@ -209,8 +211,8 @@ impl<'a> Space<'a> {
             ));
         }
         if let Some(one) = queries.one_from_device()? {
-            let Queries { vectors, zero } = self.queries(&one, progress)?;
-            return Ok(Queries { vectors: Cow::Owned(vectors.into_owned()), zero });
+            let Queries { vectors, zero, early } = self.queries(&one, progress)?;
+            return Ok(Queries { vectors: Cow::Owned(vectors.into_owned()), zero, early });
         }
         let largest = queries.validate_for(self.metric, progress)?;
         if self.metric == Metric::InnerProduct {
@@ -224,7 +226,23 @@ impl<'a> Space<'a> {
                 (queries.cast(self.vectors.element_type(), progress)?, Vec::new())
             }
         };
-        Ok(Queries { vectors, zero })
+        Ok(Queries { vectors, zero, early: false })
+    }
+
+    /// [`queries`](Self::queries) that are searched for while their device checks them; the check
+    /// must be ended before anyone sees results. None for queries that the host prepares, or that
+    /// need no check.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn early_queries<'q>(&self, queries: &'q Vectors) -> Result<Option<(Queries<'q>, Checking<'q>)>> {
+        let fits = queries.dim() == self.vectors.dim() && queries.element_type() == self.vectors.element_type();
+        if self.metric != Metric::L2 || !fits || queries.len() < 2 {
+            return Ok(None);
+        }
+        let checking = queries.begin_check(Some(self.metric))?;
+        let early = Queries { vectors: Cow::Borrowed(queries), zero: Vec::new(), early: true };
+        Ok(checking.map(|checking| (early, checking)))
     }
 
     /// Bytes per row.
@@ -440,6 +458,11 @@ impl Queries<'_> {
     /// The queries: in the element type of the space, normalised under cosine.
     pub(crate) fn vectors(&self) -> &Vectors {
         &self.vectors
+    }
+
+    /// Whether their values are still being checked ([`Space::early_queries`]).
+    pub(crate) fn are_early(&self) -> bool {
+        self.early
     }
 
     /// Cosine: marks queries that are zero vectors; empty if there are none.

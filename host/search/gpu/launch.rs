@@ -16,7 +16,7 @@ use tagore_device::search::beam::search::{
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
-use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
+use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
 };
@@ -245,7 +245,9 @@ impl Task<'_> {
             return Ok(Found { keys, computed: 0, kernels: Vec::new() });
         }
         let stage = self.progress.stage("search", queries as u64);
-        let measurement = self.on_gpu.gpu.measure()?;
+        // Results that stay on the device come without times: a measurement takes longer than some
+        // of these searches.
+        let measurement = self.results.is_none().then(|| self.on_gpu.gpu.measure()).transpose()?;
         let mut computed = 0;
         for first in (0..queries).step_by(at_once) {
             let range = first..queries.min(first + at_once);
@@ -264,7 +266,8 @@ impl Task<'_> {
         if take.is_some() {
             keys.clear();
         }
-        Ok(Found { keys, computed, kernels: measurement.end()?.kernels })
+        let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
+        Ok(Found { keys, computed, kernels: measured.kernels })
     }
 
     /// Searches the layers, then the index.

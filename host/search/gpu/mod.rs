@@ -177,6 +177,11 @@ impl OnGpu {
         &self.gpu
     }
 
+    /// Whether it takes [early queries](Space::early_queries) for bytes.
+    pub(super) fn expects_bytes(&self) -> bool {
+        matches!(self.base, AnyBase::Whole(..))
+    }
+
     /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `to`, if it
     /// is given.
     pub(super) fn search(
@@ -196,7 +201,7 @@ impl OnGpu {
         let (dim, metric) = (space.dim(), space.metric());
         let task = Task { on_gpu: self, dim, metric, asked, limits, results, progress };
         if let AnyBase::Whole(bytes, _) = &self.base
-            && let Some(rows) = narrowed(&self.gpu, queries.vectors())?
+            && let Some(rows) = narrowed(&self.gpu, queries.vectors(), queries.are_early())?
         {
             return task.run(bytes, &rows, take);
         }

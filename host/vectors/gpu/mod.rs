@@ -16,7 +16,7 @@ use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
-pub(crate) use lent::Lent;
+pub(crate) use lent::{Checking, Lent};
 #[cfg(test)]
 pub(crate) use lent::NormKernels;
 pub use memory::DeviceMemory;

@@ -129,7 +129,7 @@ impl<'a> AnyOrigin<'a> {
     /// If the device fails.
     pub(crate) fn of_space(gpu: &Gpu, space: &'a Space<'_>) -> Result<Self> {
         if space.metric() != Metric::Cosine
-            && let Some(bytes) = narrowed(gpu, space.vectors())?
+            && let Some(bytes) = narrowed(gpu, space.vectors(), false)?
         {
             return Ok(Self::U8(bytes));
         }
@@ -138,11 +138,11 @@ impl<'a> AnyOrigin<'a> {
 }
 
 /// The rows of f32 vectors as bytes; none for other types and values, or if f32 rounds sums of as
-/// many terms.
+/// many terms. Rows on the device are taken for bytes if they are `early`: still being checked.
 ///
 /// # Errors
 /// If the device fails.
-pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &Vectors) -> Result<Option<Origin<'a, u8>>> {
+pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &Vectors, early: bool) -> Result<Option<Origin<'a, u8>>> {
     if vectors.element_type() != ElementType::F32 {
         return Ok(None);
     }
@@ -151,7 +151,7 @@ pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &Vectors) -> Result<Option<Origin
         let TypedRows::F32(rows) = vectors.rows() else { return Ok(None) };
         return Ok(as_bytes(rows, vectors.len()).map(|bytes| Origin::Converted(bytes, rows.dim())));
     };
-    if !DataShape::of(vectors, &Progress::silent())?.bytes {
+    if !early && !DataShape::of(vectors, &Progress::silent())?.bytes {
         return Ok(None);
     }
     let (memory, rows) = lent.at(gpu)?;
