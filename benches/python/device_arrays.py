@@ -22,6 +22,7 @@ import numpy as np
 import tagore_ann
 
 PIECE = 1 << 16
+ONE_BY_ONE = 2000
 
 
 class CudaArray:
@@ -104,6 +105,13 @@ def seconds(work, count):
     return times, result
 
 
+def seconds_of(work, values):
+    """The time of a call for each of some values, after one for each."""
+    for value in values:
+        work(value)
+    return [seconds(lambda value=value: work(value), 1)[0][0] for value in values]
+
+
 def tagore(*arguments):
     """Runs the command; returns its lines of JSON."""
     command = [sys.executable, "-m", "tagore_ann", "--json", *map(str, arguments)]
@@ -182,14 +190,12 @@ def main():
         and torch.from_dlpack(left.distances).data_ptr() != left.distances.__cuda_array_interface__["data"][0]
     ):
         wrong.append("DLPack copied")
-    one = asked[:1] if torch is not None else on_device(queries[:1], None)
-    search(one)
-    times, _ = seconds(lambda: search(one), 2000)
-    say("one query on the device, us", 1e6 * statistics.median(times))
-    row = np.array(queries[0], np.float32)
-    search(row, "numpy")
-    times, _ = seconds(lambda: search(row, "numpy"), 2000)
-    say("one query in host memory, us", 1e6 * statistics.median(times))
+    # One at a time, in turn, as the command measures it.
+    some = range(min(len(queries), ONE_BY_ONE))
+    rows = np.array(queries[: len(some)], np.float32)
+    ones = [asked[i : i + 1] if torch is not None else on_device(rows[i : i + 1], None) for i in some]
+    say("one query on the device, us", 1e6 * statistics.median(seconds_of(search, ones)))
+    say("one query in host memory, us", 1e6 * statistics.median(seconds_of(lambda row: search(row, "numpy"), rows)))
 
     # The library: the command's own measurements.
     lines = tagore("bench", "prune", "-i", at("base.fbin"), "--indexes", given.kind, "--device", "cuda:0")
