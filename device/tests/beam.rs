@@ -172,7 +172,7 @@ fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
     }
 }
 
-const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+pub const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 #[test]
 fn a_beam_holds_the_nodes_of_the_search_by_definition() {

@@ -1,4 +1,5 @@
-//! Exact search and beam search.
+//! Exact search, beam search, and the reranking of what beam search on codes finds.
 
 pub mod beam;
 pub mod exact;
+pub mod rerank;

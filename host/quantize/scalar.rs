@@ -1,0 +1,189 @@
+//! Scalar quantization: one byte or two per component of a vector, for searches.
+//!
+//! ```text
+//! code of x   = round((x - mean) * scale), component by component, cut at the ends of the type
+//! code of a query under inner product = round(x * scale of this query)
+//! ```
+//!
+//! All components share one scale, so distances of codes are those of the vectors times a constant,
+//! but for rounding: squared L2 distances directly; inner products of a query and centred rows up
+//! to a term that is the same for all rows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::f16;
+
+use crate::parallel::for_each_row;
+use crate::vectors::{Component, Element, Vectors, with_matrix};
+use crate::{Error, Metric, Progress, Result};
+
+/// The share of a sample's components, in order of magnitude, that codes hold without being cut.
+const HELD: f64 = 0.9999;
+
+/// How vectors are compressed for searches ([`Searcher::compressed`](crate::Searcher::compressed)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// Two bytes per component, in half precision.
+    F16,
+    /// One byte per component: 255 levels between the ends of nearly all values.
+    Int8,
+}
+
+impl Compression {
+    /// The name in options: `f16` or `int8`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Bytes per component.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::Int8 => 1,
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Compression {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        [Self::F16, Self::Int8]
+            .into_iter()
+            .find(|compression| compression.name() == name)
+            .ok_or_else(|| Error::argument("vectors", name, "full, f16 or int8"))
+    }
+}
+
+/// A type of codes.
+pub(crate) trait Code: Component + Element {
+    /// The code of the largest magnitude that is held.
+    const LARGEST: f32;
+
+    /// The nearest code.
+    fn of(x: f32) -> Self;
+}
+
+impl Code for f16 {
+    // Queries may be sixteen times as large before they are cut.
+    const LARGEST: f32 = 4096.0;
+
+    #[inline(always)]
+    fn of(x: f32) -> Self {
+        Self::from_f32(x.clamp(-65504.0, 65504.0))
+    }
+}
+
+impl Code for i8 {
+    const LARGEST: f32 = 127.0;
+
+    #[inline(always)]
+    fn of(x: f32) -> Self {
+        x.round_ties_even().clamp(-127.0, 127.0) as Self
+    }
+}
+
+/// Turns vectors into codes.
+pub(crate) struct ScalarQuantizer {
+    compression: Compression,
+    /// Whether queries have a scale of their own: under inner product.
+    by_query: bool,
+    mean: Vec<f32>,
+    /// Largest distance of a component from its mean that is held.
+    range: f32,
+}
+
+impl ScalarQuantizer {
+    /// A quantizer for rows like those of `base`, whose distances under `metric` are compared.
+    ///
+    /// # Errors
+    /// If the base lies on a device that fails.
+    pub(crate) fn fit(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        let (sample, rows) = base.spread()?;
+        let dim = base.dim();
+        let rows: Vec<_> = rows.into_iter().map(|row| sample.row(row)).collect();
+        let mut sums = vec![0f64; dim];
+        for row in &rows {
+            sums.iter_mut().zip(&row[..]).for_each(|(sum, &x)| *sum += f64::from(x));
+        }
+        let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows.len().max(1) as f64) as f32).collect();
+        let deviations = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(x, mean)| (x - mean).abs()));
+        let mut deviations: Vec<f32> = deviations.collect();
+        let held = (deviations.len() as f64 * HELD) as usize;
+        let range = match deviations.get_mut(..) {
+            Some(all) if held < all.len() => *all.select_nth_unstable_by(held, f32::total_cmp).1,
+            _ => 0.0,
+        };
+        // Equal rows have equal codes at any scale.
+        let range = if range > 0.0 { range } else { 1.0 };
+        Ok(Self { compression, by_query: metric == Metric::InnerProduct, mean, range })
+    }
+
+    /// The codes of a base.
+    ///
+    /// # Errors
+    /// If its device fails, or the work is cancelled.
+    pub(crate) fn base(&self, base: &Vectors, progress: &Progress) -> Result<Vectors> {
+        match self.compression {
+            Compression::F16 => self.all::<f16>(base, Self::code_row, progress),
+            Compression::Int8 => self.all::<i8>(base, Self::code_row, progress),
+        }
+    }
+
+    /// The codes of queries.
+    ///
+    /// # Errors
+    /// As [`base`](Self::base).
+    pub(crate) fn queries(&self, queries: &Vectors, progress: &Progress) -> Result<Vectors> {
+        match self.compression {
+            Compression::F16 => self.all::<f16>(queries, Self::code_query, progress),
+            Compression::Int8 => self.all::<i8>(queries, Self::code_query, progress),
+        }
+    }
+
+    fn all<T: Code>(
+        &self,
+        vectors: &Vectors,
+        code: impl Fn(&Self, &[f32], &mut [T]) + Sync,
+        progress: &Progress,
+    ) -> Result<Vectors> {
+        vectors.on_host()?;
+        let dim = vectors.dim();
+        let mut codes = vec![T::of(0.0); vectors.len() * dim];
+        let stage = progress.stage("compress", vectors.len() as u64);
+        with_matrix!(vectors.rows(), rows => {
+            for_each_row(&mut codes, dim, &stage, || vec![0f32; dim], |wide, row, out| {
+                wide.iter_mut().zip(rows.row(row as usize)).for_each(|(wide, x)| *wide = x.to_f32());
+                code(self, wide, out);
+            })?;
+        });
+        Vectors::from_owner(codes, dim)
+    }
+
+    fn code_row<T: Code>(&self, row: &[f32], out: &mut [T]) {
+        let scale = T::LARGEST / self.range;
+        for (out, (x, mean)) in out.iter_mut().zip(row.iter().zip(&self.mean)) {
+            *out = T::of((x - mean) * scale);
+        }
+    }
+
+    /// Writes the code of a query, in the values of its space.
+    pub(crate) fn code_query<T: Code>(&self, row: &[f32], out: &mut [T]) {
+        if !self.by_query {
+            return self.code_row(row, out);
+        }
+        let largest = row.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        let scale = if largest > 0.0 { T::LARGEST / largest } else { 0.0 };
+        out.iter_mut().zip(row).for_each(|(out, x)| *out = T::of(x * scale));
+    }
+}
