@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use crate::gpu::{Capability, Gpu};
+use crate::gpu::{Capability, Gpu, Gpus};
 use crate::{Error, Result};
 
 /// The device that builds or searches.
@@ -41,13 +41,19 @@ impl Device {
         let mut devices: Vec<Self> = Vec::new();
         for name in names.split(',') {
             let number = name.parse().ok().filter(|_| matches!(devices.last(), Some(Self::Cuda(_))));
-            let device = number.map_or_else(|| name.parse(), |number| Ok(Self::Cuda(number)))?;
-            if devices.contains(&device) {
-                return Err(Error::argument("device", format_args!("{device} twice"), "each device once"));
-            }
-            devices.push(device);
+            devices.push(number.map_or_else(|| name.parse(), |number| Ok(Self::Cuda(number)))?);
         }
+        Self::check_once(&devices)?;
         Ok(devices)
+    }
+
+    /// Refuses a device that is there twice.
+    fn check_once(devices: &[Self]) -> Result<()> {
+        let twice = (1..devices.len()).find(|&index| devices[..index].contains(&devices[index]));
+        twice.map_or(Ok(()), |index| {
+            let found = format_args!("{} twice", devices[index]);
+            Err(Error::argument("device", found, "each device once"))
+        })
     }
 
     /// The CUDA device whose memory holds an address, which is not read.
@@ -78,6 +84,32 @@ impl Device {
             (_, None) => Self::Cpu,
             (Self::Auto, Some(_)) => Self::Cuda(0),
             (device, Some(_)) => device,
+        })
+    }
+
+    /// Opens the GPUs that share the work of a search; none for the CPU. `one` opens a single
+    /// device, `Auto` if none is named. Several are GPUs by name.
+    pub(crate) fn gpus(
+        devices: &[Self],
+        one: impl FnOnce(Self) -> Result<Option<Gpu>>,
+    ) -> Result<Option<Gpus>> {
+        let gpus = match devices {
+            [] => one(Self::Auto)?.into_iter().collect(),
+            [device] => one(*device)?.into_iter().collect(),
+            several => {
+                Self::check_once(several)?;
+                several.iter().map(|device| device.one_of_several()).collect::<Result<Vec<Gpu>>>()?
+            }
+        };
+        if gpus.is_empty() { Ok(None) } else { Gpus::new(gpus).map(Some) }
+    }
+
+    /// Opens one of several GPUs.
+    fn one_of_several(self) -> Result<Gpu> {
+        let gpu = if self == Self::Auto { None } else { self.gpu()? };
+        gpu.ok_or_else(|| {
+            let found = format_args!("{self} among several devices");
+            Error::argument("device", found, "GPUs by name, such as cuda:0,1")
         })
     }
 
@@ -193,5 +225,19 @@ mod tests {
         for wrong in ["", "0,1", "cpu,1", "cuda:0,0", "cuda:0,", "gpu"] {
             assert_eq!(devices(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn several_devices_are_gpus_each_once() {
+        let open = |names: &str| Device::gpus(&Device::list(names).unwrap(), Device::gpu);
+        let gpus = open("emulated,emulated:9.0").unwrap().unwrap();
+        assert_eq!((gpus.name(), gpus.all().len()), ("emulated,emulated:9.0", 2));
+        assert!(open("cpu").unwrap().is_none());
+        for names in ["cpu,emulated", "emulated,auto"] {
+            let error = open(names).unwrap_err().to_string();
+            assert!(error.contains("among several devices, expected GPUs by name"), "{error}");
+        }
+        let twice = Device::gpus(&[Device::Emulated; 2], Device::gpu).unwrap_err().to_string();
+        assert_eq!(twice, "device: found emulated twice, expected each device once");
     }
 }

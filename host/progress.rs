@@ -140,7 +140,8 @@ impl Progress {
     /// A stage of at most `total` units that is expected to end after `expected`.
     pub(crate) fn stage_of(&self, stage: &'static str, total: u64, expected: u64) -> StageProgress<'_> {
         let began = Instant::now();
-        let stage = StageProgress { progress: self, stage, total, expected, done: AtomicU64::new(0), began };
+        let (done, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+        let stage = StageProgress { progress: self, stage, total, expected, done, stopped, began };
         stage.report(0);
         tracing::debug!(stage = stage.stage, total, "a stage begins");
         stage
@@ -160,6 +161,7 @@ pub(crate) struct StageProgress<'a> {
     total: u64,
     expected: u64,
     done: AtomicU64,
+    stopped: AtomicBool,
     began: Instant,
 }
 
@@ -172,9 +174,23 @@ impl Drop for StageProgress<'_> {
 }
 
 impl StageProgress<'_> {
-    /// Adds `units` to the units done; an error if the work was cancelled.
+    /// Ends the stage on all its threads, after an error of one of them: the others find it
+    /// cancelled.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails if the work was cancelled, or the stage [stopped](Self::stop).
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.stopped.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { self.progress.check() }
+    }
+
+    /// Adds `units` to the units done.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
     pub(crate) fn advance(&self, units: u64) -> Result<()> {
-        self.progress.check()?;
+        self.check()?;
         let done = self.done.fetch_add(units, Ordering::Relaxed) + units;
         self.report(done);
         Ok(())

@@ -32,9 +32,10 @@ pub struct Evaluation {
     /// several runs if they are short.
     pub qps: f64,
     /// On a GPU, queries per second of the kernel alone, with queries and results on the device, in
-    /// the run of `qps`.
+    /// the run of `qps`; of several GPUs, on all together.
     pub device_qps: Option<f64>,
-    /// On a GPU, a lower bound on the bytes of the base that the kernel reads per second.
+    /// On a GPU, a lower bound on the bytes of the base that the kernel reads per second; of
+    /// several GPUs, on each.
     pub device_bytes: Option<f64>,
     /// Distances computed per query, including those to the entry points.
     pub distances: f64,
@@ -121,6 +122,7 @@ impl Engine<'_> {
             let share = |hits: usize| hits as f64 / (count * k as f64);
             let device_seconds = result.device_seconds();
             let bytes: u64 = result.kernels().iter().map(|time| time.bytes).sum();
+            let of_all: f64 = result.kernels().iter().map(|time| time.seconds).sum();
             Ok(Evaluation {
                 beam,
                 k,
@@ -128,7 +130,7 @@ impl Engine<'_> {
                 recall_ids: share(same),
                 qps: count / seconds,
                 device_qps: device_seconds.map(|seconds| count / seconds),
-                device_bytes: device_seconds.map(|seconds| bytes as f64 / seconds),
+                device_bytes: device_seconds.map(|_| bytes as f64 / of_all),
                 distances: result.computed() as f64 / count,
             })
         };

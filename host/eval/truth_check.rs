@@ -142,18 +142,19 @@ impl<'a> TruthCheck<'a> {
     fn compare_with_exact_search(&self, suspect: Option<u32>, progress: &Progress) -> Result<()> {
         let space = self.engine.space();
         let work_of_one = (space.len() * space.dim()) as u64;
-        let (device, count) = match self.engine.runs_on().parse() {
-            Ok(gpu @ Device::Cuda(_)) if work_of_one * SAMPLE as u64 > CPU_WORK && self.k <= MAX_K => {
-                (gpu, SAMPLE)
-            }
-            _ => (Device::Cpu, (CPU_WORK / work_of_one).max(1) as usize),
+        let devices = Device::list(self.engine.runs_on())?;
+        let has_gpu = matches!(devices[..], [Device::Cuda(_), ..]);
+        let (devices, count) = if has_gpu && work_of_one * SAMPLE as u64 > CPU_WORK && self.k <= MAX_K {
+            (devices, SAMPLE)
+        } else {
+            (vec![Device::Cpu], (CPU_WORK / work_of_one).max(1) as usize)
         };
         let mut sample = sample(self.truth.len(), count);
         sample.extend(suspect);
         sample.sort_unstable();
         sample.dedup();
         let queries = self.queries.select(&sample)?;
-        let exact = ExactSearch::new(self.k).device(device).progress(progress.clone());
+        let exact = ExactSearch::new(self.k).devices(&devices).progress(progress.clone());
         let keys = exact.nearest_to(space, &space.queries(&queries, progress)?)?;
         let exact = Exact { queries: sample, k: self.k, keys };
         let mut distances = Vec::new();

@@ -10,6 +10,7 @@ mod contracts;
 mod cuda;
 #[cfg(feature = "emulator")]
 mod emulated;
+mod gpus;
 #[cfg(any(feature = "cuda", test))]
 mod kernels;
 mod machine;
@@ -36,6 +37,7 @@ use cuda_std::launch::{Arguments, Kernel};
 
 pub(crate) use buffer::{Borrowed, Buffer};
 pub use capability::{Capability, DeviceKind};
+pub(crate) use gpus::{Gpus, SharedTimes};
 pub use machine::KernelTime;
 use machine::{Launch, Machine};
 use measure::Counts;

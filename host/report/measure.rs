@@ -73,7 +73,7 @@ impl Measure {
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
         let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
         let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress.unwatched())?;
-        let engine = engine.device(self.search_on)?;
+        let engine = engine.devices(&[self.search_on])?;
         // Rows that were left out of the build are no neighbours.
         let rows: Option<Vec<u32>> = index.left_out().map(|rows| rows.complement().iter().collect());
         let part = rows

@@ -52,7 +52,7 @@ impl Prepared<'_> {
         )?;
         let mut short = short.into_inner().unwrap_or_else(PoisonError::into_inner);
         short.sort_unstable();
-        Ok(Found { keys, short, computed: computed.into_inner(), kernels: Vec::new() })
+        Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
     }
 
     /// Searches for `query` with a beam of this width; the answer is in `scratch.rows`. Returns

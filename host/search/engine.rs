@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, Once};
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
 use super::exact::{nearest_among, nearest_among_on};
-use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpu};
+use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpus};
 use super::options::{Filter, Search, Way};
 use super::pool::{Pool, Scratch};
 use super::result::{Neighbor, SearchResult};
-use crate::gpu::KernelTime;
+use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
 use crate::index::Index;
 use crate::vectors::space::{Queries, Space};
@@ -30,12 +29,14 @@ pub(super) struct Prepared<'a> {
     advised: Once,
 }
 
-/// Searches of an index on a device. Clones share index, base and memory of the device.
+/// Searches of an index on one or more devices. Clones share index, base and memory of the devices.
 #[derive(Clone)]
 pub(crate) struct Engine<'a> {
     prepared: Arc<Prepared<'a>>,
-    device: Device,
-    on_gpu: Option<Arc<OnGpu>>,
+    /// None on the CPU.
+    on_gpus: Option<Arc<OnGpus>>,
+    /// Whether the CPU may take searches that exceed the limits of the GPU.
+    is_auto: bool,
     /// Nodes that a GPU expands per step.
     pub(super) width: usize,
     /// Queries per batch on a GPU.
@@ -51,7 +52,7 @@ pub(super) struct Found {
     pub short: Vec<u32>,
     /// Distances computed.
     pub computed: u64,
-    pub kernels: Vec<KernelTime>,
+    pub times: SharedTimes,
 }
 
 /// Writes `rows` to the slots of an answer; empty slots behind them.
@@ -69,25 +70,29 @@ impl<'a> Engine<'a> {
         let space = Space::of(base.clone(), index.metric(), progress)?;
         let pool = Pool::new(index.len());
         let prepared = Arc::new(Prepared { index, base, space, pool, advised: Once::new() });
-        Ok(Self { prepared, device: Device::Cpu, on_gpu: None, width: 1, batch: BATCH })
+        Ok(Self { prepared, on_gpus: None, is_auto: false, width: 1, batch: BATCH })
     }
 
-    /// [`Searcher::device`](super::Searcher::device).
-    pub(crate) fn device(mut self, device: Device) -> Result<Self> {
+    /// [`Searcher::devices`](super::Searcher::devices).
+    pub(crate) fn devices(mut self, devices: &[Device]) -> Result<Self> {
         let Prepared { index, space, .. } = &*self.prepared;
-        let gpu = device.gpu_for_graph(index.len())?;
-        let on_gpu = |gpu| OnGpu::new(gpu, space, index).map(Arc::new);
-        self.on_gpu = gpu.map(on_gpu).transpose()?;
-        self.device = device;
+        let gpus = Device::gpus(devices, |device| device.gpu_for_graph(index.len()))?;
+        let on_gpus = |gpus| OnGpus::new(gpus, space, index).map(Arc::new);
+        self.on_gpus = gpus.map(on_gpus).transpose()?;
+        self.is_auto = matches!(devices, [] | [Device::Auto]);
         Ok(self)
     }
 
+    fn gpus(&self) -> Option<&Gpus> {
+        self.on_gpus.as_ref().map(|on_gpus| on_gpus.gpus())
+    }
+
     pub(crate) fn runs_on(&self) -> &str {
-        self.on_gpu.as_ref().map_or("cpu", |on_gpu| on_gpu.gpu().name())
+        self.gpus().map_or("cpu", Gpus::name)
     }
 
     pub(super) fn device_name(&self) -> Option<&str> {
-        self.on_gpu.as_ref().and_then(|on_gpu| on_gpu.gpu().device_name())
+        self.gpus().and_then(|gpus| gpus.first().device_name())
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -103,10 +108,10 @@ impl<'a> Engine<'a> {
         &self.prepared.space
     }
 
-    /// The GPU for a search that takes this way; none for the CPU.
-    fn gpu_for(&self, search: &Search<'_>, way: Way) -> Result<Option<(&OnGpu, BatchLimits)>> {
+    /// The GPUs for a search that takes this way; none for the CPU.
+    fn gpus_for(&self, search: &Search<'_>, way: Way) -> Result<Option<(&OnGpus, BatchLimits)>> {
         let (Prepared { space, .. }, n) = (&*self.prepared, self.base().len());
-        let Some(on_gpu) = &self.on_gpu else { return Ok(None) };
+        let Some(on_gpus) = &self.on_gpus else { return Ok(None) };
         let beam = match way {
             Way::Walk(beam) => beam,
             Way::Exact => search.k,
@@ -115,7 +120,7 @@ impl<'a> Engine<'a> {
         let k = if search.filter.is_some() { beam } else { search.k };
         let limits = BatchLimits { k, beam, width: self.width, batch: self.batch };
         if way != Way::Exact {
-            if self.device == Device::Auto && !on_gpu.supports(space, limits) {
+            if self.is_auto && !on_gpus.first().supports(space, limits) {
                 return Ok(None);
             }
             if search.filter.is_some() && beam > MAX_BEAM {
@@ -125,7 +130,7 @@ impl<'a> Engine<'a> {
                 return Err(Error::argument("beam", search.narrow_beam(), expected));
             }
         }
-        Ok(Some((on_gpu, limits)))
+        Ok(Some((on_gpus, limits)))
     }
 
     /// Searches for each of `queries`.
@@ -136,7 +141,7 @@ impl<'a> Engine<'a> {
         progress: &Progress,
     ) -> Result<SearchResult> {
         let found = self.find(queries, search, progress)?;
-        Ok(SearchResult::new(search.k, &found.keys, found.computed, found.kernels))
+        Ok(SearchResult::new(search.k, &found.keys, found.computed, found.times))
     }
 
     /// Searches for each of `queries`, and leaves the results on a device: on that of the search
@@ -149,31 +154,34 @@ impl<'a> Engine<'a> {
     ) -> Result<()> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         search.check(base)?;
+        if let Some(gpus) = self.gpus().filter(|gpus| gpus.all().len() > 1) {
+            let found = format_args!("{} for results on a device", gpus.name());
+            return Err(Error::argument("device", found, "one device"));
+        }
         results.check(queries.len() * search.k)?;
         let way = search.way(base.len());
         let is_plain = Answer::new(&search, index.repeated()).is_plain();
-        match (way, self.gpu_for(&search, way)?) {
-            (Way::Walk(_), Some((on_gpu, limits))) if is_plain && results.is_on(on_gpu.gpu()) => {
-                let find = |queries: &Queries<'_>| {
-                    let to = (Some(KeysTo::Device(results)), progress);
-                    on_gpu.search(space, queries, limits, to).map(drop)
-                };
-                if let Some((early, checking)) = space.early_queries(queries)? {
-                    let found = find(&early);
-                    checking.end()?;
-                    found?;
-                    // Other values than bytes have been searched for as if they were.
-                    if !on_gpu.expects_bytes() || queries.are_bytes() {
-                        return Ok(());
-                    }
+        if let (Way::Walk(_), Some((on_gpus, limits)), true) = (way, self.gpus_for(&search, way)?, is_plain)
+            && results.is_on(on_gpus.gpus().first())
+        {
+            let on_gpu = on_gpus.first();
+            let find = |queries: &Queries<'_>| {
+                let stage = progress.stage("search", queries.len() as u64);
+                on_gpu.search(space, queries, limits, KeysTo::Device(results), &stage).map(drop)
+            };
+            if let Some((early, checking)) = space.early_queries(queries)? {
+                let found = find(&early);
+                checking.end()?;
+                found?;
+                // Other values than bytes have been searched for as if they were.
+                if !on_gpu.expects_bytes() || queries.are_bytes() {
+                    return Ok(());
                 }
-                find(&space.queries(queries, progress)?)
             }
-            _ => {
-                let queries = space.queries(queries, progress)?;
-                results.write_keys(&self.find(&queries, search, progress)?.keys)
-            }
+            return find(&space.queries(queries, progress)?);
         }
+        let queries = space.queries(queries, progress)?;
+        results.write_keys(&self.find(&queries, search, progress)?.keys)
     }
 
     /// Finds the keys of each of `queries`.
@@ -182,15 +190,15 @@ impl<'a> Engine<'a> {
         search.check(base)?;
         let (way, k) = (search.way(base.len()), search.k);
         let answer = Answer::new(&search, index.repeated());
-        let on_gpu = self.gpu_for(&search, way)?;
-        let mut found = match (way, on_gpu) {
+        let on_gpus = self.gpus_for(&search, way)?;
+        let mut found = match (way, on_gpus) {
             (Way::Walk(beam), None) => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
                 self.prepared.walk_all(queries, &answer, beam, progress)?
             }
-            (Way::Walk(_), Some((on_gpu, limits))) => {
-                on_gpu.search_all(space, queries, (&answer, limits), progress)?
+            (Way::Walk(_), Some((on_gpus, limits))) => {
+                on_gpus.search(space, queries, (&answer, limits), progress)?
             }
             (Way::Exact, _) => Found {
                 keys: vec![key::NONE; queries.len() * k],
@@ -200,8 +208,8 @@ impl<'a> Engine<'a> {
         };
         if let (Some(filter), false) = (search.filter, found.short.is_empty()) {
             // Too few queries remain of a walk to upload the passing rows for.
-            let gpu = on_gpu.filter(|_| way == Way::Exact).map(|(on_gpu, _)| on_gpu);
-            self.search_passing(queries, (filter, &answer), gpu, (&mut found, progress))?;
+            let gpus = self.gpus().filter(|_| way == Way::Exact);
+            self.search_passing(queries, (filter, &answer), gpus, (&mut found, progress))?;
         }
         Ok(found)
     }
@@ -211,18 +219,18 @@ impl<'a> Engine<'a> {
         &self,
         queries: &Queries<'_>,
         (filter, answer): (Filter<'_>, &Answer<'_>),
-        gpu: Option<&OnGpu>,
+        gpus: Option<&Gpus>,
         (found, progress): (&mut Found, &Progress),
     ) -> Result<()> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         let (mut ids, k) = (Vec::new(), answer.k());
         filter.each(base.len(), |id| ids.extend((!index.is_left_out(id)).then_some(id)));
-        let keys = match gpu {
-            Some(on_gpu) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
-                let measurement = on_gpu.gpu().measure()?;
+        let keys = match gpus {
+            Some(gpus) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
+                let measurements = gpus.measure()?;
                 let rows = Space::owned(base.select(&ids)?, space.metric(), progress)?;
-                let keys = nearest_among_on(on_gpu.gpu(), (&rows, &ids), queries, k, progress)?;
-                found.kernels.extend(measurement.end()?.kernels);
+                let keys = nearest_among_on(gpus, (&rows, &ids), queries, k, progress)?;
+                found.times = SharedTimes::end(measurements)?;
                 keys
             }
             _ => {
@@ -244,7 +252,7 @@ impl<'a> Engine<'a> {
         let Prepared { index, base, space, pool, advised } = &*self.prepared;
         search.check(base)?;
         let way = search.way(base.len());
-        if self.gpu_for(&search, way)?.is_some() {
+        if self.gpus_for(&search, way)?.is_some() {
             let silent = Progress::silent();
             let queries = Vectors::from_f32(row.to_vec(), row.len())?;
             let found = self.run(&space.queries(&queries, &silent)?, search, &silent)?;
@@ -278,43 +286,5 @@ impl<'a> Engine<'a> {
         let found = scratch.rows.iter().map(|&key| Neighbor::of(key)).collect();
         scratch.query = buffer;
         Ok(found)
-    }
-}
-
-impl OnGpu {
-    /// Searches for each of `queries`: in the answer of a filtered search, `limits.k` is the beam.
-    fn search_all(
-        &self,
-        space: &Space<'_>,
-        queries: &Queries<'_>,
-        (answer, limits): (&Answer<'_>, BatchLimits),
-        progress: &Progress,
-    ) -> Result<Found> {
-        let (k, width) = (answer.k(), limits.k);
-        if !answer.is_filtered() {
-            let found = self.search(space, queries, limits, (None, progress))?;
-            let mut keys = found.keys;
-            if !answer.is_plain() {
-                keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
-                    answer.take(slots.iter().copied(), k, rows);
-                    fill(slots, rows);
-                });
-            }
-            return Ok(Found { keys, computed: found.computed, kernels: found.kernels, ..Found::default() });
-        }
-        let mut keys = vec![key::NONE; queries.len() * k];
-        let mut short: Vec<u32> = Vec::new();
-        let mut take = |first: usize, beams: &[Key]| {
-            let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
-            let is_short = slots.map_init(Vec::new, |rows, (slots, beam)| {
-                let is_complete = answer.take(beam.iter().copied(), width, rows);
-                fill(slots, rows);
-                !is_complete
-            });
-            let is_short: Vec<bool> = is_short.collect();
-            short.extend((first as u32..).zip(is_short).filter(|pair| pair.1).map(|pair| pair.0));
-        };
-        let found = self.search(space, queries, limits, (Some(KeysTo::Host(&mut take)), progress))?;
-        Ok(Found { keys, short, computed: found.computed, kernels: found.kernels })
     }
 }

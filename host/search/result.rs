@@ -1,7 +1,7 @@
 //! Results of searches.
 
 use crate::GroundTruth;
-use crate::gpu::KernelTime;
+use crate::gpu::{KernelTime, SharedTimes};
 use tagore_device::key::{self, Key};
 
 /// A row found by a search.
@@ -28,16 +28,19 @@ pub struct SearchResult {
     distances: Vec<f32>,
     computed: u64,
     kernels: Vec<KernelTime>,
+    kernel_seconds: f64,
 }
 
 impl SearchResult {
     /// Results from `k` keys per query.
-    pub(super) fn new(k: usize, keys: &[Key], computed: u64, kernels: Vec<KernelTime>) -> Self {
+    pub(super) fn new(k: usize, keys: &[Key], computed: u64, times: SharedTimes) -> Self {
         let distance = |&key: &Key| {
             if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
         let ids = keys.iter().map(|&key| key as u32).collect();
-        Self { k, ids, distances: keys.iter().map(distance).collect(), computed, kernels }
+        let distances = keys.iter().map(distance).collect();
+        let SharedTimes { kernels, kernel_seconds, .. } = times;
+        Self { k, ids, distances, computed, kernels, kernel_seconds }
     }
 
     /// The number of queries.
@@ -96,14 +99,15 @@ impl SearchResult {
         self.computed
     }
 
-    /// Kernel times with the least bytes read; empty on the CPU.
+    /// Kernel times with the least bytes read, summed over all GPUs; empty on the CPU.
     pub fn kernels(&self) -> &[KernelTime] {
         &self.kernels
     }
 
-    /// Seconds of kernels: from queries on the device to results on the device. None on the CPU.
+    /// Seconds of kernels: from queries on the device to results on the device; of several GPUs,
+    /// which work at the same time, on the one that took longest. None on the CPU.
     pub fn device_seconds(&self) -> Option<f64> {
-        (!self.kernels.is_empty()).then(|| self.kernels.iter().map(|time| time.seconds).sum())
+        (!self.kernels.is_empty()).then_some(self.kernel_seconds)
     }
 }
 

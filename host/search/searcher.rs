@@ -19,7 +19,8 @@ pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
 /// normalised rows beside them). Clones are cheap and share everything, also memory on a GPU. All
 /// searches take `&self` and may run on any threads at the same time, as in a service
 /// (`examples/service`). On a CPU each search at a time has scratch memory, n / 8 bytes for n rows
-/// and a little more, which the next search uses again. Searches on one GPU take turns.
+/// and a little more, which the next search uses again. Searches on one GPU take turns, and so do
+/// those that several GPUs share.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -62,7 +63,20 @@ impl Searcher {
     /// # Errors
     /// If the device is missing, or lacks memory for index and base.
     pub fn device(self, device: Device) -> Result<Self> {
-        Ok(Self { engine: self.engine.device(device)? })
+        self.devices(&[device])
+    }
+
+    /// Searches on all of `devices` at once: one, or several GPUs, each named once. This copies
+    /// index and base to each. Each takes an even range of the queries of a
+    /// [`search`](Self::search); results are those of one GPU, in the order of the queries.
+    /// [`search_one`](Self::search_one) runs on the first. Several GPUs are served by threads of
+    /// the searcher's own.
+    ///
+    /// # Errors
+    /// If one of several devices is not a GPU or is named twice, or a device is missing or lacks
+    /// memory for index and base.
+    pub fn devices(self, devices: &[Device]) -> Result<Self> {
+        Ok(Self { engine: self.engine.devices(devices)? })
     }
 
     /// Sets the nodes that a search on a GPU expands per step: 1 to [`MAX_WIDTH`], 1 unless set. At
@@ -88,12 +102,12 @@ impl Searcher {
         self
     }
 
-    /// The device of the searches, such as `cpu` or `cuda:0`.
+    /// The device of the searches, such as `cpu` or `cuda:0`, or several as `cuda:0,cuda:1`.
     pub fn runs_on(&self) -> &str {
         self.engine.runs_on()
     }
 
-    /// The name of the GPU of the searches, such as `NVIDIA H200`, if any.
+    /// The name of the first GPU of the searches, such as `NVIDIA H200`, if any.
     pub fn device_name(&self) -> Option<&str> {
         self.engine.device_name()
     }
@@ -125,7 +139,7 @@ impl Searcher {
     /// are written.
     ///
     /// # Errors
-    /// As [`search`](Self::search), or if the device of the results cannot be opened or its memory
+    /// As [`search`](Self::search), or if the searches run on several devices, or the device of the results cannot be opened or its memory
     /// has too little room for them.
     pub fn search_into(
         &self,
@@ -138,7 +152,7 @@ impl Searcher {
     }
 
     /// Finds the nearest rows of the base for one `query`, nearest first, on the calling thread or
-    /// on a GPU: the answer of [`search`](Self::search), without empty slots. On a CPU this
+    /// on the (first) GPU: the answer of [`search`](Self::search), without empty slots. On a CPU this
     /// allocates nothing but its answer once as many threads have searched as search at a time.
     ///
     /// # Errors

@@ -207,6 +207,20 @@ impl Vectors {
         Ok(Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() })
     }
 
+    /// The rows of `range`: without a copy, or copied to host memory if they lie on a device.
+    ///
+    /// # Errors
+    /// If that device fails.
+    pub(crate) fn part(&self, range: Range<usize>) -> Result<Self> {
+        if self.lent().is_some() {
+            let ids: Vec<u32> = range.map(|row| row as u32).collect();
+            return self.select(&ids);
+        }
+        let Layout { offset, stride, .. } = self.layout;
+        let layout = Layout { rows: range.len(), offset: offset + range.start * stride, ..self.layout };
+        Ok(Self { layout, bytes: OnceLock::new(), ..self.clone() })
+    }
+
     /// The only row in host memory, if these are one row on a device: a copy takes less time than
     /// to check and to prepare a row there.
     ///

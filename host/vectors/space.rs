@@ -19,6 +19,7 @@
 //! order distance and two lifts, so no product is computed twice.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -468,6 +469,18 @@ impl Queries<'_> {
     /// Cosine: marks queries that are zero vectors; empty if there are none.
     pub(crate) fn zero(&self) -> &[bool] {
         &self.zero
+    }
+
+    /// The queries of `range`. Some of those on a device are copied to the host.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn part(&self, range: Range<usize>) -> Result<Queries<'_>> {
+        if range.len() == self.len() {
+            return Ok(Queries { vectors: Cow::Borrowed(&self.vectors), zero: self.zero.clone(), early: self.early });
+        }
+        let zero = self.zero.get(range.clone()).unwrap_or_default().to_vec();
+        Ok(Queries { vectors: Cow::Owned(self.vectors.part(range)?), zero, early: self.early })
     }
 
     pub(crate) fn query(&self, index: usize) -> Query<'_> {

@@ -5,6 +5,7 @@ mod graphs;
 mod indexes;
 mod plans;
 mod search;
+mod several;
 
 use tagore::{Device, Metric};
 

@@ -8,9 +8,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tagore_device::key::{self, Key};
 
-use gpu::{GpuSearch, QuerySet};
+use gpu::{QuerySet, SharedSearch};
 
-use crate::gpu::{Gpu, KernelTime, Measurement};
+use crate::gpu::{Gpus, KernelTime, SharedTimes};
 use crate::progress::Progress;
 use crate::vectors::space::{Queries, Query, Space};
 use crate::{Device, DeviceResults, Error, GroundTruth, Metric, Result, Vectors};
@@ -39,7 +39,7 @@ const WORTH_A_GPU: u64 = 1 << 34;
 pub struct ExactSearch {
     k: usize,
     metric: Metric,
-    device: Device,
+    devices: Vec<Device>,
     device_memory: Option<u64>,
     progress: Progress,
 }
@@ -47,21 +47,21 @@ pub struct ExactSearch {
 /// Times of an exact search. Concurrent searches on one device are counted into each other's times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ExactStats {
-    /// The device, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`, or several as `cuda:0,cuda:1`.
     pub device: String,
     /// Seconds in total.
     pub seconds: f64,
-    /// Seconds of compiling kernels, part of `seconds`.
+    /// Seconds of compiling kernels, part of `seconds`; on several GPUs those of the slowest.
     pub jit: f64,
-    /// Kernel times; empty on the CPU.
+    /// Kernel times, summed over all GPUs; empty on the CPU.
     pub kernels: Vec<KernelTime>,
 }
 
 impl ExactSearch {
     /// A search for `k` rows per query, by L2 distance.
     pub fn new(k: usize) -> Self {
-        let (metric, device) = (Metric::default(), Device::Auto);
-        Self { k, metric, device, device_memory: None, progress: Progress::silent() }
+        let (metric, devices) = (Metric::default(), vec![Device::Auto]);
+        Self { k, metric, devices, device_memory: None, progress: Progress::silent() }
     }
 
     /// Sets the metric.
@@ -73,13 +73,20 @@ impl ExactSearch {
 
     /// Sets the device. The result is the same on every device, to the bit.
     #[must_use]
-    pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
+    pub fn device(self, device: Device) -> Self {
+        self.devices(&[device])
+    }
+
+    /// Sets the devices: one, or several GPUs that share the search, each named once. They divide
+    /// the queries, or the base where it does not fit each of them or there are few queries.
+    #[must_use]
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        self.devices = devices.to_vec();
         self
     }
 
-    /// Sets the most bytes of device memory; all free memory unless set. A larger base goes to the
-    /// device in pieces.
+    /// Sets the most bytes of memory of each device; all free memory unless set. A larger base goes
+    /// to a device in pieces.
     #[must_use]
     pub fn device_memory(mut self, bytes: u64) -> Self {
         self.device_memory = Some(bytes);
@@ -97,8 +104,8 @@ impl ExactSearch {
     ///
     /// # Errors
     /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too
-    /// large or too small for the metric, the device is missing or lacks memory, or the work is
-    /// cancelled.
+    /// large or too small for the metric, a device is missing or lacks memory, several devices are
+    /// not GPUs or not each named once, or the work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let (keys, stats) = self.keys(base, queries)?;
         let ids = keys.par_iter().map(|&key| key as u32).collect();
@@ -129,12 +136,12 @@ impl ExactSearch {
         let began = Instant::now();
         let space = Space::new(base, self.metric, &self.progress)?;
         let queries = space.queries(queries, &self.progress)?;
-        let gpu = self.gpu(&space, queries.len())?;
-        let measurement = gpu.as_ref().map(Gpu::measure).transpose()?;
-        let keys = self.nearest_on(gpu.as_ref(), &space, &queries)?;
-        let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
+        let gpus = self.gpus(&space, queries.len())?;
+        let measurements = gpus.as_ref().map_or(Ok(Vec::new()), Gpus::measure)?;
+        let keys = self.nearest_on(gpus.as_ref(), &space, &queries)?;
+        let measured = SharedTimes::end(measurements)?;
         let stats = ExactStats {
-            device: gpu.as_ref().map_or("cpu", Gpu::name).to_owned(),
+            device: gpus.as_ref().map_or("cpu", Gpus::name).to_owned(),
             seconds: began.elapsed().as_secs_f64(),
             jit: measured.jit_seconds,
             kernels: measured.kernels,
@@ -145,12 +152,12 @@ impl ExactSearch {
     /// The nearest rows of `space` for each of `queries`, `k` keys per query; `k` is at most the
     /// number of rows.
     pub(crate) fn nearest_to(&self, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
-        self.nearest_on(self.gpu(space, queries.len())?.as_ref(), space, queries)
+        self.nearest_on(self.gpus(space, queries.len())?.as_ref(), space, queries)
     }
 
-    fn nearest_on(&self, gpu: Option<&Gpu>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
-        match gpu {
-            Some(gpu) => self.on_gpu(gpu, space, &QuerySet::of_queries(queries)),
+    fn nearest_on(&self, gpus: Option<&Gpus>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
+        match gpus {
+            Some(gpus) => self.on_gpus(gpus, space, &QuerySet::of_queries(queries)),
             None => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
@@ -162,8 +169,8 @@ impl ExactSearch {
 
     /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
-        match self.gpu(space, nodes.len())? {
-            Some(gpu) if self.k > 0 => self.on_gpu(&gpu, space, &QuerySet::of_nodes(space, nodes)),
+        match self.gpus(space, nodes.len())? {
+            Some(gpus) if self.k > 0 => self.on_gpus(&gpus, space, &QuerySet::of_nodes(space, nodes)),
             _ => {
                 space.vectors().on_host()?;
                 neighbors_of(space, nodes, self.k, &self.progress)
@@ -171,18 +178,17 @@ impl ExactSearch {
         }
     }
 
-    fn on_gpu(&self, gpu: &Gpu, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
+    fn on_gpus(&self, gpus: &Gpus, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
         let (k, budget) = (self.k, self.device_memory);
-        GpuSearch { gpu, space, queries, k, budget, progress: &self.progress }.run()
+        SharedSearch { gpus, space, queries, k, budget, progress: &self.progress }.run()
     }
 
-    /// The GPU to use; none for the CPU. `Device::Auto` takes a GPU only for enough work.
-    fn gpu(&self, space: &Space<'_>, queries: usize) -> Result<Option<Gpu>> {
+    /// The GPUs to use; none for the CPU. `Device::Auto` takes a GPU only for enough work.
+    fn gpus(&self, space: &Space<'_>, queries: usize) -> Result<Option<Gpus>> {
         let work = [space.len(), queries, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
-        if self.device == Device::Auto && (work < WORTH_A_GPU || self.k > gpu::MAX_K) {
-            return Ok(None);
-        }
-        self.device.gpu()
+        let is_small = work < WORTH_A_GPU || self.k > gpu::MAX_K;
+        let one = |device: Device| if device == Device::Auto && is_small { Ok(None) } else { device.gpu() };
+        Device::gpus(&self.devices, one)
     }
 }
 
@@ -221,16 +227,16 @@ pub(super) fn nearest_among(
     nearest((space, Some(ids)), some.len(), query, k, progress)
 }
 
-/// [`nearest_among`] on a GPU, for all queries; `rows` are the rows `ids` of the base.
+/// [`nearest_among`] on GPUs, for all queries; `rows` are the rows `ids` of the base.
 pub(super) fn nearest_among_on(
-    gpu: &Gpu,
+    gpus: &Gpus,
     (rows, ids): (&Space<'_>, &[u32]),
     queries: &Queries<'_>,
     k: usize,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
     let (found, queries) = (k.min(ids.len()), QuerySet::of_queries(queries));
-    let search = GpuSearch { gpu, space: rows, queries: &queries, k: found, budget: None, progress };
+    let search = SharedSearch { gpus, space: rows, queries: &queries, k: found, budget: None, progress };
     let keys = search.run()?;
     let mut all = vec![key::NONE; keys.len() / found * k];
     all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {

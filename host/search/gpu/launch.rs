@@ -15,12 +15,13 @@ use tagore_device::search::beam::search::{
 };
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
-use super::{BatchLimits, BeamShape, LayerOnGpu, OnGpu, Resident};
+use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
+use crate::progress::StageProgress;
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
 };
-use crate::{Metric, Progress, Result};
+use crate::{Metric, Result};
 
 stage_kernels! {
     /// Kernels of beam search: of beams of up to 64 to 512 nodes, and of layers.
@@ -145,13 +146,18 @@ impl<T: OnDevice> Batch<T> {
 /// Takes the keys of a batch, `k` per query, and the number of its first query.
 pub(in crate::search) type Take<'a> = &'a mut (dyn FnMut(usize, &[Key]) + 'a);
 
-/// Results of a search.
-pub(in crate::search) struct Found {
-    /// `k` keys per query; empty if they were taken batch by batch.
-    pub keys: Vec<Key>,
+/// Work of a search.
+#[derive(Default)]
+pub(in crate::search) struct Work {
     /// Distances computed.
     pub computed: u64,
     pub kernels: Vec<KernelTime>,
+}
+
+/// Where the keys of a batch go.
+enum BatchKeysTo<'a> {
+    Host(&'a mut [Key]),
+    Device(&'a DeviceResults),
 }
 
 /// The queries of a search.
@@ -179,9 +185,7 @@ pub(super) struct Task<'a> {
     pub metric: Metric,
     pub asked: Asked<'a>,
     pub limits: BatchLimits,
-    /// Where keys go that do not come to the host.
-    pub results: Option<&'a DeviceResults>,
-    pub progress: &'a Progress,
+    pub stage: &'a StageProgress<'a>,
 }
 
 impl Task<'_> {
@@ -190,15 +194,15 @@ impl Task<'_> {
         &self,
         resident: &Resident<T>,
         rows: &Origin<'_, T>,
-        take: Option<Take<'_>>,
-    ) -> Result<Found> {
+        to: KeysTo<'_>,
+    ) -> Result<Work> {
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
-        self.in_batches(take, |range, keys| {
+        self.in_batches(to, |range, to| {
             batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
-            self.hand_over(&batch.found, range, keys)?;
+            self.hand_over(&batch.found, range, to)?;
             let computed = batch.computed()?;
             self.count_rows::<T>(computed);
             Ok(computed)
@@ -216,58 +220,53 @@ impl Task<'_> {
         })
     }
 
-    /// Writes the keys of the queries of `range` to `keys`, or to the results on the device. The
-    /// caller waits for the latter.
-    fn hand_over(&self, found: &Buffer<Key>, range: Range<usize>, keys: &mut [Key]) -> Result<()> {
+    /// Hands over the keys of the queries of `range`. The caller waits for those that stay on the
+    /// device.
+    fn hand_over(&self, found: &Buffer<Key>, range: Range<usize>, to: BatchKeysTo<'_>) -> Result<()> {
         let k = self.limits.k;
-        match self.results {
-            Some(results) => results.write(&self.on_gpu.gpu, found, (range.start * k, range.len() * k)),
-            None => found.download(keys),
+        match to {
+            BatchKeysTo::Host(keys) => found.download(keys),
+            BatchKeysTo::Device(results) => {
+                results.write(&self.on_gpu.gpu, found, (range.start * k, range.len() * k))
+            }
         }
     }
 
-    /// Calls `search` for ranges of the queries, with room for `k` keys of each unless they stay on
-    /// the device. It returns the number of distances computed.
+    /// Calls `search` for ranges of the queries. It returns the number of distances computed.
     fn in_batches(
         &self,
-        mut take: Option<Take<'_>>,
-        mut search: impl FnMut(Range<usize>, &mut [Key]) -> Result<u64>,
-    ) -> Result<Found> {
+        mut to: KeysTo<'_>,
+        mut search: impl FnMut(Range<usize>, BatchKeysTo<'_>) -> Result<u64>,
+    ) -> Result<Work> {
         let BatchLimits { k, batch: at_once, .. } = self.limits;
         let queries = self.asked.count;
-        let on_host = match (&take, self.results) {
-            (_, Some(_)) => 0,
-            (Some(_), None) => queries.min(at_once),
-            (None, None) => queries,
-        };
-        let mut keys = vec![key::NONE; k * on_host];
         if queries * k == 0 {
-            return Ok(Found { keys, computed: 0, kernels: Vec::new() });
+            return Ok(Work::default());
         }
-        let stage = self.progress.stage("search", queries as u64);
+        let mut of_batch = match to {
+            KeysTo::Host(_) | KeysTo::Device(_) => Vec::new(),
+            KeysTo::Batches(_) => vec![key::NONE; k * queries.min(at_once)],
+        };
         // Results that stay on the device come without times: a measurement takes longer than some
         // of these searches.
-        let measurement = self.results.is_none().then(|| self.on_gpu.gpu.measure()).transpose()?;
+        let is_timed = !matches!(to, KeysTo::Device(_));
+        let measurement = is_timed.then(|| self.on_gpu.gpu.measure()).transpose()?;
         let mut computed = 0;
         for first in (0..queries).step_by(at_once) {
             let range = first..queries.min(first + at_once);
             let count = range.len();
-            let room = match (&take, self.results) {
-                (_, Some(_)) => &mut [],
-                (Some(_), None) => &mut keys[..count * k],
-                (None, None) => &mut keys[first * k..][..count * k],
-            };
-            computed += search(range, room)?;
-            if let Some(take) = &mut take {
-                take(first, room);
-            }
-            stage.advance(count as u64)?;
-        }
-        if take.is_some() {
-            keys.clear();
+            computed += match &mut to {
+                KeysTo::Host(keys) => search(range, BatchKeysTo::Host(&mut keys[first * k..][..count * k])),
+                KeysTo::Batches(take) => {
+                    let keys = &mut of_batch[..count * k];
+                    search(range, BatchKeysTo::Host(keys)).inspect(|_| take(first, keys))
+                }
+                KeysTo::Device(results) => search(range, BatchKeysTo::Device(results)),
+            }?;
+            self.stage.advance(count as u64)?;
         }
         let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
-        Ok(Found { keys, computed, kernels: measured.kernels })
+        Ok(Work { computed, kernels: measured.kernels })
     }
 
     /// Searches the layers, then the index.

@@ -3,25 +3,28 @@
 
 mod launch;
 mod nodes;
+mod shared;
 
 use std::sync::{Mutex, OnceLock};
 
 use cuda_std::f16;
-use tagore_device::key;
+use tagore_device::key::{self, Key};
 use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
 
 #[cfg(test)]
 pub(crate) use launch::BeamKernels;
-use launch::{Asked, Batch, Found, Take, Task};
+use launch::{Asked, Batch, Take, Task, Work};
 pub(crate) use launch::{kernel, kernels};
 pub(crate) use nodes::NodeSearch;
+pub(super) use shared::OnGpus;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
+use crate::progress::StageProgress;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::space::{Queries, Space};
-use crate::{ElementType, Error, Progress, Result};
+use crate::{ElementType, Error, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = 512;
@@ -41,8 +44,10 @@ pub(super) struct BatchLimits {
 
 /// Where the keys of a search go.
 pub(super) enum KeysTo<'a> {
+    /// To the host: `k` keys per query.
+    Host(&'a mut [Key]),
     /// To the host, batch by batch.
-    Host(Take<'a>),
+    Batches(Take<'a>),
     /// To memory of the device.
     Device(&'a DeviceResults),
 }
@@ -172,46 +177,36 @@ impl OnGpu {
         Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base })
     }
 
-    /// The device.
-    pub(super) fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
-
     /// Whether it takes [early queries](Space::early_queries) for bytes.
     pub(super) fn expects_bytes(&self) -> bool {
         matches!(self.base, AnyBase::Whole(..))
     }
 
-    /// The nearest keys of each query; equal to those of the CPU at width 1. They go to `to`, if it
-    /// is given.
+    /// Finds the nearest keys of each query; equal to those of the CPU at width 1.
     pub(super) fn search(
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
         limits: BatchLimits,
-        (to, progress): (Option<KeysTo<'_>>, &Progress),
-    ) -> Result<Found> {
+        to: KeysTo<'_>,
+        stage: &StageProgress<'_>,
+    ) -> Result<Work> {
         self.check(space, limits)?;
         let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
-        let (take, results) = match to {
-            None => (None, None),
-            Some(KeysTo::Host(take)) => (Some(take), None),
-            Some(KeysTo::Device(results)) => (None, Some(results)),
-        };
         let (dim, metric) = (space.dim(), space.metric());
-        let task = Task { on_gpu: self, dim, metric, asked, limits, results, progress };
+        let task = Task { on_gpu: self, dim, metric, asked, limits, stage };
         if let AnyBase::Whole(bytes, _) = &self.base
             && let Some(rows) = narrowed(&self.gpu, queries.vectors(), queries.are_early())?
         {
-            return task.run(bytes, &rows, take);
+            return task.run(bytes, &rows, to);
         }
         match (&self.base, AnyOrigin::own(&self.gpu, queries.vectors())?) {
-            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run(base, &rows, take),
-            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, take),
-            (AnyBase::U8(base), AnyOrigin::U8(rows)) => task.run(base, &rows, take),
-            (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, take),
+            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run(base, &rows, to),
+            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, to),
+            (AnyBase::U8(base), AnyOrigin::U8(rows)) => task.run(base, &rows, to),
+            (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, to),
             (AnyBase::Whole(_, floats), AnyOrigin::F32(rows)) => {
-                task.run(self.floats(space, floats)?, &rows, take)
+                task.run(self.floats(space, floats)?, &rows, to)
             }
             _ => unreachable!("queries are cast to the element type of the base"),
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
-use tagore_device::key::Key;
+use tagore_device::key::{self, Key};
 
 use super::launch::{Asked, Task};
-use super::{AnyBase, BatchLimits, LayerOnGpu, OnGpu, Resident};
+use super::{AnyBase, BatchLimits, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::Start;
 use crate::vectors::gpu::{DeviceBase, OnDevice};
@@ -68,14 +68,17 @@ impl NodeSearch {
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
         let (dim, metric) = (space.dim(), space.metric());
-        let task = Task { on_gpu, dim, metric, asked, limits, results: None, progress };
-        let found = match &on_gpu.base {
-            AnyBase::F32(base) => task.run(base, &base.base.origin(), None),
-            AnyBase::F16(base) => task.run(base, &base.base.origin(), None),
-            AnyBase::U8(base) | AnyBase::Whole(base, _) => task.run(base, &base.base.origin(), None),
-            AnyBase::I8(base) => task.run(base, &base.base.origin(), None),
+        let stage = progress.stage("search", nodes.len() as u64);
+        let task = Task { on_gpu, dim, metric, asked, limits, stage: &stage };
+        let mut keys = vec![key::NONE; nodes.len() * k];
+        let to = KeysTo::Host(&mut keys);
+        match &on_gpu.base {
+            AnyBase::F32(base) => task.run(base, &base.base.origin(), to),
+            AnyBase::F16(base) => task.run(base, &base.base.origin(), to),
+            AnyBase::U8(base) | AnyBase::Whole(base, _) => task.run(base, &base.base.origin(), to),
+            AnyBase::I8(base) => task.run(base, &base.base.origin(), to),
         }?;
-        Ok(found.keys)
+        Ok(keys)
     }
 
     /// The device and the base.

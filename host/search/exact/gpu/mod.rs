@@ -9,6 +9,9 @@
 
 mod batch;
 mod pass;
+mod shared;
+
+use std::ops::Range;
 
 use tagore_device::block::tile;
 use tagore_device::key::{self, Key};
@@ -16,8 +19,10 @@ use tagore_device::key::{self, Key};
 use batch::Batch;
 use pass::Pass;
 pub(crate) use pass::{ExactKernels, kernels};
+pub(crate) use shared::SharedSearch;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::progress::StageProgress;
 use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side};
 use crate::vectors::space::{Queries, Space};
 use crate::{Error, Metric, Progress, Result, Vectors};
@@ -37,20 +42,30 @@ pub(crate) struct QuerySet<'a> {
     /// The row of each query, if the queries are nodes of the base; no node finds itself.
     nodes: Option<&'a [u32]>,
     zero: &'a [bool],
+    /// The row of the first query, unless they are nodes.
+    first: usize,
     count: usize,
 }
 
 impl<'a> QuerySet<'a> {
     pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
-        Self { vectors: queries.vectors(), nodes: None, zero: queries.zero(), count: queries.len() }
+        let (vectors, zero) = (queries.vectors(), queries.zero());
+        Self { vectors, nodes: None, zero, first: 0, count: queries.len() }
     }
 
     pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
-        Self { vectors: space.vectors(), nodes: Some(nodes), zero: space.zero(), count: nodes.len() }
+        let (vectors, zero) = (space.vectors(), space.zero());
+        Self { vectors, nodes: Some(nodes), zero, first: 0, count: nodes.len() }
+    }
+
+    /// The queries of `range`.
+    fn part(&self, range: Range<usize>) -> Self {
+        let nodes = self.nodes.map(|nodes| &nodes[range.clone()]);
+        Self { nodes, first: self.first + range.start, count: range.len(), ..*self }
     }
 
     fn row_of(&self, query: usize) -> usize {
-        self.nodes.map_or(query, |nodes| nodes[query] as usize)
+        self.nodes.map_or(self.first + query, |nodes| nodes[query] as usize)
     }
 
     fn is_zero(&self, query: usize) -> bool {
@@ -117,22 +132,39 @@ impl GpuSearch<'_> {
     /// If `k` is out of range, the device lacks memory or fails, or the work is cancelled.
     pub(crate) fn run(&self) -> Result<Vec<Key>> {
         let Self { space, queries, k, .. } = *self;
-        if k == 0 || k > MAX_K {
-            return Err(Error::argument("k", k, format_args!("1 to {MAX_K} on a GPU")));
-        }
-        if queries.count == 0 {
-            return Ok(Vec::new());
-        }
-        let rows = AnyOrigin::own(self.gpu, space.vectors())?;
-        let mut keys = match (AnyOrigin::own(self.gpu, queries.vectors)?, rows) {
-            (AnyOrigin::F32(queries), AnyOrigin::F32(rows)) => self.run_as(&queries, &rows),
-            (AnyOrigin::F16(queries), AnyOrigin::F16(rows)) => self.run_as(&queries, &rows),
-            (AnyOrigin::U8(queries), AnyOrigin::U8(rows)) => self.run_as(&queries, &rows),
-            (AnyOrigin::I8(queries), AnyOrigin::I8(rows)) => self.run_as(&queries, &rows),
-            _ => unreachable!("queries are cast to the element type of the base"),
-        }?;
+        self.check_k()?;
+        let stage = self.progress.stage("exact search", self.pairs());
+        let mut keys = self.run_among(0..space.len(), &stage)?;
         add_zero_vectors(space, queries, k, &mut keys);
         Ok(keys)
+    }
+
+    fn check_k(&self) -> Result<()> {
+        if (1..=MAX_K).contains(&self.k) {
+            return Ok(());
+        }
+        Err(Error::argument("k", self.k, format_args!("1 to {MAX_K} on a GPU")))
+    }
+
+    /// Pairs of a row and a query: the units of progress.
+    fn pairs(&self) -> u64 {
+        self.space.len() as u64 * self.queries.count as u64
+    }
+
+    /// Finds the `k` smallest keys of each query among some rows, without zero vectors under
+    /// cosine. [`key::NONE`] is in the last slots where there are fewer.
+    fn run_among(&self, among: Range<usize>, stage: &StageProgress<'_>) -> Result<Vec<Key>> {
+        if self.queries.count == 0 {
+            return Ok(Vec::new());
+        }
+        let queries = AnyOrigin::own(self.gpu, self.queries.vectors)?;
+        match (queries, AnyOrigin::own(self.gpu, self.space.vectors())?) {
+            (AnyOrigin::F32(queries), AnyOrigin::F32(rows)) => self.run_as((&queries, &rows), among, stage),
+            (AnyOrigin::F16(queries), AnyOrigin::F16(rows)) => self.run_as((&queries, &rows), among, stage),
+            (AnyOrigin::U8(queries), AnyOrigin::U8(rows)) => self.run_as((&queries, &rows), among, stage),
+            (AnyOrigin::I8(queries), AnyOrigin::I8(rows)) => self.run_as((&queries, &rows), among, stage),
+            _ => unreachable!("queries are cast to the element type of the base"),
+        }
     }
 
     /// Most survivors per query between two settlings.
@@ -145,14 +177,14 @@ impl GpuSearch<'_> {
         device_plan::<T>(rows, queries, self.space.dim(), self.k)
     }
 
-    /// Queries per batch, and rows on the device at a time.
-    fn pieces<T: OnDevice>(&self) -> Result<(usize, usize)> {
+    /// Queries per batch, and rows on the device at a time, for a search among `n` rows.
+    fn pieces<T: OnDevice>(&self, n: usize) -> Result<(usize, usize)> {
         let free = self.gpu.free_memory()?;
         // Left for the driver and its compiler, whose memory is unknown.
         let free = free.saturating_sub((free / 20).min(1 << 30));
         let room = self.budget.map_or(free, |budget| budget.min(free));
-        let (side, n, count) = (tile::SIDE as usize, self.space.len(), self.queries.count);
-        let is_all = self.queries.nodes.is_some() && count == n;
+        let (side, count) = (tile::SIDE as usize, self.queries.count);
+        let is_all = self.queries.nodes.is_some() && count == self.space.len();
         let mut queries = if is_all { batch_of_all(n) } else { count.min(BATCH) };
         // Half of the room is for rows.
         while queries > side && self.plan::<T>(side, queries).bytes() > room / 2 {
@@ -168,9 +200,14 @@ impl GpuSearch<'_> {
         Ok((queries, pieces.saturating_mul(side).min(n)))
     }
 
-    fn run_as<T: ExactKernels>(&self, queries: &Origin<'_, T>, rows: &Origin<'_, T>) -> Result<Vec<Key>> {
-        let (count, n, k, dim) = (self.queries.count, self.space.len(), self.k, self.space.dim());
-        let (batch, piece) = self.pieces::<T>()?;
+    fn run_as<T: ExactKernels>(
+        &self,
+        (queries, rows): (&Origin<'_, T>, &Origin<'_, T>),
+        among: Range<usize>,
+        stage: &StageProgress<'_>,
+    ) -> Result<Vec<Key>> {
+        let (count, k, dim) = (self.queries.count, self.k, self.space.dim());
+        let (batch, piece) = self.pieces::<T>(among.len())?;
         let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
         let mut side = Side::<T>::new(&memory, ROWS, dim)?;
         let mut batch_memory = Batch::<T> {
@@ -183,7 +220,8 @@ impl GpuSearch<'_> {
             overflow: memory.buffer("overflow")?,
             count: 0,
         };
-        let of_rows = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
+        let places = Rounding::places::<T>(among.len()).map(|place| (among.start + place) as u32);
+        let of_rows = rows.sample(self.gpu, places.collect())?;
         let places = Rounding::places::<T>(count).map(|query| self.queries.row_of(query) as u32);
         let of_queries = queries.sample(self.gpu, places.collect())?;
         let rounding = Rounding::of(self.space.metric(), dim, &of_rows.rows(), &of_queries.rows());
@@ -195,11 +233,10 @@ impl GpuSearch<'_> {
         let metric = self.space.metric();
         let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
 
-        let stage = self.progress.stage("exact search", (n * count.div_ceil(batch)) as u64);
         let all_queries: Vec<u32> = (0..count as u32).collect();
         let mut keys = vec![key::NONE; count * k];
-        for first in (0..n).step_by(piece) {
-            let rows_here = piece.min(n - first);
+        for first in among.clone().step_by(piece) {
+            let rows_here = piece.min(among.end - first);
             rows.copy(self.gpu, Pick::Range(first..first + rows_here), &mut side.values, side.stride)?;
             largest.fill(0)?;
             T::prepare(
@@ -216,7 +253,9 @@ impl GpuSearch<'_> {
                     skip_zero: is_cosine,
                 },
             )?;
-            let pass = Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first };
+            let seen = first - among.start;
+            let pass =
+                Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first, seen };
             for members in all_queries.chunks(batch) {
                 let task = Preparation {
                     count: members.len(),
@@ -231,7 +270,7 @@ impl GpuSearch<'_> {
                 };
                 batch_memory.start(self, members, queries, &keys)?;
                 T::prepare(self.gpu, &mut batch_memory.side, &task)?;
-                let advance = |rows| stage.advance(rows as u64);
+                let advance = |rows| stage.advance(rows as u64 * members.len() as u64);
                 let stragglers = pass.run(&mut batch_memory, rows_here, true, advance)?;
                 batch_memory.finish(self, members, &stragglers, &mut keys)?;
                 if !stragglers.is_empty() {
@@ -239,7 +278,7 @@ impl GpuSearch<'_> {
                     let task = Preparation { count: members.len(), ..task };
                     batch_memory.start(self, &members, queries, &keys)?;
                     T::prepare(self.gpu, &mut batch_memory.side, &task)?;
-                    pass.run(&mut batch_memory, rows_here, false, |_| self.progress.check())?;
+                    pass.run(&mut batch_memory, rows_here, false, |_| stage.check())?;
                     batch_memory.finish(self, &members, &[], &mut keys)?;
                 }
             }

@@ -38,6 +38,8 @@ pub(super) struct Pass<'a, T: ExactKernels> {
     pub largest: &'a Buffer<u32>,
     /// The id of the piece's first row.
     pub first: usize,
+    /// Rows of earlier pieces.
+    pub seen: usize,
 }
 
 impl<T: ExactKernels> Pass<'_, T> {
@@ -64,7 +66,7 @@ impl<T: ExactKernels> Pass<'_, T> {
         // Settling sets the bounds from the lists of earlier pieces.
         self.settle(batch)?;
         while done < order.tiles {
-            let seen = self.first + done * side;
+            let seen = self.seen + done * side;
             let tiles = if seen == 0 {
                 (2 * k).div_ceil(side).max(2)
             } else {

@@ -1,0 +1,107 @@
+//! Exact search that several GPUs share.
+//!
+//! A base that fits each of them is copied to all, and each takes a part of the queries. Else each
+//! takes a part of the base for all queries, and the host merges their lists: so the base is read
+//! once, whatever its size. The same holds for few queries, since a tile takes as long for one
+//! query as for all that it has room for.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use tagore_device::block::tile;
+use tagore_device::key::Key;
+
+use super::{GpuSearch, QuerySet, add_zero_vectors};
+use crate::gpu::{Gpu, Gpus};
+use crate::parallel::shares;
+use crate::progress::StageProgress;
+use crate::vectors::shape::with_device_type;
+use crate::vectors::space::Space;
+use crate::{Progress, Result};
+
+/// An exact search on one or more GPUs.
+pub(crate) struct SharedSearch<'a> {
+    pub gpus: &'a Gpus,
+    /// The base, with at least `k` rows to find.
+    pub space: &'a Space<'a>,
+    pub queries: &'a QuerySet<'a>,
+    /// Neighbours per query.
+    pub k: usize,
+    /// Most bytes of memory to use of each device, if limited.
+    pub budget: Option<u64>,
+    pub progress: &'a Progress,
+}
+
+impl SharedSearch<'_> {
+    /// Finds the `k` smallest keys of each query, as the CPU computes them.
+    ///
+    /// # Errors
+    /// As [`GpuSearch::run`].
+    pub(crate) fn run(&self) -> Result<Vec<Key>> {
+        let Self { gpus, space, queries, k, progress, .. } = *self;
+        let all = self.on(gpus.first(), queries);
+        if gpus.all().len() == 1 {
+            return all.run();
+        }
+        all.check_k()?;
+        let stage = progress.stage("exact search", all.pairs());
+        let mut keys = if self.divides_base()? { self.by_rows(&stage) } else { self.by_queries(&stage) }?;
+        add_zero_vectors(space, queries, k, &mut keys);
+        Ok(keys)
+    }
+
+    /// The search of one GPU.
+    fn on<'s>(&'s self, gpu: &'s Gpu, queries: &'s QuerySet<'s>) -> GpuSearch<'s> {
+        let &Self { space, k, budget, progress, .. } = self;
+        GpuSearch { gpu, space, queries, k, budget, progress }
+    }
+
+    /// Whether the GPUs take parts of the base, not of the queries.
+    fn divides_base(&self) -> Result<bool> {
+        let (gpus, count) = (self.gpus.all(), self.queries.count);
+        if count < gpus.len() * tile::SIDE as usize {
+            return Ok(true);
+        }
+        let share = self.queries.part(0..count.div_ceil(gpus.len()));
+        let n = self.space.len();
+        for gpu in gpus {
+            let search = self.on(gpu, &share);
+            let element = self.space.vectors().element_type();
+            if with_device_type!(element, T => search.pieces::<T>(n))?.1 < n {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Each GPU searches the whole base for a part of the queries.
+    fn by_queries(&self, stage: &StageProgress<'_>) -> Result<Vec<Key>> {
+        let n = self.space.len();
+        let search = |(gpu, range): (&Gpu, Range<usize>)| {
+            self.on(gpu, &self.queries.part(range)).run_among(0..n, stage)
+        };
+        let gpus = self.gpus.all();
+        let parts = gpus.iter().zip(shares(self.queries.count, gpus.len())).collect();
+        Ok(self.gpus.run_stage(stage, parts, search)?.concat())
+    }
+
+    /// Each GPU searches a part of the base for all queries.
+    fn by_rows(&self, stage: &StageProgress<'_>) -> Result<Vec<Key>> {
+        let search = |(gpu, rows): (&Gpu, Range<usize>)| self.on(gpu, self.queries).run_among(rows, stage);
+        let gpus = self.gpus.all();
+        let parts = gpus.iter().zip(shares(self.space.len(), gpus.len())).collect();
+        let mut lists = self.gpus.run_stage(stage, parts, search)?;
+        let (k, mut keys) = (self.k, lists.pop().unwrap_or_default());
+        keys.par_chunks_exact_mut(k).enumerate().for_each_init(Vec::new, |both, (query, list)| {
+            for other in &lists {
+                both.clear();
+                both.extend_from_slice(list);
+                both.extend_from_slice(&other[query * k..][..k]);
+                // Two ascending runs; keys order by distance, then by id.
+                both.sort();
+                list.copy_from_slice(&both[..k]);
+            }
+        });
+        Ok(keys)
+    }
+}

@@ -1,0 +1,121 @@
+//! Beam search on GPUs that share the queries.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use tagore_device::key::{self, Key};
+
+use super::launch::Work;
+use super::{BatchLimits, KeysTo, OnGpu};
+use crate::gpu::{Gpu, Gpus, SharedTimes};
+use crate::index::Index;
+use crate::parallel::shares;
+use crate::progress::StageProgress;
+use crate::search::answer::Answer;
+use crate::search::engine::{Found, fill};
+use crate::vectors::space::{Queries, Space};
+use crate::{Progress, Result};
+
+/// An index and its base on each of one or more GPUs.
+pub(in crate::search) struct OnGpus {
+    gpus: Gpus,
+    /// In the order of the GPUs.
+    copies: Vec<OnGpu>,
+}
+
+impl OnGpus {
+    /// Copies index and base to each GPU.
+    ///
+    /// # Errors
+    /// If one lacks memory or fails.
+    pub(in crate::search) fn new(gpus: Gpus, space: &Space<'_>, index: &Index) -> Result<Self> {
+        let copy = |gpu: &Gpu| OnGpu::new(gpu.clone(), space, index);
+        let copies = gpus.run(gpus.all().iter().collect(), copy)?;
+        Ok(Self { gpus, copies })
+    }
+
+    /// The GPUs.
+    pub(in crate::search) fn gpus(&self) -> &Gpus {
+        &self.gpus
+    }
+
+    /// Index and base on the first GPU.
+    pub(in crate::search) fn first(&self) -> &OnGpu {
+        &self.copies[0]
+    }
+
+    /// Searches for each of `queries`; each GPU takes a range of them. In the answer of a filtered
+    /// search, `limits.k` is the beam.
+    ///
+    /// # Errors
+    /// If a device lacks memory or fails, a limit exceeds that of a device, or the work is
+    /// cancelled.
+    pub(in crate::search) fn search(
+        &self,
+        space: &Space<'_>,
+        queries: &Queries<'_>,
+        (answer, limits): (&Answer<'_>, BatchLimits),
+        progress: &Progress,
+    ) -> Result<Found> {
+        let k = answer.k();
+        let stage = progress.stage("search", queries.len() as u64);
+        let mut keys = vec![key::NONE; queries.len() * k];
+        let (mut parts, mut rest) = (Vec::new(), &mut keys[..]);
+        for (copy, range) in self.copies.iter().zip(shares(queries.len(), self.copies.len())) {
+            let (here, after) = rest.split_at_mut(range.len() * k);
+            parts.push((copy, range, here));
+            rest = after;
+        }
+        let search = |(copy, range, keys): (&OnGpu, Range<usize>, &mut [Key])| {
+            let part = queries.part(range.clone())?;
+            let (short, work) = copy.search_part(space, &part, (answer, limits), keys, &stage)?;
+            Ok((short.into_iter().map(move |query| query + range.start as u32), work))
+        };
+        let found = self.gpus.run_stage(&stage, parts, search)?;
+        let (mut times, mut short, mut computed) = (SharedTimes::default(), Vec::new(), 0);
+        for (short_here, work) in found {
+            short.extend(short_here);
+            computed += work.computed;
+            times.add(work.kernels);
+        }
+        Ok(Found { keys, short, computed, times })
+    }
+}
+
+impl OnGpu {
+    /// Writes the answers of `queries` to `keys`. Returns the queries whose beams hold too few
+    /// passing rows, ascending.
+    fn search_part(
+        &self,
+        space: &Space<'_>,
+        queries: &Queries<'_>,
+        (answer, limits): (&Answer<'_>, BatchLimits),
+        keys: &mut [Key],
+        stage: &StageProgress<'_>,
+    ) -> Result<(Vec<u32>, Work)> {
+        let (k, width) = (answer.k(), limits.k);
+        if !answer.is_filtered() {
+            let work = self.search(space, queries, limits, KeysTo::Host(keys), stage)?;
+            if !answer.is_plain() {
+                keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
+                    answer.take(slots.iter().copied(), k, rows);
+                    fill(slots, rows);
+                });
+            }
+            return Ok((Vec::new(), work));
+        }
+        let mut short: Vec<u32> = Vec::new();
+        let mut take = |first: usize, beams: &[Key]| {
+            let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
+            let is_short = slots.map_init(Vec::new, |rows, (slots, beam)| {
+                let is_complete = answer.take(beam.iter().copied(), width, rows);
+                fill(slots, rows);
+                !is_complete
+            });
+            let is_short: Vec<bool> = is_short.collect();
+            short.extend((first as u32..).zip(is_short).filter(|pair| pair.1).map(|pair| pair.0));
+        };
+        let work = self.search(space, queries, limits, KeysTo::Batches(&mut take), stage)?;
+        Ok((short, work))
+    }
+}
