@@ -139,6 +139,7 @@ pub use index::{
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, Overrides, PruneStats, Strategy};
+pub use quantize::Compression;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 #[cfg(feature = "plots")]
 pub use report::{Point, Series, recall_qps_plot, timeline_plot};

@@ -5,6 +5,7 @@ mod api;
 mod bf16;
 mod build;
 mod cancelled;
+mod compressed;
 mod diskann;
 mod faulty_imports;
 mod filtered;

@@ -401,8 +401,7 @@ impl Machine for CudaMachine {
         let function = self.check(loaded.with_shared(shared))?;
         if self.device.timing.load(Ordering::Relaxed) == 0 {
             // SAFETY: the caller's promise.
-            return self
-                .check(unsafe { function.launch((x, y, z), block, shared, &self.stream, arguments) });
+            return self.check(unsafe { function.launch((x, y, z), block, shared, &self.stream, arguments) });
         }
         let mut launches = lock(&self.launches);
         if launches.pending.len() == PENDING {
@@ -434,7 +433,11 @@ impl Machine for CudaMachine {
 
     fn time_launches(&self, on: bool) {
         let timing = &self.device.timing;
-        if on { timing.fetch_add(1, Ordering::Relaxed) } else { timing.fetch_sub(1, Ordering::Relaxed) };
+        if on {
+            timing.fetch_add(1, Ordering::Relaxed)
+        } else {
+            timing.fetch_sub(1, Ordering::Relaxed)
+        };
     }
 
     fn times(&self) -> Result<Vec<KernelTime>> {

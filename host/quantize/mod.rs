@@ -2,11 +2,14 @@
 //! dimensions, the number of the nearest of the chunk's 256 centres.
 
 mod codebook;
+mod scalar;
 
 use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
 use codebook::{Codebook, ROUNDS};
+pub use scalar::Compression;
+pub(crate) use scalar::ScalarQuantizer;
 
 use crate::vectors::Vectors;
 use crate::{Progress, Result};

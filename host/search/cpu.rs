@@ -7,12 +7,13 @@ use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
 use super::beam::{BeamLimits, BeamTask};
+use super::coded::Coded;
 use super::engine::{Found, Prepared, fill};
 use super::pool::Scratch;
 use crate::index::{Graph, Index};
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
-use crate::vectors::space::{Queries, Query};
+use crate::vectors::space::{Queries, Query, Space};
 use crate::{Progress, Result};
 
 impl Graph for Index {
@@ -22,13 +23,31 @@ impl Graph for Index {
     }
 }
 
+/// How searches walk.
+#[derive(Clone, Copy)]
+pub(super) struct Walk<'a> {
+    /// Nodes in the beam.
+    pub beam: usize,
+    /// The codes that take the place of the vectors, if any.
+    pub on_codes: Option<OnCodes<'a>>,
+}
+
+/// Codes of the base.
+#[derive(Clone, Copy)]
+pub(super) struct OnCodes<'a> {
+    pub coded: &'a Coded,
+    pub codes: &'a Space<'static>,
+    /// Nodes of the beam that are reranked.
+    pub reranked: usize,
+}
+
 impl Prepared<'_> {
-    /// Searches for each of `queries` with a beam of this width.
+    /// Searches for each of `queries`.
     pub(super) fn walk_all(
         &self,
         queries: &Queries<'_>,
         answer: &Answer<'_>,
-        beam: usize,
+        walk: Walk<'_>,
         progress: &Progress,
     ) -> Result<Found> {
         self.index.advise(Access::AtRandom);
@@ -42,12 +61,12 @@ impl Prepared<'_> {
             &stage,
             || self.pool.take(),
             |scratch, query, row| {
-                let before = scratch.search.computed();
-                if !self.walk(queries.query(query as usize), answer, beam, scratch) {
+                let before = scratch.computed();
+                if !self.walk(queries.query(query as usize), answer, walk, scratch) {
                     short.lock().unwrap_or_else(PoisonError::into_inner).push(query);
                 }
                 fill(row, &scratch.rows);
-                computed.fetch_add(scratch.search.computed() - before, Ordering::Relaxed);
+                computed.fetch_add(scratch.computed() - before, Ordering::Relaxed);
             },
         )?;
         let mut short = short.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -55,19 +74,25 @@ impl Prepared<'_> {
         Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
     }
 
-    /// Searches for `query` with a beam of this width; the answer is in `scratch.rows`. Returns
-    /// false if too few nodes of the beam pass.
+    /// Searches for `query`; the answer is in `scratch.rows`. Returns false if too few nodes of the
+    /// beam pass.
     pub(super) fn walk(
         &self,
         query: Query<'_>,
         answer: &Answer<'_>,
-        beam: usize,
+        Walk { beam, on_codes }: Walk<'_>,
         scratch: &mut Scratch,
     ) -> bool {
-        let Scratch { search, rows, .. } = scratch;
+        let Scratch { search, code, reranked, rows, .. } = scratch;
         let limits = BeamLimits { beam, expansions: usize::MAX };
-        let task = BeamTask { query, start: self.index.start(), limits };
-        search.run(&self.space, &*self.index, task, |_: Key| ());
-        answer.take(search.found(), beam, rows)
+        let (start, index) = (self.index.start(), &*self.index);
+        let Some(OnCodes { coded, codes, reranked: count }) = on_codes else {
+            search.run(&self.space, index, BeamTask { query, start, limits }, |_: Key| ());
+            return answer.take(search.found(), beam, rows);
+        };
+        let task = BeamTask { query: coded.query(query, code), start, limits };
+        search.run(codes, index, task, |_: Key| ());
+        let exact = reranked.rerank(&self.space, query, search.found().take(count));
+        answer.take(exact.iter().copied(), count, rows)
     }
 }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Once};
 use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
+use super::coded::Coded;
+use super::cpu::{OnCodes, Walk};
 use super::exact::{nearest_among, nearest_among_on};
 use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpus};
 use super::options::{Filter, Search, Way};
@@ -13,6 +15,7 @@ use super::result::{Neighbor, SearchResult};
 use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
 use crate::index::Index;
+use crate::quantize::Compression;
 use crate::vectors::space::{Queries, Space};
 use crate::vectors::{Access, DeviceResults};
 use crate::{Device, Error, Progress, Result, Vectors};
@@ -35,6 +38,10 @@ pub(crate) struct Engine<'a> {
     prepared: Arc<Prepared<'a>>,
     /// None on the CPU.
     on_gpus: Option<Arc<OnGpus>>,
+    /// The codes that searches walk on, if any.
+    coded: Option<Arc<Coded>>,
+    /// Nodes of a beam that a search on codes reranks.
+    pub(super) rerank: Option<usize>,
     /// Whether the CPU may take searches that exceed the limits of the GPU.
     is_auto: bool,
     /// Nodes that a GPU expands per step.
@@ -70,16 +77,37 @@ impl<'a> Engine<'a> {
         let space = Space::of(base.clone(), index.metric(), progress)?;
         let pool = Pool::new(index.len());
         let prepared = Arc::new(Prepared { index, base, space, pool, advised: Once::new() });
-        Ok(Self { prepared, on_gpus: None, is_auto: false, width: 1, batch: BATCH })
+        Ok(Self {
+            prepared,
+            on_gpus: None,
+            coded: None,
+            rerank: None,
+            is_auto: false,
+            width: 1,
+            batch: BATCH,
+        })
     }
 
     /// [`Searcher::devices`](super::Searcher::devices).
     pub(crate) fn devices(mut self, devices: &[Device]) -> Result<Self> {
         let Prepared { index, space, .. } = &*self.prepared;
         let gpus = Device::gpus(devices, |device| device.gpu_for_graph(index.len()))?;
-        let on_gpus = |gpus| OnGpus::new(gpus, space, index).map(Arc::new);
+        let on_gpus = |gpus| OnGpus::new(gpus, space, index, self.coded.as_ref()).map(Arc::new);
         self.on_gpus = gpus.map(on_gpus).transpose()?;
         self.is_auto = matches!(devices, [] | [Device::Auto]);
+        Ok(self)
+    }
+
+    /// [`Searcher::compressed`](super::Searcher::compressed).
+    pub(crate) fn compressed(mut self, compression: Compression) -> Result<Self> {
+        let Prepared { index, space, .. } = &*self.prepared;
+        self.coded = Some(Arc::new(Coded::new(space, compression)?));
+        if let Some(on_gpus) = self.on_gpus.take() {
+            let gpus = Gpus::new(on_gpus.gpus().all().to_vec())?;
+            // Frees the vectors first.
+            drop(on_gpus);
+            self.on_gpus = Some(Arc::new(OnGpus::new(gpus, space, index, self.coded.as_ref())?));
+        }
         Ok(self)
     }
 
@@ -118,7 +146,8 @@ impl<'a> Engine<'a> {
         };
         // The host picks the answer of a filtered search from the whole beam.
         let k = if search.filter.is_some() { beam } else { search.k };
-        let limits = BatchLimits { k, beam, width: self.width, batch: self.batch };
+        let walked = if self.coded.is_some() { search.reranked(beam, self.rerank) } else { k };
+        let limits = BatchLimits { k, walked, beam, width: self.width, batch: self.batch };
         if way != Way::Exact {
             if self.is_auto && !on_gpus.first().supports(space, limits) {
                 return Ok(None);
@@ -131,6 +160,16 @@ impl<'a> Engine<'a> {
             }
         }
         Ok(Some((on_gpus, limits)))
+    }
+
+    /// The walk of a search on the CPU, with a beam of this width.
+    fn walk(&self, search: &Search<'_>, beam: usize, progress: &Progress) -> Result<Walk<'_>> {
+        let Some(coded) = &self.coded else { return Ok(Walk { beam, on_codes: None }) };
+        let codes = coded.of(&self.prepared.space, progress)?;
+        Ok(Walk {
+            beam,
+            on_codes: Some(OnCodes { coded, codes, reranked: search.reranked(beam, self.rerank) }),
+        })
     }
 
     /// Searches for each of `queries`.
@@ -169,7 +208,8 @@ impl<'a> Engine<'a> {
                 let stage = progress.stage("search", queries.len() as u64);
                 on_gpu.search(space, queries, limits, KeysTo::Device(results), &stage).map(drop)
             };
-            if let Some((early, checking)) = space.early_queries(queries)? {
+            let early = if on_gpu.is_coded() { None } else { space.early_queries(queries)? };
+            if let Some((early, checking)) = early {
                 let found = find(&early);
                 checking.end()?;
                 found?;
@@ -195,7 +235,8 @@ impl<'a> Engine<'a> {
             (Way::Walk(beam), None) => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
-                self.prepared.walk_all(queries, &answer, beam, progress)?
+                let walk = self.walk(&search, beam, progress)?;
+                self.prepared.walk_all(queries, &answer, walk, progress)?
             }
             (Way::Walk(_), Some((on_gpus, limits))) => {
                 on_gpus.search(space, queries, (&answer, limits), progress)?
@@ -268,7 +309,10 @@ impl<'a> Engine<'a> {
         let mut buffer = std::mem::take(&mut scratch.query);
         let query = space.query_of(row, &mut buffer)?;
         let is_complete = match way {
-            Way::Walk(beam) => self.prepared.walk(query, &answer, beam, &mut scratch),
+            Way::Walk(beam) => {
+                let walk = self.walk(&search, beam, &Progress::silent())?;
+                self.prepared.walk(query, &answer, walk, &mut scratch)
+            }
             Way::Exact => false,
         };
         if let (Some(filter), false) = (search.filter, is_complete) {

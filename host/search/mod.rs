@@ -2,6 +2,7 @@
 
 mod answer;
 pub(crate) mod beam;
+mod coded;
 mod cpu;
 mod engine;
 pub(crate) mod exact;

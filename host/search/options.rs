@@ -9,6 +9,9 @@ use crate::{Error, IdSet, Result, Vectors};
 /// The beam unless set, if k is not larger.
 const BEAM: usize = 100;
 
+/// Nodes that a search on codes reranks unless set, if 2 k are not more.
+const RERANK: usize = 32;
+
 /// Ids that tell the share of the ids that a predicate accepts.
 const SAMPLE: u64 = 1024;
 
@@ -107,6 +110,14 @@ impl<'a> Search<'a> {
     /// The beam before a filter widens it.
     pub(super) fn narrow_beam(&self) -> usize {
         self.beam.unwrap_or(BEAM.max(self.k))
+    }
+
+    /// The nodes reranked of a beam of this width: those of the caller, or the usual number.
+    pub(super) fn reranked(&self, beam: usize, rerank: Option<usize>) -> usize {
+        if self.filter.is_some() {
+            return beam;
+        }
+        rerank.unwrap_or_else(|| RERANK.max(self.k.saturating_mul(2))).max(self.k).min(beam)
     }
 
     /// Checks the options against the base.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use tagore_device::key::Key;
 
 use super::beam::BeamSearch;
+use super::coded::{CodeBuffer, Reranked};
 use crate::vectors::QueryBuffer;
 
 /// Scratch memory of one search at a time.
@@ -13,7 +14,17 @@ use crate::vectors::QueryBuffer;
 pub(super) struct Scratch {
     pub search: BeamSearch,
     pub query: QueryBuffer,
+    /// On codes: that of the query, and the nodes reranked.
+    pub code: CodeBuffer,
+    pub reranked: Reranked,
     pub rows: Vec<Key>,
+}
+
+impl Scratch {
+    /// Distances computed by all searches so far.
+    pub(super) fn computed(&self) -> u64 {
+        self.search.computed() + self.reranked.computed()
+    }
 }
 
 /// The scratch memory of searches of one index: as many as have run at the same time.

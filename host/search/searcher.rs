@@ -8,6 +8,7 @@ use super::engine::Engine;
 use super::{Neighbor, Search, SearchResult};
 use crate::held::Held;
 use crate::index::Index;
+use crate::quantize::Compression;
 use crate::{Device, DeviceResults, Error, Progress, Result, Vectors};
 
 /// Most nodes that a search on a GPU expands per step.
@@ -77,6 +78,27 @@ impl Searcher {
     /// memory for index and base.
     pub fn devices(self, devices: &[Device]) -> Result<Self> {
         Ok(Self { engine: self.engine.devices(devices)? })
+    }
+
+    /// Walks on codes of one or two bytes per component in place of the vectors: less memory to
+    /// read, so faster where vectors have hundreds of components of f32. The nearest nodes found
+    /// are then compared by the vectors themselves ([`rerank`](Self::rerank)), so distances are exact, and
+    /// nearly the same rows are found. A GPU holds the codes, and the vectors too if it has room;
+    /// else these are read from host memory.
+    ///
+    /// # Errors
+    /// If the codes would not be smaller than the vectors, or the device lacks memory.
+    pub fn compressed(self, compression: Compression) -> Result<Self> {
+        Ok(Self { engine: self.engine.compressed(compression)? })
+    }
+
+    /// Sets how many nodes of its beam a search on [codes](Self::compressed) compares by the vectors
+    /// themselves: at least k and at most the beam, whatever is set; 32 unless set, or 2 k if that
+    /// is more. A search with a filter compares all of its beam.
+    #[must_use]
+    pub fn rerank(mut self, nodes: usize) -> Self {
+        self.engine.rerank = Some(nodes);
+        self
     }
 
     /// Sets the nodes that a search on a GPU expands per step: 1 to [`MAX_WIDTH`], 1 unless set. At

@@ -236,8 +236,12 @@ impl<'a> Space<'a> {
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) fn early_queries<'q>(&self, queries: &'q Vectors) -> Result<Option<(Queries<'q>, Checking<'q>)>> {
-        let fits = queries.dim() == self.vectors.dim() && queries.element_type() == self.vectors.element_type();
+    pub(crate) fn early_queries<'q>(
+        &self,
+        queries: &'q Vectors,
+    ) -> Result<Option<(Queries<'q>, Checking<'q>)>> {
+        let fits =
+            queries.dim() == self.vectors.dim() && queries.element_type() == self.vectors.element_type();
         if self.metric != Metric::L2 || !fits || queries.len() < 2 {
             return Ok(None);
         }
@@ -446,8 +450,21 @@ impl<'a> Space<'a> {
 
 impl<'a> Query<'a> {
     /// The first of `rows`, in the element type of its space; under cosine a unit vector or `zero`.
-    pub(super) fn first_of(rows: TypedRows<'a>, zero: bool) -> Self {
+    pub(crate) fn first_of(rows: TypedRows<'a>, zero: bool) -> Self {
         Self { rows, index: 0, zero }
+    }
+
+    /// The components, widened to f32.
+    pub(crate) fn widen(&self, out: &mut Vec<f32>) {
+        out.clear();
+        with_matrix!(self.rows, rows => out.extend(rows.row(self.index).iter().map(|x| x.to_f32())));
+    }
+}
+
+impl Queries<'static> {
+    /// Queries in the element type of their space, under L2 or inner product.
+    pub(crate) fn owned(vectors: Vectors) -> Self {
+        Self { vectors: Cow::Owned(vectors), zero: Vec::new(), early: false }
     }
 }
 
@@ -477,7 +494,11 @@ impl Queries<'_> {
     /// If the device fails.
     pub(crate) fn part(&self, range: Range<usize>) -> Result<Queries<'_>> {
         if range.len() == self.len() {
-            return Ok(Queries { vectors: Cow::Borrowed(&self.vectors), zero: self.zero.clone(), early: self.early });
+            return Ok(Queries {
+                vectors: Cow::Borrowed(&self.vectors),
+                zero: self.zero.clone(),
+                early: self.early,
+            });
         }
         let zero = self.zero.get(range.clone()).unwrap_or_default().to_vec();
         Ok(Queries { vectors: Cow::Owned(self.vectors.part(range)?), zero, early: self.early })

@@ -15,6 +15,7 @@ use tagore_device::search::beam::search::{
 };
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
+use super::rerank::Reranking;
 use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
@@ -186,6 +187,8 @@ pub(super) struct Task<'a> {
     pub asked: Asked<'a>,
     pub limits: BatchLimits,
     pub stage: &'a StageProgress<'a>,
+    /// For searches on codes.
+    pub reranking: Option<&'a Reranking<'a>>,
 }
 
 impl Task<'_> {
@@ -202,16 +205,21 @@ impl Task<'_> {
         self.in_batches(to, |range, to| {
             batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
-            self.hand_over(&batch.found, range, to)?;
+            let reranked = self
+                .reranking
+                .map(|reranking| reranking.run(&self.on_gpu.gpu, &batch.found, range.clone(), self.limits));
+            let reranked = reranked.transpose()?;
+            let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
+            self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
             let computed = batch.computed()?;
             self.count_rows::<T>(computed);
-            Ok(computed)
+            Ok(computed + exact as u64)
         })
     }
 
     /// The kept buffers, or new ones if those are too small.
     fn batch<'b, T: OnDevice>(&self, kept: &'b mut Option<Batch<T>>) -> Result<&'b mut Batch<T>> {
-        let (capacity, k) = (self.asked.count.min(self.limits.batch), self.limits.k);
+        let (capacity, k) = (self.asked.count.min(self.limits.batch), self.limits.walked);
         let carried = self.on_gpu.layers.iter().map(|layer| layer.beam).max().unwrap_or(0);
         let fits = |batch: &Batch<T>| batch.capacity >= capacity && batch.k >= k && batch.carried >= carried;
         Ok(match kept.take().filter(fits) {
@@ -285,7 +293,8 @@ impl Task<'_> {
             (here, next) = (next, here);
             entries = Entries::Found(next, beam);
         }
-        let stage = Stage { edges, places: None, degree: *degree, entries, limits: self.limits };
+        let limits = BatchLimits { k: self.limits.walked, ..self.limits };
+        let stage = Stage { edges, places: None, degree: *degree, entries, limits };
         self.launch_beam(base, &stage, &queries, Output { found, computed })
     }
 

@@ -3,9 +3,10 @@
 
 mod launch;
 mod nodes;
+mod rerank;
 mod shared;
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::f16;
 use tagore_device::key::{self, Key};
@@ -17,14 +18,16 @@ pub(crate) use launch::BeamKernels;
 use launch::{Asked, Batch, Take, Task, Work};
 pub(crate) use launch::{kernel, kernels};
 pub(crate) use nodes::NodeSearch;
+use rerank::{FullRows, Reranking};
 pub(super) use shared::OnGpus;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
 use crate::progress::StageProgress;
+use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::space::{Queries, Space};
-use crate::{ElementType, Error, Result};
+use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = 512;
@@ -34,6 +37,8 @@ pub(crate) const MAX_BEAM: usize = 512;
 pub(super) struct BatchLimits {
     /// Keys per query.
     pub k: usize,
+    /// Nodes of the beam that are reranked, at least `k`; `k` without codes.
+    pub walked: usize,
     /// Nodes in the beam.
     pub beam: usize,
     /// Nodes expanded per step.
@@ -95,7 +100,16 @@ pub(super) struct OnGpu {
     entries: Buffer<u32>,
     /// The layers, highest first.
     layers: Vec<LayerOnGpu>,
+    /// The rows that searches walk on: the vectors, or their codes.
     base: AnyBase,
+    /// With codes, also the vectors.
+    full: Option<FullOnGpu>,
+}
+
+/// What reranks the nodes that a search on codes found.
+struct FullOnGpu {
+    coded: Arc<Coded>,
+    rows: FullRows,
 }
 
 /// A layer of an index on a device.
@@ -145,8 +159,15 @@ struct Resident<T: OnDevice> {
 }
 
 impl OnGpu {
-    /// Copies index and base to the device.
-    pub(super) fn new(gpu: Gpu, space: &Space<'_>, index: &Index) -> Result<Self> {
+    /// Copies index and base to the device. With `codes`, searches walk on them; the vectors
+    /// themselves follow if they fit.
+    pub(super) fn new(
+        gpu: Gpu,
+        vectors: &Space<'_>,
+        index: &Index,
+        codes: Option<(&Arc<Coded>, &Space<'_>)>,
+    ) -> Result<Self> {
+        let space = codes.map_or(vectors, |(_, codes)| codes);
         let (n, degree, entries) = (index.len(), index.max_degree(), index.entries());
         if n as u64 >= key::MAX_NODES {
             let expected = format!("fewer than {} on a GPU", key::MAX_NODES);
@@ -174,7 +195,15 @@ impl OnGpu {
             AnyOrigin::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, &rows)?),
             AnyOrigin::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, &rows)?),
         };
-        Ok(Self { gpu, degree, edges, entries: entry_buffer, layers, base })
+        let full = codes.map(|(coded, _)| {
+            Ok(FullOnGpu { coded: Arc::clone(coded), rows: FullRows::new(&gpu, vectors)? })
+        });
+        Ok(Self { degree, edges, entries: entry_buffer, layers, base, full: full.transpose()?, gpu })
+    }
+
+    /// Whether queries are made into codes here.
+    pub(super) fn is_coded(&self) -> bool {
+        self.full.is_some()
     }
 
     /// Whether it takes [early queries](Space::early_queries) for bytes.
@@ -192,9 +221,20 @@ impl OnGpu {
         stage: &StageProgress<'_>,
     ) -> Result<Work> {
         self.check(space, limits)?;
-        let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
         let (dim, metric) = (space.dim(), space.metric());
-        let task = Task { on_gpu: self, dim, metric, asked, limits, stage };
+        if let Some(FullOnGpu { coded, rows }) = &self.full {
+            let codes = coded.queries(queries, &Progress::silent())?;
+            let asked = Asked { count: codes.len(), nodes: None, zero: &[] };
+            let reranking = Some(&Reranking { rows, space, queries });
+            let task = Task { on_gpu: self, dim, metric: coded.metric(), asked, limits, stage, reranking };
+            return match (&self.base, AnyOrigin::own(&self.gpu, codes.vectors())?) {
+                (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, to),
+                (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, to),
+                _ => unreachable!("base and queries have codes of one type"),
+            };
+        }
+        let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
+        let task = Task { on_gpu: self, dim, metric, asked, limits, stage, reranking: None };
         if let AnyBase::Whole(bytes, _) = &self.base
             && let Some(rows) = narrowed(&self.gpu, queries.vectors(), queries.are_early())?
         {

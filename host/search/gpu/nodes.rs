@@ -36,7 +36,7 @@ impl NodeSearch {
         let mut edges: Buffer<u32> = memory.buffer("edges")?;
         edges.upload(ids)?;
         let entries = memory.buffer("entries")?;
-        Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base }))
+        Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base, full: None }))
     }
 
     /// Replaces the padded row of `node`.
@@ -64,12 +64,12 @@ impl NodeSearch {
         on_gpu.entries.upload(start.entries)?;
         let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&on_gpu.gpu, space.len(), layer));
         on_gpu.layers = layers.collect::<Result<_>>()?;
-        let limits = BatchLimits { k, beam, width: 1, batch: BATCH };
+        let limits = BatchLimits { k, walked: k, beam, width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
         let (dim, metric) = (space.dim(), space.metric());
         let stage = progress.stage("search", nodes.len() as u64);
-        let task = Task { on_gpu, dim, metric, asked, limits, stage: &stage };
+        let task = Task { on_gpu, dim, metric, asked, limits, stage: &stage, reranking: None };
         let mut keys = vec![key::NONE; nodes.len() * k];
         let to = KeysTo::Host(&mut keys);
         match &on_gpu.base {

@@ -1,6 +1,7 @@
 //! Beam search on GPUs that share the queries.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -12,6 +13,7 @@ use crate::index::Index;
 use crate::parallel::shares;
 use crate::progress::StageProgress;
 use crate::search::answer::Answer;
+use crate::search::coded::Coded;
 use crate::search::engine::{Found, fill};
 use crate::vectors::space::{Queries, Space};
 use crate::{Progress, Result};
@@ -24,12 +26,19 @@ pub(in crate::search) struct OnGpus {
 }
 
 impl OnGpus {
-    /// Copies index and base to each GPU.
+    /// Copies index and base, or its codes and as much of it as fits, to each GPU.
     ///
     /// # Errors
     /// If one lacks memory or fails.
-    pub(in crate::search) fn new(gpus: Gpus, space: &Space<'_>, index: &Index) -> Result<Self> {
-        let copy = |gpu: &Gpu| OnGpu::new(gpu.clone(), space, index);
+    pub(in crate::search) fn new(
+        gpus: Gpus,
+        space: &Space<'_>,
+        index: &Index,
+        coded: Option<&Arc<Coded>>,
+    ) -> Result<Self> {
+        let codes = coded.map(|coded| coded.make(space, &Progress::silent())).transpose()?;
+        let codes = coded.zip(codes.as_ref());
+        let copy = |gpu: &Gpu| OnGpu::new(gpu.clone(), space, index, codes);
         let copies = gpus.run(gpus.all().iter().collect(), copy)?;
         Ok(Self { gpus, copies })
     }

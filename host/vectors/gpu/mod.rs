@@ -16,9 +16,9 @@ use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
-pub(crate) use lent::{Checking, Lent};
 #[cfg(test)]
 pub(crate) use lent::NormKernels;
+pub(crate) use lent::{Checking, Lent};
 pub use memory::DeviceMemory;
 pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
 pub use results::DeviceResults;

@@ -1,0 +1,139 @@
+//! Searches that walk on codes of the vectors, and rerank what they find by exact distances.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use half::f16;
+use tagore_device::key::{self, Key};
+
+use crate::quantize::{Compression, ScalarQuantizer};
+use crate::vectors::space::{Queries, Query, Space};
+use crate::vectors::{Matrix, TypedRows};
+use crate::{Error, Metric, Progress, Result};
+
+/// The codes of a base.
+pub(super) struct Coded {
+    compression: Compression,
+    quantizer: ScalarQuantizer,
+    metric: Metric,
+    /// The codes, once a search on the CPU has needed them.
+    space: OnceLock<Space<'static>>,
+    making: Mutex<()>,
+}
+
+/// The code of one query at a time.
+#[derive(Default)]
+pub(super) struct CodeBuffer {
+    wide: Vec<f32>,
+    f16: Vec<f16>,
+    i8: Vec<i8>,
+}
+
+impl Coded {
+    /// Fits codes to the rows of `space`.
+    ///
+    /// # Errors
+    /// If the vectors are no larger than their codes, or lie on a device that fails.
+    pub(super) fn new(space: &Space<'_>, compression: Compression) -> Result<Self> {
+        let element = space.vectors().element_type();
+        if element.size() <= compression.bytes() {
+            let found = format_args!("{compression} for a base of {element}");
+            return Err(Error::argument("vectors", found, "full: codes would not be smaller"));
+        }
+        // Cosine distances order unit vectors as squared L2 distances do.
+        let metric = match space.metric() {
+            Metric::InnerProduct => Metric::InnerProduct,
+            Metric::L2 | Metric::Cosine => Metric::L2,
+        };
+        let quantizer = ScalarQuantizer::fit(space.vectors(), metric, compression)?;
+        Ok(Self { compression, quantizer, metric, space: OnceLock::new(), making: Mutex::default() })
+    }
+
+    /// The metric of codes.
+    pub(super) fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// The codes of the rows of `space`, made anew.
+    ///
+    /// # Errors
+    /// If their device fails, or the work is cancelled.
+    pub(super) fn make(&self, space: &Space<'_>, progress: &Progress) -> Result<Space<'static>> {
+        Space::owned(self.quantizer.base(space.vectors(), progress)?, self.metric, progress)
+    }
+
+    /// The codes of the rows of `space`, made by the first call.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub(super) fn of(&self, space: &Space<'_>, progress: &Progress) -> Result<&Space<'static>> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = self.space.get() {
+            return Ok(known);
+        }
+        let made = self.make(space, progress)?;
+        Ok(self.space.get_or_init(|| made))
+    }
+
+    /// The codes of queries.
+    ///
+    /// # Errors
+    /// If their device fails, or the work is cancelled.
+    pub(super) fn queries(&self, queries: &Queries<'_>, progress: &Progress) -> Result<Queries<'static>> {
+        Ok(Queries::owned(self.quantizer.queries(queries.vectors(), progress)?))
+    }
+
+    /// The code of one query.
+    pub(super) fn query<'b>(&self, query: Query<'_>, buffer: &'b mut CodeBuffer) -> Query<'b> {
+        let CodeBuffer { wide, f16, i8 } = buffer;
+        query.widen(wide);
+        let dim = wide.len();
+        let rows = match self.compression {
+            Compression::F16 => {
+                f16.resize(dim, f16::ZERO);
+                self.quantizer.code_query(wide, f16);
+                TypedRows::F16(Matrix::new(f16, dim, dim))
+            }
+            Compression::Int8 => {
+                i8.resize(dim, 0);
+                self.quantizer.code_query(wide, i8);
+                TypedRows::I8(Matrix::new(i8, dim, dim))
+            }
+        };
+        Query::first_of(rows, false)
+    }
+}
+
+/// The nodes of some keys, by exact distances.
+#[derive(Default)]
+pub(super) struct Reranked {
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+    keys: Vec<Key>,
+    computed: u64,
+}
+
+impl Reranked {
+    /// Distances computed so far.
+    pub(super) fn computed(&self) -> u64 {
+        self.computed
+    }
+
+    /// Replaces the distances of `found` by those of `space`, and sorts. Stops at the first empty
+    /// slot.
+    pub(super) fn rerank(
+        &mut self,
+        space: &Space<'_>,
+        query: Query<'_>,
+        found: impl Iterator<Item = Key>,
+    ) -> &[Key] {
+        let Self { ids, distances, keys, computed } = self;
+        ids.clear();
+        ids.extend(found.take_while(|&key| key != key::NONE).map(key::id));
+        space.list_distances(query, ids, distances);
+        *computed += ids.len() as u64;
+        keys.clear();
+        keys.extend(distances.iter().zip(&*ids).map(|(&distance, &id)| key::pack(distance, id)));
+        keys.sort_unstable();
+        keys
+    }
+}

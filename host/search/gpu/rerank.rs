@@ -1,0 +1,163 @@
+//! Exact distances of the nodes that a search on codes found (`device/src/search/rerank.rs`).
+
+use std::ops::Range;
+
+use cuda_std::f16;
+use rayon::prelude::*;
+use tagore_device::block::rows::Rows;
+use tagore_device::key::{self, Key};
+use tagore_device::search::rerank::{RERANK_THREADS, Rerank, search_rerank_f16, search_rerank_f32};
+
+use super::BatchLimits;
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::search::coded::Reranked;
+use crate::vectors::gpu::{AnyOrigin, Base, OnDevice, Origin, Pick, metric_number, stride};
+use crate::vectors::space::{Queries, Space};
+use crate::{Metric, Result};
+
+/// Memory of a device that stays free beside the vectors, for batches of queries.
+const SPARE: u64 = 1 << 30;
+
+/// The vectors that codes were made of.
+pub(super) enum FullRows {
+    F32(Base<f32>),
+    F16(Base<f16>),
+    /// In host memory: the device has no room for them.
+    OnHost,
+}
+
+/// The exact distances of one set of queries.
+pub(super) struct Reranking<'a> {
+    pub rows: &'a FullRows,
+    pub space: &'a Space<'a>,
+    pub queries: &'a Queries<'a>,
+}
+
+/// An element type with a kernel.
+trait RerankKernel: OnDevice {
+    type Kernel: cuda_std::launch::Kernel<Arguments = (Rerank<Self>,)>;
+}
+
+impl RerankKernel for f32 {
+    type Kernel = search_rerank_f32;
+}
+
+impl RerankKernel for f16 {
+    type Kernel = search_rerank_f16;
+}
+
+impl FullRows {
+    /// Copies the rows of `space`, f32 or f16, to a device that has room for them.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn new(gpu: &Gpu, space: &Space<'_>) -> Result<Self> {
+        let free = gpu.free_memory()?.saturating_sub(SPARE);
+        let (n, dim, metric) = (space.len(), space.dim(), space.metric());
+        Ok(match AnyOrigin::own(gpu, space.vectors())? {
+            AnyOrigin::F32(rows) if Base::<f32>::plan(n, dim, metric).bytes() <= free => {
+                Self::F32(Base::upload(gpu, space, &rows)?)
+            }
+            AnyOrigin::F16(rows) if Base::<f16>::plan(n, dim, metric).bytes() <= free => {
+                Self::F16(Base::upload(gpu, space, &rows)?)
+            }
+            _ => {
+                space.vectors().on_host()?;
+                Self::OnHost
+            }
+        })
+    }
+}
+
+impl Reranking<'_> {
+    /// The nearest `limits.k` of the `limits.walked` keys per query in `found`, those of the
+    /// queries of `range`.
+    pub(super) fn run(
+        &self,
+        gpu: &Gpu,
+        found: &Buffer<Key>,
+        range: Range<usize>,
+        limits: BatchLimits,
+    ) -> Result<Buffer<Key>> {
+        let memory = MemoryPlan::new().with::<Key>("reranked", range.len() * limits.k).reserve(gpu)?;
+        let mut reranked: Buffer<Key> = memory.buffer("reranked")?;
+        match (self.rows, AnyOrigin::own(gpu, self.queries.vectors())?) {
+            (FullRows::F32(base), AnyOrigin::F32(queries)) => {
+                self.launch(gpu, (base, &queries, found), range, limits, &mut reranked)?;
+            }
+            (FullRows::F16(base), AnyOrigin::F16(queries)) => {
+                self.launch(gpu, (base, &queries, found), range, limits, &mut reranked)?;
+            }
+            _ => self.on_host(found, range, limits, &mut reranked)?,
+        }
+        Ok(reranked)
+    }
+
+    fn launch<T: RerankKernel>(
+        &self,
+        gpu: &Gpu,
+        (base, queries, found): (&Base<T>, &Origin<'_, T>, &Buffer<Key>),
+        range: Range<usize>,
+        limits: BatchLimits,
+        reranked: &mut Buffer<Key>,
+    ) -> Result<()> {
+        let (count, dim, metric) = (range.len(), self.space.dim(), self.space.metric());
+        let stride = stride::<T>(dim);
+        let memory = MemoryPlan::new()
+            .with::<T>("full queries", count * stride)
+            .with::<f32>("lifts of queries", count)
+            .reserve(gpu)?;
+        let (mut values, mut lifts): (Buffer<T>, Buffer<f32>) =
+            (memory.buffer("full queries")?, memory.buffer("lifts of queries")?);
+        let zero = self.queries.zero().get(range.clone()).unwrap_or_default();
+        queries.copy(gpu, Pick::Range(range), &mut values, stride)?;
+        let is_lifted = metric == Metric::Cosine && !zero.is_empty();
+        if is_lifted {
+            let of_queries: Vec<f32> = zero.iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
+            lifts.upload(&of_queries)?;
+        }
+        let rerank = Rerank {
+            base: base.rows(),
+            queries: Rows {
+                values: values.view(),
+                lifts: lifts.view(),
+                stride: stride as u32,
+                dim: dim as u32,
+                lifted: u32::from(is_lifted),
+                square: -1.0,
+            },
+            found: found.view(),
+            reranked: reranked.view_mut(),
+            walked: limits.walked as u32,
+            k: limits.k as u32,
+            metric: metric_number(metric),
+            padding: 0,
+        };
+        // SAFETY: keys found are of rows of the base; the buffers hold as many queries and keys,
+        // and are freed after the work.
+        unsafe { gpu.launch::<T::Kernel>([count as u32, 1, 1], RERANK_THREADS, (rerank,))? };
+        let rows = count as u64 * limits.walked as u64;
+        gpu.count_work::<T::Kernel>(rows * (stride * size_of::<T>()) as u64, 0);
+        Ok(())
+    }
+
+    fn on_host(
+        &self,
+        found: &Buffer<Key>,
+        range: Range<usize>,
+        BatchLimits { k, walked, .. }: BatchLimits,
+        reranked: &mut Buffer<Key>,
+    ) -> Result<()> {
+        self.queries.vectors().on_host()?;
+        let mut keys = vec![key::NONE; range.len() * walked];
+        found.download(&mut keys)?;
+        let mut nearest = vec![key::NONE; range.len() * k];
+        let rows = nearest.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(walked)).zip(range);
+        rows.for_each_init(Reranked::default, |room, ((nearest, keys), query)| {
+            let exact = room.rerank(self.space, self.queries.query(query), keys.iter().copied());
+            let exact = &exact[..exact.len().min(k)];
+            nearest[..exact.len()].copy_from_slice(exact);
+        });
+        reranked.upload(&nearest)
+    }
+}

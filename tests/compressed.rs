@@ -1,0 +1,147 @@
+//! Searches on codes, whose answers are reranked by the vectors.
+
+use half::f16;
+use tagore::{
+    Builder, Compression, Device, IdSet, Metric, Progress, Search, SearchResult, Searcher, Strategy, Vectors,
+    ground_truth,
+};
+
+use crate::gpu::devices;
+use crate::reference::uniform;
+
+const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+
+const COMPRESSIONS: [Compression; 2] = [Compression::F16, Compression::Int8];
+
+/// Vectors far from the origin, some of them zero.
+fn shifted(rows: usize, dim: usize, seed: u64) -> Vectors {
+    let plain = uniform(rows, dim, seed);
+    let component = |row: usize, (i, x): (usize, f32)| {
+        if row % 97 == 5 { 0.0 } else { x * 3.0 + if i % 3 == 0 { 40.0 } else { -2.0 } }
+    };
+    let rows = (0..rows).flat_map(|row| {
+        let values = plain.row(row).into_owned();
+        values.into_iter().enumerate().map(move |at| component(row, at)).collect::<Vec<_>>()
+    });
+    Vectors::from_f32(rows.collect(), dim).unwrap()
+}
+
+fn searcher(base: Vectors, metric: Metric) -> Searcher {
+    let (degree, knn) = (16.min(base.len() - 1), 32.min(base.len() - 1));
+    let builder = Builder::new(Strategy::cagra().degree(degree)).knn(knn).metric(metric).device(Device::Cpu);
+    let index = builder.build(&base).unwrap();
+    Searcher::new(index, base, &Progress::silent()).unwrap()
+}
+
+/// The share of the first ten of each exact answer that was found.
+fn recall(base: &Vectors, queries: &Vectors, metric: Metric, found: &SearchResult) -> f64 {
+    let truth = ground_truth(base, queries, metric, 10, &Progress::silent()).unwrap();
+    let hits = (0..queries.len())
+        .map(|query| found.ids(query).iter().filter(|id| truth.ids(query).contains(id)).count());
+    hits.sum::<usize>() as f64 / (queries.len() * 10) as f64
+}
+
+#[test]
+fn answers_are_exact_and_nearly_those_of_a_search_on_the_vectors() {
+    let silent = Progress::silent();
+    for metric in METRICS {
+        let (base, queries) = (shifted(1500, 33, 1), shifted(60, 33, 2));
+        let full = searcher(base.clone(), metric);
+        let search = Search::new(10).beam(64);
+        let expected = recall(&base, &queries, metric, &full.search(&queries, search, &silent).unwrap());
+        for compression in COMPRESSIONS {
+            let coded = full.clone().compressed(compression).unwrap();
+            let found = coded.search(&queries, search, &silent).unwrap();
+            let reached = recall(&base, &queries, metric, &found);
+            assert!(reached > expected - 0.02, "{metric} {compression}: {reached} of {expected}");
+            let exact = ground_truth(&base, &queries, metric, base.len(), &silent).unwrap();
+            for query in 0..queries.len() {
+                for found in found.neighbors(query) {
+                    let rank = exact.ids(query).iter().position(|&id| id == found.id).unwrap();
+                    assert_eq!(exact.distances(query).unwrap()[rank].to_bits(), found.distance.to_bits());
+                }
+                assert!(found.distances(query).is_sorted());
+                let one = coded.search_one(&queries.row(query), search).unwrap();
+                assert!(found.neighbors(query).eq(one), "{metric} {compression}, query {query}");
+            }
+        }
+    }
+}
+
+#[test]
+fn devices_give_the_answers_of_the_cpu() {
+    let silent = Progress::silent();
+    let (f32s, queries) = (shifted(400, 37, 3), shifted(9, 37, 4));
+    let halves = |vectors: &Vectors| {
+        let rows = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned());
+        Vectors::from_f16(rows.map(f16::from_f32).collect(), 37).unwrap()
+    };
+    let half = IdSet::from_ids(400, (0..400).filter(|id| id % 2 == 0)).unwrap();
+    for metric in METRICS {
+        for (base, compression) in [
+            (f32s.clone(), Compression::F16),
+            (f32s.clone(), Compression::Int8),
+            (halves(&f32s), Compression::Int8),
+        ] {
+            let on_cpu = searcher(base, metric).compressed(compression).unwrap();
+            for device in devices() {
+                let searcher = on_cpu.clone().device(device).unwrap();
+                for (search, rerank) in [
+                    (Search::new(10).beam(50), 40),
+                    (Search::new(3).beam(20), 1),
+                    (Search::new(5).beam(400), 1000),
+                    (Search::new(4).beam(20).radius(600.0), 20),
+                    (Search::new(4).beam(20).among(&half), 5),
+                ] {
+                    let (on_cpu, searcher) = (on_cpu.clone().rerank(rerank), searcher.clone().rerank(rerank));
+                    let expected = on_cpu.search(&queries, search, &silent).unwrap();
+                    let found = searcher.search(&queries, search, &silent).unwrap();
+                    assert!(found.computed() >= expected.computed());
+                    let shape = format!("{metric} {compression} {search:?} on {device}");
+                    assert_eq!(found.into_parts(), expected.into_parts(), "{shape}");
+                    let one = searcher.search_one(&queries.row(3), search).unwrap();
+                    assert_eq!(one, on_cpu.search_one(&queries.row(3), search).unwrap(), "{shape}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_may_come_after_the_device() {
+    let silent = Progress::silent();
+    let (base, queries) = (uniform(300, 24, 5), uniform(5, 24, 6));
+    let full = searcher(base, Metric::L2);
+    let search = Search::new(6).beam(30);
+    let expected = full.clone().compressed(Compression::Int8).unwrap();
+    let expected = expected.search(&queries, search, &silent).unwrap().into_parts();
+    for device in devices() {
+        let coded = full.clone().device(device).unwrap().compressed(Compression::Int8).unwrap();
+        assert_eq!(coded.runs_on(), device.to_string());
+        assert_eq!(coded.search(&queries, search, &silent).unwrap().into_parts(), expected);
+    }
+}
+
+#[test]
+fn equal_rows_and_indexes_of_few_rows_are_searched() {
+    let silent = Progress::silent();
+    let base = Vectors::from_f32([1.5, 2.5, 3.5].repeat(4), 3).unwrap();
+    let queries = Vectors::from_f32(vec![1.0, 2.0, 3.0, 1e9, 0.0, -1e9], 3).unwrap();
+    for device in devices().into_iter().chain([Device::Cpu]) {
+        let searcher = searcher(base.clone(), Metric::L2).compressed(Compression::Int8).unwrap();
+        let found = searcher.device(device).unwrap().search(&queries, Search::new(4), &silent).unwrap();
+        let mut ids = found.ids(0).to_vec();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2, 3], "{device}");
+        assert_eq!(found.distances(0), [0.75; 4], "{device}");
+    }
+}
+
+#[test]
+fn codes_that_save_nothing_and_unknown_types_are_refused() {
+    let bytes = Vectors::from_u8((0..200 * 8).map(|i| (i % 251) as u8).collect(), 8).unwrap();
+    let error = searcher(bytes, Metric::L2).compressed(Compression::Int8).unwrap_err().to_string();
+    assert_eq!(error, "vectors: found int8 for a base of u8, expected full: codes would not be smaller");
+    let error = "f32".parse::<Compression>().unwrap_err().to_string();
+    assert_eq!(error, "vectors: found f32, expected full, f16 or int8");
+}
