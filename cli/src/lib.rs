@@ -31,6 +31,7 @@ mod task;
 mod tasks;
 mod timeline;
 mod usage;
+mod walked;
 
 use std::ffi::OsString;
 

@@ -11,6 +11,7 @@ use crate::files::{Files, Kind};
 use crate::options::BaseAndQueries;
 use crate::output::{Output, STANDARD, grouped};
 use crate::results::TextFormat;
+use crate::walked::Walked;
 
 /// An index, its base, queries, and the device of searches.
 #[derive(clap::Args)]
@@ -27,6 +28,8 @@ pub(crate) struct Searched {
     /// give lower latency
     #[arg(long, default_value_t = 1, value_name = "W")]
     width: usize,
+    #[command(flatten)]
+    walked: Walked,
 }
 
 impl Searched {
@@ -42,7 +45,8 @@ impl Searched {
     }
 
     pub(crate) fn searcher(&self, index: Index, base: Vectors, progress: &Progress) -> Result<Searcher> {
-        Ok(Searcher::new(index, base, progress)?.width(self.width)?.device(self.device)?)
+        let searcher = Searcher::new(index, base, progress)?.width(self.width)?;
+        Ok(self.walked.set(searcher)?.device(self.device)?)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::files::{Files, Kind};
 use crate::options::{Input, open};
 use crate::output::{Output, grouped};
 use crate::spool;
+use crate::walked::Walked;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     /// Queries per batch on a GPU [default: all]
     #[arg(long, value_delimiter = ',', value_name = "N,..")]
     batches: Option<Vec<usize>>,
+    #[command(flatten)]
+    walked: Walked,
     /// Device of searches: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
@@ -68,7 +71,7 @@ impl Args {
         for path in &self.index {
             let index = Index::open(path)?;
             let searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
-            let mut searcher = searcher.device(self.device)?;
+            let mut searcher = self.walked.set(searcher)?.device(self.device)?;
             for &width in &self.widths {
                 for &batch in &batches {
                     let renamed = |error| Error::from(error).renamed("width", "widths");
@@ -80,7 +83,8 @@ impl Args {
                         evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?
                     {
                         let share = bandwidth(&evaluation, searcher.device_name());
-                        let run = Run { searcher: &searcher, width, batch, evaluation, share };
+                        let vectors = self.walked.name();
+                        let run = Run { searcher: &searcher, vectors, width, batch, evaluation, share };
                         run.say(output);
                         let event = run.event();
                         output.event(&event);
@@ -102,6 +106,8 @@ fn bandwidth(evaluation: &Evaluation, device_name: Option<&str>) -> Option<f64> 
 /// The searches of one index with one beam, width and batch.
 struct Run<'a> {
     searcher: &'a Searcher,
+    /// What it walks on.
+    vectors: String,
     width: usize,
     batch: usize,
     evaluation: Evaluation,
@@ -111,7 +117,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn say(&self, output: &Output) {
-        let Self { searcher, width, batch, evaluation, share } = self;
+        let Self { searcher, width, batch, evaluation, share, .. } = self;
         let Evaluation { beam, recall, qps, device_qps, distances, .. } = evaluation;
         let kind = searcher.index().kind();
         let on_device = device_qps.map_or(String::new(), |qps| grouped(qps.round()));
@@ -126,14 +132,14 @@ impl Run<'_> {
 
     /// The run as a JSON line.
     fn event(&self) -> Value {
-        let Self { searcher, width, batch, evaluation, share } = self;
+        let Self { searcher, vectors, width, batch, evaluation, share } = self;
         let (index, base) = (searcher.index(), searcher.base());
         let Evaluation { beam, k, recall, recall_ids, qps, device_qps, device_bytes, distances } = evaluation;
         json!({
             "event": "bench search", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
             "index": index.kind(), "metric": index.metric().to_string(), "degree": index.max_degree(),
             "device": searcher.runs_on(), "device_name": searcher.device_name(),
-            "k": k, "beam": beam, "width": width, "batch": batch,
+            "vectors": vectors, "k": k, "beam": beam, "width": width, "batch": batch,
             "recall": recall, "recall_ids": recall_ids, "distances": distances, "qps": qps,
             "device_qps": device_qps, "device_bytes_per_second": device_bytes, "bandwidth_share": share,
         })
