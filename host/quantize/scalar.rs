@@ -1,19 +1,23 @@
 //! Scalar quantization: one byte or two per component of a vector, for searches.
 //!
 //! ```text
+//! x is rotated first, if codes are bytes
 //! code of x   = round((x - mean) * scale), component by component, cut at the ends of the type
 //! code of a query under inner product = round(x * scale of this query)
 //! ```
 //!
 //! All components share one scale, so distances of codes are those of the vectors times a constant,
 //! but for rounding: squared L2 distances directly; inner products of a query and centred rows up
-//! to a term that is the same for all rows.
+//! to a term that is the same for all rows. The rotation keeps distances, and gives all components
+//! about the same variance, so that none wastes levels of a byte.
 
 use std::fmt;
 use std::str::FromStr;
 
 use half::f16;
+use rayon::prelude::*;
 
+use super::rotation::Rotation;
 use crate::parallel::for_each_row;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{Error, Metric, Progress, Result};
@@ -98,6 +102,7 @@ pub(crate) struct ScalarQuantizer {
     compression: Compression,
     /// Whether queries have a scale of their own: under inner product.
     by_query: bool,
+    rotation: Option<Rotation>,
     mean: Vec<f32>,
     /// Largest distance of a component from its mean that is held.
     range: f32,
@@ -111,10 +116,16 @@ impl ScalarQuantizer {
     pub(crate) fn fit(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
         let (sample, rows) = base.spread()?;
         let dim = base.dim();
-        let rows: Vec<_> = rows.into_iter().map(|row| sample.row(row)).collect();
+        let rotation = (compression == Compression::Int8).then(|| Rotation::new(dim));
+        let rotated = |row: usize| {
+            let mut row = sample.row(row).into_owned();
+            rotation.iter().for_each(|rotation| rotation.apply(&mut row));
+            row
+        };
+        let rows: Vec<Vec<f32>> = rows.into_par_iter().map(rotated).collect();
         let mut sums = vec![0f64; dim];
         for row in &rows {
-            sums.iter_mut().zip(&row[..]).for_each(|(sum, &x)| *sum += f64::from(x));
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
         }
         let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows.len().max(1) as f64) as f32).collect();
         let deviations = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(x, mean)| (x - mean).abs()));
@@ -126,7 +137,7 @@ impl ScalarQuantizer {
         };
         // Equal rows have equal codes at any scale.
         let range = if range > 0.0 { range } else { 1.0 };
-        Ok(Self { compression, by_query: metric == Metric::InnerProduct, mean, range })
+        Ok(Self { compression, by_query: metric == Metric::InnerProduct, rotation, mean, range })
     }
 
     /// The codes of a base.
@@ -154,7 +165,7 @@ impl ScalarQuantizer {
     fn all<T: Code>(
         &self,
         vectors: &Vectors,
-        code: impl Fn(&Self, &[f32], &mut [T]) + Sync,
+        code: impl Fn(&Self, &mut [f32], &mut [T]) + Sync,
         progress: &Progress,
     ) -> Result<Vectors> {
         vectors.on_host()?;
@@ -170,20 +181,23 @@ impl ScalarQuantizer {
         Vectors::from_owner(codes, dim)
     }
 
-    fn code_row<T: Code>(&self, row: &[f32], out: &mut [T]) {
+    /// Writes the code of a row. The row becomes something else.
+    fn code_row<T: Code>(&self, row: &mut [f32], out: &mut [T]) {
+        self.rotation.iter().for_each(|rotation| rotation.apply(row));
         let scale = T::LARGEST / self.range;
         for (out, (x, mean)) in out.iter_mut().zip(row.iter().zip(&self.mean)) {
             *out = T::of((x - mean) * scale);
         }
     }
 
-    /// Writes the code of a query, in the values of its space.
-    pub(crate) fn code_query<T: Code>(&self, row: &[f32], out: &mut [T]) {
+    /// Writes the code of a query, in the values of its space. The query becomes something else.
+    pub(crate) fn code_query<T: Code>(&self, query: &mut [f32], out: &mut [T]) {
         if !self.by_query {
-            return self.code_row(row, out);
+            return self.code_row(query, out);
         }
-        let largest = row.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        self.rotation.iter().for_each(|rotation| rotation.apply(query));
+        let largest = query.iter().fold(0f32, |largest, x| largest.max(x.abs()));
         let scale = if largest > 0.0 { T::LARGEST / largest } else { 0.0 };
-        out.iter_mut().zip(row).for_each(|(out, x)| *out = T::of(x * scale));
+        out.iter_mut().zip(query).for_each(|(out, x)| *out = T::of(*x * scale));
     }
 }

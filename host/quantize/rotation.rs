@@ -1,0 +1,98 @@
+//! A rotation that spreads the variance of vectors evenly over their components, so that one scale
+//! suits all of them. Fast Hadamard transforms with random signs (Ailon and Chazelle 2006).
+//!
+//! A transform needs a power of two. For other dimensions several of the largest that fit take
+//! turns at the first and the last components.
+
+use tagore_device::random::{Draws, Stage};
+
+/// Transforms, for dimensions that are no power of two.
+const ROUNDS: usize = 4;
+
+pub(super) struct Rotation {
+    /// Components of a transform.
+    width: usize,
+    /// A factor for each component before each transform: 1 or -1 over the square root of the
+    /// width for those that it changes, else 1.
+    factors: Vec<Vec<f32>>,
+}
+
+impl Rotation {
+    /// A rotation of vectors of `dim` components.
+    pub(super) fn new(dim: usize) -> Self {
+        let width = if dim.is_power_of_two() { dim } else { dim.next_power_of_two() / 2 };
+        let rounds = if width == dim { 1 } else { ROUNDS };
+        let factor = 1.0 / (width as f32).sqrt();
+        let of_round = |round: usize| {
+            let draws = Draws::new(0, Stage::Cells, round as u32, 0);
+            let from = first(round, dim, width);
+            let changed = from..from + width;
+            let of = |i: usize| {
+                if !changed.contains(&i) {
+                    1.0
+                } else if draws.below(i as u64, 2) == 0 {
+                    factor
+                } else {
+                    -factor
+                }
+            };
+            (0..dim).map(of).collect()
+        };
+        Self { width, factors: (0..rounds).map(of_round).collect() }
+    }
+
+    /// Rotates a vector.
+    pub(super) fn apply(&self, vector: &mut [f32]) {
+        let dim = vector.len();
+        for (round, factors) in self.factors.iter().enumerate() {
+            vector.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+            let from = first(round, dim, self.width);
+            transform(&mut vector[from..from + self.width]);
+        }
+    }
+}
+
+/// The first component of a transform.
+fn first(round: usize, dim: usize, width: usize) -> usize {
+    if round.is_multiple_of(2) { 0 } else { dim - width }
+}
+
+/// The Hadamard transform, times the square root of the length.
+fn transform(values: &mut [f32]) {
+    let mut half = 1;
+    while half < values.len() {
+        for pair in values.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_stay_and_variance_spreads() {
+        for dim in [1, 2, 3, 7, 64, 96, 100, 960, 1025] {
+            let rotation = Rotation::new(dim);
+            let square = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
+            let draws = Draws::new(1, Stage::Test, 0, dim as u64);
+            let random: Vec<f32> = (0..dim as u64).map(|i| draws.below(i, 1000) as f32 - 300.0).collect();
+            let mut rotated = random.clone();
+            rotation.apply(&mut rotated);
+            approx::assert_relative_eq!(square(&rotated), square(&random), max_relative = 1e-5);
+            // A single component that differs becomes many.
+            for place in [0, dim / 2, dim - 1] {
+                let mut spike = vec![0.0; dim];
+                spike[place] = 1.0;
+                rotation.apply(&mut spike);
+                let largest = spike.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+                assert!(dim < 64 || largest < 0.5, "{largest} of dimension {dim}");
+            }
+        }
+    }
+}
