@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use tagore::{Device, DeviceMemory, DeviceRows, ElementType, Error, Vectors};
 
-use crate::dlpack::{self, Lent};
+use crate::dlpack::{self, Kept, Lent};
 use crate::errors::{self, Names};
 use crate::process::process;
 
@@ -54,6 +54,7 @@ impl Values {
 /// The owner of an array's memory.
 enum Owner {
     Python { _array: Py<PyAny> },
+    DlPack { _array: Kept },
     Library(DeviceMemory),
 }
 
@@ -125,7 +126,18 @@ pub(crate) fn array_of_interface(
     let device = device.map_err(|error| of(py, error, name))?;
     let strides = strides.map(|strides| strides.iter().map(|&stride| Some(stride)).collect());
     let lent = Lent { address, shape, strides, values: Some(values), device, stream };
-    DeviceArray::of(py, lent, owner, name)
+    DeviceArray::of(py, lent, Owner::Python { _array: owner }, name)
+}
+
+/// The array `x` by the functions that its type has for C, if it has and lies on a CUDA device;
+/// `name` is its parameter.
+///
+/// # Errors
+/// As [`array_of_interface`].
+#[pyfunction]
+pub(crate) fn array_of_type(x: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<DeviceArray>> {
+    let Some((lent, kept)) = dlpack::exchange(x) else { return Ok(None) };
+    DeviceArray::of(x.py(), lent, Owner::DlPack { _array: kept }, name).map(Some)
 }
 
 /// The array in a capsule of DLPack, on a CUDA device; `name` is its parameter.
@@ -138,7 +150,8 @@ pub(crate) fn array_of_capsule(capsule: &Bound<'_, PyCapsule>, name: &str) -> Py
     let lent = dlpack::read(capsule).ok_or_else(|| {
         errors::argument(py, name, "a capsule", "one of DLPack, with an array on a CUDA device")
     })?;
-    DeviceArray::of(py, lent, capsule.clone().into_any().unbind(), name)
+    let owner = Owner::Python { _array: capsule.clone().into_any().unbind() };
+    DeviceArray::of(py, lent, owner, name)
 }
 
 fn refused_type(py: Python<'_>, name: &str, found: &str) -> PyErr {
@@ -157,7 +170,7 @@ fn of(py: Python<'_>, error: Error, name: &str) -> PyErr {
 }
 
 impl DeviceArray {
-    fn of(py: Python<'_>, lent: Lent, owner: Py<PyAny>, name: &str) -> PyResult<Self> {
+    fn of(py: Python<'_>, lent: Lent, owner: Owner, name: &str) -> PyResult<Self> {
         let Lent { address, shape, strides, values, device, stream } = lent;
         let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
         let Some(values) = values else { return Err(refused_type(py, name, "another type")) };
@@ -189,7 +202,6 @@ impl DeviceArray {
                 ),
             );
         };
-        let owner = Owner::Python { _array: owner };
         Ok(Self { address, shape: (rows, dim), stride, values, device, stream, owner })
     }
 

@@ -1,6 +1,6 @@
 //! DLPack: capsules with arrays, read and made.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 
 use pyo3::prelude::*;
@@ -21,6 +21,9 @@ const FLOAT: u8 = 2;
 
 /// The name of a capsule of version 1.0 or later.
 const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// The name of the capsule of a table of functions.
+const EXCHANGE: &CStr = c"dlpack_exchange_api";
 
 /// The default stream, whose work comes before the use of an array.
 const DEFAULT_STREAM: u64 = 1;
@@ -88,6 +91,11 @@ pub(crate) fn read(capsule: &Bound<'_, PyCapsule>) -> Option<Lent> {
             (None, None) => return None,
         }
     };
+    lent(tensor, DEFAULT_STREAM)
+}
+
+/// The array of a tensor on a CUDA device, whose values work on `stream` writes.
+fn lent(tensor: &Tensor, stream: u64) -> Option<Lent> {
     let (kind, number) = tensor.device;
     let device = Device::Cuda(u32::try_from(number).ok().filter(|_| kind == CUDA)?);
     let ndim = usize::try_from(tensor.ndim).ok()?;
@@ -109,7 +117,78 @@ pub(crate) fn read(capsule: &Bound<'_, PyCapsule>) -> Option<Lent> {
     let address = tensor.data.expose_provenance() as u64;
     let address = address.checked_add(tensor.byte_offset)?;
     let shape = if ndim == 0 { Vec::new() } else { numbers(tensor.shape)? };
-    Some(Lent { address, shape, strides, values, device, stream: Some(DEFAULT_STREAM) })
+    Some(Lent { address, shape, strides, values, device, stream: Some(stream) })
+}
+
+/// `DLPackExchangeAPI` of version 1.3: the functions of a type of arrays, for C.
+#[repr(C)]
+struct Exchange {
+    major: u32,
+    minor: u32,
+    /// The table of an earlier version.
+    previous: *const Exchange,
+    _allocate: *const c_void,
+    managed_of: Option<unsafe extern "C" fn(*mut pyo3::ffi::PyObject, *mut *mut ManagedVersioned) -> c_int>,
+    _object_of: *const c_void,
+    _tensor_of: *const c_void,
+    stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
+}
+
+/// An array that its library keeps until this is dropped.
+pub(crate) struct Kept(NonNull<ManagedVersioned>);
+
+// SAFETY: DLPack lets any thread call the deleter.
+unsafe impl Send for Kept {}
+// SAFETY: nothing reads it.
+unsafe impl Sync for Kept {}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the producer made it for its only owner, which this is.
+        unsafe {
+            if let Some(delete) = self.0.as_ref().deleter {
+                delete(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+/// The array `x` on a CUDA device by the table of its type, in less than a microsecond; none
+/// without a table, or if it has no such array to lend.
+pub(crate) fn exchange(x: &Bound<'_, PyAny>) -> Option<(Lent, Kept)> {
+    let table = x.get_type().getattr(pyo3::intern!(x.py(), "__dlpack_c_exchange_api__")).ok()?;
+    let table = table.cast::<PyCapsule>().ok()?.pointer_checked(Some(EXCHANGE)).ok()?;
+    let mut table = table.cast::<Exchange>().as_ptr().cast_const();
+    // SAFETY: tables live as long as the process, and each begins with its version and the one
+    // before it. Those of version 1.3 and later have these fields. The functions take an object
+    // of the type, and fill what they get a pointer to if they return 0.
+    unsafe {
+        while (*table).major != 1 {
+            table = (*table).previous;
+            if table.is_null() {
+                return None;
+            }
+        }
+        let Exchange { managed_of, stream, .. } = &*table;
+        let (managed_of, stream_of) = ((*managed_of)?, (*stream)?);
+        let mut managed = std::ptr::null_mut();
+        if managed_of(x.as_ptr(), &raw mut managed) != 0 {
+            // The slower way says what is wrong with it.
+            drop(PyErr::take(x.py()));
+            return None;
+        }
+        let kept = Kept(NonNull::new(managed)?);
+        let tensor = &kept.0.as_ref().tensor;
+        let ((kind, number), mut stream) = (tensor.device, std::ptr::null_mut());
+        if kind != CUDA || kept.0.as_ref().major != 1 {
+            return None;
+        }
+        if stream_of(kind, number, &raw mut stream) != 0 {
+            drop(PyErr::take(x.py()));
+            return None;
+        }
+        Some((lent(tensor, stream.expose_provenance() as u64)?, kept))
+    }
 }
 
 /// What a capsule made here holds.

@@ -35,7 +35,7 @@ mod _tagore {
     use super::{
         build::{build, build_file, knn_graph, knn_graph_on_device},
         command,
-        device_array::{DeviceArray, array_of_capsule, array_of_interface},
+        device_array::{DeviceArray, array_of_capsule, array_of_interface, array_of_type},
         files::{read, read_truth, write, write_truth},
         index::{Index, open},
         plan::plan,

@@ -52,6 +52,9 @@ def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
     if isinstance(x, np.ndarray):
         return None
     try:
+        found = _tagore.array_of_type(x, name)
+        if found is not None:
+            return found
         place = getattr(x, "__dlpack_device__", None)
         if place is not None:
             if int(place()[0]) != _CUDA:
