@@ -448,16 +448,12 @@ impl Queries<'_> {
         &self.zero
     }
 
-    /// The queries of `range`. Some of those on a device are copied to the host.
-    ///
-    /// # Errors
-    /// If the device fails.
+    /// The queries of `range`; some of a device are copied to the host. Fails if the device does.
     pub(crate) fn part(&self, range: Range<usize>) -> Result<Queries<'_>> {
-        if range.len() == self.len() {
-            return Ok(Queries { vectors: Cow::Borrowed(&self.vectors), zero: self.zero.clone() });
-        }
         let zero = self.zero.get(range.clone()).unwrap_or_default().to_vec();
-        Ok(Queries { vectors: Cow::Owned(self.vectors.part(range)?), zero })
+        let is_all = range.len() == self.len();
+        let part = if is_all { Cow::Borrowed(&*self.vectors) } else { Cow::Owned(self.vectors.part(range)?) };
+        Ok(Queries { vectors: part, zero })
     }
 
     pub(crate) fn query(&self, index: usize) -> Query<'_> {

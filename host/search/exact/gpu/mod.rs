@@ -5,7 +5,7 @@
 //! ranges that grow as the bounds of the queries tighten, so that survivors fill about a third of
 //! their capacity. A few queries may overflow it, as in a dense spot with distances below the
 //! rounding error. These are searched again by themselves. If many overflow, the range is visited
-//! again in smaller parts.
+//! again in smaller parts. Several GPUs share a search (`shared.rs`).
 
 mod batch;
 mod pass;
