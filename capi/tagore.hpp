@@ -513,7 +513,8 @@ struct results {
     }
 };
 
-// An index and its vectors, for searches by any number of threads.
+// An index and its vectors, for searches by any number of threads. Several devices, "cuda:0,1",
+// share the queries.
 class searcher {
 public:
     searcher(const index &index, const vectors &base, const std::string &device = "cpu", std::size_t width = 1,
@@ -562,7 +563,7 @@ private:
     detail::handle<tagore_searcher, tagore_searcher_free> handle_;
 };
 
-// The exact nearest rows of each query.
+// The exact nearest rows of each query. Several devices, "cuda:0,1", share the search.
 inline results exact_search(const vectors &base, const tagore_matrix &queries, std::size_t k,
                             tagore_metric metric = TAGORE_L2, const std::string &device = "auto",
                             const watch &watch = {}) {

@@ -125,10 +125,10 @@ impl Device {
     }
 }
 
-/// A device that a thread opens and compiles kernels for. Dropping it waits until the device is
+/// Devices that a thread opens and compiles kernels for. Dropping it waits until the devices are
 /// open, not for the kernels.
 #[derive(Debug)]
-#[must_use = "dropping it waits until the device is open"]
+#[must_use = "dropping it waits until the devices are open"]
 pub struct Preparation(Option<JoinHandle<()>>);
 
 impl Preparation {
@@ -137,18 +137,22 @@ impl Preparation {
         Self(None)
     }
 
-    /// Opens a device by `open`, if there is one, and compiles `kernels`. Whoever uses the device
-    /// meets the errors.
+    /// Opens each of `devices` by `open`, where it gives a GPU, and compiles `kernels`. Whoever uses
+    /// the devices meets the errors.
     pub(crate) fn begin(
+        devices: &[Device],
         kernels: Vec<&'static str>,
-        open: impl FnOnce() -> Result<Option<Gpu>> + Send + 'static,
+        open: impl Fn(Device) -> Result<Option<Gpu>> + Send + 'static,
     ) -> Self {
+        let devices = devices.to_vec();
         let work = move || {
-            let began = Instant::now();
-            if let Ok(Some(gpu)) = open() {
-                let seconds = began.elapsed().as_secs_f64();
-                tracing::debug!(stage = "open", done = 1, total = 1, seconds, "a stage ends");
-                gpu.prepare(&kernels);
+            for device in devices {
+                let began = Instant::now();
+                if let Ok(Some(gpu)) = open(device) {
+                    let seconds = began.elapsed().as_secs_f64();
+                    tracing::debug!(stage = "open", done = 1, total = 1, seconds, "a stage ends");
+                    gpu.prepare(&kernels);
+                }
             }
         };
         Self(thread::Builder::new().name("device".to_owned()).spawn(work).ok())
@@ -157,7 +161,7 @@ impl Preparation {
 
 impl Drop for Preparation {
     fn drop(&mut self) {
-        // A panic of the thread has been printed, and whoever uses the device meets its cause.
+        // A panic of the thread has been printed, and whoever uses the devices meets its cause.
         let _ = self.0.take().map(JoinHandle::join);
     }
 }

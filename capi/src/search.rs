@@ -23,7 +23,8 @@ pub struct tagore_searcher(Searcher);
 pub struct tagore_searcher_options {
     /// sizeof(tagore_searcher_options)
     pub size: usize,
-    /// The device: "cpu" (the default, null), "auto", "cuda" or "cuda:1".
+    /// The device: "cpu" (the default, null), "auto", "cuda" or "cuda:1"; or several that share the
+    /// queries: "cuda:0,1".
     pub device: *const c_char,
     /// Nodes that a GPU expands per step, 1 to 8: at 1, the default, answers are those of the CPU.
     pub width: usize,
@@ -56,9 +57,10 @@ pub struct tagore_exact_options {
     pub size: usize,
     /// Neighbours per query: 1 to the rows of the base.
     pub k: usize,
-    /// The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1".
+    /// The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1"; or several that share the
+    /// search: "cuda:0,1".
     pub device: *const c_char,
-    /// Most bytes of device memory; 0 for all that is free.
+    /// Most bytes of memory of each device; 0 for all that is free.
     pub device_memory: u64,
     /// The metric, TAGORE_L2 by default.
     pub metric: tagore_metric,
@@ -82,7 +84,7 @@ pub struct tagore_results {
     /// Slots of each array: at least queries x k.
     pub slots: usize,
     /// The kind of memory of both arrays. A search on the device that holds them leaves its answers
-    /// there.
+    /// there; tagore_search on several devices takes TAGORE_HOST alone.
     pub memory: tagore_memory,
     /// Of TAGORE_CUDA: the number of the device.
     pub device: i32,
@@ -165,9 +167,9 @@ impl HostRoom<'_> {
     }
 }
 
-/// The device that a text names, if it is there.
-fn device(name: *const c_char, default: Device) -> Result<Device> {
-    Ok(text_if(name, "device")?.map_or(Ok(default), str::parse)?)
+/// The devices that a text names, if it is there.
+fn devices(names: *const c_char, default: Device) -> Result<Vec<Device>> {
+    Ok(text_if(names, "device")?.map_or(Ok(vec![default]), Device::list)?)
 }
 
 /// The queries of a call, where they lie.
@@ -214,13 +216,13 @@ pub extern "C" fn tagore_searcher_create(
             if batch > 0 {
                 searcher = searcher.batch(batch);
             }
-            searcher = searcher.device(device(name, Device::Cpu)?)?;
+            searcher = searcher.devices(&devices(name, Device::Cpu)?)?;
         }
         Ok(tagore_searcher(searcher))
     })
 }
 
-/// Finds the nearest rows of each query by beam search, on all threads or on the searcher's device.
+/// Finds the nearest rows of each query by beam search, on all threads or on the searcher's devices.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_search(
     searcher: Option<&tagore_searcher>,
@@ -249,7 +251,7 @@ pub extern "C" fn tagore_search(
 }
 
 /// Finds the nearest rows of one query of `dim` components, on the calling thread or on the
-/// searcher's device: the answer of tagore_search, sooner.
+/// searcher's first device: the answer of tagore_search, sooner.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_search_one(
     searcher: Option<&tagore_searcher>,
@@ -285,7 +287,7 @@ pub extern "C" fn tagore_exact_search(
         let tagore_exact_options { k, device_memory, .. } = options;
         let room = Room::of(results, queries.len(), k)?;
         let mut search = ExactSearch::new(k).metric(metric_of(options.metric)?).progress(watched(progress)?);
-        search = search.device(device(options.device, Device::Auto)?);
+        search = search.devices(&devices(options.device, Device::Auto)?);
         if device_memory > 0 {
             search = search.device_memory(device_memory);
         }

@@ -614,6 +614,16 @@ static void emulated(void) {
     WORKS(tagore_search(device, &queries, &options, NULL, &results));
     HOLDS(memcmp(on_cpu, on_device, sizeof on_cpu) == 0);
     tagore_searcher_free(device);
+    where.device = "emulated,emulated:9.0";
+    WORKS(tagore_searcher_create(made, vectors, &where, NULL, &device));
+    memset(on_device, 0, sizeof on_device);
+    WORKS(tagore_search(device, &queries, &options, NULL, &results));
+    HOLDS(memcmp(on_cpu, on_device, sizeof on_cpu) == 0);
+    tagore_searcher_free(device);
+    device = NULL;
+    where.device = "emulated,emulated";
+    FAILS(ARGUMENT, "device: found emulated twice", tagore_searcher_create(made, vectors, &where, NULL, &device));
+    HOLDS(device == NULL);
 }
 
 /* A builder that two threads use: one sets, both build. Each has its own last message. */

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tagore::gpu::KernelTime;
-use tagore::{Device, ExactSearch, ExactStats, Metric};
+use tagore::{ExactSearch, ExactStats, Metric};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
-use crate::options::BaseAndQueries;
+use crate::options::{BaseAndQueries, Devices};
 use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
@@ -24,16 +24,16 @@ pub(crate) struct Args {
     /// File of ids and distances, in the layout of big-ann-benchmarks
     #[arg(short, long, value_name = "GT")]
     output: PathBuf,
-    /// Device: auto, cpu, cuda or cuda:N
+    /// Device: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the search
     #[arg(long, default_value = "auto")]
-    device: Device,
+    device: Devices,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         Files::read([&self.data.base, &self.data.queries]).write(Kind::Ids, [&self.output]).check()?;
         let (base, queries) = self.data.open()?;
-        let search = ExactSearch::new(self.k).metric(self.metric).device(self.device);
+        let search = ExactSearch::new(self.k).metric(self.metric).devices(&self.device.0);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         truth.save(&self.output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;

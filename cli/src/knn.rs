@@ -32,7 +32,7 @@ impl Args {
         let devices = self.descent.device.0.len();
         if devices > 1 {
             return Err(Error::usage(format!(
-                "--device: found {devices} devices, expected one: only builds out of core use several"
+                "--device: found {devices} devices, expected one: a k-NN graph is built on one"
             )));
         }
         let (base, read) = self.input.read(output.progress())?;

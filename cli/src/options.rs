@@ -179,7 +179,7 @@ pub(crate) struct DescentOptions {
     pub device: Devices,
 }
 
-/// One device, or several for a build out of core.
+/// One device, or several that share the work.
 #[derive(Clone)]
 pub(crate) struct Devices(pub Vec<Device>);
 

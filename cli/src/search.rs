@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{Device, GroundTruth, Index, Progress, Search, Searcher, Vectors, prepare_search};
+use tagore::{GroundTruth, Index, Progress, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
-use crate::options::BaseAndQueries;
+use crate::options::{BaseAndQueries, Devices};
 use crate::output::{Output, STANDARD, grouped};
 use crate::results::TextFormat;
 use crate::walked::Walked;
 
-/// An index, its base, queries, and the device of searches.
+/// An index, its base, queries, and the devices of searches.
 #[derive(clap::Args)]
 pub(crate) struct Searched {
     /// Index
@@ -21,9 +21,9 @@ pub(crate) struct Searched {
     index: PathBuf,
     #[command(flatten)]
     data: BaseAndQueries,
-    /// Device of searches: auto, cpu, cuda or cuda:N
+    /// Device of searches: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the queries
     #[arg(long, default_value = "auto")]
-    device: Device,
+    device: Devices,
     /// Nodes expanded per step of a search on a GPU, 1 to 8: 1 gives the results of the CPU, more
     /// give lower latency
     #[arg(long, default_value_t = 1, value_name = "W")]
@@ -46,7 +46,7 @@ impl Searched {
 
     pub(crate) fn searcher(&self, index: Index, base: Vectors, progress: &Progress) -> Result<Searcher> {
         let searcher = Searcher::new(index, base, progress)?.width(self.width)?;
-        Ok(self.walked.set(searcher)?.device(self.device)?)
+        Ok(self.walked.set(searcher)?.devices(&self.device.0)?)
     }
 }
 
@@ -76,7 +76,7 @@ impl Args {
         let beam = self.beam.unwrap_or(BEAM.max(2 * self.k));
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
-        let _preparation = prepare_search(self.searched.device, &index, &base, &[beam]);
+        let _preparation = prepare_search(&self.searched.device.0, &index, &base, &[beam]);
         let searcher = self.searched.searcher(index, base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();

@@ -13,10 +13,16 @@ fn searches_on_a_device_find_what_the_cpu_finds() {
         assert_eq!(found["device_seconds"].is_number(), device != "cpu");
         std::fs::read(s.path(&format!("{device}.bin"))).unwrap()
     };
-    assert!(search("emulated") == search("cpu"));
+    let on_cpu = search("cpu");
+    assert!(search("emulated") == on_cpu && search("emulated,emulated:9.0") == on_cpu);
     let asked = "--queries query.fbin --groundtruth gt.bin --beams 12 --device emulated";
     let eval = &s.succeeds(&format!("eval --index index.tagore --base base.fbin {asked}"))[0];
     assert!(eval["device_qps"].as_f64().unwrap() >= eval["qps"].as_f64().unwrap());
+    let shared = asked.replace("emulated", "emulated,emulated:9.0");
+    let on_two = &s.succeeds(&format!("eval --index index.tagore --base base.fbin {shared}"))[0];
+    assert_eq!((&on_two["recall"], &on_two["distances"]), (&eval["recall"], &eval["distances"]));
+    let benched = &s.succeeds(&format!("bench search -i base.fbin --index index.tagore {shared}"))[0];
+    assert_eq!((&benched["device"], &benched["recall"]), (&"emulated,emulated:9.0".into(), &eval["recall"]));
     let lines = s.succeeds(&format!(
         "bench search -i base.fbin --index index.tagore {asked} --widths 1,4 --batches 7 -o bench.jsonl"
     ));
@@ -34,6 +40,22 @@ fn searches_on_a_device_find_what_the_cpu_finds() {
         "search --index index.tagore --base base.fbin --queries query.fbin --width 9 -o x",
         &["--width", "1 to 8"],
     );
+}
+
+#[test]
+fn ground_truths_of_several_devices_are_those_of_one() {
+    let s = Session::new();
+    let truth = |device: &str| {
+        let command = "groundtruth --base base.fbin --queries query.fbin -k 10 -o x.bin --device";
+        let line = s.succeeds(&format!("{command} {device}")).remove(0);
+        assert_eq!(line["device"], device);
+        (std::fs::read(s.path("x.bin")).unwrap(), line["kernels"].clone())
+    };
+    let (expected, _) = truth("cpu");
+    let (one, two) = (truth("emulated"), truth("emulated,emulated:9.0,emulated:8.9"));
+    assert!(one.0 == expected && two.0 == expected);
+    let kernels = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(kernels(&one.1), kernels(&two.1));
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Builder {
         }
         let data = DataShape::guess(base);
         let kernels = self.kernels(&data);
-        Preparation::begin(kernels, move || descent.gpu(nodes))
+        Preparation::begin(&[descent.device], kernels, move |_| descent.gpu(nodes))
     }
 
     /// The kernels of a build of this data, and of its report.

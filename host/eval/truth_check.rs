@@ -10,7 +10,8 @@ use tagore_device::key::{self, Key};
 use crate::descent::sampled;
 use crate::search::Engine;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::Space;
 use crate::vectors::{Element, TypedRows, spread_rows, with_matrix};
 use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
 

@@ -6,7 +6,8 @@ use half::f16;
 use tagore_device::key::{self, Key};
 
 use crate::quantize::{Compression, ScalarQuantizer};
-use crate::vectors::space::{Queries, Query, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::{Query, Space};
 use crate::vectors::{Matrix, TypedRows};
 use crate::{Error, Metric, Progress, Result};
 

@@ -13,7 +13,8 @@ use super::pool::Scratch;
 use crate::index::{Graph, Index};
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
-use crate::vectors::space::{Queries, Query, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::{Query, Space};
 use crate::{Progress, Result};
 
 impl Graph for Index {

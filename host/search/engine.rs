@@ -16,7 +16,8 @@ use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
 use crate::index::Index;
 use crate::quantize::Compression;
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
 use crate::{Device, Error, Progress, Result, Vectors};
 

@@ -1,21 +1,21 @@
-//! Opens the device of a search, and compiles its kernels, while index and base are checked.
+//! Opens the devices of a search, and compiles their kernels, while index and base are checked.
 
 use super::gpu::kernels;
 use crate::vectors::shape::{device_type, with_device_type};
 use crate::{DataShape, Device, Index, Preparation, Vectors};
 
-/// Opens `device` for searches of `index` over `base` with these beams, on a thread of its own, and
-/// compiles the kernels that they will launch. Returns at once; [`Searcher::device`] then waits
+/// Opens `devices` for searches of `index` over `base` with these beams, on a thread of its own, and
+/// compiles the kernels that they will launch. Returns at once; [`Searcher::devices`] then waits
 /// less, but is otherwise the same.
 ///
-/// [`Searcher::device`]: crate::Searcher::device
-pub fn prepare_search(device: Device, index: &Index, base: &Vectors, beams: &[usize]) -> Preparation {
+/// [`Searcher::devices`]: crate::Searcher::devices
+pub fn prepare_search(devices: &[Device], index: &Index, base: &Vectors, beams: &[usize]) -> Preparation {
     let nodes = index.len();
-    if nodes == 0 || device == Device::Cpu {
+    if nodes == 0 || devices == [Device::Cpu] {
         return Preparation::none();
     }
     let has_layers = !index.layers().is_empty();
     let element = device_type(&DataShape::guess(base), index.metric());
     let kernels = with_device_type!(element, T => kernels::<T>(beams, has_layers));
-    Preparation::begin(kernels, move || device.gpu_for_graph(nodes))
+    Preparation::begin(devices, kernels, move |device| device.gpu_for_graph(nodes))
 }

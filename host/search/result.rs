@@ -1,8 +1,10 @@
 //! Results of searches.
 
+use rayon::prelude::*;
+use tagore_device::key::{self, Key};
+
 use crate::GroundTruth;
 use crate::gpu::{KernelTime, SharedTimes};
-use tagore_device::key::{self, Key};
 
 /// A row found by a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,11 +36,13 @@ pub struct SearchResult {
 impl SearchResult {
     /// Results from `k` keys per query.
     pub(super) fn new(k: usize, keys: &[Key], computed: u64, times: SharedTimes) -> Self {
+        // Fewer keys are not worth a thread.
+        let keys = keys.par_iter().with_min_len(1 << 14);
         let distance = |&key: &Key| {
             if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
-        let ids = keys.iter().map(|&key| key as u32).collect();
-        let distances = keys.iter().map(distance).collect();
+        let ids = keys.clone().map(|&key| key as u32).collect();
+        let distances = keys.map(distance).collect();
         let SharedTimes { kernels, kernel_seconds, .. } = times;
         Self { k, ids, distances, computed, kernels, kernel_seconds }
     }

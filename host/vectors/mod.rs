@@ -20,6 +20,7 @@ pub(crate) mod npy;
 mod open;
 mod pair;
 pub(crate) mod panels;
+pub(crate) mod queries;
 mod query;
 pub(crate) mod range;
 pub(crate) mod repeated;

@@ -19,7 +19,6 @@
 //! order distance and two lifts, so no product is computed twice.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -28,10 +27,10 @@ use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::norms::{largest_square, lift, normalise, normalised};
-use super::{Access, Checking, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use super::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
-use crate::{Error, Progress, Result};
+use crate::{Progress, Result};
 
 /// A base under a metric.
 pub(crate) struct Space<'a> {
@@ -49,20 +48,12 @@ pub(crate) struct Space<'a> {
     raw: bool,
 }
 
-/// Queries prepared for a space: in its element type, normalised under cosine.
-pub(crate) struct Queries<'a> {
-    vectors: Cow<'a, Vectors>,
-    zero: Vec<bool>,
-    /// Whether their values are still being checked.
-    early: bool,
-}
-
 /// The vector that distances are computed from.
 #[derive(Clone, Copy)]
 pub(crate) struct Query<'a> {
-    rows: TypedRows<'a>,
-    index: usize,
-    zero: bool,
+    pub(super) rows: TypedRows<'a>,
+    pub(super) index: usize,
+    pub(super) zero: bool,
 }
 
 impl Space<'static> {
@@ -196,58 +187,6 @@ impl<'a> Space<'a> {
     /// Inner product: whether the squared norm of `node` is below 0.8 of the largest.
     pub(crate) fn is_short(&self, node: u32) -> bool {
         self.lift.get(node as usize).is_some_and(|lift| lift * lift > 0.2 * self.square)
-    }
-
-    /// Validates `queries` and prepares them.
-    ///
-    /// # Errors
-    /// If they do not fit this space, a value is not finite, distances would overflow or vanish, or
-    /// the work is cancelled.
-    pub(crate) fn queries<'q>(&self, queries: &'q Vectors, progress: &Progress) -> Result<Queries<'q>> {
-        if queries.dim() != self.vectors.dim() {
-            return Err(Error::mismatch(
-                queries.describe(),
-                format_args!("dimension {}", queries.dim()),
-                format_args!("{} as in the base", self.vectors.dim()),
-            ));
-        }
-        if let Some(one) = queries.one_from_device()? {
-            let Queries { vectors, zero, early } = self.queries(&one, progress)?;
-            return Ok(Queries { vectors: Cow::Owned(vectors.into_owned()), zero, early });
-        }
-        let largest = queries.validate_for(self.metric, progress)?;
-        if self.metric == Metric::InnerProduct {
-            range::check_products(queries, largest, self.largest)?;
-        }
-        let (vectors, zero) = match self.metric {
-            Metric::Cosine => {
-                normalised(queries, progress).map(|(vectors, zero)| (Cow::Owned(vectors), zero))?
-            }
-            Metric::L2 | Metric::InnerProduct => {
-                (queries.cast(self.vectors.element_type(), progress)?, Vec::new())
-            }
-        };
-        Ok(Queries { vectors, zero, early: false })
-    }
-
-    /// [`queries`](Self::queries) that are searched for while their device checks them; the check
-    /// must be ended before anyone sees results. None for queries that the host prepares, or that
-    /// need no check.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn early_queries<'q>(
-        &self,
-        queries: &'q Vectors,
-    ) -> Result<Option<(Queries<'q>, Checking<'q>)>> {
-        let fits =
-            queries.dim() == self.vectors.dim() && queries.element_type() == self.vectors.element_type();
-        if self.metric != Metric::L2 || !fits || queries.len() < 2 {
-            return Ok(None);
-        }
-        let checking = queries.begin_check(Some(self.metric))?;
-        let early = Queries { vectors: Cow::Borrowed(queries), zero: Vec::new(), early: true };
-        Ok(checking.map(|checking| (early, checking)))
     }
 
     /// Bytes per row.
@@ -458,54 +397,6 @@ impl<'a> Query<'a> {
     pub(crate) fn widen(&self, out: &mut Vec<f32>) {
         out.clear();
         with_matrix!(self.rows, rows => out.extend(rows.row(self.index).iter().map(|x| x.to_f32())));
-    }
-}
-
-impl Queries<'static> {
-    /// Queries in the element type of their space, under L2 or inner product.
-    pub(crate) fn owned(vectors: Vectors) -> Self {
-        Self { vectors: Cow::Owned(vectors), zero: Vec::new(), early: false }
-    }
-}
-
-impl Queries<'_> {
-    pub(crate) fn len(&self) -> usize {
-        self.vectors.len()
-    }
-
-    /// The queries: in the element type of the space, normalised under cosine.
-    pub(crate) fn vectors(&self) -> &Vectors {
-        &self.vectors
-    }
-
-    /// Whether their values are still being checked ([`Space::early_queries`]).
-    pub(crate) fn are_early(&self) -> bool {
-        self.early
-    }
-
-    /// Cosine: marks queries that are zero vectors; empty if there are none.
-    pub(crate) fn zero(&self) -> &[bool] {
-        &self.zero
-    }
-
-    /// The queries of `range`. Some of those on a device are copied to the host.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn part(&self, range: Range<usize>) -> Result<Queries<'_>> {
-        if range.len() == self.len() {
-            return Ok(Queries {
-                vectors: Cow::Borrowed(&self.vectors),
-                zero: self.zero.clone(),
-                early: self.early,
-            });
-        }
-        let zero = self.zero.get(range.clone()).unwrap_or_default().to_vec();
-        Ok(Queries { vectors: Cow::Owned(self.vectors.part(range)?), zero, early: self.early })
-    }
-
-    pub(crate) fn query(&self, index: usize) -> Query<'_> {
-        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
     }
 }
 

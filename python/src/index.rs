@@ -29,8 +29,8 @@ pub(crate) struct Index {
     built: Option<Built>,
     /// Device of the build, for measurements.
     device: Device,
-    /// Searchers made so far.
-    searchers: Mutex<Vec<(Device, Searcher)>>,
+    /// Searchers made so far, each with its devices.
+    searchers: Mutex<Vec<(Vec<Device>, Searcher)>>,
 }
 
 impl Index {
@@ -66,38 +66,39 @@ impl Index {
         ids.map_err(|error| errors::of(py, error, &Names::default()))
     }
 
-    /// The searcher on `device`, made by the first search.
-    pub(crate) fn searcher(&self, device: Device, progress: &Progress) -> tagore::Result<Searcher> {
-        if let Some(known) = self.known(device) {
+    /// The searcher on `devices`, made by the first search.
+    pub(crate) fn searcher(&self, devices: &[Device], progress: &Progress) -> tagore::Result<Searcher> {
+        if let Some(known) = self.known(devices) {
             return Ok(known);
         }
         let Some(base) = &self.base else {
             let (found, expected) = ("none".to_owned(), "the vectors: Index.open(path, base=x)".to_owned());
             return Err(tagore::Error::Argument { parameter: "base", found, expected });
         };
-        let searcher = match self.known(Device::Cpu) {
+        let searcher = match self.known(&[Device::Cpu]) {
             Some(searcher) => searcher,
             None => {
-                self.keep(Device::Cpu, Searcher::new(Arc::clone(&self.index), Arc::clone(base), progress)?)
+                let searcher = Searcher::new(Arc::clone(&self.index), Arc::clone(base), progress)?;
+                self.keep(&[Device::Cpu], searcher)
             }
         };
-        if device == Device::Cpu {
+        if devices == [Device::Cpu] {
             return Ok(searcher);
         }
-        let searcher = searcher.device(device)?;
+        let searcher = searcher.devices(devices)?;
         process().ran_on(searcher.runs_on());
-        Ok(self.keep(device, searcher))
+        Ok(self.keep(devices, searcher))
     }
 
-    /// The searcher on `device`, if a search has made it.
-    pub(crate) fn known(&self, device: Device) -> Option<Searcher> {
+    /// The searcher on `devices`, if a search has made it.
+    pub(crate) fn known(&self, devices: &[Device]) -> Option<Searcher> {
         let searchers = self.searchers.lock().unwrap_or_else(PoisonError::into_inner);
-        searchers.iter().find(|(on, _)| *on == device).map(|(_, searcher)| searcher.clone())
+        searchers.iter().find(|(on, _)| on == devices).map(|(_, searcher)| searcher.clone())
     }
 
-    fn keep(&self, device: Device, searcher: Searcher) -> Searcher {
+    fn keep(&self, devices: &[Device], searcher: Searcher) -> Searcher {
         let mut searchers = self.searchers.lock().unwrap_or_else(PoisonError::into_inner);
-        searchers.push((device, searcher.clone()));
+        searchers.push((devices.to_vec(), searcher.clone()));
         searcher
     }
 }

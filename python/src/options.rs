@@ -76,13 +76,18 @@ impl<'py> Options<'_, 'py> {
     /// A value with a name, such as a metric.
     pub(crate) fn named<T: FromStr<Err = tagore::Error>>(self, name: &str) -> PyResult<Option<T>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|error| match error {
+        text.parse().map(Some).map_err(|error| self.unknown(name, error))
+    }
+
+    /// The exception of a text that names no value.
+    fn unknown(self, name: &str, error: tagore::Error) -> PyErr {
+        match error {
             tagore::Error::Argument { found, expected, .. }
             | tagore::Error::Mismatch { found, expected, .. } => {
                 errors::argument(self.0.py(), name, found, &expected)
             }
             other => errors::of(self.0.py(), other, &Names::default()),
-        })
+        }
     }
 
     fn iterations(self) -> PyResult<Option<Iterations>> {
@@ -101,14 +106,15 @@ impl<'py> Options<'_, 'py> {
         process().device(device).map_err(|error| errors::of(self.0.py(), error, &Names::default()))
     }
 
-    /// The devices of a build out of core: a name, or a list of names.
+    /// The devices of work that several may share: names separated by commas, or a list of names.
     pub(crate) fn devices(self) -> PyResult<Vec<Device>> {
-        let Some(value) = self.value("device")?.filter(|value| value.extract::<String>().is_err()) else {
-            return Ok(vec![self.device()?]);
-        };
-        let expected = "a device, such as \"cuda:1\", or a list of devices, each once";
-        let names: Vec<String> = value.extract().map_err(|_| self.refused("device", &value, expected))?;
-        Device::list(&names.join(",")).map_err(|_| self.refused("device", &value, expected))
+        let Some(value) = self.value("device")? else { return Ok(vec![self.device()?]) };
+        let expected = "a device, such as \"cuda:1\", or several, such as \"cuda:0,1\" or a list";
+        let names = value.extract().or_else(|_| value.extract().map(|names: Vec<String>| names.join(",")));
+        let names: String = names.map_err(|_: PyErr| self.refused("device", &value, expected))?;
+        let devices = Device::list(&names).map_err(|error| self.unknown("device", error))?;
+        let known = devices.into_iter().map(|device| process().device(device)).collect::<tagore::Result<_>>();
+        known.map_err(|error| errors::of(self.0.py(), error, &Names::default()))
     }
 
     /// How the call runs: `threads` and `progress`.
@@ -166,9 +172,9 @@ impl<'py> Options<'_, 'py> {
     }
 
     /// The settings of an exact search for `k` neighbours.
-    pub(crate) fn exact(self, k: usize, progress: &Progress, device: Device) -> PyResult<ExactSearch> {
+    pub(crate) fn exact(self, k: usize, progress: &Progress, devices: &[Device]) -> PyResult<ExactSearch> {
         let metric = self.named("metric")?.unwrap_or_default();
-        Ok(ExactSearch::new(k).metric(metric).device(device).progress(progress.clone()))
+        Ok(ExactSearch::new(k).metric(metric).devices(devices).progress(progress.clone()))
     }
 
     /// Limits of a build.

@@ -25,7 +25,7 @@ struct Settings {
     beam: Option<usize>,
     radius: Option<f32>,
     width: Option<usize>,
-    device: Device,
+    devices: Vec<Device>,
     filter: Option<IdSet>,
 }
 
@@ -38,7 +38,7 @@ impl Settings {
             beam: options.count("beam")?,
             radius: options.float("radius")?,
             width: options.count("width")?,
-            device: options.device()?,
+            devices: options.devices()?,
             filter: filter
                 .map(|filter| filter::id_set(("filter", &filter), rows, index.ids.as_ref()))
                 .transpose()?,
@@ -76,18 +76,18 @@ fn named<'py>(index: &Index, py: Python<'py>, rows: &[u32]) -> Own<'py> {
     Some(PyArray1::from_iter(py, rows.iter().map(|&row| ids.get(row).unwrap_or(u64::MAX))))
 }
 
-/// The searcher of the device of a search, made by the first search on it.
+/// The searcher of the devices of a search, made by the first search on them.
 fn searcher(
     py: Python<'_>,
     index: &Index,
     settings: &Settings,
     options: Options<'_, '_>,
 ) -> PyResult<Searcher> {
-    if let Some(searcher) = index.known(settings.device) {
+    if let Some(searcher) = index.known(&settings.devices) {
         return Ok(searcher);
     }
     let call = options.call(Names { vectors: "base", renamed: &[] })?;
-    call.run(py, |progress| index.searcher(settings.device, progress))
+    call.run(py, |progress| index.searcher(&settings.devices, progress))
 }
 
 /// Ids and distances on a device.
@@ -211,14 +211,15 @@ pub(crate) fn evaluate(
     let truth = GroundTruth::new(columns, values, None)
         .map_err(|error| errors::of(py, error, &Names { vectors: "q", renamed: &[("k", "truth")] }))?;
     let k = options.count("k")?.unwrap_or_else(|| truth.k().min(10));
-    let device = options.device()?;
+    let devices = options.devices()?;
     let names = Names { vectors: "q", renamed: &[("beam", "beams")] };
     let found = options.call(names)?.run(py, |progress| {
-        let searcher = index.searcher(device, progress)?;
+        let searcher = index.searcher(&devices, progress)?;
         searcher.evaluate(TestQueries::new(&queries, &truth, k), &beams, progress)
     })?;
     Ok(json!(found).to_string())
 }
+
 /// Finds the exact nearest rows of `base` for each row of `q`.
 #[pyfunction]
 pub(crate) fn exact<'py>(
@@ -229,7 +230,7 @@ pub(crate) fn exact<'py>(
 ) -> PyResult<Pair<'py>> {
     let (py, options) = (base.py(), Options(options));
     let (base, queries) = (array::vectors(base, "base")?, array::vectors(q, "q")?);
-    let search = options.exact(k, &Progress::silent(), options.device()?)?;
+    let search = options.exact(k, &Progress::silent(), &options.devices()?)?;
     let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
     let truth = call.run(py, |progress| {
         let (truth, stats) = search.progress(progress.clone()).run(&base, &queries)?;
@@ -251,7 +252,7 @@ pub(crate) fn exact_on_device(
     let (py, options) = (base.py(), Options(options));
     let (base, queries) = (array::vectors(base, "base")?, array::vectors(q, "q")?);
     let device = options.device()?;
-    let search = options.exact(k, &Progress::silent(), device)?;
+    let search = options.exact(k, &Progress::silent(), &[device])?;
     let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
     call.run(py, |progress| {
         process().ran_on(&device.to_string());

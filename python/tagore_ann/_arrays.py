@@ -1,6 +1,7 @@
 """Arrays of other libraries, without a copy: in host memory as arrays of NumPy, or on a GPU."""
 
 import importlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,9 @@ Rows = Array | _tagore.DeviceArray
 
 Output = Literal["numpy", "device"]
 
+# A device, or several: their names separated by commas, or a list of them.
+Devices = str | Sequence[str]
+
 
 def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
     """The array ``x`` in the memory of a CUDA device, or None if it is elsewhere."""
@@ -76,12 +80,14 @@ def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
         raise refused(name, f"a {type(x).__name__} ({error})", remedy) from error
 
 
-def on(device: str, **arrays: Any) -> str:
-    """``device``; for ``auto``, the device of the arrays that lie on one.
+def on(device: Devices, **arrays: Any) -> Devices:
+    """``device``; for ``auto``, the device of the arrays that lie on one. Several become one text.
 
     Raises:
         ArgumentError: if it is another GPU than that of an array.
     """
+    if isinstance(device, (list, tuple)) and all(isinstance(name, str) for name in device):
+        device = ",".join(device)
     for name, array in arrays.items():
         if not isinstance(array, _tagore.DeviceArray):
             continue
@@ -94,7 +100,7 @@ def on(device: str, **arrays: Any) -> str:
     return device
 
 
-def leaves_on(device: str, output: str) -> bool:
+def leaves_on(device: Devices, output: str) -> bool:
     """Whether results stay on the device, which must then be a GPU.
 
     Raises:
@@ -106,6 +112,8 @@ def leaves_on(device: str, output: str) -> bool:
         raise refused("output", repr(output), '"numpy" or "device"')
     if device in ("auto", "cpu"):
         raise refused("device", f'{device!r} with output="device"', 'a GPU, such as "cuda"')
+    if "," in device:
+        raise refused("device", f'{device!r} with output="device"', 'one GPU, such as "cuda"')
     return True
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Output, bfloat16, leaves_on, on, own_ids, passing, rows, whole
+from ._arrays import Devices, Output, bfloat16, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import refused
 from ._index import Index, Metric, Path, _path, given
 from ._progress import Progress, reporting
@@ -133,7 +133,7 @@ def build_file(
     work_dir: Path | None = None,
     resume: bool = False,
     checkpoint: int = 30,
-    device: str | Sequence[str] = "auto",
+    device: Devices = "auto",
     knn: int | None = None,
     degree: int | None = None,
     seed: int = 0,
@@ -159,7 +159,7 @@ def build_file(
         work_dir: the folder of work files, empty or new; ``path`` + ``.work`` unless given.
         resume: continue an unfinished build, if its work files exist.
         checkpoint: least seconds between two checkpoints.
-        device: a device, or a list of GPUs for a build cluster by cluster.
+        device: a device, or several for a build cluster by cluster, as ``cuda:0,1`` or a list.
         knn: as of `build`.
         degree: as of `build`.
         seed: as of `build`.
@@ -272,7 +272,7 @@ def exact(
     k: int = 100,
     metric: Metric = "l2",
     *,
-    device: str = "auto",
+    device: Devices = "auto",
     threads: int | None = None,
     progress: Progress = None,
     convert: bool = False,
@@ -285,7 +285,8 @@ def exact(
         q: queries, shape (m, dim).
         k: neighbours per query, 1 to n.
         metric: ``l2``, ``ip`` or ``cosine``.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the search, as
+            ``cuda:0,1`` or a list.
         threads: threads of the call; one per core unless given.
         progress: True for a bar, or a callable that takes each `Update`.
         convert: convert float64 and other orders, by a copy.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Array, Output, bfloat16, host_array, leaves_on, on, own_ids, passing, rows, whole
+from ._arrays import Array, Devices, Output, bfloat16, host_array, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import Error, refused
 from ._progress import Progress, reporting
 
@@ -228,7 +228,7 @@ class Index:
         *,
         filter: Any = None,
         radius: float | None = None,
-        device: str = "auto",
+        device: Devices = "auto",
         width: int | None = None,
         threads: int | None = None,
         progress: Progress = None,
@@ -244,12 +244,13 @@ class Index:
                 given, or 2 k if that is more.
             filter: rows that may be found: an array of n bools, or ids.
             radius: only rows at this distance or nearer; still at most k.
-            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
+                ``cuda:0,1`` or a list.
             width: nodes that a search on a GPU expands per step, 1 to 8.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
             convert: convert float64 and other orders, by a copy.
-            output: ``numpy``, or ``device`` for results in the memory of the device: a GPU, by name
+            output: ``numpy``, or ``device`` for results in the memory of the device: one GPU, by name
                 or by ``auto`` for queries or a base that lie on one.
 
         Returns:
@@ -313,7 +314,7 @@ class Index:
         k: int | None = None,
         beams: Sequence[int] = (10, 20, 50, 100, 200),
         *,
-        device: str = "auto",
+        device: Devices = "auto",
         threads: int | None = None,
         progress: Progress = None,
     ) -> list[dict[str, Any]]:
@@ -325,7 +326,8 @@ class Index:
                 `exact`.
             k: neighbours that count; 10, or as many as the truth has, unless given.
             beams: the beams.
-            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
+                ``cuda:0,1`` or a list.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
 

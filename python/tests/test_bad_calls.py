@@ -93,7 +93,7 @@ SEARCH = {
         Odd(),
     ],
     "radius": [float("nan"), "x", [1]],
-    "device": ["gpu", "cuda:99", 3],
+    "device": ["gpu", "cuda:99", 3, "cuda:0,0", "cpu,emulated", ["emulated", 3], []],
     "width": [0, -1, 99, "x"],
     "threads": [0, 5000, "x"],
     "output": ["torch", 3],

@@ -99,5 +99,5 @@ def test_a_plan_needs_no_data():
 
 
 def test_a_list_of_devices_names_each_once(tmp_path):
-    with pytest.raises(tagore_ann.ArgumentError, match="or a list of devices, each once"):
+    with pytest.raises(tagore_ann.ArgumentError, match="found cpu twice, expected each device once"):
         tagore_ann.build_file("x.fbin", tmp_path / "x.tagore", device=["cpu", "cpu"])

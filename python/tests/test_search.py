@@ -89,6 +89,27 @@ def test_an_index_on_the_emulator_gives_the_same_answer(x, q):
     assert np.array_equal(cpu[0], emulated[0]) and np.array_equal(cpu[1], emulated[1])
 
 
+def test_several_devices_give_the_answer_of_one(x, q):
+    index = tagore_ann.build(x[:400], "cagra", degree=16, knn=24)
+    cpu = index.search(q[:5], k=3, device="cpu")
+    for devices in ("emulated,emulated:9.0", ["emulated", "emulated:9.0", "emulated:8.9"]):
+        found = index.search(q[:5], k=3, device=devices)
+        assert np.array_equal(cpu[0], found[0]) and np.array_equal(cpu[1], found[1])
+        one, _ = index.search(q[0], k=3, device=devices)
+        assert one.tolist() == cpu[0][0].tolist()
+    truth = tagore_ann.exact(x[:400], q[:5], k=3, device="cpu")
+    shared = tagore_ann.exact(x[:400], q[:5], k=3, device="emulated,emulated:9.0")
+    assert np.array_equal(truth[0], shared[0]) and np.array_equal(truth[1], shared[1])
+    on_one, on_two = (
+        index.evaluate(q[:5], truth[0], beams=[10], device=device)[0] for device in ("cpu", "emulated,emulated:9.0")
+    )
+    assert on_one["recall"] == on_two["recall"]
+    with pytest.raises(tagore_ann.ArgumentError, match="found emulated twice, expected each device once"):
+        index.search(q[:5], device="emulated,emulated")
+    with pytest.raises(tagore_ann.ArgumentError, match="expected one GPU"):
+        index.search(q[:5], device="emulated,emulated:9.0", output="device")
+
+
 def test_rows_left_out_of_a_build_are_not_found():
     x = np.random.default_rng(5).standard_normal((500, 16), dtype=np.float32)
     deleted = np.arange(500) % 3 == 0

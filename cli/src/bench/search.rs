@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Device, Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries};
+use tagore::{Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::options::{Input, open};
+use crate::options::{Devices, Input, open};
 use crate::output::{Output, grouped};
 use crate::spool;
 use crate::walked::Walked;
@@ -44,9 +44,9 @@ pub(crate) struct Args {
     batches: Option<Vec<usize>>,
     #[command(flatten)]
     walked: Walked,
-    /// Device of searches: auto, cpu, cuda or cuda:N
+    /// Device of searches: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the queries
     #[arg(long, default_value = "auto")]
-    device: Device,
+    device: Devices,
     /// Copy of the JSON lines
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -61,7 +61,7 @@ impl Args {
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
-        let on_gpu = Target::of(self.device, base.len())?.gpu.is_some();
+        let on_gpu = Target::of(self.device.first(), base.len())?.gpu.is_some();
         let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
         output.say(format_args!(
             "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
@@ -71,7 +71,7 @@ impl Args {
         for path in &self.index {
             let index = Index::open(path)?;
             let searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
-            let mut searcher = self.walked.set(searcher)?.device(self.device)?;
+            let mut searcher = self.walked.set(searcher)?.devices(&self.device.0)?;
             for &width in &self.widths {
                 for &batch in &batches {
                     let renamed = |error| Error::from(error).renamed("width", "widths");

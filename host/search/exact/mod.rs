@@ -12,7 +12,8 @@ use gpu::{QuerySet, SharedSearch};
 
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
 use crate::progress::Progress;
-use crate::vectors::space::{Queries, Query, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::{Query, Space};
 use crate::{Device, DeviceResults, Error, GroundTruth, Metric, Result, Vectors};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.

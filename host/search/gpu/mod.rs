@@ -26,7 +26,8 @@ use crate::index::{Index, Layer};
 use crate::progress::StageProgress;
 use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::Space;
 use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.

@@ -12,7 +12,8 @@ use super::BatchLimits;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::search::coded::Reranked;
 use crate::vectors::gpu::{AnyOrigin, Base, OnDevice, Origin, Pick, metric_number, stride};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::Space;
 use crate::{Metric, Result};
 
 /// Memory of a device that stays free beside the vectors, for batches of queries.

@@ -15,7 +15,8 @@ use crate::progress::StageProgress;
 use crate::search::answer::Answer;
 use crate::search::coded::Coded;
 use crate::search::engine::{Found, fill};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
 /// An index and its base on each of one or more GPUs.

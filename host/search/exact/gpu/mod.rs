@@ -5,7 +5,7 @@
 //! ranges that grow as the bounds of the queries tighten, so that survivors fill about a third of
 //! their capacity. A few queries may overflow it, as in a dense spot with distances below the
 //! rounding error. These are searched again by themselves. If many overflow, the range is visited
-//! again in smaller parts.
+//! again in smaller parts. Several GPUs share a search (`shared.rs`).
 
 mod batch;
 mod pass;
@@ -24,7 +24,8 @@ pub(crate) use shared::SharedSearch;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
 use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side};
-use crate::vectors::space::{Queries, Space};
+use crate::vectors::queries::Queries;
+use crate::vectors::space::Space;
 use crate::{Error, Metric, Progress, Result, Vectors};
 
 /// The largest k: a query's list and the keys merged into it share the memory of a block.

@@ -105,3 +105,29 @@ impl SharedSearch<'_> {
         Ok(keys)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metric, Synth};
+
+    #[test]
+    fn the_base_is_divided_if_it_does_not_fit_or_queries_are_few() {
+        let gpus = Gpus::new((0..2).map(Gpu::emulated).collect()).unwrap();
+        let silent = Progress::silent();
+        let synth = Synth::new(300, 6, 1).unwrap();
+        let base = synth.base();
+        let space = Space::new(&base, Metric::L2, &silent).unwrap();
+        let divides = |queries: usize, budget| {
+            let queries = synth.queries(queries);
+            let queries = space.queries(&queries, &silent).unwrap();
+            let queries = &QuerySet::of_queries(&queries);
+            SharedSearch { gpus: &gpus, space: &space, queries, k: 9, budget, progress: &silent }
+                .divides_base()
+                .unwrap()
+        };
+        assert!(divides(255, None) && !divides(256, None));
+        // As in tests/gpu/several.rs: room for a tile of rows.
+        assert!(!divides(257, Some(1 << 20)) && divides(257, Some(555_000)));
+    }
+}
