@@ -496,6 +496,17 @@ struct search_options {
     const id_set *among = nullptr;
 };
 
+// Options of a searcher. Several devices, "cuda:0,1", share the queries. Searches walk on the vectors
+// themselves, "full", or on their codes, "f16" or "int8", and then rerank by the vectors: 32 nodes, or
+// 2 k if that is more, unless given.
+struct searcher_options {
+    std::string device = "cpu";
+    std::size_t width = 1;
+    std::size_t batch = 0;
+    std::string vectors = "full";
+    std::size_t rerank = 0;
+};
+
 // Answers: k ids and distances per query, nearest first; UINT32_MAX in empty slots.
 struct results {
     std::size_t k = 0;
@@ -513,15 +524,17 @@ struct results {
     }
 };
 
-// An index and its vectors, for searches by any number of threads. Several devices, "cuda:0,1",
-// share the queries.
+// An index and its vectors, for searches by any number of threads.
 class searcher {
 public:
-    searcher(const index &index, const vectors &base, const std::string &device = "cpu", std::size_t width = 1,
+    searcher(const index &index, const vectors &base, const searcher_options &given = {},
              const watch &watch = {}) {
         auto options = sized<tagore_searcher_options>();
-        options.device = device.c_str();
-        options.width = width;
+        options.device = given.device.c_str();
+        options.width = given.width;
+        options.batch = given.batch;
+        options.vectors = given.vectors.c_str();
+        options.rerank = given.rerank;
         tagore_searcher *made = nullptr;
         detail::run(watch, [&](const tagore_progress *progress) {
             return tagore_searcher_create(index.get(), base.get(), &options, progress, &made);

@@ -226,7 +226,7 @@ mod tests {
         assert!(
             is_tight!(tagore_export_options, reserved: i32) && is_tight!(tagore_results, stream: Pointer)
         );
-        assert!(is_tight!(tagore_searcher_options, batch: usize));
+        assert!(is_tight!(tagore_searcher_options, rerank: usize));
         assert!(is_tight!(tagore_search_options, among: Pointer));
         assert!(is_tight!(tagore_exact_options, reserved: i32));
         assert!(is_tight!(tagore_index_info, reserved: i32));

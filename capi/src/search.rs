@@ -30,6 +30,11 @@ pub struct tagore_searcher_options {
     pub width: usize,
     /// Queries per batch on a GPU, 65,536 unless set.
     pub batch: usize,
+    /// What searches walk on: "full" (the default, null), the vectors themselves, or their codes,
+    /// "f16" or "int8"; the nearest nodes are then compared by the vectors.
+    pub vectors: *const c_char,
+    /// Nodes that a search on codes compares by the vectors; 0 for 32, or 2 k if that is more.
+    pub rerank: usize,
 }
 
 /// Options of a search. Zero is the default of each but `k`.
@@ -209,12 +214,20 @@ pub extern "C" fn tagore_searcher_create(
         let options = read_if(options)?;
         let progress = watched(progress)?;
         let mut searcher = Searcher::new(index.index.clone(), base.0.clone(), &progress)?;
-        if let Some(tagore_searcher_options { device: name, width, batch, .. }) = options {
+        if let Some(tagore_searcher_options { device: name, width, batch, vectors: walked, rerank, .. }) =
+            options
+        {
             if width > 0 {
                 searcher = searcher.width(width)?;
             }
             if batch > 0 {
                 searcher = searcher.batch(batch);
+            }
+            if rerank > 0 {
+                searcher = searcher.rerank(rerank);
+            }
+            if let Some(codes) = text_if(walked, "vectors")?.filter(|walked| *walked != "full") {
+                searcher = searcher.compressed(codes.parse()?)?;
             }
             searcher = searcher.devices(&devices(name, Device::Cpu)?)?;
         }

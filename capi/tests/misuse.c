@@ -621,6 +621,19 @@ static void emulated(void) {
     HOLDS(memcmp(on_cpu, on_device, sizeof on_cpu) == 0);
     tagore_searcher_free(device);
     device = NULL;
+    where.device = "emulated";
+    where.vectors = "int8";
+    where.rerank = 20;
+    WORKS(tagore_searcher_create(made, vectors, &where, NULL, &device));
+    memset(on_device, 0, sizeof on_device);
+    WORKS(tagore_search(device, &queries, &options, NULL, &results));
+    HOLDS(memcmp(on_cpu, on_device, sizeof on_cpu) == 0);
+    tagore_searcher_free(device);
+    device = NULL;
+    where.vectors = "int4";
+    FAILS(ARGUMENT, "vectors: found int4, expected full, f16 or int8",
+          tagore_searcher_create(made, vectors, &where, NULL, &device));
+    where.vectors = NULL;
     where.device = "emulated,emulated";
     FAILS(ARGUMENT, "device: found emulated twice", tagore_searcher_create(made, vectors, &where, NULL, &device));
     HOLDS(device == NULL);

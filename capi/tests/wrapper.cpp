@@ -75,12 +75,16 @@ int main(int argc, char **argv) {
     demand(seen == rows, "every row is handed over");
 
     const tagore::searcher searcher(opened, base);
+    tagore::searcher_options on_codes;
+    on_codes.vectors = "f16";
+    const tagore::searcher coded(opened, base, on_codes);
     const auto queries = tagore::matrix(values.data(), 50, dim);
     tagore::search_options options;
     options.k = 3;
     const auto found = searcher.search(queries, options);
     const auto truth = tagore::exact_search(base, queries, 3, TAGORE_L2, "cpu");
     demand(found.ids == truth.ids && found.distances == truth.distances, "the answers of exact search");
+    demand(coded.search(queries, options).ids == truth.ids, "the answers of codes");
     options.radius = 0.0f;
     const auto near = searcher.search_one({values.begin(), values.begin() + dim}, options);
     demand(near.ids[0] == 0 && near.ids[1] == UINT32_MAX, "a radius");

@@ -59,6 +59,25 @@ fn ground_truths_of_several_devices_are_those_of_one() {
 }
 
 #[test]
+fn searches_on_codes_find_what_the_cpu_finds_on_them() {
+    let s = Session::new();
+    let search = "search --index index.tagore --base base.fbin --queries query.fbin --beam 40";
+    for device in ["cpu", "emulated"] {
+        s.succeeds(&format!("{search} --vectors int8 --rerank 25 --device {device} -o {device}.bin"));
+    }
+    let read = |name: &str| std::fs::read(s.path(name)).unwrap();
+    assert!(read("cpu.bin") == read("emulated.bin"));
+    let asked = "--queries query.fbin --groundtruth gt.bin --beams 40 --vectors f16 --device cpu";
+    let eval = &s.succeeds(&format!("eval --index index.tagore --base base.fbin {asked}"))[0];
+    assert!(eval["recall"].as_f64().unwrap() > 0.9, "{eval}");
+    let bench = &s.succeeds(&format!("bench search -i base.fbin --index index.tagore {asked}"))[0];
+    assert_eq!((&bench["vectors"], &bench["recall"]), (&"f16".into(), &eval["recall"]));
+    s.fails(2, &format!("{search} --rerank 7 -o x"), &["--rerank: found 7 with --vectors full"]);
+    s.fails(2, &format!("{search} --vectors f32 -o x"), &["f32", "expected full, f16 or int8"]);
+    assert!(!s.path("x").exists());
+}
+
+#[test]
 fn files_without_an_extension_are_read_in_the_given_format() {
     let s = Session::new();
     for name in ["base", "query"] {

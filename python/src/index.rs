@@ -7,7 +7,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
-use tagore::{BuildCost, Device, Ids, KnnSample, Measure, Progress, Report, Searcher, Vectors};
+use tagore::{BuildCost, Compression, Device, Ids, KnnSample, Measure, Progress, Report, Searcher, Vectors};
 
 use crate::errors::{self, Names};
 use crate::options::Options;
@@ -29,8 +29,23 @@ pub(crate) struct Index {
     built: Option<Built>,
     /// Device of the build, for measurements.
     device: Device,
-    /// Searchers made so far, each with its devices.
-    searchers: Mutex<Vec<(Vec<Device>, Searcher)>>,
+    /// Searchers made so far.
+    searchers: Mutex<Vec<(Place, Searcher)>>,
+}
+
+/// Where searches run, and on what they walk.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Place {
+    pub devices: Vec<Device>,
+    /// The codes; the vectors themselves if none.
+    pub compression: Option<Compression>,
+}
+
+impl Place {
+    /// On the vectors themselves.
+    pub(crate) fn full(devices: Vec<Device>) -> Self {
+        Self { devices, compression: None }
+    }
 }
 
 impl Index {
@@ -66,39 +81,47 @@ impl Index {
         ids.map_err(|error| errors::of(py, error, &Names::default()))
     }
 
-    /// The searcher on `devices`, made by the first search.
-    pub(crate) fn searcher(&self, devices: &[Device], progress: &Progress) -> tagore::Result<Searcher> {
-        if let Some(known) = self.known(devices) {
+    /// The searcher at `place`, made by the first search.
+    pub(crate) fn searcher(&self, place: &Place, progress: &Progress) -> tagore::Result<Searcher> {
+        if let Some(known) = self.known(place) {
             return Ok(known);
         }
         let Some(base) = &self.base else {
             let (found, expected) = ("none".to_owned(), "the vectors: Index.open(path, base=x)".to_owned());
             return Err(tagore::Error::Argument { parameter: "base", found, expected });
         };
-        let searcher = match self.known(&[Device::Cpu]) {
+        // All share what the CPU has checked and prepared, and its codes.
+        let mut searcher = match self.known(&Place::full(vec![Device::Cpu])) {
             Some(searcher) => searcher,
             None => {
                 let searcher = Searcher::new(Arc::clone(&self.index), Arc::clone(base), progress)?;
-                self.keep(&[Device::Cpu], searcher)
+                self.keep(Place::full(vec![Device::Cpu]), searcher)
             }
         };
-        if devices == [Device::Cpu] {
+        if let Some(compression) = place.compression {
+            let codes = Place { devices: vec![Device::Cpu], compression: place.compression };
+            searcher = match self.known(&codes) {
+                Some(searcher) => searcher,
+                None => self.keep(codes, searcher.compressed(compression)?),
+            };
+        }
+        if place.devices == [Device::Cpu] {
             return Ok(searcher);
         }
-        let searcher = searcher.devices(devices)?;
+        let searcher = searcher.devices(&place.devices)?;
         process().ran_on(searcher.runs_on());
-        Ok(self.keep(devices, searcher))
+        Ok(self.keep(place.clone(), searcher))
     }
 
-    /// The searcher on `devices`, if a search has made it.
-    pub(crate) fn known(&self, devices: &[Device]) -> Option<Searcher> {
+    /// The searcher at `place`, if a search has made it.
+    pub(crate) fn known(&self, place: &Place) -> Option<Searcher> {
         let searchers = self.searchers.lock().unwrap_or_else(PoisonError::into_inner);
-        searchers.iter().find(|(on, _)| on == devices).map(|(_, searcher)| searcher.clone())
+        searchers.iter().find(|(known, _)| known == place).map(|(_, searcher)| searcher.clone())
     }
 
-    fn keep(&self, devices: &[Device], searcher: Searcher) -> Searcher {
+    fn keep(&self, place: Place, searcher: Searcher) -> Searcher {
         let mut searchers = self.searchers.lock().unwrap_or_else(PoisonError::into_inner);
-        searchers.push((devices.to_vec(), searcher.clone()));
+        searchers.push((place, searcher.clone()));
         searcher
     }
 }

@@ -68,7 +68,7 @@ impl<'py> Options<'_, 'py> {
         value.extract().map(Some).map_err(|_| self.refused(name, &value, "a path"))
     }
 
-    fn text(self, name: &str) -> PyResult<Option<String>> {
+    pub(crate) fn text(self, name: &str) -> PyResult<Option<String>> {
         let Some(value) = self.value(name)? else { return Ok(None) };
         value.extract().map(Some).map_err(|_| self.refused(name, &value, "a string"))
     }

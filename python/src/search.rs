@@ -12,7 +12,7 @@ use tagore::{
 use crate::array::Pair;
 use crate::device_array::{DeviceArray, Values};
 use crate::errors::{self, Names};
-use crate::index::Index;
+use crate::index::{Index, Place};
 use crate::options::Options;
 use crate::process::process;
 use crate::{array, filter};
@@ -25,7 +25,8 @@ struct Settings {
     beam: Option<usize>,
     radius: Option<f32>,
     width: Option<usize>,
-    devices: Vec<Device>,
+    rerank: Option<usize>,
+    place: Place,
     filter: Option<IdSet>,
 }
 
@@ -38,7 +39,8 @@ impl Settings {
             beam: options.count("beam")?,
             radius: options.float("radius")?,
             width: options.count("width")?,
-            devices: options.devices()?,
+            rerank: options.count("rerank")?,
+            place: place(options)?,
             filter: filter
                 .map(|filter| filter::id_set(("filter", &filter), rows, index.ids.as_ref()))
                 .transpose()?,
@@ -59,9 +61,18 @@ impl Settings {
         }
     }
 
-    fn wide(&self, searcher: Searcher) -> tagore::Result<Searcher> {
+    /// The searcher with the settings that it has itself.
+    fn set(&self, searcher: Searcher) -> tagore::Result<Searcher> {
+        let searcher = self.rerank.map_or(searcher.clone(), |rerank| searcher.rerank(rerank));
         self.width.map_or(Ok(searcher.clone()), |width| searcher.width(width))
     }
+}
+
+/// Where searches run, and on what they walk.
+fn place(options: Options<'_, '_>) -> PyResult<Place> {
+    let walked = options.text("vectors")?.filter(|name| name != "full");
+    let compression = walked.map(|_| options.named("vectors")).transpose()?.flatten();
+    Ok(Place { devices: options.devices()?, compression })
 }
 
 /// Own ids of rows, if an index has them.
@@ -83,11 +94,11 @@ fn searcher(
     settings: &Settings,
     options: Options<'_, '_>,
 ) -> PyResult<Searcher> {
-    if let Some(searcher) = index.known(&settings.devices) {
+    if let Some(searcher) = index.known(&settings.place) {
         return Ok(searcher);
     }
     let call = options.call(Names { vectors: "base", renamed: &[] })?;
-    call.run(py, |progress| index.searcher(&settings.devices, progress))
+    call.run(py, |progress| index.searcher(&settings.place, progress))
 }
 
 /// Ids and distances on a device.
@@ -142,7 +153,7 @@ fn search_there(
     (queries, device): (&Vectors, Device),
     progress: &Progress,
 ) -> tagore::Result<Left> {
-    let searcher = settings.wide(searcher.clone())?;
+    let searcher = settings.set(searcher.clone())?;
     left(device, (queries.len(), settings.k), |to| {
         searcher.search_into(queries, settings.search(), to, progress)
     })
@@ -163,7 +174,7 @@ pub(crate) fn search<'py>(
     let call = options.call(QUERIES)?;
     let searcher = searcher(py, index, &settings, options)?;
     let found =
-        call.run(py, |progress| settings.wide(searcher)?.search(&queries, settings.search(), progress))?;
+        call.run(py, |progress| settings.set(searcher)?.search(&queries, settings.search(), progress))?;
     let computed = found.computed();
     let (ids, distances) = found.into_parts();
     let own = named(index, py, &ids);
@@ -182,7 +193,7 @@ pub(crate) fn search_one<'py>(
     let query = q.readonly().as_array().to_vec();
     let settings = Settings::of(index, k, options)?;
     let searcher = searcher(py, index, &settings, options)?;
-    let search = || settings.wide(searcher)?.search_one(&query, settings.search());
+    let search = || settings.set(searcher)?.search_one(&query, settings.search());
     let found = if settings.filter.is_some() {
         // Exact search may take its place, on all threads.
         options.call(QUERIES)?.run(py, |_| search())
@@ -211,10 +222,11 @@ pub(crate) fn evaluate(
     let truth = GroundTruth::new(columns, values, None)
         .map_err(|error| errors::of(py, error, &Names { vectors: "q", renamed: &[("k", "truth")] }))?;
     let k = options.count("k")?.unwrap_or_else(|| truth.k().min(10));
-    let devices = options.devices()?;
+    let (place, rerank) = (place(options)?, options.count("rerank")?);
     let names = Names { vectors: "q", renamed: &[("beam", "beams")] };
     let found = options.call(names)?.run(py, |progress| {
-        let searcher = index.searcher(&devices, progress)?;
+        let searcher = index.searcher(&place, progress)?;
+        let searcher = rerank.map_or(searcher.clone(), |rerank| searcher.rerank(rerank));
         searcher.evaluate(TestQueries::new(&queries, &truth, k), &beams, progress)
     })?;
     Ok(json!(found).to_string())

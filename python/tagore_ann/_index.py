@@ -17,6 +17,7 @@ from ._progress import Progress, reporting
 
 Metric = Literal["l2", "ip", "cosine"]
 Path = str | os.PathLike[str]
+Walked = Literal["full", "f16", "int8"]
 
 IndexFormat = Literal[
     "tagore", "hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "diskann-disk", "nsg", "nssg", "kgraph",
@@ -230,6 +231,8 @@ class Index:
         radius: float | None = None,
         device: Devices = "auto",
         width: int | None = None,
+        vectors: Walked = "full",
+        rerank: int | None = None,
         threads: int | None = None,
         progress: Progress = None,
         convert: bool = False,
@@ -247,6 +250,10 @@ class Index:
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
                 ``cuda:0,1`` or a list.
             width: nodes that a search on a GPU expands per step, 1 to 8.
+            vectors: what the search walks on: ``full``, the vectors themselves, or their codes in
+                ``f16`` or ``int8``, which the first such search makes and the index keeps.
+            rerank: nodes of the beam that a search on codes compares by the vectors themselves; 32
+                unless given, or 2 k if that is more.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
             convert: convert float64 and other orders, by a copy.
@@ -280,7 +287,7 @@ class Index:
         to_device = leaves_on(device, output)
         options = given(
             beam=beam, filter=None if filter is None else passing(filter), radius=radius, device=device,
-            width=width, threads=threads,
+            width=width, vectors=vectors, rerank=rerank, threads=threads,
         )  # fmt: skip
         if to_device:
             if self._ids is not None:
@@ -315,6 +322,8 @@ class Index:
         beams: Sequence[int] = (10, 20, 50, 100, 200),
         *,
         device: Devices = "auto",
+        vectors: Walked = "full",
+        rerank: int | None = None,
         threads: int | None = None,
         progress: Progress = None,
     ) -> list[dict[str, Any]]:
@@ -328,6 +337,8 @@ class Index:
             beams: the beams.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
                 ``cuda:0,1`` or a list.
+            vectors: what searches walk on, as in `search`.
+            rerank: nodes that searches on codes rerank, as in `search`.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
 
@@ -351,6 +362,8 @@ class Index:
             options = given(
                 k=None if k is None else whole(k, "k"),
                 device=device,
+                vectors=vectors,
+                rerank=rerank,
                 threads=threads,
                 progress=callback,
             )

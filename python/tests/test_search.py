@@ -123,3 +123,25 @@ def test_rows_left_out_of_a_build_are_not_found():
     for among, message in ((np.zeros(3, bool), "among: found 3 bools"), ([9999], "among: found the id 9999")):
         with pytest.raises(tagore_ann.Error, match=message):
             tagore_ann.build(x, among=among, device="cpu")
+
+
+def test_codes_find_nearly_the_same_rows_at_exact_distances():
+    x = mixture(2000, 24)
+    index, q = tagore_ann.build(x, "vamana", device="cpu"), x[:50] + np.float32(0.01)
+    expected, _ = index.search(q, 10, device="cpu")
+    for vectors in ["f16", "int8"]:
+        ids, distances = index.search(q, 10, vectors=vectors, rerank=40, device="cpu")
+        assert (ids[:, :, None] == expected[:, None, :]).any(2).mean() > 0.98
+        np.testing.assert_allclose(distances, ((x[ids] - q[:, None]) ** 2).sum(2), rtol=1e-4, atol=1e-4)
+        one, _ = index.search(q[3], 10, vectors=vectors, rerank=40, device="cpu")
+        assert np.array_equal(one, ids[3])
+    for device in ["emulated", "cpu"]:
+        again, _ = index.search(q, 10, vectors="int8", rerank=40, device=device)
+        assert np.array_equal(again, ids)
+    [at] = index.evaluate(q, expected, beams=[64], vectors="int8", rerank=40, device="cpu")
+    assert at["recall"] > 0.98
+    with pytest.raises(tagore_ann.ArgumentError, match="vectors: found f32, expected full, f16 or int8"):
+        index.search(q, vectors="f32")
+    small = tagore_ann.build(x.astype(np.int8), device="cpu")
+    with pytest.raises(tagore_ann.ArgumentError, match="vectors: found int8 for a base of i8, expected full"):
+        small.search(x[:2].astype(np.int8), vectors="int8", device="cpu")
