@@ -254,7 +254,7 @@ typedef struct {
     size_t slots;
     /**
      * The kind of memory of both arrays. A search on the device that holds them leaves its answers
-     * there.
+     * there; tagore_search on several devices takes TAGORE_HOST alone.
      */
     tagore_memory memory;
     /**
@@ -426,7 +426,8 @@ typedef struct {
      */
     size_t size;
     /**
-     * The device: "cpu" (the default, null), "auto", "cuda" or "cuda:1".
+     * The device: "cpu" (the default, null), "auto", "cuda" or "cuda:1"; or several that share the
+     * queries: "cuda:0,1".
      */
     const char *device;
     /**
@@ -479,11 +480,12 @@ typedef struct {
      */
     size_t k;
     /**
-     * The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1".
+     * The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1"; or several that share the
+     * search: "cuda:0,1".
      */
     const char *device;
     /**
-     * Most bytes of device memory; 0 for all that is free.
+     * Most bytes of memory of each device; 0 for all that is free.
      */
     uint64_t device_memory;
     /**
@@ -908,7 +910,8 @@ tagore_status tagore_searcher_create(const tagore_index *index,
                                      tagore_searcher **out);
 
 /**
- * Finds the nearest rows of each query by beam search, on all threads or on the searcher's device.
+ * Finds the nearest rows of each query by beam search, on all threads or on the devices of the
+ * searcher.
  */
 tagore_status tagore_search(const tagore_searcher *searcher,
                             const tagore_matrix *queries,
@@ -918,7 +921,7 @@ tagore_status tagore_search(const tagore_searcher *searcher,
 
 /**
  * Finds the nearest rows of one query of `dim` components, on the calling thread or on the
- * searcher's device: the answer of tagore_search, sooner.
+ * searcher's first device: the answer of tagore_search, sooner.
  */
 tagore_status tagore_search_one(const tagore_searcher *searcher,
                                 const float *query,

@@ -139,8 +139,8 @@ impl Searcher {
     /// are written.
     ///
     /// # Errors
-    /// As [`search`](Self::search), or if the searches run on several devices, or the device of the results cannot be opened or its memory
-    /// has too little room for them.
+    /// As [`search`](Self::search), or if the searches run on several devices, or the device of the
+    /// results cannot be opened or its memory has too little room for them.
     pub fn search_into(
         &self,
         queries: &Vectors,
@@ -153,8 +153,9 @@ impl Searcher {
     }
 
     /// Finds the nearest rows of the base for one `query`, nearest first, on the calling thread or
-    /// on the (first) GPU: the answer of [`search`](Self::search), without empty slots. On a CPU this
-    /// allocates nothing but its answer once as many threads have searched as search at a time.
+    /// on the (first) GPU: the answer of [`search`](Self::search), without empty slots. On a CPU
+    /// this allocates nothing but its answer once as many threads have searched as search at a
+    /// time.
     ///
     /// # Errors
     /// As [`search`](Self::search).
