@@ -919,7 +919,8 @@ tagore_status tagore_searcher_create(const tagore_index *index,
                                      tagore_searcher **out);
 
 /**
- * Finds the nearest rows of each query by beam search, on all threads or on the searcher's devices.
+ * Finds the nearest rows of each query by beam search, on all threads or on the devices of the
+ * searcher.
  */
 tagore_status tagore_search(const tagore_searcher *searcher,
                             const tagore_matrix *queries,

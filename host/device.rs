@@ -137,8 +137,8 @@ impl Preparation {
         Self(None)
     }
 
-    /// Opens each of `devices` by `open`, where it gives a GPU, and compiles `kernels`. Whoever uses
-    /// the devices meets the errors.
+    /// Opens each of `devices` by `open`, where it gives a GPU, and compiles `kernels`. Whoever
+    /// uses the devices meets the errors.
     pub(crate) fn begin(
         devices: &[Device],
         kernels: Vec<&'static str>,

@@ -235,7 +235,8 @@ pub extern "C" fn tagore_searcher_create(
     })
 }
 
-/// Finds the nearest rows of each query by beam search, on all threads or on the searcher's devices.
+/// Finds the nearest rows of each query by beam search, on all threads or on the devices of the
+/// searcher.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_search(
     searcher: Option<&tagore_searcher>,

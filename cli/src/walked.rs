@@ -33,8 +33,8 @@ impl fmt::Display for Walk {
 
 #[derive(clap::Args)]
 pub(crate) struct Walked {
-    /// What searches walk on: full, the vectors themselves, or their codes in f16 or int8, which are
-    /// faster to read; the nearest nodes are then reranked by the vectors
+    /// What searches walk on: full, the vectors themselves, or their codes in f16 or int8, which
+    /// take less memory; the nearest nodes are then reranked by the vectors
     #[arg(long, default_value_t = Walk::Full, value_name = "TYPE")]
     vectors: Walk,
     /// Nodes of the beam that a search on codes reranks [default: 32, or twice k if more]

@@ -147,8 +147,8 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// ended. A timed launch takes a few microseconds more.
     fn time_launches(&self, _on: bool) {}
 
-    /// Waits for all work and returns the time of every timed kernel so far. A fork adds its times when
-    /// its own `times` is called, and when it is dropped.
+    /// Waits for all work and returns the time of every timed kernel so far. A fork adds its times
+    /// when its own `times` is called, and when it is dropped.
     fn times(&self) -> Result<Vec<KernelTime>>;
 
     /// Starts or stops recording when kernels run.

@@ -4,9 +4,9 @@ use super::gpu::kernels;
 use crate::vectors::shape::{device_type, with_device_type};
 use crate::{DataShape, Device, Index, Preparation, Vectors};
 
-/// Opens `devices` for searches of `index` over `base` with these beams, on a thread of its own, and
-/// compiles the kernels that they will launch. Returns at once; [`Searcher::devices`] then waits
-/// less, but is otherwise the same.
+/// Opens `devices` for searches of `index` over `base` with these beams, on a thread of its own,
+/// and compiles the kernels that they will launch. Returns at once; [`Searcher::devices`] then
+/// waits less, but is otherwise the same.
 ///
 /// [`Searcher::devices`]: crate::Searcher::devices
 pub fn prepare_search(devices: &[Device], index: &Index, base: &Vectors, beams: &[usize]) -> Preparation {

@@ -81,10 +81,10 @@ impl Searcher {
     }
 
     /// Walks on codes of one or two bytes per component in place of the vectors: less memory to
-    /// read, so faster where vectors have hundreds of components of f32. The nearest nodes found
-    /// are then compared by the vectors themselves ([`rerank`](Self::rerank)), so distances are exact, and
-    /// nearly the same rows are found. A GPU holds the codes, and the vectors too if it has room;
-    /// else these are read from host memory.
+    /// read, so bytes are faster where vectors have hundreds of components of f32. The nearest
+    /// nodes found are then compared by the vectors themselves ([`rerank`](Self::rerank)), so
+    /// distances are exact, and nearly the same rows are found. A GPU holds the codes, and the
+    /// vectors too if it has room; else these are read from host memory.
     ///
     /// # Errors
     /// If the codes would not be smaller than the vectors, or the device lacks memory.
@@ -92,9 +92,9 @@ impl Searcher {
         Ok(Self { engine: self.engine.compressed(compression)? })
     }
 
-    /// Sets how many nodes of its beam a search on [codes](Self::compressed) compares by the vectors
-    /// themselves: at least k and at most the beam, whatever is set; 32 unless set, or 2 k if that
-    /// is more. A search with a filter compares all of its beam.
+    /// Sets how many nodes of its beam a search on [codes](Self::compressed) compares by the
+    /// vectors themselves: at least k and at most the beam, whatever is set; 32 unless set, or 2 k
+    /// if that is more. A search with a filter compares all of its beam.
     #[must_use]
     pub fn rerank(mut self, nodes: usize) -> Self {
         self.engine.rerank = Some(nodes);
@@ -161,8 +161,8 @@ impl Searcher {
     /// are written.
     ///
     /// # Errors
-    /// As [`search`](Self::search), or if the searches run on several devices, or the device of the results cannot be opened or its memory
-    /// has too little room for them.
+    /// As [`search`](Self::search), or if the searches run on several devices, or the device of the
+    /// results cannot be opened or its memory has too little room for them.
     pub fn search_into(
         &self,
         queries: &Vectors,
@@ -174,8 +174,9 @@ impl Searcher {
     }
 
     /// Finds the nearest rows of the base for one `query`, nearest first, on the calling thread or
-    /// on the (first) GPU: the answer of [`search`](Self::search), without empty slots. On a CPU this
-    /// allocates nothing but its answer once as many threads have searched as search at a time.
+    /// on the (first) GPU: the answer of [`search`](Self::search), without empty slots. On a CPU
+    /// this allocates nothing but its answer once as many threads have searched as search at a
+    /// time.
     ///
     /// # Errors
     /// As [`search`](Self::search).

@@ -200,8 +200,9 @@ impl Vectors {
         self.bytes.get() == Some(&true)
     }
 
-    /// Begins the check of [`validate_for`](Self::validate_for) on the device that holds the values;
-    /// none if they lie elsewhere, are known to be in range, or every byte is a valid value.
+    /// Begins the check of [`validate_for`](Self::validate_for) on the device that holds the
+    /// values; none if they lie elsewhere, are known to be in range, or every byte is a valid
+    /// value.
     ///
     /// # Errors
     /// If the device fails.

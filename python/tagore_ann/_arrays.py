@@ -80,27 +80,37 @@ def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
         raise refused(name, f"a {type(x).__name__} ({error})", remedy) from error
 
 
-def on(device: Devices, **arrays: Any) -> Devices:
-    """``device``; for ``auto``, the device of the arrays that lie on one. Several become one text.
+def _joined(device: Devices) -> str:
+    """The names of devices as one text."""
+    if isinstance(device, str):
+        return device
+    try:
+        return ",".join(device)
+    except TypeError:
+        expected = 'a device, such as "cuda:1", or several, such as "cuda:0,1" or a list'
+        raise refused("device", repr(device), expected) from None
+
+
+def on(device: Devices, **arrays: Any) -> str:
+    """``device`` as one text; for ``auto``, the device of the arrays that lie on one.
 
     Raises:
         ArgumentError: if it is another GPU than that of an array.
     """
-    if isinstance(device, (list, tuple)) and all(isinstance(name, str) for name in device):
-        device = ",".join(device)
+    device = _joined(device)
     for name, array in arrays.items():
         if not isinstance(array, _tagore.DeviceArray):
             continue
         if device == "auto":
             device = array.device
         named = "cuda:0" if device == "cuda" else device
-        if isinstance(named, str) and named.startswith("cuda") and named != array.device:
+        if named.startswith("cuda") and named != array.device:
             expected = f"{array.device}, whose memory holds {name}, or cpu"
             raise refused("device", repr(device), expected)
     return device
 
 
-def leaves_on(device: Devices, output: str) -> bool:
+def leaves_on(device: str, output: str) -> bool:
     """Whether results stay on the device, which must then be a GPU.
 
     Raises:

@@ -257,8 +257,8 @@ class Index:
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
             convert: convert float64 and other orders, by a copy.
-            output: ``numpy``, or ``device`` for results in the memory of the device: one GPU, by name
-                or by ``auto`` for queries or a base that lie on one.
+            output: ``numpy``, or ``device`` for results in the memory of the device: one GPU, by
+                name or by ``auto`` for queries or a base that lie on one.
 
         Returns:
             A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared

@@ -19,8 +19,8 @@
 //!
 //! # Optimisations
 //!
-//! Four lanes compute one distance, two rows at a time, in the order of the CPU backend. The sort is
-//! that of [`crate::block::sort`].
+//! Four lanes compute one distance, two rows at a time, in the order of the CPU backend. Keys are
+//! sorted as [`crate::block::sort`] has it.
 //!
 //! # Speed
 //!
