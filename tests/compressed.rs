@@ -1,9 +1,10 @@
-//! Searches on codes, whose answers are reranked by the vectors.
+//! Builds on codes, and searches on codes, whose answers are reranked by the vectors.
 
 use half::f16;
+use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    Builder, Compression, Device, IdSet, Metric, Progress, Search, SearchResult, Searcher, Strategy, Vectors,
-    ground_truth,
+    Builder, Compression, DataShape, Device, ElementType, IdSet, Metric, Progress, Search, SearchResult,
+    Searcher, Strategy, Target, Vectors, ground_truth,
 };
 
 use crate::gpu::devices;
@@ -144,4 +145,80 @@ fn codes_that_save_nothing_and_unknown_types_are_refused() {
     assert_eq!(error, "vectors: found int8 for a base of u8, expected full: codes would not be smaller");
     let error = "f32".parse::<Compression>().unwrap_err().to_string();
     assert_eq!(error, "vectors: found f32, expected full, f16 or int8");
+}
+
+#[test]
+fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
+    let silent = Progress::silent();
+    for (metric, strategy) in
+        METRICS.into_iter().zip([Strategy::cagra(), Strategy::nsg(), Strategy::vamana()])
+    {
+        let (base, queries) = (uniform(2000, 40, 7), uniform(50, 40, 8));
+        let builder =
+            Builder::new(strategy.degree(16)).knn(32).metric(metric).device(Device::Cpu).sample(100);
+        let found = |builder: &Builder| {
+            let (index, stats) = builder.build_with_stats(&base, None).unwrap();
+            let measure = tagore::Measure::default();
+            let report = tagore::Report::of(&index, Some(&base), &stats.sample, &measure).unwrap();
+            let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
+            let result = searcher.search(&queries, Search::new(10).beam(60), &silent).unwrap();
+            (recall(&base, &queries, metric, &result), report, searcher.index().description().clone())
+        };
+        let (expected, _, full) = found(&builder);
+        for compression in COMPRESSIONS {
+            let (reached, report, coded) = found(&builder.clone().compressed(compression));
+            assert!(reached > expected - 0.03, "{metric} {compression}: {reached} of {expected}");
+            let parameters = coded.parameters.iter().filter(|(name, _)| *name != "vectors");
+            assert_eq!(parameters.collect::<Vec<_>>(), full.parameters.iter().collect::<Vec<_>>());
+            assert_eq!((coded.parameters["vectors"].as_str(), coded.metric), (compression.name(), metric));
+            let knn = report.knn.unwrap().recall[&32];
+            assert!(knn > 0.97, "{metric} {compression}: recall of the k-NN graph {knn}");
+        }
+    }
+}
+
+#[test]
+fn builds_on_codes_take_repeated_rows_and_devices() {
+    let plain = uniform(600, 24, 9);
+    let rows = (0..900).flat_map(|row| plain.row(row % 600).into_owned());
+    let base = Vectors::from_f32(rows.collect(), 24).unwrap();
+    let builder = Builder::new(Strategy::cagra().degree(12)).knn(24).compressed(Compression::Int8);
+    let index = builder.clone().device(Device::Cpu).build(&base).unwrap();
+    assert_eq!(index.repeated().len(), 300);
+    let searcher = Searcher::new(index, base.clone(), &Progress::silent()).unwrap();
+    let found = searcher.search_one(&base.row(5), Search::new(2)).unwrap();
+    assert_eq!(found.iter().map(|row| (row.id, row.distance)).collect::<Vec<_>>(), [(5, 0.0), (605, 0.0)]);
+    for device in devices() {
+        let index = builder.clone().device(device).build(&base).unwrap();
+        assert_eq!(index.repeated().len(), 300, "{device}");
+    }
+}
+
+#[test]
+fn a_gpu_holds_less_for_builds_on_codes() {
+    let data = DataShape::new(1_000_000, 960, ElementType::F32).unwrap();
+    let builder = Builder::new(Strategy::nsg());
+    let bytes = |builder: &Builder| {
+        let plan = builder.plan(&data, Target::cuda()).unwrap();
+        (plan.peak_device_bytes(), plan.peak_host_bytes())
+    };
+    let (full, int8) = (bytes(&builder), bytes(&builder.clone().compressed(Compression::Int8)));
+    assert!(int8.0 + 3_500_000_000 < full.0, "{int8:?} {full:?}");
+    assert!(int8.1 >= full.1 + 960_000_000, "{int8:?} {full:?}");
+}
+
+#[test]
+fn builds_on_codes_that_cannot_be_are_refused() {
+    let base = uniform(300, 8, 10);
+    let builder = Builder::new(Strategy::cagra().degree(8)).knn(16).device(Device::Cpu);
+    let graph = tagore::Descent::new().knn(16).device(Device::Cpu).build(&base).unwrap();
+    let coded = builder.clone().compressed(Compression::Int8);
+    let error = coded.build_from(&base, &graph).unwrap_err().to_string();
+    assert_eq!(error, "vectors: found int8 with a given k-NN graph, expected full");
+    let limits = Limits { cluster_size: Some(100), ..Limits::default() };
+    let error = ClusterPlan::new(&coded, &base, &limits).unwrap_err().to_string();
+    assert_eq!(error, "vectors: found int8 where the build exceeds the limits of memory, expected full");
+    let bytes = Vectors::from_u8((0..300 * 8).map(|i| (i % 251) as u8).collect(), 8).unwrap();
+    let error = coded.build(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "vectors: found int8 for a base of u8, expected full: codes would not be smaller");
 }

@@ -1,4 +1,4 @@
-//! The vectors that searches walk on: `--vectors` and `--rerank`.
+//! What builds and searches walk on: `--vectors` and `--rerank`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,19 @@ use crate::error::{Error, Result};
 
 /// The vectors themselves, or codes of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Walk {
+pub(crate) enum Walk {
     Full,
     Codes(Compression),
+}
+
+impl Walk {
+    /// The codes, if any.
+    pub(crate) fn compression(self) -> Option<Compression> {
+        match self {
+            Self::Full => None,
+            Self::Codes(compression) => Some(compression),
+        }
+    }
 }
 
 impl FromStr for Walk {

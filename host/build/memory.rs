@@ -59,6 +59,9 @@ impl Builder {
     /// As [`build_with_stats`](Self::build_with_stats), and keeps the base on the GPU.
     pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
+        if graph.is_some() {
+            self.check_full("with a given k-NN graph")?;
+        }
         if let Some(among) = &self.among {
             return self.build_among(base, among, graph);
         }
@@ -73,6 +76,9 @@ impl Builder {
                 drop(space);
                 return self.clone().progress(building).build_without_repeated(base, repeated, k);
             }
+        }
+        if let Some(compression) = self.compression {
+            return self.build_on_codes(base, &space, compression, (k, building));
         }
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let gpu = self.gpu(base, k)?;
@@ -150,8 +156,10 @@ impl Builder {
         Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats }, on_device: None })
     }
 
-    /// Checks, for a build out of core, that no rows of `rows` are left out.
+    /// Checks, for a build out of core, that no rows of `rows` are left out, and that it is one on
+    /// the vectors themselves.
     pub(crate) fn check_takes_all(&self, rows: usize) -> Result<()> {
+        self.check_full("out of core")?;
         match &self.among {
             Some(among) if among.len() < rows => {
                 let expected = "all: out of core no rows can be left out";

@@ -1,6 +1,7 @@
 //! Builds in memory: k-NN graph, pruning, layers and reach, in that order. Plans and statistics of
 //! builds.
 
+mod compressed;
 pub(crate) mod estimate;
 mod graph;
 mod knn;
@@ -25,6 +26,7 @@ pub use target::Target;
 use crate::descent::Descent;
 use crate::index::Description;
 use crate::prune::Filter;
+use crate::quantize::Compression;
 use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy};
 
 /// Builds a graph index: the k-NN graph by GNN-Descent, then the strategy's pruning.
@@ -52,6 +54,8 @@ pub struct Builder {
     pub(crate) grouped: bool,
     /// The rows of the base that the graph is built over; all if none.
     pub(crate) among: Option<Arc<IdSet>>,
+    /// The codes that the graph is built on; the vectors themselves if none.
+    pub(crate) compression: Option<Compression>,
 }
 
 impl Builder {
@@ -69,6 +73,7 @@ impl Builder {
             stacked: false,
             grouped: true,
             among: None,
+            compression: None,
         }
     }
 

@@ -151,6 +151,16 @@ impl Builder {
 
     /// As [`plan`](Self::plan), with checked parameters and `k` neighbours per node.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
+        if let Some(compression) = self.compression {
+            let codes = Self::codes_of(compression, data);
+            let mut plan = self.on_codes().plan_of(&codes, k, target);
+            let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
+            let space = space.with::<u8>("codes", data.rows.saturating_mul(codes.row_bytes()));
+            for stage in &mut plan.host {
+                stage.buffers = space.clone().and(&stage.buffers);
+            }
+            return plan;
+        }
         let descent = self.descent.plan_of(data, k);
         let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
         let Target { threads, gpu, .. } = target;

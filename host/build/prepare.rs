@@ -28,20 +28,34 @@ impl Builder {
 
     /// The kernels of a build of this data, and of its report.
     pub(crate) fn kernels(&self, data: &DataShape) -> Vec<&'static str> {
+        if let Some(compression) = self.compression {
+            let of_codes = self.on_codes().sample(0).kernels(&Self::codes_of(compression, data));
+            return of_codes.into_iter().chain(self.report_kernels(data)).collect();
+        }
         let metric = self.descent.metric;
         // Wrong parameters are an error of the build.
         let Ok(k) = self.descent.k_of(data.rows, "") else { return Vec::new() };
         let mut kernels = self.descent.kernels(data, k);
-        let (own, on_device) = (own_type(data, metric), device_type(data, metric));
+        let on_device = device_type(data, metric);
         with_device_type!(on_device, T => {
             kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim), self.baseline_kernels));
         });
-        if self.sample > 0 {
-            with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
-            with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
-        }
+        kernels.extend(self.report_kernels(data));
         kernels.sort_unstable();
         kernels.dedup();
+        kernels
+    }
+
+    /// The kernels of the report of a build of this data.
+    fn report_kernels(&self, data: &DataShape) -> Vec<&'static str> {
+        let metric = self.descent.metric;
+        if self.sample == 0 {
+            return Vec::new();
+        }
+        let (own, on_device) = (own_type(data, metric), device_type(data, metric));
+        let mut kernels = Vec::new();
+        with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
+        with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
         kernels
     }
 }

@@ -21,6 +21,7 @@ impl Builder {
     /// | `collect`, `filter` | names, such as `2-hop` and `angle` |
     /// | `alpha`, `angle`, `threshold` | numbers |
     /// | `strict-detours`, `layers` | `true`, `false` |
+    /// | `vectors` | `full`, `f16`, `int8`: what the build walks on ([`compressed`](Self::compressed)) |
     ///
     /// A later call replaces what an earlier one set. `filter` also sets its default threshold, so
     /// it goes before `alpha`, `angle` and `threshold`.
@@ -59,6 +60,8 @@ impl Builder {
             }
             "seed" => Ok(self.seed(whole("seed", value)?)),
             "device" => Ok(self.devices(&Device::list(value)?)),
+            "vectors" if value == "full" => Ok(self.compressed(None)),
+            "vectors" => Ok(self.compressed(Some(value.parse()?))),
             "layers" => Ok(self.layers(parsed("layers", value, TRUTH)?)),
             _ => self.set_pruning(name, value),
         }
@@ -92,7 +95,7 @@ impl Builder {
 
 /// The names of [`Builder::set`], for errors.
 const NAMES: &str = "metric, knn, iterations, start, expand, nodes-per-cell, probes, clusterings, seed, device, \
-                     layers, degree, candidates, collect, filter, alpha, angle, threshold or strict-detours";
+                     layers, vectors, degree, candidates, collect, filter, alpha, angle, threshold or strict-detours";
 
 const NUMBER: &str = "a number";
 const TRUTH: &str = "true or false";

@@ -1,25 +1,29 @@
 //! Sampled lists of a k-NN graph, kept to judge the graph after it is dropped.
 
+use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::{GpuLists, KnnGraph};
 use crate::Result;
+use crate::vectors::space::Space;
 
 /// Distances in sampled lists of a k-NN graph, for [`KnnTruth`](crate::KnnTruth).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnnSample {
     k: usize,
     nodes: Vec<u32>,
-    /// `k` per node, ascending.
+    /// `k` per node, nearest first.
+    ids: Vec<u32>,
     distances: Vec<f32>,
 }
 
 impl KnnSample {
     /// The lists of `nodes`.
     pub(crate) fn of(graph: &KnnGraph, nodes: &[u32]) -> Self {
+        let ids = nodes.iter().flat_map(|&node| graph.neighbors(node as usize)).copied().collect();
         let distances = nodes.iter().flat_map(|&node| graph.distances(node as usize)).copied().collect();
-        Self { k: graph.k(), nodes: nodes.to_vec(), distances }
+        Self { k: graph.k(), nodes: nodes.to_vec(), ids, distances }
     }
 
     /// The lists of `nodes` of a graph on a device.
@@ -29,8 +33,24 @@ impl KnnSample {
         for (&node, row) in nodes.iter().zip(keys.chunks_exact_mut(k)) {
             lists.keys.download_from(node as usize * k, row)?;
         }
+        let ids = keys.iter().copied().map(key::id).collect();
         let distances = keys.into_iter().map(key::distance).collect();
-        Ok(Self { k, nodes: nodes.to_vec(), distances })
+        Ok(Self { k, nodes: nodes.to_vec(), ids, distances })
+    }
+
+    /// These lists by the distances of `space`, which they were made of otherwise.
+    pub(crate) fn by(mut self, space: &Space<'_>) -> Self {
+        let lists = self.distances.par_chunks_exact_mut(self.k.max(1));
+        let lists = lists.zip(self.ids.par_chunks_exact_mut(self.k.max(1))).zip(&self.nodes);
+        lists.for_each_init(Vec::new, |found, ((distances, ids), &node)| {
+            space.list_distances(space.query(node), ids, found);
+            let mut keys: Vec<Key> = found.iter().zip(&*ids).map(|(&d, &id)| key::pack(d, id)).collect();
+            keys.sort_unstable();
+            for ((distance, id), key) in distances.iter_mut().zip(ids).zip(keys) {
+                (*distance, *id) = (key::distance(key), key::id(key));
+            }
+        });
+        self
     }
 
     /// Neighbours per node.

@@ -243,6 +243,11 @@ impl Index {
         self.absent.is_left_out(row)
     }
 
+    /// This index as one over `base`, which has as many rows.
+    pub(crate) fn over(self, base: &Vectors, description: Description) -> Result<Self> {
+        Ok(Self { fingerprint: Fingerprint::of(base)?, description, ..self })
+    }
+
     /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
     pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Result<Self> {
         let index = self.renamed(base, rows, &repeated)?;

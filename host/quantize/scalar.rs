@@ -3,13 +3,12 @@
 //! ```text
 //! x is rotated first, if codes are bytes
 //! code of x   = round((x - mean) * scale), component by component, cut at the ends of the type
-//! code of a query under inner product = round(x * scale of this query)
+//! inner product: without the mean; the code of a query = round(x * scale of this query)
 //! ```
 //!
 //! All components share one scale, so distances of codes are those of the vectors times a constant,
-//! but for rounding: squared L2 distances directly; inner products of a query and centred rows up
-//! to a term that is the same for all rows. The rotation keeps distances, and gives all components
-//! about the same variance, so that none wastes levels of a byte.
+//! but for rounding. The rotation keeps distances, and gives all components about the same variance,
+//! so that none wastes levels of a byte.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +19,7 @@ use rayon::prelude::*;
 use super::rotation::Rotation;
 use crate::parallel::for_each_row;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
-use crate::{Error, Metric, Progress, Result};
+use crate::{ElementType, Error, Metric, Progress, Result};
 
 /// The share of a sample's components, in order of magnitude, that codes hold without being cut.
 const HELD: f64 = 0.9999;
@@ -43,12 +42,17 @@ impl Compression {
         }
     }
 
+    /// The type of codes.
+    pub(crate) fn element(self) -> ElementType {
+        match self {
+            Self::F16 => ElementType::F16,
+            Self::Int8 => ElementType::I8,
+        }
+    }
+
     /// Bytes per component.
     pub fn bytes(self) -> usize {
-        match self {
-            Self::F16 => 2,
-            Self::Int8 => 1,
-        }
+        self.element().size()
     }
 }
 
@@ -100,8 +104,7 @@ impl Code for i8 {
 /// Turns vectors into codes.
 pub(crate) struct ScalarQuantizer {
     compression: Compression,
-    /// Whether queries have a scale of their own: under inner product.
-    by_query: bool,
+    metric: Metric,
     rotation: Option<Rotation>,
     mean: Vec<f32>,
     /// Largest distance of a component from its mean that is held.
@@ -109,11 +112,16 @@ pub(crate) struct ScalarQuantizer {
 }
 
 impl ScalarQuantizer {
-    /// A quantizer for rows like those of `base`, whose distances under `metric` are compared.
+    /// A quantizer for rows like those of `base`, which are unit vectors under cosine.
     ///
     /// # Errors
-    /// If the base lies on a device that fails.
+    /// If the vectors are no larger than their codes, or lie on a device that fails.
     pub(crate) fn fit(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        let element = base.element_type();
+        if element.size() <= compression.bytes() {
+            let found = format_args!("{compression} for a base of {element}");
+            return Err(Error::argument("vectors", found, "full: codes would not be smaller"));
+        }
         let (sample, rows) = base.spread()?;
         let dim = base.dim();
         let rotation = (compression == Compression::Int8).then(|| Rotation::new(dim));
@@ -127,7 +135,9 @@ impl ScalarQuantizer {
         for row in &rows {
             sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
         }
-        let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows.len().max(1) as f64) as f32).collect();
+        // Products of centred rows are in another order than those of the rows.
+        let count = if metric == Metric::InnerProduct { f64::INFINITY } else { rows.len().max(1) as f64 };
+        let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
         let deviations = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(x, mean)| (x - mean).abs()));
         let mut deviations: Vec<f32> = deviations.collect();
         let held = (deviations.len() as f64 * HELD) as usize;
@@ -137,7 +147,23 @@ impl ScalarQuantizer {
         };
         // Equal rows have equal codes at any scale.
         let range = if range > 0.0 { range } else { 1.0 };
-        Ok(Self { compression, by_query: metric == Metric::InnerProduct, rotation, mean, range })
+        Ok(Self { compression, metric: Self::metric_of(metric), rotation, mean, range })
+    }
+
+    /// The metric under which codes are compared: squared L2 distances order unit vectors as cosine
+    /// distances do.
+    pub(crate) fn metric_of(metric: Metric) -> Metric {
+        if metric == Metric::Cosine { Metric::L2 } else { metric }
+    }
+
+    /// The metric under which these codes are compared.
+    pub(crate) fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// The way of compressing.
+    pub(crate) fn compression(&self) -> Compression {
+        self.compression
     }
 
     /// The codes of a base.
@@ -192,7 +218,7 @@ impl ScalarQuantizer {
 
     /// Writes the code of a query, in the values of its space. The query becomes something else.
     pub(crate) fn code_query<T: Code>(&self, query: &mut [f32], out: &mut [T]) {
-        if !self.by_query {
+        if self.metric != Metric::InnerProduct {
             return self.code_row(query, out);
         }
         self.rotation.iter().for_each(|rotation| rotation.apply(query));

@@ -9,13 +9,11 @@ use crate::quantize::{Compression, ScalarQuantizer};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
 use crate::vectors::{Matrix, TypedRows};
-use crate::{Error, Metric, Progress, Result};
+use crate::{Metric, Progress, Result};
 
 /// The codes of a base.
 pub(super) struct Coded {
-    compression: Compression,
     quantizer: ScalarQuantizer,
-    metric: Metric,
     /// The codes, once a search on the CPU has needed them.
     space: OnceLock<Space<'static>>,
     making: Mutex<()>,
@@ -35,23 +33,13 @@ impl Coded {
     /// # Errors
     /// If the vectors are no larger than their codes, or lie on a device that fails.
     pub(super) fn new(space: &Space<'_>, compression: Compression) -> Result<Self> {
-        let element = space.vectors().element_type();
-        if element.size() <= compression.bytes() {
-            let found = format_args!("{compression} for a base of {element}");
-            return Err(Error::argument("vectors", found, "full: codes would not be smaller"));
-        }
-        // Cosine distances order unit vectors as squared L2 distances do.
-        let metric = match space.metric() {
-            Metric::InnerProduct => Metric::InnerProduct,
-            Metric::L2 | Metric::Cosine => Metric::L2,
-        };
-        let quantizer = ScalarQuantizer::fit(space.vectors(), metric, compression)?;
-        Ok(Self { compression, quantizer, metric, space: OnceLock::new(), making: Mutex::default() })
+        let quantizer = ScalarQuantizer::fit(space.vectors(), space.metric(), compression)?;
+        Ok(Self { quantizer, space: OnceLock::new(), making: Mutex::default() })
     }
 
     /// The metric of codes.
     pub(super) fn metric(&self) -> Metric {
-        self.metric
+        self.quantizer.metric()
     }
 
     /// The codes of the rows of `space`, made anew.
@@ -59,7 +47,7 @@ impl Coded {
     /// # Errors
     /// If their device fails, or the work is cancelled.
     pub(super) fn make(&self, space: &Space<'_>, progress: &Progress) -> Result<Space<'static>> {
-        Space::owned(self.quantizer.base(space.vectors(), progress)?, self.metric, progress)
+        Space::owned(self.quantizer.base(space.vectors(), progress)?, self.metric(), progress)
     }
 
     /// The codes of the rows of `space`, made by the first call.
@@ -88,7 +76,7 @@ impl Coded {
         let CodeBuffer { wide, f16, i8 } = buffer;
         query.widen(wide);
         let dim = wide.len();
-        let rows = match self.compression {
+        let rows = match self.quantizer.compression() {
             Compression::F16 => {
                 f16.resize(dim, f16::ZERO);
                 self.quantizer.code_query(wide, f16);

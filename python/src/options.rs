@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use tagore::outofcore::Limits;
 use tagore::{
-    Builder, CellSettings, Descent, Device, ExactSearch, Iterations, Overrides, Progress, Start, Strategy,
+    Builder, CellSettings, Compression, Descent, Device, ExactSearch, Iterations, Overrides, Progress, Start,
+    Strategy,
 };
 
 use crate::errors::{self, Names};
@@ -68,7 +69,7 @@ impl<'py> Options<'_, 'py> {
         value.extract().map(Some).map_err(|_| self.refused(name, &value, "a path"))
     }
 
-    pub(crate) fn text(self, name: &str) -> PyResult<Option<String>> {
+    fn text(self, name: &str) -> PyResult<Option<String>> {
         let Some(value) = self.value(name)? else { return Ok(None) };
         value.extract().map(Some).map_err(|_| self.refused(name, &value, "a string"))
     }
@@ -168,7 +169,18 @@ impl<'py> Options<'_, 'py> {
         if let Some(layered) = self.flag("layers")? {
             builder = builder.layers(layered);
         }
+        if let Some(compression) = self.compression()? {
+            builder = builder.compressed(compression);
+        }
         Ok(builder)
+    }
+
+    /// The codes of the option `vectors`; none for the vectors themselves.
+    pub(crate) fn compression(self) -> PyResult<Option<Compression>> {
+        match self.text("vectors")?.as_deref() {
+            None | Some("full") => Ok(None),
+            Some(_) => self.named("vectors"),
+        }
     }
 
     /// The settings of an exact search for `k` neighbours.

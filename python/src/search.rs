@@ -70,9 +70,7 @@ impl Settings {
 
 /// Where searches run, and on what they walk.
 fn place(options: Options<'_, '_>) -> PyResult<Place> {
-    let walked = options.text("vectors")?.filter(|name| name != "full");
-    let compression = walked.map(|_| options.named("vectors")).transpose()?.flatten();
-    Ok(Place { devices: options.devices()?, compression })
+    Ok(Place { devices: options.devices()?, compression: options.compression()? })
 }
 
 /// Own ids of rows, if an index has them.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import _tagore
 from ._arrays import Devices, Output, bfloat16, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import refused
-from ._index import Index, Metric, Path, _path, given
+from ._index import Index, Metric, Path, Walked, _path, given
 from ._progress import Progress, reporting
 
 Kind = Literal["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"]
@@ -51,6 +51,7 @@ def build(
     clusterings: int | None = None,
     graph: Path | None = None,
     layers: bool | None = None,
+    vectors: Walked = "full",
     verify: int = 1000,
 ) -> Index:
     """Builds an index of the rows of x.
@@ -88,6 +89,8 @@ def build(
         clusterings: clusterings into cells, 1 to 16.
         graph: the path of a k-NN graph of ``tagore knn``, to prune in place of a new one.
         layers: False for a graph without layers, even where searches need them.
+        vectors: what the build walks on: ``full``, the vectors themselves, or their codes in ``f16``
+            or ``int8``: less memory of a GPU, and less to read.
         verify: nodes that the report measures recall on.
 
     Raises:
@@ -111,7 +114,7 @@ def build(
             among=some, threads=threads, progress=callback, candidates=candidates, collect=collect, filter=filter,
             alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
             iterations=iterations, start=start, expand=expand, nodes_per_cell=nodes_per_cell,
-            probes=probes, clusterings=clusterings, graph=graph, layers=layers, verify=verify,
+            probes=probes, clusterings=clusterings, graph=graph, layers=layers, vectors=vectors, verify=verify,
         )  # fmt: skip
         native = _tagore.build(array, options)
     return Index._of(native, array, ids, None)

@@ -17,6 +17,7 @@ use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
 use crate::report::ReportOptions;
+use crate::walked::Walk;
 
 pub(crate) use options::PruneOptions;
 
@@ -34,6 +35,10 @@ pub(crate) struct Args {
     descent: DescentOptions,
     #[command(flatten)]
     prune: PruneOptions,
+    /// What to build on: full, the vectors themselves, or their codes in f16 or int8: less memory
+    /// of a GPU, and less to read
+    #[arg(long, default_value_t = Walk::Full, value_name = "TYPE")]
+    vectors: Walk,
     /// Prune this k-NN graph, written by `tagore knn`, instead of building one
     #[arg(
         long,
@@ -86,8 +91,8 @@ impl Args {
         self.report.check()?;
         self.files().check()?;
         let base = self.input.open()?;
-        let builder =
-            Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
+        let builder = Builder::new(strategy).descent(self.descent.descent(output));
+        let builder = builder.devices(&self.descent.device.0).compressed(self.vectors.compression());
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");

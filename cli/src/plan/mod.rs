@@ -22,6 +22,7 @@ use crate::limits::{LimitOptions, clusters_event, limits_event};
 use crate::options::{GraphOptions, open};
 use crate::output::Output;
 use crate::spool;
+use crate::walked::Walk;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -54,6 +55,9 @@ pub(crate) struct Args {
     strategy: Option<Strategy>,
     #[command(flatten)]
     prune: PruneOptions,
+    /// What to build on: full, the vectors themselves, or their codes in f16 or int8
+    #[arg(long, default_value_t = Walk::Full, value_name = "TYPE", requires = "strategy")]
+    vectors: Walk,
     #[command(flatten)]
     limits: LimitOptions,
     /// Device of the build: auto, cpu, cuda or cuda:N; this machine needs no GPU
@@ -80,6 +84,7 @@ impl Args {
         let mut event = match &self.strategy {
             Some(strategy) => {
                 let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
+                let builder = builder.compressed(self.vectors.compression());
                 self.index(&builder, (&data, &limits), output)?
             }
             None => self.graph(&descent, (&data, &limits), output)?,

@@ -28,7 +28,7 @@ impl ClusterPlan {
         let size = limits
             .cluster_size
             .unwrap_or_else(|| size_of_clusters(base.len(), PER_DEVICE * devices).max(LEAST.min(base.len())));
-        if devices < DEVICES || size >= base.len() {
+        if devices < DEVICES || size >= base.len() || builder.compression.is_some() {
             return Ok(None);
         }
         let limits = Limits { cluster_size: Some(size), ..limits };

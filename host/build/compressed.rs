@@ -1,0 +1,66 @@
+//! Builds on codes of the vectors.
+
+use super::{Builder, Built};
+use crate::quantize::{Compression, ScalarQuantizer};
+use crate::vectors::space::Space;
+use crate::{DataShape, Error, Progress, Result, Vectors};
+
+/// Share of making codes in the time of a build, for progress.
+const CODES: f64 = 0.1;
+
+impl Builder {
+    /// Builds on codes of one or two bytes per component in place of the vectors: a GPU holds the
+    /// codes alone, and reads less; full vectors if `None`, as unless set. Neighbours and edges are
+    /// chosen by the distances of codes, which rounding changes a little, so an index finds nearly
+    /// as much. Codes are in host memory during the build. Not for a build from a given k-NN graph,
+    /// nor out of core.
+    ///
+    /// ```
+    /// use tagore::{Builder, Compression, Strategy, Synth};
+    /// let base = Synth::new(1000, 64, 1)?.base();
+    /// let index = Builder::new(Strategy::nsg()).compressed(Compression::Int8).build(&base)?;
+    /// assert_eq!(index.description().parameters["vectors"], "int8");
+    /// # Ok::<(), tagore::Error>(())
+    /// ```
+    pub fn compressed(mut self, compression: impl Into<Option<Compression>>) -> Self {
+        self.compression = compression.into();
+        self
+    }
+
+    /// The builder of an index of the codes of a base.
+    pub(super) fn on_codes(&self) -> Self {
+        let builder = Self { compression: None, ..self.clone() };
+        builder.metric(ScalarQuantizer::metric_of(self.descent.metric)).grouped(false)
+    }
+
+    /// The shape of the codes of `data`.
+    pub(super) fn codes_of(compression: Compression, data: &DataShape) -> DataShape {
+        DataShape { element: compression.element(), bytes: false, ..*data }
+    }
+
+    /// Builds the index of `base`, whose space this is, on its codes.
+    pub(super) fn build_on_codes(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        compression: Compression,
+        (k, progress): (usize, Progress),
+    ) -> Result<Built> {
+        let [coding, building] = progress.parts([CODES, 1.0 - CODES]);
+        let quantizer = ScalarQuantizer::fit(space.vectors(), self.descent.metric, compression)?;
+        let codes = quantizer.base(space.vectors(), &coding)?;
+        let builder = self.on_codes().knn(k).progress(building);
+        let Built { index, mut stats, .. } = builder.build_and_keep(&codes, None)?;
+        stats.sample = stats.sample.by(space);
+        let mut description = index.description().clone();
+        description.metric = self.descent.metric;
+        description.parameters.insert("vectors".to_owned(), compression.to_string());
+        Ok(Built { index: index.over(base, description)?, stats, on_device: None })
+    }
+
+    /// Checks that a build, `what` says which, is one on the vectors themselves.
+    pub(crate) fn check_full(&self, what: &str) -> Result<()> {
+        let Some(compression) = self.compression else { return Ok(()) };
+        Err(Error::argument("vectors", format_args!("{compression} {what}"), "full"))
+    }
+}
